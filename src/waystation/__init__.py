@@ -1,0 +1,1 @@
+"""Waystation carries small messages to devices that are sometimes there and sometimes not."""

@@ -1,0 +1,43 @@
+"""The tree of errors: what went wrong, never how it looks on a wire.
+
+Four branches say what the peer can do about it: `RejectedError` (mend the
+request), `GoneError` (stop asking), `BusyError` (come back soon) and
+`UnavailableError` (something we need is down). Services add leaves; a table per
+wire gives each leaf its form.
+"""
+
+from typing import ClassVar
+
+
+class WaystationError(Exception):
+    """Root of everything that we raise on purpose."""
+
+    label: ClassVar[str] = "error"  # the metric tag, the log field, the docs anchor
+
+
+class RejectedError(WaystationError):
+    """The input is wrong; nothing was changed."""
+
+    label = "rejected"
+
+
+class GoneError(WaystationError):
+    """What the request names does not exist any more."""
+
+    label = "gone"
+
+
+class BusyError(WaystationError):
+    """A named limit is reached; the same request may succeed later."""
+
+    label = "busy"
+
+    def __init__(self, message: str = "", *, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UnavailableError(WaystationError):
+    """Something that we depend on does not answer."""
+
+    label = "unavailable"

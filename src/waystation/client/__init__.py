@@ -1,0 +1,1 @@
+"""Client libraries: what talks to Waystation from the other end."""

@@ -1,0 +1,1 @@
+"""What people look at: the console's API and pages."""

@@ -1,0 +1,1 @@
+"""The endpoint node: a POST, step by step."""

@@ -1,0 +1,150 @@
+"""The nouns of push: who receives, what is sent, and where it goes."""
+
+import enum
+from typing import Any, NewType
+
+import msgspec
+
+Uaid = NewType("Uaid", bytes)  # 16 raw bytes of the UUID; text only on a wire
+ChannelId = NewType("ChannelId", bytes)  # 16 raw bytes of the UUID
+MessageId = NewType("MessageId", str)  # opaque Fernet text, the wire's `version`
+SortKey = NewType("SortKey", str)  # "01:<channel>:<topic>" or "02:<ms>:<channel>[:<n>]"
+
+RECORD_VERSION = 1  # older user agent records are reset after delivery
+TTL_MAX_S = 30 * 86_400
+USER_AGENT_LIFETIME_S = 60 * 86_400
+
+WEBPUSH = "webpush"
+SIMPLEPUSH = "simplepush"
+
+
+class Urgency(enum.StrEnum):
+    """RFC 8030 §5.3; kept with the notification, never sent to the user agent."""
+
+    VERY_LOW = "very-low"
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What an app server posted for one subscription."""
+
+    channel_id: ChannelId
+    message_id: MessageId
+    sort_key: SortKey
+    accepted_at_ms: int
+    ttl_s: int
+    topic: str | None = None
+    data: str | None = None  # base64url without padding
+    headers: dict[str, str] | None = None  # encoding, encryption, crypto_key; cleaned
+    urgency: Urgency = Urgency.NORMAL
+    sender: bytes | None = None  # SHA-256 of the VAPID public key
+    reliability_id: str | None = None
+    reliable_state: str | None = None
+
+    @property
+    def timestamp_s(self) -> int:
+        """When it was accepted, at the resolution that Autopush's wire and rows have."""
+        return self.accepted_at_ms // 1000
+
+    @property
+    def expires_at_ms(self) -> int:
+        return (self.accepted_at_ms // 1000 + self.ttl_s) * 1000
+
+    def expired(self, now_ms: int) -> bool:
+        return now_ms >= self.expires_at_ms
+
+
+class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """SimplePush: the newest version number of one subscription, and perhaps a little text."""
+
+    channel_id: ChannelId
+    version: int
+    data: str | None = None
+
+
+class Route(msgspec.Struct, frozen=True, gc=False):
+    """Where a user agent is connected, as it was read: the fence for clearing it."""
+
+    node_id: str
+    connected_at_ms: int
+    row_version: bytes | None = None
+
+
+class UserAgent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """The record of one user agent (Autopush calls it the router record)."""
+
+    uaid: Uaid
+    connected_at_ms: int
+    router_type: str = WEBPUSH
+    router_data: dict[str, Any] | None = None
+    node_id: str | None = None
+    record_version: int | None = RECORD_VERSION
+    current_timestamp_ms: int | None = None
+    row_version: bytes | None = None
+
+    @property
+    def route(self) -> Route | None:
+        if self.node_id is None:
+            return None
+        return Route(self.node_id, self.connected_at_ms, self.row_version)
+
+
+class Recipient(msgspec.Struct, frozen=True, gc=False):
+    """What a POST needs to know of the one it is for, read in one go."""
+
+    user_agent: UserAgent
+    subscribed: bool
+
+
+class Milestone(enum.StrEnum):
+    """A stage in a notification's life; also the states of reliability tracking."""
+
+    RECEIVED = "received"
+    INT_TRANSMITTED = "int_transmitted"
+    INT_ACCEPTED = "int_accepted"
+    TRANSMITTED = "transmitted"
+    ACCEPTED = "accepted"
+    STORED = "stored"
+    RETRIEVED = "retrieved"
+    DELIVERED = "delivered"
+    DECRYPTION_ERROR = "decryption_error"
+    NOT_DELIVERED = "not_delivered"
+    BRIDGE_TRANSMITTED = "bridge_transmitted"
+    EXPIRED = "expired"
+    ERRORED = "errored"
+
+    @property
+    def terminal(self) -> bool:
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset(
+    {
+        Milestone.DELIVERED,
+        Milestone.DECRYPTION_ERROR,
+        Milestone.NOT_DELIVERED,
+        Milestone.BRIDGE_TRANSMITTED,
+        Milestone.EXPIRED,
+        Milestone.ERRORED,
+    }
+)
+
+
+class MilestoneNote(msgspec.Struct, frozen=True, gc=False):
+    """One milestone of one message, on its way to the store."""
+
+    message_id: MessageId
+    sender: bytes
+    milestone: Milestone
+    at_ms: int
+    keep_until_ms: int
+
+
+class MessageStatus(msgspec.Struct, frozen=True):
+    """What its sender may learn of one message."""
+
+    sender: bytes
+    milestones: dict[str, int]  # milestone -> when, ms
+    keep_until_ms: int

@@ -1,0 +1,152 @@
+"""What push asks of storage.
+
+Conditions, not mechanisms. What may lose a race returns whether it was
+*applied* and never raises for losing; what may return many takes a *limit* and
+keeps it. A backend's own exceptions become `UnavailableError` (or `FullError`
+when there is no room) in one place. When a call has returned, what it wrote is
+as durable as the backend can make it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    MessageStatus,
+    Milestone,
+    MilestoneNote,
+    Notification,
+    Recipient,
+    Route,
+    SortKey,
+    Uaid,
+    Update,
+    UserAgent,
+)
+
+
+class PushStore(Protocol):
+    """User agents, their subscriptions and what waits for them."""
+
+    # User agents and routes
+
+    async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
+        """The record, or none; a record older than its lifetime is none."""
+        ...
+
+    async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        """Record and subscription in one round trip: the read of every POST."""
+        ...
+
+    async def add_user_agent(self, user_agent: UserAgent) -> bool:
+        """Applied only if there is no record of that uaid."""
+        ...
+
+    async def claim_route(self, user_agent: UserAgent) -> bool:
+        """Write the whole record. Applied only if there is none, or it has no
+        `node_id`, or its `connected_at_ms` is lower than the new one; on stores
+        with row versions, only if the row is still the one that was read. Renews
+        the lifetime of record and subscriptions."""
+        ...
+
+    async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
+        """Applied only if the recorded route is still exactly `seen`."""
+        ...
+
+    async def remove_user_agent(self, uaid: Uaid) -> bool:
+        """Record, subscriptions and notifications, all at once; whether there was one."""
+        ...
+
+    # Subscriptions
+
+    async def add_channel(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
+        """Idempotent. Not applied if it would be one more than `channels_max`."""
+        ...
+
+    async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]: ...
+
+    async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
+        """Whether it was there."""
+        ...
+
+    # Notifications
+
+    async def save(self, uaid: Uaid, notification: Notification) -> None:
+        """Upsert by sort key: a topic replaces its predecessor."""
+        ...
+
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+        """Hand back what was not acked. A topic row is written only if none exists
+        or the existing one is older (`accepted_at_ms`, then message id); nothing is
+        written for a user agent or channel that is gone. How many were written."""
+        ...
+
+    async def fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
+        """In sort-key order (topics first), none expired at `now_ms`, none of a
+        channel that is gone, at most `limit`. Rows are looked at `limit` at a time,
+        expired ones included, and the first portion with something alive is the
+        answer; empty means that there is nothing more. `after` is a position within
+        one pass; each pass starts anew."""
+        ...
+
+    async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
+        """Delete acked or withdrawn rows; each only if it still holds that very
+        message, so that a newer one of its topic survives. How many were there."""
+        ...
+
+    # SimplePush: one row per channel, the newest version
+
+    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+        """Applied only if no row exists or its version is lower. Data is not kept."""
+        ...
+
+    async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
+        """In channel order; none of a channel that is gone."""
+        ...
+
+    async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
+        """Applied only if the row still has exactly that version."""
+        ...
+
+    # Broadcasts that were published here
+
+    async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
+        """Whether the id is new."""
+        ...
+
+    async def get_broadcasts(self) -> Mapping[str, str]: ...
+
+    # What happened to a message: for its sender, and counted for tracked ones
+
+    async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
+        """Merge into the messages' statuses; the first time of a milestone counts."""
+        ...
+
+    async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None: ...
+
+    async def track(
+        self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
+    ) -> None:
+        """Move a tracked message to `milestone`: it is counted in one state only.
+        A terminal state is never left."""
+        ...
+
+    async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
+        """Tracked messages by state; those past their time are moved to `expired` first."""
+        ...
+
+    # Upkeep
+
+    async def sweep(self, *, now_ms: int, limit: int) -> int:
+        """Remove up to `limit` rows whose time is over. How many it removed; fewer
+        than `limit` means that nothing is left to do."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `UnavailableError` unless reads work now."""
+        ...
+
+    async def close(self) -> None: ...

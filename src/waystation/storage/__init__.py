@@ -1,0 +1,1 @@
+"""Backends: each implements the stores that the services ask for."""

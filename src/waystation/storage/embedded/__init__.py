@@ -1,0 +1,1 @@
+"""LMDB on one disk, shared by all worker processes of a machine."""

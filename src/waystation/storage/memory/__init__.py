@@ -1,0 +1,1 @@
+"""Everything in this process's memory; for tests and for trying things out."""
