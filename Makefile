@@ -1,0 +1,97 @@
+# Everything a person or a machine does with this repository. `make help` lists it.
+#
+# `make run` and `make test` need python3 >= 3.11, make and a network to the package registries. The environment
+# is .venv; stamp files inside it say which lock file it was filled from, so the second time is quick.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two pytest processes: the suites wait for sockets and timers more than they compute, and a whole server with
+# its workers already fills a small machine. loadgroup keeps tests that share a group (conftest.py puts each e2e
+# file into one) in one process and in order, so that a file starts its server once and files do not fight.
+PYTEST_WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest
+PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
+# Pieces that may be missing from this machine: `make test SKIP=firefox,node`.
+SKIP ?=
+export SKIP
+# pyright comes complete inside its wheel; it need not ask whether there is a newer one.
+export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+UV := $(BIN)/uv
+UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python
+UV_COMPILE := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check lint format types contracts bench soak docs lock hooks clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: $(VENV)/base.stamp ## Run the platform on the embedded store; ARGS="--port-base 9000" reaches `waystation serve`
+	@exec $(BIN)/waystation serve $(ARGS)
+
+test: $(VENV)/dev.stamp ## Test everything, and bring what the tests need; SKIP=firefox,node names what may be missing
+	@$(BIN)/python tools/prepare_tests.py
+	@$(MAKE) --no-print-directory lint types contracts
+	$(PYTEST) $(PARALLEL) $(ARGS)
+
+check: $(VENV)/dev.stamp ## Test what needs no services: lint, types, layers, unit, property, a few simulated worlds
+	@$(MAKE) --no-print-directory lint types contracts
+	$(PYTEST) $(PARALLEL) -m "not soak and not e2e and not firefox and not node" --ignore=tests/e2e --ignore=tests/faults $(ARGS)
+
+lint: $(VENV)/dev.stamp ## Lint and check the format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/dev.stamp ## Format, and mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/dev.stamp ## Check types (strict on src)
+	$(BIN)/pyright
+
+contracts: $(VENV)/dev.stamp ## Check that imports point down
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/dev.stamp ## Measure; ARGS goes to `python -m benchmarks`
+	@exec $(BIN)/python -m benchmarks $(ARGS)
+
+soak: $(VENV)/dev.stamp ## Run the long tests (kills, seeds, hours)
+	@$(BIN)/python tools/prepare_tests.py
+	WAYSTATION_SOAK=1 $(PYTEST) -m soak -o faulthandler_timeout=7200 $(ARGS)
+
+docs: $(VENV)/dev.stamp ## Write the generated pages of docs/
+	$(BIN)/python tools/scenario_table.py
+
+lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions that fit pyproject.toml
+	$(UV_COMPILE) requirements/tools.in -o requirements/tools.lock
+	$(UV_COMPILE) -c requirements/tools.lock pyproject.toml -o requirements/base.lock
+	$(UV_COMPILE) -c requirements/tools.lock -c requirements/base.lock pyproject.toml --group dev -o requirements/dev.lock
+	$(BIN)/python tools/lock_senders.py
+
+hooks: ## Lint and check layers before each commit of this clone
+	@printf '#!/bin/sh\nexec make --no-print-directory lint contracts\n' > "$$(git rev-parse --git-path hooks)/pre-commit"
+	@chmod +x "$$(git rev-parse --git-path hooks)/pre-commit"
+	@echo "make lint and make contracts now run before each commit"
+
+clean: ## Remove the environment and everything tools left behind
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache tests/e2e/senders/node_modules
+	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --- the environment -------------------------------------------------------------------------------------------
+
+$(VENV)/tools.stamp: requirements/tools.lock tools/make_venv
+	@tools/make_venv $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/base.stamp: $(VENV)/tools.stamp requirements/base.lock pyproject.toml
+	@echo "Installing what Waystation needs into $(VENV)"
+	@$(UV_INSTALL) --require-hashes -r requirements/base.lock
+	@$(UV_INSTALL) --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/base.stamp requirements/dev.lock
+	@echo "Installing what its tests need into $(VENV)"
+	@$(UV_INSTALL) --require-hashes --build-constraints requirements/tools.lock -r requirements/dev.lock
+	@touch $@

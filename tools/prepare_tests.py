@@ -1,0 +1,144 @@
+"""Bring what the tests need beyond Python: Firefox, Node.js and the npm senders.
+
+Rule 1: what is here already is left alone.
+Rule 2: on Debian and Ubuntu, as root or with a sudo that asks nothing, what is missing is installed from the
+        system's packages; elsewhere the reader is told what to install.
+Rule 3: a piece that cannot be had fails the run with the reason, unless SKIP names it: a skip never hides a
+        broken feature. Tests of a skipped piece are left out by conftest.py, which also says so at the end.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+SENDERS = ROOT / "tests" / "e2e" / "senders"
+NODE_MAJOR_MIN = 20
+
+
+class Missing(Exception):
+    """A piece that is not here and could not be brought; the text says what a person can do."""
+
+
+class Piece(NamedTuple):
+    name: str
+    purpose: str
+    bring: Callable[[], None]
+
+
+def skipped() -> set[str]:
+    return {name.strip() for name in os.environ.get("SKIP", "").split(",") if name.strip()}
+
+
+def say(text: str) -> None:
+    print(f"prepare: {text}", flush=True)
+
+
+def apt_install(*packages: str) -> None:
+    """Install Debian packages, or raise `Missing` with the command a person can type."""
+    advice = f"install it by hand (Debian, Ubuntu: apt-get install {' '.join(packages)})"
+    if shutil.which("apt-get") is None:
+        raise Missing(f"this system has no apt-get: {advice}")
+    prefix: list[str] = []
+    if os.geteuid() != 0:
+        may_sudo = shutil.which("sudo") and run_quietly(["sudo", "-n", "true"]).returncode == 0
+        if not may_sudo:
+            raise Missing(f"neither root nor a sudo that asks nothing: {advice}")
+        prefix = ["sudo", "-n"]
+    # `env`, because sudo drops variables; the lock timeout, because another installation may be under way.
+    apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
+    apt += ["-o", "DPkg::Lock::Timeout=300"]
+    say(f"installing {', '.join(packages)} from the system's packages")
+    steps = (
+        [*apt, "update"],
+        [*apt, "install", "-y", "--no-install-recommends", *packages],
+    )
+    for step in steps:
+        done = run_quietly(step)
+        if done.returncode != 0:
+            said = (done.stderr or done.stdout).strip()
+            raise Missing(f"`{' '.join(step)}` failed:\n{said}\n{advice}")
+
+
+def run_quietly(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+
+
+def bring_firefox() -> None:
+    wanted: list[str] = []
+    if shutil.which("firefox-esr") is None and shutil.which("firefox") is None:
+        # Ubuntu's `firefox` only fetches a snap, and it has no firefox-esr: apt-get's own message says so.
+        wanted.append("firefox-esr")
+    if shutil.which("certutil") is None:
+        wanted.append("libnss3-tools")
+    if wanted:
+        apt_install(*wanted)
+
+
+def bring_node() -> None:
+    wanted = [
+        package for command, package in (("node", "nodejs"), ("npm", "npm")) if not which(command)
+    ]
+    if wanted:
+        apt_install(*wanted)
+    version = run_quietly(["node", "--version"]).stdout.strip()
+    major = version.removeprefix("v").partition(".")[0]
+    if not major.isdigit() or int(major) < NODE_MAJOR_MIN:
+        raise Missing(
+            f"node is {version or 'broken'}, and the senders need {NODE_MAJOR_MIN} or later"
+        )
+    bring_senders()
+
+
+def which(command: str) -> bool:
+    return shutil.which(command) is not None
+
+
+def bring_senders() -> None:
+    """`npm ci`, when the lock file is newer than what was installed from it."""
+    lock = SENDERS / "package-lock.json"
+    stamp = SENDERS / "node_modules" / ".from-lock"
+    if stamp.exists() and stamp.read_bytes() == lock.read_bytes():
+        return
+    say(f"installing the npm senders into {stamp.parent.relative_to(ROOT)}")
+    done = run_quietly(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=SENDERS)
+    if done.returncode != 0:
+        raise Missing(f"`npm ci` failed:\n{done.stderr.strip()}")
+    stamp.write_bytes(lock.read_bytes())
+
+
+PIECES = (
+    Piece("firefox", "a real browser as the user agent", bring_firefox),
+    Piece("node", "app servers written by others", bring_node),
+)
+
+
+def main() -> int:
+    skip = skipped()
+    unknown = skip - {piece.name for piece in PIECES}
+    if unknown:
+        known = ", ".join(piece.name for piece in PIECES)
+        say(f"SKIP names {', '.join(sorted(unknown))}, but the pieces are: {known}")
+        return 1
+    failed = False
+    for piece in PIECES:
+        if piece.name in skip:
+            say(f"{piece.name} is left out (SKIP): {piece.purpose} will not be tested")
+            continue
+        try:
+            piece.bring()
+        except Missing as exc:
+            failed = True
+            say(f"{piece.name} ({piece.purpose}) is missing: {exc}")
+            say(f"to run without it: make test SKIP={piece.name}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
