@@ -1,0 +1,65 @@
+"""Where time comes from.
+
+Wall time is an `int` and tells people and stores *when*; monotonic time is a `float` and tells
+timers *how long*. The two never mix: wall clocks jump, monotonic clocks do not. Code takes a
+`Clock` as an argument, so that tests decide what time it is.
+"""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        ...
+
+    def now_us(self) -> int:
+        """Microseconds since the epoch; event times need them to keep their order."""
+        ...
+
+    def mono(self) -> float:
+        """Seconds on a clock that never goes back; its zero means nothing."""
+        ...
+
+
+class SystemClock:
+    __slots__ = ()
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def mono(self) -> float:
+        return time.monotonic()
+
+
+class ManualClock:
+    """Stands still until told otherwise."""
+
+    __slots__ = ("_mono", "_wall_us")
+
+    def __init__(self, *, now_ms: int = 1_700_000_000_000, mono: float = 1_000.0) -> None:
+        self._wall_us = now_ms * 1_000
+        self._mono = mono
+
+    def now_ms(self) -> int:
+        return self._wall_us // 1_000
+
+    def now_us(self) -> int:
+        return self._wall_us
+
+    def mono(self) -> float:
+        return self._mono
+
+    def advance(self, seconds: float) -> None:
+        """Both clocks go on together."""
+        assert seconds >= 0, "time does not run backwards; use set_wall_ms for a jump"
+        self._mono += seconds
+        self._wall_us += round(seconds * 1_000_000)
+
+    def set_wall_ms(self, now_ms: int) -> None:
+        """The wall clock jumps, as NTP or a person makes it do; monotonic time stays."""
+        self._wall_us = now_ms * 1_000

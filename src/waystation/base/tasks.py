@@ -1,0 +1,198 @@
+"""Background tasks that have an owner, coroutines that may not need one, and ends of turns.
+
+`Tasks` owns what runs in the background: each task has a name, a failure is never silent, and
+closing cancels and waits. `eager` runs a coroutine that usually finishes at once without paying
+for a task. `TurnBatch` collects what arrives during one turn of the loop.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """Owner of background tasks.
+
+    `on_failure(name, error)` is called once for each task that ends by an exception other than
+    cancellation; what it does (log, stop the process) is the caller's business.
+    """
+
+    def __init__(
+        self,
+        on_failure: Callable[[str, BaseException], None],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._on_failure = on_failure
+        self._loop = loop
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def spawn(self, name: str, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        if self._closed:
+            coro.close()
+            raise RuntimeError(f"task {name!r} was spawned after its owner closed")
+        loop = self._loop or asyncio.get_running_loop()
+        task = loop.create_task(coro, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._on_failure(task.get_name(), error)
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    async def close(self, timeout_s: float = 5.0) -> list[str]:
+        """Cancels all tasks and waits; names those that were still running at the timeout."""
+        self._closed = True
+        mine = asyncio.current_task()
+        waited = {task for task in self._tasks if task is not mine}
+        for task in waited:
+            task.cancel()
+        if not waited:
+            return []
+        _, stubborn = await asyncio.wait(waited, timeout=timeout_s)
+        return sorted(task.get_name() for task in stubborn)
+
+
+class Done(msgspec.Struct, Generic[T], frozen=True):
+    """What a coroutine returned that never had to wait."""
+
+    value: T
+
+
+def eager(
+    coro: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
+) -> Done[T] | asyncio.Task[T]:
+    """Runs the first step of `coro` now; makes a task only if that step had to wait.
+
+    An exception of the first step is raised here; later ones are the task's. During the first
+    step `asyncio.current_task()` is whatever it was for the caller (None in a callback), so
+    `asyncio.timeout`, `TaskGroup` and everything else that asks for the current task must not
+    be entered there. The rest runs in a copy of the caller's context, as with `create_task`.
+
+    Measured on uvloop: a coroutine that finishes at once 0.5 us, as a task 1.5 us and a turn of
+    the loop later; one that waits 2.7 us instead of 2.0 us.
+    """
+    try:
+        waits_for = coro.send(None)
+    except StopIteration as stop:
+        return Done(stop.value)
+    if waits_for is not None:
+        # A future raises this flag to say "I was awaited, not yielded"; a task lowers it when it
+        # takes the future over. Until ours does, others may await the same future.
+        waits_for._asyncio_future_blocking = False  # noqa: SLF001 what futures and tasks agree on
+    return loop.create_task(_Rest(coro, waits_for))
+
+
+class _Rest(Coroutine[Any, Any, T]):
+    """A coroutine whose first step has been taken: its task takes that step again, from here.
+
+    It is an object and not an `async def` because a task that is cancelled before its first
+    step throws into the coroutine it was given; that exception must reach `coro`.
+    """
+
+    __slots__ = ("_coro", "_replayed", "_waits_for")
+
+    def __init__(self, coro: Coroutine[Any, Any, T], waits_for: Any) -> None:
+        self._coro = coro
+        self._waits_for = waits_for  # a future, or None for a bare yield (asyncio.sleep(0))
+        self._replayed = False
+
+    def send(self, value: Any) -> Any:
+        if self._replayed:
+            return self._coro.send(value)
+        self._replayed = True
+        future, self._waits_for = self._waits_for, None
+        if future is not None:
+            future._asyncio_future_blocking = True  # noqa: SLF001 as above
+        return future
+
+    def throw(
+        self,
+        typ: Any,
+        val: Any = None,
+        tb: TracebackType | None = None,
+    ) -> Any:
+        self._replayed = True
+        self._waits_for = None
+        if val is None and tb is None:
+            return self._coro.throw(typ)
+        return self._coro.throw(typ, val, tb)
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+
+class TurnBatch(Generic[T]):
+    """Collects items and hands them over together once the current turn of the loop is over.
+
+    `flush(items)` is called at most once a turn, and only if there are items. At `items_max` it
+    is called at once, so the batch has a bound.
+    """
+
+    __slots__ = ("_armed", "_flush", "_items", "_items_max", "_loop")
+
+    def __init__(
+        self,
+        flush: Callable[[list[T]], None],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        items_max: int = 1024,
+    ) -> None:
+        assert items_max >= 1
+        self._flush = flush
+        self._loop = loop
+        self._items_max = items_max
+        self._items: list[T] = []
+        self._armed = False
+
+    def add(self, item: T) -> None:
+        self._items.append(item)
+        if not self._armed:
+            self._armed = True
+            self._loop.call_soon(self._end_of_turn)
+        elif len(self._items) >= self._items_max:
+            self.flush_now()
+
+    def flush_now(self) -> None:
+        """For the end of a connection or process, when there may be no further turn."""
+        if self._items:
+            items, self._items = self._items, []
+            self._flush(items)
+
+    def _end_of_turn(self) -> None:
+        self._armed = False
+        self.flush_now()
+
+
+def end_of_turn(call: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
+    """A function that may be called often and makes `call` run once after the current turn."""
+    armed = False
+
+    def run() -> None:
+        nonlocal armed
+        armed = False  # first, so that `call` may ask for another turn
+        call()
+
+    def ask() -> None:
+        nonlocal armed
+        if not armed:
+            armed = True
+            loop.call_soon(run)
+
+    return ask
