@@ -23,7 +23,7 @@ UV_COMPILE := $(UV) pip compile --quiet --upgrade --universal --python-version 3
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format types contracts bench soak docs lock hooks clean
+.PHONY: help run test check lint format types contracts bench soak docs lock changelog hooks clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions th
 	$(UV_COMPILE) -c requirements/tools.lock pyproject.toml -o requirements/base.lock
 	$(UV_COMPILE) -c requirements/tools.lock -c requirements/base.lock pyproject.toml --group dev -o requirements/dev.lock
 	$(BIN)/python tools/lock_senders.py
+
+changelog: ## Move the fragments of changes/ into CHANGELOG.md; VERSION=1.2.3
+	@$(PYTHON) tools/changelog.py "$(VERSION)"
 
 hooks: ## Lint and check layers before each commit of this clone
 	@printf '#!/bin/sh\nexec make --no-print-directory lint contracts\n' > "$$(git rev-parse --git-path hooks)/pre-commit"

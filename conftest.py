@@ -1,29 +1,23 @@
 """What a run leaves out, and what stays together: for every test of the repository.
 
 Rule 1: SKIP=firefox,node deselects the tests that carry these markers, and the summary says so.
-Rule 2: under xdist, an e2e file without a group of its own is one group: it starts its server once, and its
-        tests keep their order. Tests of Firefox are one group over all files, since each starts a browser.
+Rule 2: under xdist, an e2e file without a group of its own is one group: it starts its server
+        once, and its tests keep their order. Tests of Firefox are one group over all files,
+        since each starts a browser.
 """
 
-import os
 from pathlib import Path
 
 import pytest
 
-PIECES = ("firefox", "node")
+from tools.prepare_tests import skipped
+
 E2E = Path(__file__).parent / "tests" / "e2e"
-
-
-def _skipped_pieces() -> list[str]:
-    named = {name.strip() for name in os.environ.get("SKIP", "").split(",")}
-    return [piece for piece in PIECES if piece in named]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [
-        item for item in items if any(item.get_closest_marker(name) for name in _skipped_pieces())
-    ]
+    left_out = [item for item in items if any(map(item.get_closest_marker, skipped()))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -37,5 +31,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for piece in _skipped_pieces():
+    for piece in sorted(skipped()):
         terminalreporter.write_line(f"left out because SKIP names it: tests that need {piece}")

@@ -1,7 +1,7 @@
 """Lock the npm senders again, without addresses.
 
-npm leaves out where a package came from (`omit-lockfile-registry-resolved` in .npmrc) but keeps the addresses
-where its authors ask for money; a lock file of ours names no host at all.
+npm leaves out where a package came from (`omit-lockfile-registry-resolved` in .npmrc) but keeps the
+addresses where its authors ask for money; a lock file of ours names no host at all.
 """
 
 import json

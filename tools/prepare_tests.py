@@ -1,10 +1,11 @@
 """Bring what the tests need beyond Python: Firefox, Node.js and the npm senders.
 
 Rule 1: what is here already is left alone.
-Rule 2: on Debian and Ubuntu, as root or with a sudo that asks nothing, what is missing is installed from the
-        system's packages; elsewhere the reader is told what to install.
-Rule 3: a piece that cannot be had fails the run with the reason, unless SKIP names it: a skip never hides a
-        broken feature. Tests of a skipped piece are left out by conftest.py, which also says so at the end.
+Rule 2: on Debian and Ubuntu, as root or with a sudo that asks nothing, what is missing is installed
+        from the system's packages; elsewhere the reader is told what to install.
+Rule 3: a piece that cannot be had fails the run with the reason, unless SKIP names it: a skip never
+        hides a broken feature. conftest.py leaves the tests of a skipped piece out and says so at
+        the end of the run.
 """
 
 import os
@@ -20,7 +21,7 @@ SENDERS = ROOT / "tests" / "e2e" / "senders"
 NODE_MAJOR_MIN = 20
 
 
-class Missing(Exception):
+class MissingPieceError(Exception):
     """A piece that is not here and could not be brought; the text says what a person can do."""
 
 
@@ -39,17 +40,17 @@ def say(text: str) -> None:
 
 
 def apt_install(*packages: str) -> None:
-    """Install Debian packages, or raise `Missing` with the command a person can type."""
+    """Install Debian packages, or raise `MissingPieceError` with the command a person can type."""
     advice = f"install it by hand (Debian, Ubuntu: apt-get install {' '.join(packages)})"
     if shutil.which("apt-get") is None:
-        raise Missing(f"this system has no apt-get: {advice}")
+        raise MissingPieceError(f"this system has no apt-get: {advice}")
     prefix: list[str] = []
     if os.geteuid() != 0:
         may_sudo = shutil.which("sudo") and run_quietly(["sudo", "-n", "true"]).returncode == 0
         if not may_sudo:
-            raise Missing(f"neither root nor a sudo that asks nothing: {advice}")
+            raise MissingPieceError(f"neither root nor a sudo that asks nothing: {advice}")
         prefix = ["sudo", "-n"]
-    # `env`, because sudo drops variables; the lock timeout, because another installation may be under way.
+    # `env`: sudo drops variables; the timeout: another installation may be under way.
     apt = [*prefix, "env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"]
     apt += ["-o", "DPkg::Lock::Timeout=300"]
     say(f"installing {', '.join(packages)} from the system's packages")
@@ -61,7 +62,7 @@ def apt_install(*packages: str) -> None:
         done = run_quietly(step)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
-            raise Missing(f"`{' '.join(step)}` failed:\n{said}\n{advice}")
+            raise MissingPieceError(f"`{' '.join(step)}` failed:\n{said}\n{advice}")
 
 
 def run_quietly(command: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -73,7 +74,7 @@ def run_quietly(command: list[str], cwd: Path | None = None) -> subprocess.Compl
 def bring_firefox() -> None:
     wanted: list[str] = []
     if shutil.which("firefox-esr") is None and shutil.which("firefox") is None:
-        # Ubuntu's `firefox` only fetches a snap, and it has no firefox-esr: apt-get's own message says so.
+        # Debian has it; on Ubuntu, where `firefox` fetches a snap, apt-get refuses and says so.
         wanted.append("firefox-esr")
     if shutil.which("certutil") is None:
         wanted.append("libnss3-tools")
@@ -90,7 +91,7 @@ def bring_node() -> None:
     version = run_quietly(["node", "--version"]).stdout.strip()
     major = version.removeprefix("v").partition(".")[0]
     if not major.isdigit() or int(major) < NODE_MAJOR_MIN:
-        raise Missing(
+        raise MissingPieceError(
             f"node is {version or 'broken'}, and the senders need {NODE_MAJOR_MIN} or later"
         )
     bring_senders()
@@ -109,7 +110,7 @@ def bring_senders() -> None:
     say(f"installing the npm senders into {stamp.parent.relative_to(ROOT)}")
     done = run_quietly(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=SENDERS)
     if done.returncode != 0:
-        raise Missing(f"`npm ci` failed:\n{done.stderr.strip()}")
+        raise MissingPieceError(f"`npm ci` failed:\n{done.stderr.strip()}")
     stamp.write_bytes(lock.read_bytes())
 
 
@@ -133,7 +134,7 @@ def main() -> int:
             continue
         try:
             piece.bring()
-        except Missing as exc:
+        except MissingPieceError as exc:
             failed = True
             say(f"{piece.name} ({piece.purpose}) is missing: {exc}")
             say(f"to run without it: make test SKIP={piece.name}")
