@@ -1,0 +1,30 @@
+"""What a backend can do: suites and start-up checks ask this, never a backend's name."""
+
+import msgspec
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """The promises of one backend beyond the contract that all of them keep."""
+
+    name: str  # as in its URL; for tables and messages, never for decisions
+
+    durable: bool
+    """What was acknowledged survives the end of the process."""
+
+    power_safe: bool
+    """What was acknowledged survives a loss of power."""
+
+    shared_by_processes: bool
+    """Several processes of one machine may have it open at once."""
+
+    shared_by_machines: bool
+    """Several machines may; a node id that only this machine can reach is an error then."""
+
+    native_expiry: bool
+    """The backend itself forgets by its own clock; ours cannot make time pass there."""
+
+    row_versions: bool
+    """Records carry a version, and a claim is refused unless the row is the one that was read."""
+
+    clears_with_channel: bool
+    """Notifications are removed with their channel; elsewhere they only become invisible."""

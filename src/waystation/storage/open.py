@@ -1,0 +1,108 @@
+"""From a store's URL to a store.
+
+`embedded:./relative` (to the data directory), `embedded:///absolute`, `embedded` alone (the
+default place) and `memory:`. A backend is imported only when its URL is named.
+"""
+
+from pathlib import Path
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.base.settings import SettingsError
+from waystation.push.store import PushStore
+from waystation.storage.settings import Store
+
+DEFAULT_EMBEDDED_PATH = "store"
+
+_KNOWN_FORMS = ("embedded", "embedded:./relative", "embedded:///absolute", "memory:")
+
+# Schemes of the design whose backend this build does not have, and what each stands for.
+_ABSENT_BACKENDS = {
+    "redis": "Redis",
+    "rediss": "Redis",
+    "redis+cluster": "Redis Cluster",
+    "postgres": "PostgreSQL",
+    "postgresql": "PostgreSQL",
+    "dynamodb": "DynamoDB",
+    "bigtable": "Bigtable",
+    "grpc": "Bigtable (Autopush's form)",
+    "dual": "the dual store",
+}
+
+
+class EmbeddedUrl(msgspec.Struct, frozen=True, tag="embedded"):
+    """A directory on a local disk; relative paths are relative to the data directory."""
+
+    path: str
+
+    def directory(self, data_dir: Path) -> Path:
+        return data_dir / self.path  # an absolute path wins, as pathlib has it
+
+
+class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
+    """One process, gone with it."""
+
+
+StoreUrl = EmbeddedUrl | MemoryUrl
+
+
+def parse_store_url(url: str) -> StoreUrl:
+    """Raises `SettingsError` for anything but a URL of a backend that is here."""
+    scheme, colon, rest = url.strip().partition(":")
+    match scheme:
+        case "embedded":
+            return EmbeddedUrl(_embedded_path(url, rest))
+        case "memory" if not rest.strip("/"):
+            return MemoryUrl()
+        case "memory":
+            raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
+        case _ if colon and scheme in _ABSENT_BACKENDS:
+            # What follows the scheme may hold a password, so it is not repeated.
+            raise SettingsError(
+                [
+                    f"store.url: `{scheme}:` means {_ABSENT_BACKENDS[scheme]}, whose backend is not"
+                    f" part of this build; use one of {', '.join(_KNOWN_FORMS)}"
+                ]
+            )
+        case _:
+            named = f"`{scheme}:` is no store that we know" if colon else "this is not a store URL"
+            raise SettingsError(
+                [
+                    f"store.url: {named}; use one of {', '.join(_KNOWN_FORMS)}"
+                    f" (known, but not part of this build: {', '.join(_ABSENT_BACKENDS)})"
+                ]
+            )
+
+
+def _embedded_path(url: str, rest: str) -> str:
+    if not rest:
+        return DEFAULT_EMBEDDED_PATH
+    if "?" in rest or "#" in rest:
+        raise SettingsError(
+            [f"store.url: {url!r}: `embedded:` takes a path only, without `?` and `#`"]
+        )
+    if not rest.startswith("//"):
+        return rest
+    if not rest.startswith("///"):
+        raise SettingsError(
+            [
+                f"store.url: {url!r} names a host; the embedded store is a local directory:"
+                f" embedded:./relative or embedded:///absolute"
+            ]
+        )
+    return rest[2:]
+
+
+async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:
+    """Open the push store at `url`; call once per process, after it has started."""
+    match parse_store_url(url):
+        case MemoryUrl():
+            from waystation.storage.memory.push import MemoryPushStore
+
+            return MemoryPushStore(clock)
+        case EmbeddedUrl() as embedded:
+            from waystation.storage.embedded.push import EmbeddedPushStore
+
+            directory = embedded.directory(data_dir) / "push"
+            return await EmbeddedPushStore.open(directory, settings=settings, clock=clock)

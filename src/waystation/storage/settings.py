@@ -1,0 +1,53 @@
+"""Settings of the store: which one, how large, how much may wait."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import doc
+
+
+class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where state lives. All but `url` concern the embedded store."""
+
+    url: Annotated[
+        str,
+        doc(
+            "`embedded:./relative` (to the data directory), `embedded:///absolute` or `memory:`.",
+            daemon="db_dsn",
+        ),
+    ] = "embedded:./store"
+    map_bytes: Annotated[
+        int,
+        Meta(ge=1 << 20),
+        doc(
+            "The most that one embedded store may grow to. The file is sparse: it takes what is"
+            " in use, not this. Beyond 95 % of it new notifications are refused, deletes are not."
+        ),
+    ] = 64 << 30
+    disk_reserve_bytes: Annotated[
+        int,
+        Meta(ge=0),
+        doc("While the disk has less room than this, new notifications are refused."),
+    ] = 64 << 20
+    commit_batch_max: Annotated[
+        int, Meta(ge=1, le=65_536), doc("The most writes that one commit of a process takes.")
+    ] = 1024
+    queue_max: Annotated[
+        int,
+        Meta(ge=1),
+        doc("Writes of a process that may wait for the disk; one more is answered 503."),
+    ] = 16_384
+    sync: Annotated[
+        bool,
+        doc(
+            "Flush to the disk before a write is acknowledged. Without it `kill -9` loses nothing,"
+            " but a loss of power may lose the last writes or damage the store."
+        ),
+    ] = True
+    readers_max: Annotated[
+        int,
+        Meta(ge=8, le=4096),
+        doc("Reader slots for all processes together that have the store open."),
+    ] = 512
