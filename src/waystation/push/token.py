@@ -1,0 +1,243 @@
+"""Endpoint tokens, message ids, and the keys that seal both.
+
+Rule 1: the first key seals, every key opens; an old endpoint lives as long as its key is listed.
+Rule 2: a message id alone leads to (user agent, sort key), so that an ack or a DELETE needs no
+        index.
+Rule 3: no two messages share a sort key unless they share a topic. Autopush's keys end with the
+        millisecond; ours add a tie-breaker: a counter within the millisecond, so that the messages
+        of one worker keep the order in which they were accepted, and a random mark of the worker.
+Rule 4: what others minted is understood: three-part keys, and the legacy `m:` form.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+import msgspec
+import pybase64
+
+from waystation.base.clock import Clock
+from waystation.base.ids import dashed, parse_uuid
+from waystation.base.limits import BoundedLru
+from waystation.push.errors import InvalidMessageIdError, InvalidTokenError
+from waystation.push.fernet import KEY_BYTES, Fernet
+from waystation.push.model import ChannelId, MessageId, SortKey, Uaid
+
+V1_BYTES: Final = 32  # uaid, channel id
+V2_BYTES: Final = 64  # and the SHA-256 of the app server's public key
+SEALED_LETTERS_MAX: Final = 1024  # no sealed text of ours is nearly that long
+
+_RECENT_CHANNELS_MAX: Final = 65_536
+_INVALID: Final = "Invalid message ID"
+
+
+class InvalidKeyError(ValueError):
+    """A key list that cannot be used; the text says which entry and why, never the key."""
+
+
+class EndpointToken(msgspec.Struct, frozen=True, gc=False):
+    """Whom an endpoint URL names, and which app server alone may use it."""
+
+    uaid: Uaid
+    channel_id: ChannelId
+    key_hash: bytes | None = None
+
+
+class Keys:
+    """The keys of `push.crypto_keys`, newest first."""
+
+    __slots__ = ("_clock", "_fernets", "_first")
+
+    def __init__(self, raw_keys: Sequence[bytes], clock: Clock) -> None:
+        assert raw_keys
+        self._fernets = [Fernet(key) for key in raw_keys]
+        self._first = self._fernets[0]
+        self._clock = clock
+
+    @classmethod
+    def parse(cls, text: str, clock: Clock) -> "Keys":
+        return cls(parse_key_list(text), clock)
+
+    def seal(self, plain: bytes) -> str:
+        """Base64url with its padding."""
+        raw = self._first.seal(plain, self._clock.now_ms() // 1000)
+        return pybase64.b64encode_as_string(raw, b"-_")
+
+    def open(self, sealed: bytes) -> bytes | None:
+        """Padding may be missing or there; None for what none of the keys sealed."""
+        if len(sealed) > SEALED_LETTERS_MAX:
+            return None
+        try:
+            raw = pybase64.b64decode(sealed.rstrip(b"="), b"-_", validate=True, padded=False)
+        except ValueError:
+            return None
+        for fernet in self._fernets:
+            plain = fernet.open(raw)
+            if plain is not None:
+                return plain
+        return None
+
+    def endpoint_token(
+        self, uaid: Uaid, channel_id: ChannelId, key_hash: bytes | None = None
+    ) -> str:
+        """A new token; no two calls give the same one."""
+        return self.seal(uaid + channel_id + (key_hash or b"")).rstrip("=")
+
+    def open_token(self, token: bytes) -> bytes:
+        """Step 2 of a POST: authentic, of whatever version."""
+        plain = self.open(token)
+        if plain is None:
+            raise InvalidTokenError("Invalid token")
+        return plain
+
+    def open_endpoint(self, version: str, token: bytes) -> EndpointToken:
+        return split_token(version, self.open_token(token))
+
+
+def split_token(version: str, plain: bytes) -> EndpointToken:
+    """Step 6 of a POST: the length that the version in the path asks for."""
+    if len(plain) != (V1_BYTES if version == "v1" else V2_BYTES):
+        raise InvalidTokenError("Invalid token")
+    return EndpointToken(
+        Uaid(plain[:16]), ChannelId(plain[16:32]), plain[32:] if version == "v2" else None
+    )
+
+
+class ParsedId(msgspec.Struct, frozen=True, gc=False):
+    uaid: Uaid
+    sort_key: SortKey
+    channel_id: ChannelId
+
+
+class MessageIds:
+    """Mints and reads message ids for one worker."""
+
+    __slots__ = ("_clock", "_count", "_keys", "_last_ms", "_mark", "_random_bytes", "_recent")
+
+    def __init__(
+        self,
+        keys: Keys,
+        clock: Clock,
+        *,
+        sort_keys: Literal["unique", "autopush"] = "unique",
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        self._keys = keys
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._mark = random_bytes(4).hex()
+        self._last_ms = 0
+        self._count = 0
+        self._recent: BoundedLru[tuple[Uaid, ChannelId], int] | None = (
+            BoundedLru(_RECENT_CHANNELS_MAX) if sort_keys == "autopush" else None
+        )
+
+    def for_topic(self, uaid: Uaid, channel_id: ChannelId, topic: str) -> tuple[MessageId, SortKey]:
+        text = f"01:{uaid.hex()}:{channel_id.hex()}:{topic}"
+        return MessageId(self._keys.seal(text.encode())), SortKey(
+            f"01:{dashed(channel_id)}:{topic}"
+        )
+
+    def for_timestamp(
+        self, uaid: Uaid, channel_id: ChannelId, at_ms: int
+    ) -> tuple[MessageId, SortKey]:
+        if self._recent is not None:
+            return self._three_parts(uaid, channel_id, at_ms)
+        n = self._tie_breaker(at_ms)
+        text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}"
+        return MessageId(self._keys.seal(text.encode())), SortKey(
+            f"02:{at_ms}:{dashed(channel_id)}:{n}"
+        )
+
+    def _tie_breaker(self, at_ms: int) -> str:
+        if at_ms == self._last_ms:
+            self._count += 1
+        else:
+            if at_ms < self._last_ms:
+                # The wall clock went back: these milliseconds were used before under our mark.
+                self._mark = self._random_bytes(4).hex()
+            self._last_ms = at_ms
+            self._count = 0
+        return f"{self._count:04x}{self._mark}"
+
+    def _three_parts(
+        self, uaid: Uaid, channel_id: ChannelId, at_ms: int
+    ) -> tuple[MessageId, SortKey]:
+        """Autopush's own form; within this worker a taken millisecond gives way to the next."""
+        assert self._recent is not None
+        last_ms = self._recent.get((uaid, channel_id))
+        # A stamp far ahead is left over from before the clock was set back; it says nothing.
+        if last_ms is not None and at_ms <= last_ms < at_ms + 60_000:
+            at_ms = last_ms + 1
+        self._recent.put((uaid, channel_id), at_ms)
+        text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}"
+        return MessageId(self._keys.seal(text.encode())), SortKey(
+            f"02:{at_ms}:{dashed(channel_id)}"
+        )
+
+    def parse(self, message_id: str | bytes) -> ParsedId:
+        """Of any generation; `InvalidMessageIdError` for everything else."""
+        try:
+            sealed = message_id.encode("ascii") if isinstance(message_id, str) else message_id
+            plain = self._keys.open(sealed)
+            parts = plain.decode("ascii").split(":") if plain is not None else []
+        except UnicodeError:
+            raise InvalidMessageIdError(_INVALID) from None
+        if len(parts) < 3:
+            raise InvalidMessageIdError(_INVALID)
+        uaid, channel = parse_uuid(parts[1]), parse_uuid(parts[2])
+        if uaid is None or channel is None:
+            raise InvalidMessageIdError(_INVALID)
+        match parts:
+            case ["01", _, _, topic] if topic:
+                sort_key = f"01:{dashed(channel)}:{topic}"
+            case ["02", _, _, ms] if ms.isdigit():
+                sort_key = f"02:{ms}:{dashed(channel)}"
+            case ["02", _, _, ms, n] if ms.isdigit() and n.isalnum():
+                sort_key = f"02:{ms}:{dashed(channel)}:{n}"
+            case ["m", _, _]:
+                text = message_id if isinstance(message_id, str) else message_id.decode("ascii")
+                sort_key = f"{dashed(channel)}:{text}"
+            case _:
+                raise InvalidMessageIdError(_INVALID)
+        return ParsedId(Uaid(uaid), SortKey(sort_key), ChannelId(channel))
+
+
+def new_key() -> str:
+    """A fresh key in the spelling of `push.crypto_keys`."""
+    return pybase64.b64encode_as_string(secrets.token_bytes(KEY_BYTES), b"-_")
+
+
+def parse_list(text: str) -> list[str]:
+    """`[a, b]`, `a,b`, `"a" 'b'` and JSON lists all mean the same."""
+    inner = text.strip().removeprefix("[").removesuffix("]")
+    for noise in "\"'":
+        inner = inner.replace(noise, " ")
+    return inner.replace(",", " ").split()
+
+
+def parse_key_list(text: str) -> list[bytes]:
+    """One parser for both daemons, so that they can never disagree about a quote."""
+    keys: list[bytes] = []
+    for position, entry in enumerate(parse_list(text), start=1):
+        try:
+            key = pybase64.b64decode(
+                entry.rstrip("=").replace("+", "-").replace("/", "_"),
+                b"-_",
+                validate=True,
+                padded=False,
+            )
+        except ValueError:
+            raise InvalidKeyError(
+                f"crypto key {position} is not base64url; make one with `waystation keys`"
+            ) from None
+        if len(key) != KEY_BYTES:
+            raise InvalidKeyError(
+                f"crypto key {position} has {len(key)} bytes; a Fernet key has {KEY_BYTES}"
+                " (44 characters of base64url)"
+            )
+        keys.append(key)
+    if not keys:
+        raise InvalidKeyError("the list of crypto keys is empty")
+    return keys
