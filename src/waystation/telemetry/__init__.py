@@ -1,0 +1,1 @@
+"""Facts for the pipeline, numbers for dashboards, lines for people."""
