@@ -1,0 +1,42 @@
+"""What all events share, and where a service leaves them."""
+
+from typing import ClassVar, Protocol
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """What all events share; `k` is the code."""
+
+    k: ClassVar[int] = -1
+
+
+class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
+    """What all `attrs` share; written as a JSON object inside one text column."""
+
+
+class EventSink(Protocol):
+    """Where a service leaves its events. Never waits, never raises."""
+
+    def emit(self, event: Event, w: int = 1) -> None:
+        """`w` is how many events this one stands for, when its kind is sampled."""
+        ...
+
+
+class NoEvents:
+    """For those who do not want any."""
+
+    def emit(self, event: Event, w: int = 1) -> None:
+        pass
+
+
+class RecordedEvents:
+    """For tests: keeps what was emitted."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.weights: list[int] = []
+
+    def emit(self, event: Event, w: int = 1) -> None:
+        self.events.append(event)
+        self.weights.append(w)

@@ -1,0 +1,71 @@
+"""Ids as they may be written: keyed hashes, and the tracking id of a message."""
+
+import hashlib
+import ipaddress
+from typing import Any
+
+from waystation.base.ids import PeriodTagger, Tagger
+
+
+def mid(key: Tagger, version: str, time_s: int) -> str:
+    """A message's tracking id: 48 bits of its time, 80 bits of a keyed hash of its version.
+
+    Each node computes it from what relay and store carry anyway, so it never travels. It sorts
+    by time like a UUIDv7 and is none.
+    """
+    return f"{time_s * 1000:012x}{key.digest(version.encode())[:10].hex()}"
+
+
+class EventHashes:
+    """The keyed hashes of one cluster: a key for each purpose and calendar quarter.
+
+    `time_ms` is the event's time; of `mid`, the notification's, so that every node agrees.
+    """
+
+    def __init__(self, master: bytes) -> None:
+        self._uaid = PeriodTagger(master, "uaid")
+        self._channel = PeriodTagger(master, "channel")
+        self._message = PeriodTagger(master, "message")
+        self._address = PeriodTagger(master, "address")
+        self._claim = PeriodTagger(master, "claim")
+        self._presence = PeriodTagger(master, "presence")
+        self._queue = PeriodTagger(master, "queue")
+
+    def uah(self, uaid: bytes, time_ms: int) -> int:
+        return self._uaid.at(time_ms).hash64(uaid)
+
+    def chh(self, channel_id: bytes, time_ms: int) -> int:
+        return self._channel.at(time_ms).hash64(channel_id)
+
+    def qh(self, recipient_id: bytes, time_ms: int) -> int:
+        return self._queue.at(time_ms).hash64(recipient_id)
+
+    def presence(self, raw: bytes, time_ms: int) -> int:
+        """For `party`, `cli` and `sess`."""
+        return self._presence.at(time_ms).hash64(raw)
+
+    def claim(self, text: str, time_ms: int) -> int:
+        """For a token's `aud` and `sub`."""
+        return self._claim.at(time_ms).hash64(text.encode())
+
+    def iph(self, address: str, time_ms: int) -> int:
+        """Of the /24 or /48 an address lies in; of the text itself when it is no address."""
+        return self._address.at(time_ms).hash64(_prefix(address))
+
+    def mid(self, version: str, time_s: int) -> str:
+        return mid(self._message.at(time_s * 1000), version, time_s)
+
+    @staticmethod
+    def app(public_key: bytes) -> int:
+        """Of a VAPID public key as an uncompressed point. Not keyed: the key is public."""
+        return int.from_bytes(hashlib.sha256(public_key).digest()[:8], "big", signed=True)
+
+
+def _prefix(address: str) -> bytes:
+    try:
+        parsed: Any = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address.encode()
+    if parsed.version == 6 and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    return parsed.packed[:3] if parsed.version == 4 else parsed.packed[:6]
