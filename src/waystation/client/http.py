@@ -73,13 +73,12 @@ class HttpClient:
     ) -> Response:
         assert not self._closed
         origin = origin_of(url)
+        request = _request_bytes(method, url, headers or {}, body)
         try:
             async with asyncio.timeout(self._timeout_s):
                 connection = self._take_idle(origin) or await self._connect(url)
                 try:
-                    response = await connection.exchange(
-                        _request_bytes(method, url, headers or {}, body), self._body_bytes_max
-                    )
+                    response = await connection.exchange(request, self._body_bytes_max)
                 except BaseException:
                     connection.abort()
                     raise
@@ -131,6 +130,7 @@ class _Connection:
         self._headers: dict[str, str] = {}
         self._body = bytearray()
         self._complete = False
+        self._parser: httptools.HttpResponseParser | None = None
         self.reusable = False
 
     @property
@@ -139,10 +139,8 @@ class _Connection:
         return not self._reader.at_eof() and not self._writer.is_closing()
 
     async def exchange(self, request: bytes, body_bytes_max: int) -> Response:
-        self._headers = {}
-        self._body.clear()
         self._complete = self.reusable = False
-        parser = httptools.HttpResponseParser(self)
+        self._parser = parser = httptools.HttpResponseParser(self)
         self._writer.write(request)
         await self._writer.drain()
         while not self._complete:
@@ -150,19 +148,19 @@ class _Connection:
             if not data:
                 return self._ended_by_close(parser)
             parser.feed_data(data)
-            if self._complete and parser.get_status_code() < 200:
-                self._complete = False  # 1xx is not the answer yet
-                self._headers = {}
             if len(self._body) > body_bytes_max:
                 raise EOFError(f"an answer of more than {body_bytes_max} bytes")
-        self.reusable = parser.should_keep_alive()
         return Response(parser.get_status_code(), self._headers, bytes(self._body))
 
-    def _ended_by_close(self, parser: "httptools.HttpResponseParser") -> Response:
+    def _ended_by_close(self, parser: httptools.HttpResponseParser) -> Response:
         lengths = {"content-length", "transfer-encoding"}
         if not self._headers or lengths & self._headers.keys():
             raise EOFError("the connection closed before the answer was complete")
         return Response(parser.get_status_code(), self._headers, bytes(self._body))
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+        self._body.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
@@ -171,7 +169,10 @@ class _Connection:
         self._body += body
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        assert self._parser is not None
+        if self._parser.get_status_code() >= 200:  # 1xx is not the answer yet
+            self._complete = True
+            self.reusable = self._parser.should_keep_alive()
 
     def abort(self) -> None:
         self._writer.transport.abort()

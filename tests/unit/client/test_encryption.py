@@ -121,7 +121,7 @@ def test_what_http_ece_encrypts_we_decrypt_in_any_number_of_records(
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_what_pywebpush_encodes_we_decrypt(encoding: Encoding) -> None:
     info = {"endpoint": "https://push.example.org/wpush/v1/x", "keys": AGENT.public.to_json()}
-    encoded = WebPusher(info).encode(TEXT, content_encoding=encoding)  # type: ignore[arg-type]
+    encoded = WebPusher(info).encode(TEXT, content_encoding=encoding)
     assert encoded is not None
 
     def parameter(name: str) -> str:
