@@ -1,0 +1,582 @@
+"""The shell that holds the user agents' connections: sockets, and nothing about push.
+
+One `select.epoll` per worker watches every client; its own descriptor is a reader of the event
+loop, so the loop sees one descriptor however many clients there are, and no transport exists.
+
+Rule 1: frames for one client are joined into one write per loop turn. The kernel is asked to
+        report room to write only after a write was partial.
+Rule 2: nobody waits for a slow client. Unsent bytes above `send_high_bytes` make it congested,
+        which is the driver's to know; above `send_bytes_max` it is cut.
+Rule 3: nobody starves. A turn takes at most `events_max` events and one read per client; epoll is
+        level-triggered and rotates, so what is left comes with the next turn, after the timers and
+        sockets of everyone else on the loop.
+Rule 4: a descriptor is closed only by its own event or when the events of a turn are done, so an
+        event never meets a descriptor that was given to somebody else within the turn.
+Rule 5: a handler is never called from within a call that it makes; `closed` comes exactly once.
+Rule 6: after Close we shut down our side and linger: the descriptor is closed when the peer has
+        closed or `linger_s` later. `close()` at once, with input still unread, would make the
+        kernel send a reset, and a reset lets the peer throw away the frame that it has not read
+        yet. Nobody waits for a Close in return (Firefox never sends one).
+
+Deadlines come in two lengths (`upgrade_timeout_s`, `linger_s`), so two queues in order of arrival
+are sorted by themselves; one timer looks at their heads.
+"""
+
+import asyncio
+import select
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.push.connect.carriers import Carrier, PlainCarrier, TlsCarrier
+from waystation.push.connect.connection import (
+    BLOCKED,
+    DEAD,
+    DOOMED,
+    ENDING,
+    LINGERING,
+    OPEN,
+    PAUSED,
+    READ_OFF,
+    SHAKING,
+    UPGRADING,
+    Connection,
+    Ending,
+    Handler,
+)
+from waystation.push.connect.listeners import Listeners
+from waystation.push.wire.upgrade import (
+    HttpHead,
+    Refusal,
+    Upgrade,
+    accept_answer,
+    head_length,
+    parse_head,
+    refusal,
+    unanswered,
+)
+from waystation.push.wire.websocket import (
+    CLOSE_INTERNAL,
+    Binary,
+    Broken,
+    Close,
+    Event,
+    FrameReader,
+    Partial,
+    Ping,
+    Pong,
+    Text,
+    close_frame,
+    pong_frame,
+)
+
+_EPOLLIN = select.EPOLLIN
+_EPOLLOUT = select.EPOLLOUT
+_TICK_S = 0.1  # how late a deadline may be seen
+_EXPIRIES_MAX = 1024  # deadlines looked at in one turn
+_TLS_BUFFER_BYTES = 65_536  # four records
+
+
+class ShellLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Each with the answer that reaching it gets."""
+
+    connections_max: int = 0  # upgrades beyond it: 503; 0 is what the system allows
+    upgrading_max: int = 4096  # connections without an upgrade yet; beyond: 503 at once
+    lingering_max: int = 4096  # connections that wait for the peer to close; beyond: closed at once
+    head_bytes_max: int = 8192  # a longer request head: 431
+    message_bytes_max: int = 65_536  # a longer message: close 1002
+    send_high_bytes: int = 65_536  # unsent bytes that make a client congested
+    send_bytes_max: int = 1_048_576  # unsent bytes at which it is cut
+    read_bytes_max: int = 16_384  # taken from one client in a turn
+    events_max: int = 128  # taken from epoll in a turn
+    accepts_max: int = 64  # new connections in a turn
+    handshakes_max: int = 8  # steps of TLS handshakes in a turn: each may cost a millisecond
+    upgrade_timeout_s: float = 5.0  # connect to upgrade: 408
+    linger_s: float = 1.0  # Close to closed
+
+
+class WebSocketServer:
+    """Made within a running loop. `make_handler` gives an accepted connection its handler;
+    `http` answers plain requests with a complete response that ends the connection, or None."""
+
+    def __init__(
+        self,
+        *,
+        make_handler: Callable[[Connection, Upgrade], Handler],
+        http: Callable[[HttpHead], bytes | None],
+        clock: Clock,
+        limits: ShellLimits | None = None,
+    ) -> None:
+        self._make_handler = make_handler
+        self._http = http
+        self._mono = clock.mono
+        self._limits = limits = ShellLimits() if limits is None else limits
+        assert 0 < limits.linger_s <= 1.0
+        assert limits.send_high_bytes <= limits.send_bytes_max
+        self.send_high_bytes = limits.send_high_bytes
+        self._loop = asyncio.get_running_loop()
+        self._reader = FrameReader(message_bytes_max=limits.message_bytes_max)
+        self._plain = PlainCarrier(limits.read_bytes_max)
+        self._tls_buffer = memoryview(bytearray(_TLS_BUFFER_BYTES))
+        self._by_fd: list[Connection | None] = []  # a list: 8 bytes a client, a dictionary 100
+        self._touched: list[Connection] = []
+        self._resumed: list[Connection] = []
+        self._turning = False  # whoever is touched now is looked at before the turn ends
+        self._settling = False  # a call of `_settle_all` is on its way
+        self._upgrade_deadlines: deque[tuple[float, Connection]] = deque()
+        self._linger_deadlines: deque[tuple[float, Connection]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._handshakes = 0  # steps in this turn
+        self._open = 0
+        self._upgrading = 0
+        self._ending = 0
+        self._emptied = asyncio.Event()
+        self.accepted = 0  # ever
+        self.refused = 0  # ever, by a limit
+        self.overflowed = 0  # ever, by not reading
+        self._epoll = select.epoll()
+        self._listeners = Listeners(
+            self._epoll, self._loop, self._admit, accepts_max=limits.accepts_max
+        )
+        self._loop.add_reader(self._epoll.fileno(), self._turn)
+
+    # --- for whoever composes ---
+
+    @property
+    def connections(self) -> int:
+        """Upgraded connections whose conversation goes on."""
+        return self._open
+
+    @property
+    def descriptors(self) -> int:
+        """All sockets of clients: open, before their upgrade, and ending."""
+        return self._open + self._upgrading + self._ending
+
+    def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Takes over a bound socket; give each worker its own with SO_REUSEPORT."""
+        self._listeners.add(sock, tls)
+
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        """New connections of TLS listeners use this context; established ones keep theirs."""
+        self._listeners.use_certificate(tls)
+
+    def stop_accepting(self) -> None:
+        """Who has connected is still served; the port is free afterwards."""
+        self._listeners.stop()
+
+    async def close_all(self, code: int, reason: str = "", *, spread_s: float = 0.0) -> None:
+        """Close every connection, evenly over `spread_s`, and wait until they are gone.
+
+        User agents come back after a fixed time, so closes at one moment return at one moment.
+        """
+        began = self._mono()
+        waiting = [c for c in self._by_fd if c is not None and c.flags & OPEN]
+        total = len(waiting)
+        while waiting:
+            share = 1.0 if spread_s <= 0 else (self._mono() - began) / spread_s
+            for _ in range(len(waiting) - int(total * (1.0 - min(share, 1.0)))):
+                waiting.pop().close(code, reason)
+            if waiting:
+                await asyncio.sleep(min(0.05, spread_s / 10))
+        for connection in self._by_fd:
+            if connection is None:
+                continue
+            if connection.flags & OPEN:  # came while we were closing the others
+                connection.close(code, reason)
+            elif connection.flags & UPGRADING:
+                connection.doom(Ending.ABORTED)
+        self._emptied.clear()
+        if self.descriptors:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.linger_s + 5 * _TICK_S):
+                    await self._emptied.wait()
+
+    def close(self) -> None:
+        """Drop everything at once: sockets, listeners, epoll."""
+        self._listeners.close()
+        for connection in list(self._by_fd):
+            if connection is not None:
+                connection.doom(Ending.ABORTED)
+        while self._touched:
+            self._settle_all()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._epoll.closed:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+
+    # --- for connections (the `Shell` of connection.py) ---
+
+    def touched(self, connection: Connection) -> None:
+        self._touched.append(connection)
+        if not self._turning and not self._settling:
+            self._settling = True
+            self._loop.call_soon(self._settle_all)
+
+    def pressed(self, connection: Connection) -> None:
+        if not connection.flags & BLOCKED:
+            self._write(connection)  # much in one turn is no sin: see what the kernel takes
+        if connection.out_bytes >= self._limits.send_bytes_max:
+            self.overflowed += 1
+            connection.doom(Ending.OVERFLOWED)
+
+    def ending(self, connection: Connection) -> None:
+        if self._ending >= self._limits.lingering_max:
+            connection.flags |= DOOMED
+        else:
+            self._linger_deadlines.append((self._mono() + self._limits.linger_s, connection))
+            self._arm()
+        self.touched(connection)
+
+    def resumed(self, connection: Connection) -> None:
+        if connection.flags & READ_OFF:
+            connection.flags &= ~READ_OFF
+            self._watch(connection)
+        partial = connection.partial
+        if isinstance(partial, Partial) and partial.unread:
+            self._resumed.append(connection)
+            self.touched(connection)
+
+    # --- a turn ---
+
+    def _turn(self) -> None:
+        self._turning = True
+        self._handshakes = 0
+        by_fd = self._by_fd
+        try:
+            for fd, mask in self._epoll.poll(0, self._limits.events_max):
+                connection = by_fd[fd] if fd < len(by_fd) else None
+                if connection is None:
+                    self._listeners.accept(fd)
+                elif mask == _EPOLLIN and connection.flags == OPEN:
+                    self._receive(connection)
+                else:
+                    self._event(connection, mask)
+        finally:
+            self._turning = False
+        if self._touched:
+            self._settle_all()
+
+    def _event(self, connection: Connection, mask: int) -> None:
+        """What is not plain input of an idle connection."""
+        flags = connection.flags
+        if flags & SHAKING:
+            self._shake(connection)
+            return
+        if mask & _EPOLLOUT and connection.out is not None:
+            self._write(connection)
+            flags = connection.flags
+            if flags & ENDING:
+                self.touched(connection)
+        if not mask & ~_EPOLLOUT:
+            return
+        if flags & ENDING:
+            self._drain(connection)
+        elif flags & PAUSED:
+            if mask & (select.EPOLLHUP | select.EPOLLERR):
+                self._lost(connection)
+            elif not flags & READ_OFF:
+                # Only now that it costs something: most pauses end before more input comes.
+                connection.flags |= READ_OFF
+                self._watch(connection)
+        else:
+            self._receive(connection)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            data = connection.carrier.read(connection.fd)
+        except OSError:
+            data = b""
+        if data is None:
+            return
+        if not data:
+            self._lost(connection)
+        elif connection.flags & UPGRADING:
+            self._request(connection, data)
+        else:
+            self._deliver(connection, data)
+
+    def _deliver(self, connection: Connection, data: bytes) -> None:
+        handler, partial = connection.handler, connection.partial
+        if handler is None or isinstance(partial, bytearray):
+            return
+        reader = self._reader
+        reader.begin(data, partial)
+        try:
+            while not connection.flags & (ENDING | PAUSED) and (event := reader.next()) is not None:
+                if type(event) is Text:
+                    handler.text(connection, event.data)
+                else:
+                    self._deliver_other(connection, handler, event)
+        except Exception as exc:  # a driver's mistake costs one connection, not all
+            self._failed(connection, exc)
+        partial = reader.end()
+        connection.partial = None if connection.flags & ENDING else partial
+
+    def _deliver_other(self, connection: Connection, handler: Handler, event: Event) -> None:
+        match event:
+            case Ping(data):
+                connection.send(pong_frame(data))
+                handler.pinged(connection, data)
+            case Pong():
+                handler.ponged(connection)
+            case Binary():
+                handler.binary(connection)
+            case Close(code, _):
+                connection.end(Ending.CLIENT_CLOSED, code, close_frame(code))
+            case Broken(code, reason):
+                handler.broken(connection, code, reason)
+                connection.end(Ending.BROKEN, code, close_frame(code, reason))
+            case Text(data):
+                handler.text(connection, data)
+
+    def _settle_all(self) -> None:
+        """Write what was queued, end what is to end."""
+        resumed, self._resumed = self._resumed, []
+        self._settling = True  # what handlers cause from here on is looked at in the next turn
+        try:
+            for connection in resumed:
+                if not connection.flags & (ENDING | PAUSED):
+                    self._deliver(connection, b"")
+            touched, self._touched = self._touched, []
+            for connection in touched:
+                self._settle(connection)
+        finally:
+            self._settling = bool(self._touched)
+            if self._settling:
+                self._loop.call_soon(self._settle_all)
+
+    def _settle(self, connection: Connection) -> None:
+        flags = connection.flags
+        if flags & DEAD or flags & (LINGERING | DOOMED) == LINGERING:
+            return
+        if connection.out is not None and not flags & BLOCKED:
+            self._write(connection)
+        if not connection.flags & ENDING:
+            return
+        self._retire(connection)
+        if connection.flags & DOOMED:
+            self._drop(connection)
+        elif connection.out is None:
+            connection.flags |= LINGERING
+            connection.carrier.finish(connection.fd)
+            if connection.flags & READ_OFF:
+                connection.flags &= ~READ_OFF
+                self._watch(connection)
+
+    def _write(self, connection: Connection) -> None:
+        out = connection.out
+        assert out is not None
+        data = out[0] if len(out) == 1 else b"".join(out)
+        try:
+            sent = connection.carrier.write(connection.fd, data)
+        except OSError:
+            connection.doom(Ending.VANISHED)
+            return
+        if sent == len(data):
+            connection.out = None
+            connection.out_bytes = 0
+            if connection.flags & BLOCKED:
+                connection.flags &= ~BLOCKED
+                self._watch(connection)
+            return
+        connection.out = [data[sent:] if sent else data]
+        connection.out_bytes = len(data) - sent
+        if not connection.flags & BLOCKED:
+            connection.flags |= BLOCKED
+            self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        flags = connection.flags
+        mask = (0 if flags & READ_OFF else _EPOLLIN) | (_EPOLLOUT if flags & BLOCKED else 0)
+        self._epoll.modify(connection.fd, mask)
+
+    # --- the beginning ---
+
+    def _admit(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self.accepted += 1
+        if self._upgrading >= self._limits.upgrading_max:
+            self.refused += 1
+            with sock, suppress(OSError):  # no lingering here: this limit is for a flood
+                if tls is None:
+                    sock.send(refusal(503, "too many connections").answer)
+            return
+        carrier: Carrier = self._plain
+        flags = UPGRADING
+        if tls is None:
+            fd = sock.detach()
+        else:
+            try:
+                carrier = TlsCarrier(sock, tls, self._tls_buffer)
+            except OSError:
+                sock.close()
+                return
+            fd = carrier.fd
+            flags |= SHAKING
+        by_fd = self._by_fd
+        if fd >= len(by_fd):
+            by_fd.extend([None] * (fd + 1024 - len(by_fd)))
+        by_fd[fd] = connection = Connection(self, carrier, fd, flags)
+        self._upgrading += 1
+        self._epoll.register(fd, _EPOLLIN)
+        self._upgrade_deadlines.append((self._mono() + self._limits.upgrade_timeout_s, connection))
+        self._arm()
+
+    def _shake(self, connection: Connection) -> None:
+        if self._handshakes >= self._limits.handshakes_max:
+            return  # the event comes again
+        self._handshakes += 1
+        carrier = connection.carrier
+        assert isinstance(carrier, TlsCarrier)
+        try:
+            done = carrier.shake()
+        except OSError:
+            self._lost(connection)
+            return
+        blocked = done is False
+        if done:
+            connection.flags &= ~SHAKING
+        if blocked != bool(connection.flags & BLOCKED):
+            connection.flags ^= BLOCKED
+            self._watch(connection)
+
+    def _request(self, connection: Connection, data: bytes) -> None:
+        """Bytes of the opening request."""
+        earlier = connection.partial
+        if isinstance(earlier, bytearray):
+            earlier += data
+            data = bytes(earlier)
+        length = head_length(data)
+        if not length and len(data) <= self._limits.head_bytes_max:
+            if earlier is None:
+                connection.partial = bytearray(data)
+            return
+        connection.partial = None
+        if not length or length > self._limits.head_bytes_max:
+            self._answer(connection, refusal(431, "request head too long").answer)
+            return
+        request = parse_head(data[:length])
+        match request:
+            case Refusal(_, answer):
+                self._answer(connection, answer)
+            case HttpHead():
+                self._answer(connection, self._plain_answer(request))
+            case Upgrade():
+                if self._open >= self._limits.connections_max > 0:
+                    self.refused += 1
+                    self._answer(connection, refusal(503, "too many connections").answer)
+                else:
+                    self._upgrade(connection, request)
+                    if length < len(data):
+                        self._deliver(connection, data[length:])
+
+    def _upgrade(self, connection: Connection, request: Upgrade) -> None:
+        connection.send(accept_answer(request))
+        connection.flags = connection.flags & ~UPGRADING | OPEN
+        self._upgrading -= 1
+        self._open += 1
+        try:
+            connection.handler = self._make_handler(connection, request)
+        except Exception as exc:  # a driver's mistake costs one connection, not all
+            self._failed(connection, exc)
+
+    def _plain_answer(self, request: HttpHead) -> bytes:
+        bare = request.method == "HEAD"  # probes use it; it is a GET without the body
+        if bare:
+            request = HttpHead(method="GET", path=request.path, query=request.query)
+        answer = None
+        if request.method == "GET":
+            try:
+                answer = self._http(request)
+            except Exception as exc:  # a health check must not take the node down
+                self._report("answering a plain request", exc)
+                answer = refusal(500, "internal error").answer
+        if answer is None:
+            answer = unanswered(request).answer
+        return answer[: head_length(answer)] if bare else answer
+
+    def _answer(self, connection: Connection, answer: bytes) -> None:
+        """The one response of a connection that does not become a WebSocket."""
+        connection.end(Ending.CLOSED, 0, answer)
+
+    # --- the end ---
+
+    def _lost(self, connection: Connection) -> None:
+        """Its own event says that the peer is gone."""
+        connection.doom(Ending.VANISHED)
+
+    def _drain(self, connection: Connection) -> None:
+        """Input of a connection that is ending is read, so that closing sends no reset."""
+        try:
+            data = self._plain.read(connection.fd)  # below TLS: nobody wants to know what it says
+        except OSError:
+            data = b""
+        if data == b"":
+            connection.doom(Ending.VANISHED)
+
+    def _retire(self, connection: Connection) -> None:
+        """From a conversation to a socket that ends."""
+        flags = connection.flags
+        connection.partial = None
+        if flags & OPEN:
+            self._open -= 1
+        elif flags & UPGRADING:
+            self._upgrading -= 1
+        else:
+            return
+        connection.flags = flags & ~(OPEN | UPGRADING)
+        self._ending += 1
+        handler = connection.handler
+        connection.handler = None
+        if handler is not None:
+            try:
+                handler.closed(connection)
+            except Exception as exc:  # a driver's mistake costs one connection
+                self._report("ending a connection", exc)
+        connection.handler_state = None
+
+    def _drop(self, connection: Connection) -> None:
+        connection.flags |= DEAD
+        self._ending -= 1
+        self._by_fd[connection.fd] = None
+        connection.carrier.close(connection.fd)  # which takes it out of epoll as well
+        if not self.descriptors:
+            self._emptied.set()
+
+    def _arm(self) -> None:
+        if self._timer is None:
+            self._timer = self._loop.call_later(_TICK_S, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._mono()
+        for deadlines, state in (
+            (self._upgrade_deadlines, UPGRADING),
+            (self._linger_deadlines, ENDING),
+        ):
+            for _ in range(_EXPIRIES_MAX):
+                if not deadlines or deadlines[0][0] > now:
+                    break
+                connection = deadlines.popleft()[1]
+                flags = connection.flags
+                if not flags & state or flags & DEAD or (flags & ENDING and state != ENDING):
+                    continue  # it was in time
+                if state == ENDING or flags & SHAKING or connection.partial is None:
+                    connection.doom(Ending.VANISHED)
+                else:
+                    self._answer(connection, refusal(408, "no request in time").answer)
+        if self._upgrade_deadlines or self._linger_deadlines:
+            self._arm()
+
+    def _failed(self, connection: Connection, exc: Exception) -> None:
+        self._report("handling a client's message", exc)
+        connection.end(Ending.FAILED, CLOSE_INTERNAL, close_frame(CLOSE_INTERNAL, "error"))
+
+    def _report(self, what: str, exc: Exception) -> None:
+        self._loop.call_exception_handler({"message": f"error while {what}", "exception": exc})
