@@ -38,9 +38,14 @@ class Tasks:
             raise RuntimeError(f"task {name!r} was spawned after its owner closed")
         loop = self._loop or asyncio.get_running_loop()
         task = loop.create_task(coro, name=name)
+        self.adopt(name, task)
+        return task
+
+    def adopt(self, name: str, task: asyncio.Task[Any]) -> None:
+        """Own a task that was made elsewhere, such as the rest of an `eager` coroutine."""
+        task.set_name(name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -1,0 +1,87 @@
+"""Broadcasts: versions that all user agents learn of, and who has heard what.
+
+Rule 1: every new or changed id moves to the end of a change list and bumps a
+        counter; a subscription remembers the counter it has seen.
+Rule 2: ids are never forgotten, and an empty source removes nothing.
+Rule 3: an unknown id is an error for that id alone, and it is not subscribed.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+NOT_FOUND = "Broadcast not found"
+
+Delta = dict[str, "str | dict[str, str]"]
+
+
+class Subscriptions(msgspec.Struct, frozen=True, gc=False):
+    """What one user agent follows, and how far it has been told."""
+
+    ids: tuple[str, ...] = ()
+    seen: int = 0
+
+
+NONE = Subscriptions()
+
+
+class Broadcasts:
+    """The versions in force, with the order in which they changed."""
+
+    def __init__(self) -> None:
+        self._versions: dict[str, str] = {}  # in the order of their last change
+        self._changed: dict[str, int] = {}  # id -> counter at its last change
+        self._counter = 0
+        # Most user agents follow the same one or two ids: they share one tuple.
+        self._tuples: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        return self._versions
+
+    def update(self, versions: Mapping[str, str]) -> int:
+        """Take over what the source says now. How many changed."""
+        changes = 0
+        for broadcast_id, version in versions.items():
+            if self._versions.get(broadcast_id) == version:
+                continue
+            self._counter += 1
+            changes += 1
+            self._versions.pop(broadcast_id, None)
+            self._versions[broadcast_id] = version
+            self._changed[broadcast_id] = self._counter
+        return changes
+
+    def subscribe(
+        self, subscriptions: Subscriptions, wanted: Mapping[str, str]
+    ) -> tuple[Subscriptions, Delta]:
+        """Follow what is known of `wanted`. The answer has what changed for earlier
+        subscriptions, what differs from `wanted`, and the errors."""
+        subscriptions, delta = self.delta(subscriptions)
+        errors: dict[str, str] = {}
+        ids = list(subscriptions.ids)
+        for broadcast_id, version in wanted.items():
+            current = self._versions.get(broadcast_id)
+            if current is None:
+                errors[broadcast_id] = NOT_FOUND
+                continue
+            if broadcast_id not in ids:
+                ids.append(broadcast_id)
+            if current != version:
+                delta[broadcast_id] = current
+            else:
+                delta.pop(broadcast_id, None)  # it has just told us that it knows
+        if errors:
+            delta["errors"] = errors
+        key = tuple(ids)
+        return Subscriptions(self._tuples.setdefault(key, key), self._counter), delta
+
+    def delta(self, subscriptions: Subscriptions) -> tuple[Subscriptions, Delta]:
+        """What has changed since the user agent was last told."""
+        delta: Delta = {}
+        if subscriptions.seen == self._counter or not subscriptions.ids:
+            return subscriptions, delta
+        for broadcast_id in subscriptions.ids:
+            if self._changed[broadcast_id] > subscriptions.seen:
+                delta[broadcast_id] = self._versions[broadcast_id]
+        return Subscriptions(subscriptions.ids, self._counter), delta

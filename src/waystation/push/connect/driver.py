@@ -1,0 +1,422 @@
+"""Carries between sockets, sessions and the store; decides nothing about the protocol.
+
+The driver is the handler of every connection of its worker and the worker's `Node` for the
+relay. Each connection has a `Client`: its session, the messages that wait for an earlier
+command, and its place in the timer wheel.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any, assert_never
+
+from waystation.base.clock import Clock
+from waystation.base.errors import BusyError, UnavailableError
+from waystation.base.tasks import Done, Tasks, eager
+from waystation.base.wheel import Wheel
+from waystation.push.connect import effects as do
+from waystation.push.connect.connection import Connection
+from waystation.push.connect.effects import Effect
+from waystation.push.connect.handback import HandBack
+from waystation.push.connect.journal import Journal
+from waystation.push.connect.observer import Observer
+from waystation.push.connect.registry import Registry
+from waystation.push.connect.session import Session, State
+from waystation.push.connect.terms import Terms
+from waystation.push.model import Notification, Uaid, Update
+from waystation.push.store import PushStore
+from waystation.push.wire import client as wire
+from waystation.push.wire.relay import Answer, Relay
+from waystation.push.wire.upgrade import Upgrade
+from waystation.push.wire.websocket import ping_frame, text_frame
+
+TICK_S = 0.05
+WHEEL_SLOTS = 2048
+WAKES_MAX = 1000  # timers looked at in one turn
+SERVICE_RESTART = 1012
+_PING_FRAME = ping_frame()
+
+
+class Client:
+    """One connection's state; there are very many of these."""
+
+    __slots__ = ("connection", "note", "session", "timer", "waiting")
+
+    def __init__(self, connection: Connection, session: Session, note: object) -> None:
+        self.connection: Connection | None = connection
+        self.session = session
+        self.waiting: deque[bytes] | None = None
+        self.timer = 0
+        self.note = note
+
+    @property
+    def alive(self) -> bool:
+        return self.session.state is not State.CLOSED
+
+
+class ConnectDriver:
+    def __init__(
+        self,
+        terms: Terms,
+        *,
+        store: PushStore,
+        relay: Relay,
+        hand_back: HandBack,
+        journal: Journal | None,
+        tasks: Tasks,
+        clock: Clock,
+        observer: Observer | None = None,
+    ) -> None:
+        self._terms = terms
+        self._store = store
+        self._relay = relay
+        self._hand_back = hand_back
+        self._journal = journal
+        self._tasks = tasks
+        self._clock = clock
+        self._observer = observer if observer is not None else Observer()
+        self._loop = asyncio.get_running_loop()
+        self._registry: Registry[Client] = Registry()
+        self._wheel: Wheel[Client] = Wheel(TICK_S, WHEEL_SLOTS, clock.mono())
+        self._alarm: asyncio.TimerHandle | None = None
+        self._handing_back: set[asyncio.Task[None]] = set()
+
+    @property
+    def connected(self) -> int:
+        return len(self._registry)
+
+    # The shell's handler
+
+    def open(self, connection: Connection, upgrade: Upgrade) -> "ConnectDriver":
+        session = Session(self._terms, mono=self._clock.mono())
+        client = Client(connection, session, self._observer.opened(upgrade))
+        connection.handler_state = client
+        self._wake_later(client)
+        return self
+
+    def text(self, connection: Connection, text: bytes) -> None:
+        client = _client(connection)
+        if client.waiting or client.session.busy:
+            if client.waiting is None:
+                client.waiting = deque()
+            client.waiting.append(text)
+            if len(client.waiting) >= self._terms.settings.max_commands:
+                connection.pause()
+            return
+        self._feed(client, text)
+
+    def binary(self, connection: Connection) -> None:
+        client = _client(connection)
+        self._perform(client, client.session.received_binary())
+
+    def pinged(self, connection: Connection, payload: bytes) -> None: ...
+
+    def ponged(self, connection: Connection) -> None:
+        _client(connection).session.ponged(mono=self._clock.mono())
+
+    def broken(self, connection: Connection, code: int, reason: str) -> None:
+        self._end(_client(connection), code, reason)
+
+    def closed(self, connection: Connection) -> None:
+        self._end(_client(connection), connection.close_code, connection.ending.name.lower())
+
+    # The relay's node
+
+    async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
+        client = self._registry.get(uaid)
+        if client is None or client.connection is None:
+            return Answer.ABSENT
+        journal = self._journal
+        journalled = journal is not None and (
+            isinstance(notification, Update) or notification.ttl_s > 0
+        )
+        if client.connection.congested or (journalled and journal is not None and journal.full):
+            client.session.congested()
+            self._observer.refused(uaid)
+            return Answer.BUSY
+        effects = client.session.direct(notification)
+        if effects is None:
+            self._observer.refused(uaid)
+            return Answer.BUSY
+        if not effects:
+            return Answer.TAKEN  # a SimplePush version that is not news
+        self._perform(client, effects)
+        self._observer.taken(uaid, notification)
+        if not journalled or journal is None:
+            return Answer.TAKEN
+        if await journal.accept(uaid, notification):
+            return Answer.TAKEN
+        client.session.congested()  # the endpoint stores it now: look there later
+        return Answer.BUSY
+
+    async def check_stored(self, uaid: Uaid) -> Answer:
+        client = self._registry.get(uaid)
+        if client is None:
+            return Answer.ABSENT
+        now, effects = client.session.check_stored()
+        self._perform(client, effects)
+        return Answer.TAKEN if now else Answer.FLAGGED
+
+    async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
+        client = self._registry.get(uaid)
+        if client is not None and client.session.connected_at_ms == connected_at_ms:
+            self._observer.displaced(uaid)
+            self._perform(client, client.session.ghosted())
+        return Answer.TAKEN
+
+    # Stopping
+
+    async def drain(self, *, spread_s: float) -> None:
+        """End every conversation, evenly over `spread_s`, and wait until all is handed back."""
+        clients = list(self._registry)
+        began = self._clock.mono()
+        for index, client in enumerate(clients):
+            due_s = spread_s * index / len(clients)
+            if (ahead_s := due_s - (self._clock.mono() - began)) > TICK_S:
+                await asyncio.sleep(ahead_s)
+            self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
+        while self._handing_back:
+            await asyncio.wait(list(self._handing_back))
+
+    # Inputs and effects
+
+    def _feed(self, client: Client, text: bytes) -> None:
+        effects = client.session.received(
+            text, now_ms=self._clock.now_ms(), mono=self._clock.mono()
+        )
+        self._perform(client, effects)
+
+    def _feed_waiting(self, client: Client) -> None:
+        while client.waiting and not client.session.busy:
+            text = client.waiting.popleft()
+            if not client.waiting and client.connection is not None:
+                client.connection.resume()
+            self._feed(client, text)
+
+    def _perform(self, client: Client, effects: list[Effect]) -> None:
+        connection = client.connection
+        for effect in effects:
+            if connection is None:
+                return
+            match effect:
+                case do.Deliver():
+                    connection.send(_frame(effect.notification))
+                case do.Send():
+                    connection.send(text_frame(effect.payload))
+                case do.Settle():
+                    self._settled(client, effect)
+                case do.DeliverStored():
+                    self._observer.retrieved(_uaid(client), effect.notifications)
+                    for notification in effect.notifications:
+                        connection.send(_frame(notification))
+                case do.SendPing():
+                    connection.send(_PING_FRAME)
+                case do.Enter():
+                    self._registry.enter(effect.uaid, client)
+                case do.Greeted():
+                    self._greeted(client)
+                case do.Nacked():
+                    self._observer.nacked(_uaid(client), effect.version, effect.code)
+                case do.Displace():
+                    self._spawn("displace", self._displace(_uaid(client), effect))
+                case do.Close():
+                    connection.close(effect.code, effect.reason)
+                    self._end(client, effect.code, effect.reason)
+                case do.HandBack():
+                    raise AssertionError("only an ended connection hands back")
+                case _:
+                    self._ask(client, effect)
+
+    def _ask(self, client: Client, effect: Effect) -> None:
+        """What the store must answer. Most reads answer at once and need no task."""
+        started = eager(self._answer(client, effect), self._loop)
+        if not isinstance(started, Done):
+            self._tasks.adopt("store", started)
+
+    async def _answer(self, client: Client, effect: Effect) -> None:
+        try:
+            effects = await self._ask_store(client, effect)
+        except (UnavailableError, BusyError):
+            effects = client.session.failed(effect)
+        except Exception:
+            # Our mistake: it costs this connection, and the owner of tasks hears of it.
+            self._perform(client, client.session.failed(effect))
+            raise
+        self._perform(client, effects)
+        self._feed_waiting(client)
+
+    async def _ask_store(self, client: Client, effect: Effect) -> list[Effect]:
+        session, store = client.session, self._store
+        match effect:
+            case do.LookUp():
+                record = await store.get_user_agent(effect.uaid)
+                return session.looked_up(
+                    record, now_ms=self._clock.now_ms(), mono=self._clock.mono()
+                )
+            case do.Claim():
+                applied = await store.claim_route(effect.user_agent)
+                return session.claimed(applied, mono=self._clock.mono())
+            case do.Subscribe():
+                applied = await self._subscribe(_uaid(client), effect)
+                self._observer.registered(_uaid(client), effect.channel_id, 200 if applied else 500)
+                return session.subscribed(applied)
+            case do.Unsubscribe():
+                await store.remove_channel(_uaid(client), effect.channel_id)
+                self._observer.unregistered(_uaid(client), effect.channel_id, effect.code)
+                return session.unsubscribed()
+            case do.Fetch():
+                rows = await store.fetch(
+                    _uaid(client), now_ms=self._clock.now_ms(), after=None, limit=effect.limit
+                )
+                self._observer.looked(_uaid(client), len(rows))
+                return session.fetched(rows)
+            case do.FetchUpdates():
+                updates = await store.fetch_updates(_uaid(client), limit=effect.limit)
+                self._observer.looked(_uaid(client), len(updates))
+                return session.fetched_updates(updates)
+            case do.Forget():
+                return await self._forget(client, effect)
+            case do.ForgetUpdate():
+                update = effect.update
+                await store.forget_update(_uaid(client), update.channel_id, update.version)
+                self._observer.acked(_uaid(client), update, wire.DELIVERED, stored=True)
+                return session.forgotten(1)
+            case do.DropUserAgent():
+                await store.remove_user_agent(_uaid(client))
+                self._observer.dropped(_uaid(client), effect.reason)
+                return session.dropped()
+            case (
+                do.Send()
+                | do.SendPing()
+                | do.Deliver()
+                | do.DeliverStored()
+                | do.Close()
+                | do.Enter()
+                | do.Greeted()
+                | do.Displace()
+                | do.Settle()
+                | do.Nacked()
+                | do.HandBack()
+            ):
+                raise AssertionError("not a question to the store")
+            case _:
+                assert_never(effect)
+
+    async def _subscribe(self, uaid: Uaid, effect: do.Subscribe) -> bool:
+        if effect.newcomer is not None and not await self._store.add_user_agent(effect.newcomer):
+            raise UnavailableError("the new uaid is taken")
+        return await self._store.add_channel(
+            uaid, effect.channel_id, channels_max=self._terms.settings.max_channels_per_uaid
+        )
+
+    async def _forget(self, client: Client, effect: do.Forget) -> list[Effect]:
+        uaid = _uaid(client)
+        rows = [(n.sort_key, n.message_id) for n, _ in effect.acked]
+        if self._journal is not None:
+            for notification, _ in effect.acked:
+                self._journal.settle(uaid, notification)  # it may have been direct before
+        await self._store.forget(uaid, rows)
+        for notification, code in effect.acked:
+            self._observer.acked(uaid, notification, code, stored=True)
+        return client.session.forgotten(len(rows))
+
+    def _settled(self, client: Client, effect: do.Settle) -> None:
+        uaid = _uaid(client)
+        if self._journal is not None:
+            self._journal.settle(uaid, effect.notification)
+        if effect.code:
+            self._observer.acked(uaid, effect.notification, effect.code, stored=False)
+
+    def _greeted(self, client: Client) -> None:
+        self._observer.hello(client.session, client.note)
+        older = self._registry.greeted(client)
+        if older is not None:
+            self._perform(older, older.session.ghosted())
+
+    async def _displace(self, uaid: Uaid, effect: do.Displace) -> None:
+        await self._relay.displace(effect.node_id, uaid, effect.connected_at_ms)
+
+    # Endings
+
+    def _end(self, client: Client, code: int, reason: str) -> None:
+        """The conversation is over; the socket may still be closing."""
+        if client.connection is None:
+            return
+        client.connection = None
+        client.waiting = None
+        self._wheel.cancel(client.timer)
+        session = client.session
+        if session.state is State.GREETING or session.uaid is None:
+            self._observer.hello_refused(client.note)
+        unacked = session.closed()
+        if session.uaid is not None:
+            self._registry.leave(session.uaid, client)
+        for effect in unacked:
+            assert isinstance(effect, do.HandBack)
+            task = self._spawn("hand back", self._hand_back_unacked(client, effect))
+            self._handing_back.add(task)
+            task.add_done_callback(self._handing_back.discard)
+        self._observer.closed(session, client.note, code, reason)
+
+    async def _hand_back_unacked(self, client: Client, effect: do.HandBack) -> None:
+        uaid = _uaid(client)
+        await self._hand_back.hand_back(
+            uaid,
+            effect.notifications,
+            connected_at_ms=client.session.connected_at_ms,
+        )
+        if self._journal is not None:
+            for notification in effect.notifications:
+                self._journal.settle(uaid, notification)
+        self._observer.handed_back(uaid, len(effect.notifications))
+
+    def _spawn(self, name: str, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.spawn(name, coro)
+
+    # Timers: one alarm for all clients
+
+    def _wake_later(self, client: Client) -> None:
+        client.timer = self._wheel.add(client.session.wake_at, client)
+        if self._alarm is None:
+            self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        next_at = self._wheel.next_at()
+        if next_at is not None:
+            delay_s = max(0.0, next_at - self._clock.mono())
+            self._alarm = self._loop.call_later(min(delay_s, 1.0), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        mono = self._clock.mono()
+        for client in self._wheel.advance(mono, WAKES_MAX):
+            if client.connection is None:
+                continue
+            self._perform(client, client.session.woken(mono=mono))
+            if client.alive:
+                self._wake_later(client)
+        if self._alarm is None:
+            self._set_alarm()
+
+    def close(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+
+def _client(connection: Connection) -> Client:
+    client = connection.handler_state
+    assert isinstance(client, Client)
+    return client
+
+
+def _uaid(client: Client) -> Uaid:
+    uaid = client.session.uaid
+    assert uaid is not None
+    return uaid
+
+
+def _frame(notification: Notification | Update) -> bytes:
+    if isinstance(notification, Update):
+        return text_frame(wire.updates_message([notification]))
+    return text_frame(wire.notification_message(notification))

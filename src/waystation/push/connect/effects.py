@@ -1,0 +1,153 @@
+"""What a session asks its driver to do: small frozen values, performed in order.
+
+Those that name a result are answered by calling the session's method of that name, or its
+`failed` when the store did not answer.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
+
+
+class Send(msgspec.Struct, frozen=True, gc=False):
+    """A text message."""
+
+    payload: bytes
+
+
+class SendPing(msgspec.Struct, frozen=True, gc=False):
+    """A WebSocket Ping."""
+
+
+class Deliver(msgspec.Struct, frozen=True, gc=False):
+    """Direct: write it to the socket, and to the journal unless its TTL is 0."""
+
+    notification: Notification | Update
+
+
+class DeliverStored(msgspec.Struct, frozen=True, gc=False):
+    notifications: Sequence[Notification]
+
+
+class Close(msgspec.Struct, frozen=True, gc=False):
+    code: int
+    reason: str
+
+
+class Enter(msgspec.Struct, frozen=True, gc=False):
+    """Be found under this uaid; whoever was there is kept aside until `Greeted`."""
+
+    uaid: Uaid
+
+
+class Greeted(msgspec.Struct, frozen=True, gc=False):
+    """The uaid is this connection's: an older one of this worker is closed."""
+
+    new: bool
+
+
+class LookUp(msgspec.Struct, frozen=True, gc=False):
+    """Result: `looked_up`."""
+
+    uaid: Uaid
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """Result: `claimed`."""
+
+    user_agent: UserAgent
+
+
+class Displace(msgspec.Struct, frozen=True, gc=False):
+    """The user agent was connected elsewhere: that node may let go."""
+
+    node_id: str
+    connected_at_ms: int
+
+
+class Subscribe(msgspec.Struct, frozen=True, gc=False):
+    """Result: `subscribed`. A user agent that was never stored is stored first."""
+
+    channel_id: ChannelId
+    newcomer: UserAgent | None
+
+
+class Unsubscribe(msgspec.Struct, frozen=True, gc=False):
+    """Result: `unsubscribed`."""
+
+    channel_id: ChannelId
+    code: int
+
+
+class Fetch(msgspec.Struct, frozen=True, gc=False):
+    """Result: `fetched`."""
+
+    limit: int
+
+
+class FetchUpdates(msgspec.Struct, frozen=True, gc=False):
+    """Result: `fetched_updates`."""
+
+    limit: int
+
+
+class Forget(msgspec.Struct, frozen=True, gc=False):
+    """Acked rows of the store, each with its ack code. Result: `forgotten`."""
+
+    acked: Sequence[tuple[Notification, int]]
+
+
+class ForgetUpdate(msgspec.Struct, frozen=True, gc=False):
+    """Result: `forgotten`."""
+
+    update: Update
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """A direct notification is owed no more: acked with this code, or dropped (0)."""
+
+    notification: Notification | Update
+    code: int
+
+
+class Nacked(msgspec.Struct, frozen=True, gc=False):
+    version: str
+    code: int
+
+
+class DropUserAgent(msgspec.Struct, frozen=True, gc=False):
+    """Result: `dropped`."""
+
+    reason: str
+
+
+class HandBack(msgspec.Struct, frozen=True, gc=False):
+    """The connection is over: store what was not acked and tell whoever has the user agent now."""
+
+    notifications: Sequence[Notification] | Sequence[Update]
+
+
+Effect = (
+    Send
+    | SendPing
+    | Deliver
+    | DeliverStored
+    | Close
+    | Enter
+    | Greeted
+    | LookUp
+    | Claim
+    | Displace
+    | Subscribe
+    | Unsubscribe
+    | Fetch
+    | FetchUpdates
+    | Forget
+    | ForgetUpdate
+    | Settle
+    | Nacked
+    | DropUserAgent
+    | HandBack
+)

@@ -1,0 +1,259 @@
+"""The in-flight journal: direct notifications survive the process that holds them.
+
+Rule 1: a direct notification counts as taken only after its record has been written; all
+        that arrive in one turn of the loop share one write (and one fsync, if asked for).
+Rule 2: a record is settled when the notification is acked, saved or dropped. Settling is
+        not waited for: what a kill forgets of it may be delivered again, never lost.
+Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker replays it:
+        what is neither settled nor over is handed back to the store, and the node where
+        the user agent is now is told.
+Rule 4: a write error or the size limit refuses direct notifications; the endpoint stores.
+
+Each record is a four-byte length, a CRC-32 of the body, and the body: `a` and a msgpack
+array for an accepted notification, `s` and the sequence number for a settled one. A torn
+record at the end was never answered and is ignored.
+"""
+
+import asyncio
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from waystation.push.model import Notification, Uaid, Update
+
+Mode = Literal["write", "fsync", "off"]
+
+_HEAD = struct.Struct(">II")
+_SETTLED = struct.Struct(">IIcQ")
+_COMPACT_BYTES = 4 * 2**20
+
+
+class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One unacked direct notification."""
+
+    sequence: int
+    uaid: bytes
+    notification: Notification | None = None
+    update: Update | None = None
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Accepted)
+
+
+def key_of(uaid: Uaid, notification: Notification | Update) -> str | tuple[bytes, bytes, int]:
+    """How a notification is named when it is settled; message ids are unique by themselves."""
+    if isinstance(notification, Notification):
+        return notification.message_id
+    return (uaid, notification.channel_id, notification.version)
+
+
+class JournalHeldError(Exception):
+    """Another process holds this journal."""
+
+
+class Journal:
+    """The journal of one worker, open for appending."""
+
+    def __init__(self, path: Path, *, mode: Mode, bytes_max: int) -> None:
+        self._path = path
+        self._mode = mode
+        self._bytes_max = bytes_max
+        self._fd = _lock(path)
+        self._size = os.fstat(self._fd).st_size
+        self._sequence = 0
+        self._live: dict[object, tuple[int, bytes]] = {}
+        self._live_bytes = 0
+        self._turn: list[bytes] = []
+        self._waiters: list[asyncio.Future[bool]] = []
+        self._armed = False
+        self._syncing = False
+
+    @property
+    def unsettled(self) -> int:
+        return len(self._live)
+
+    def accept(self, uaid: Uaid, notification: Notification | Update) -> "asyncio.Future[bool]":
+        """Resolved at the end of the turn: whether the record is written."""
+        self._sequence += 1
+        entry = (
+            Accepted(self._sequence, uaid, notification)
+            if isinstance(notification, Notification)
+            else Accepted(self._sequence, uaid, None, notification)
+        )
+        record = _record(b"a" + _encoder.encode(entry))
+        key = key_of(uaid, notification)
+        self._release(key)
+        self._live[key] = (self._sequence, record)
+        self._live_bytes += len(record)
+        self._turn.append(record)
+        # A future each: one for all of the turn would be cancelled for all with any of them.
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        self._arm()
+        return waiter
+
+    def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
+        sequence = self._release(key_of(uaid, notification))
+        if sequence is not None:
+            body = b"s" + sequence.to_bytes(8)
+            self._turn.append(_SETTLED.pack(9, zlib.crc32(body), b"s", sequence))
+            self._arm()
+
+    def _release(self, key: object) -> int | None:
+        live = self._live.pop(key, None)
+        if live is None:
+            return None
+        self._live_bytes -= len(live[1])
+        return live[0]
+
+    @property
+    def full(self) -> bool:
+        return self._live_bytes >= self._bytes_max
+
+    def _arm(self) -> None:
+        if not self._armed and not self._syncing:
+            self._armed = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """One write for all that arrived in this turn."""
+        self._armed = False
+        if not self._turn:
+            return
+        records, self._turn = self._turn, []
+        waiters, self._waiters = self._waiters, []
+        ok = self._append(b"".join(records))
+        if ok and waiters and self._mode == "fsync":
+            self._syncing = True
+            loop = asyncio.get_running_loop()
+            syncing = loop.run_in_executor(None, os.fdatasync, self._fd)
+            syncing.add_done_callback(lambda done: self._synced(done, waiters))
+        else:
+            _resolve(waiters, ok)
+
+    def _synced(self, done: "asyncio.Future[None]", waiters: "list[asyncio.Future[bool]]") -> None:
+        self._syncing = False
+        _resolve(waiters, not done.cancelled() and done.exception() is None)
+        self._write()  # what came while the disk was busy goes together
+
+    def _append(self, data: bytes) -> bool:
+        if self._size + len(data) > max(_COMPACT_BYTES, 2 * self._live_bytes):
+            return self._compact()
+        try:
+            written = os.write(self._fd, data)
+        except OSError:
+            return False
+        if written < len(data):  # the disk is full: take the torn end back
+            os.ftruncate(self._fd, self._size)
+            return False
+        self._size += written
+        return True
+
+    def _compact(self) -> bool:
+        """Most of the file is settled: keep what is live, which includes this turn's records.
+
+        The new file takes the old one's name, and its lock, in one step."""
+        data = b"".join(record for _, record in self._live.values())
+        fresh = self._path.with_suffix(".new")
+        try:
+            fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.write(fd, data) != len(data):
+                    raise OSError("the disk is full")
+                if self._mode == "fsync":
+                    os.fdatasync(fd)
+                os.rename(fresh, self._path)
+            except OSError:
+                os.close(fd)
+                raise
+        except OSError:
+            return False
+        os.close(self._fd)
+        self._fd = fd
+        self._size = len(data)
+        return True
+
+    def close(self) -> None:
+        """What is unsettled stays in the file for whoever replays it."""
+        self._append(b"".join(self._turn))
+        self._turn = []
+        _resolve(self._waiters, ok=False)
+        if not self._live:
+            os.ftruncate(self._fd, 0)
+        os.close(self._fd)
+
+
+def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(ok)
+
+
+def read_unsettled(data: bytes) -> list[Accepted]:
+    """What a journal's bytes still owe, in the order of acceptance."""
+    accepted: dict[int, Accepted] = {}
+    for body in _bodies(data):
+        if body[:1] == b"a":
+            entry = _decoder.decode(body[1:])
+            accepted[entry.sequence] = entry
+        else:
+            accepted.pop(int.from_bytes(body[1:]), None)
+    return list(accepted.values())
+
+
+def _bodies(data: bytes) -> Iterator[bytes]:
+    position = 0
+    while position + _HEAD.size <= len(data):
+        length, crc = _HEAD.unpack_from(data, position)
+        body = data[position + _HEAD.size : position + _HEAD.size + length]
+        if len(body) < length or zlib.crc32(body) != crc:
+            return  # torn: written by a process that died before it answered
+        yield body
+        position += _HEAD.size + length
+
+
+def _record(body: bytes) -> bytes:
+    return _HEAD.pack(len(body), zlib.crc32(body)) + body
+
+
+def _lock(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise JournalHeldError(f"{path} is held by a running worker") from None
+        try:
+            if os.fstat(fd).st_ino == path.stat().st_ino:
+                return fd
+        except FileNotFoundError:
+            pass
+        os.close(fd)  # it was replaced between our opening and our lock
+
+
+class Abandoned:
+    """A journal whose worker is gone, under our lock until it has been replayed."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = _lock(path)
+
+    def unsettled(self) -> list[Accepted]:
+        size = os.fstat(self._fd).st_size
+        return read_unsettled(os.pread(self._fd, size, 0))
+
+    def done(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)

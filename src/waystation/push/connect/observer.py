@@ -1,0 +1,52 @@
+"""What the driver reports as it happens. This one listens and keeps nothing.
+
+`reports.py` has the one that turns reports into events, numbers and lines.
+"""
+
+from collections.abc import Sequence
+
+from waystation.push.connect.session import Session
+from waystation.push.model import ChannelId, Notification, Uaid, Update
+from waystation.push.wire.upgrade import Upgrade
+
+
+class Observer:
+    """Past tense: everything here has been done."""
+
+    def opened(self, upgrade: Upgrade) -> object:
+        """What is returned is kept with the connection and comes back with `closed`."""
+        return None
+
+    def hello(self, session: Session, note: object) -> None: ...
+
+    def hello_refused(self, note: object) -> None: ...
+
+    def registered(self, uaid: Uaid, channel_id: ChannelId, status: int) -> None: ...
+
+    def unregistered(self, uaid: Uaid, channel_id: ChannelId, code: int) -> None: ...
+
+    def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
+        """Direct, and written to the socket."""
+
+    def refused(self, uaid: Uaid) -> None:
+        """Direct, and the user agent could not take it."""
+
+    def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
+        """Stored, and written to the socket."""
+
+    def looked(self, uaid: Uaid, rows: int) -> None:
+        """Storage was read."""
+
+    def acked(
+        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+    ) -> None: ...
+
+    def nacked(self, uaid: Uaid, version: str, code: int) -> None: ...
+
+    def handed_back(self, uaid: Uaid, count: int) -> None: ...
+
+    def displaced(self, uaid: Uaid) -> None: ...
+
+    def dropped(self, uaid: Uaid, reason: str) -> None: ...
+
+    def closed(self, session: Session, note: object, code: int, reason: str) -> None: ...

@@ -1,0 +1,432 @@
+"""One conversation with a user agent: what we say, when we look in storage, when we end it.
+
+Rule 1: the first message is a hello, and it comes in time. A second hello, a message of
+        an unknown form or a bad channel id ends the conversation.
+Rule 2: a uaid that we know is claimed before it is greeted; one that we do not know is
+        replaced by a new one. A newcomer is stored when it first subscribes, not before.
+Rule 3: the session is found under its uaid before the claim is written, so that nobody
+        can clear the route of a user agent that is just arriving. Until it is greeted,
+        direct notifications are refused.
+Rule 4: commands are taken one at a time; while `busy`, the driver keeps further ones.
+Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping and expects
+        its Pong in time.
+Rule 6: whatever is unacked when the conversation ends is handed back.
+
+The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
+to call `woken`. It never moves to an earlier time except inside `woken`.
+"""
+
+import enum
+from collections.abc import Sequence
+
+from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
+from waystation.push.connect import broadcasts as _broadcasts
+from waystation.push.connect import effects as do
+from waystation.push.connect.effects import Effect
+from waystation.push.connect.simplepush import UpdateWindow
+from waystation.push.connect.terms import Terms
+from waystation.push.connect.window import DeliveryWindow
+from waystation.push.errors import BadFrameError
+from waystation.push.model import (
+    RECORD_VERSION,
+    SIMPLEPUSH,
+    WEBPUSH,
+    ChannelId,
+    Notification,
+    Uaid,
+    Update,
+    UserAgent,
+)
+from waystation.push.wire import client as wire
+
+NORMAL, UNSUPPORTED, INTERNAL = 1000, 1003, 1011
+UNREGISTER_MANUAL = 200
+NACK_CODES = frozenset({301, 302, 303})
+
+
+class State(enum.IntEnum):
+    UNIDENTIFIED = 0
+    GREETING = 1  # its record is being read and claimed
+    IDENTIFIED = 2
+    CLOSED = 3
+
+
+class Session:
+    """The state of one user agent's connection; there are very many of these."""
+
+    __slots__ = (
+        "_command",
+        "_hello_broadcasts",
+        "_last_ping",
+        "_pong_due",
+        "_record",
+        "_reset_after_pass",
+        "_subscriptions",
+        "_terms",
+        "_window",
+        "connected_at_ms",
+        "direct_acked",
+        "handed_back",
+        "known",
+        "nacks",
+        "registers",
+        "reset",
+        "state",
+        "stored_acked",
+        "stored_retrieved",
+        "uaid",
+        "unregisters",
+        "wake_at",
+    )
+
+    def __init__(self, terms: Terms, *, mono: float) -> None:
+        self._terms = terms
+        self.state = State.UNIDENTIFIED
+        self.uaid: Uaid | None = None
+        self.connected_at_ms = 0
+        self.wake_at = mono + terms.settings.open_handshake_timeout_s
+        self._window: DeliveryWindow | UpdateWindow = _NO_WINDOW
+        self._record: UserAgent | None = None  # not stored yet, or being claimed
+        self._command: wire.Register | wire.Unregister | wire.Hello | None = None
+        self._hello_broadcasts: dict[str, str] | None = None
+        self._subscriptions = _broadcasts.NONE
+        self._reset_after_pass = False
+        self._last_ping = -1.0
+        self._pong_due = False
+        self.known = False
+        self.reset = False
+        self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
+        self.nacks = self.registers = self.unregisters = 0
+
+    @property
+    def busy(self) -> bool:
+        """A command is under way; further ones wait."""
+        return self._command is not None
+
+    @property
+    def _simple(self) -> bool:
+        return isinstance(self._window, UpdateWindow)
+
+    # The peer
+
+    def received(self, text: bytes, *, now_ms: int, mono: float) -> list[Effect]:
+        assert not self.busy
+        if self.state is State.CLOSED:
+            return []
+        try:
+            message = wire.decode_client(text)
+        except BadFrameError as exc:
+            if self.state is State.IDENTIFIED and self._terms.settings.ws_error_replies:
+                return [self._error_reply(wire.message_type(text), str(exc))]
+            return self._close(INTERNAL, "Json")
+        if self.state is State.UNIDENTIFIED:
+            if not isinstance(message, wire.Hello):
+                return self._close(INTERNAL, "SM")
+            return self._hello(message, now_ms=now_ms, mono=mono)
+        match message:
+            case wire.Ack():
+                return self._window.acked(message.updates) + self._look()
+            case wire.Ping():
+                return self._ping(mono)
+            case wire.Register():
+                return self._register(message)
+            case wire.Unregister():
+                return self._unregister(message)
+            case wire.Nack():
+                self.nacks += 1
+                code = message.code if message.code in NACK_CODES else 0
+                return [do.Nacked(str(message.version), code or 0)]
+            case wire.BroadcastSubscribe():
+                return self._subscribe_broadcasts(message)
+            case wire.Hello():
+                return self._refuse("hello", "duplicate hello")
+
+    def received_binary(self) -> list[Effect]:
+        return self._close(UNSUPPORTED, "UnsupportedMessage")
+
+    def ponged(self, *, mono: float) -> None:
+        if self._pong_due:
+            self._pong_due = False
+            self.wake_at = mono + self._terms.settings.auto_ping_interval_s
+
+    def woken(self, *, mono: float) -> list[Effect]:
+        if self.state is State.CLOSED or mono < self.wake_at:
+            return []
+        if self.state is not State.IDENTIFIED:
+            return self._close(INTERNAL, "HandshakeTimeout")
+        if self._pong_due:
+            return self._close(INTERNAL, "PongTimeout")
+        settings = self._terms.settings
+        self._subscriptions, delta = self._terms.broadcasts.delta(self._subscriptions)
+        if delta:
+            self.wake_at = mono + settings.auto_ping_interval_s
+            return [do.Send(wire.broadcast_message(delta))]
+        self._pong_due = True
+        self.wake_at = mono + settings.auto_ping_timeout_s
+        return [do.SendPing()]
+
+    def closed(self) -> list[Effect]:
+        """The connection is gone, whoever ended it."""
+        self.state = State.CLOSED
+        window, self._window = self._window, _NO_WINDOW
+        self.direct_acked, self.stored_acked = window.direct_acked, window.stored_acked
+        self.stored_retrieved = window.stored_sent
+        self.handed_back = len(window.unacked_directs)
+        return [do.HandBack(window.unacked_directs)] if self.handed_back else []
+
+    # The relay
+
+    def direct(self, notification: Notification | Update) -> list[Effect] | None:
+        """None: it cannot be taken now, and storage will be looked at."""
+        if self.state is not State.IDENTIFIED:
+            return None  # the look after the greeting sees what is stored instead
+        return self._window.direct(notification)
+
+    def congested(self) -> None:
+        """The driver refused a direct notification: too much is unsent."""
+        if self.state is State.IDENTIFIED:
+            self._window.refuse()
+
+    def check_stored(self) -> tuple[bool, list[Effect]]:
+        """Whether storage is looked at now, or will be later."""
+        if self.state is not State.IDENTIFIED:
+            return False, []
+        return self._window.check(), self._look()
+
+    # Hello
+
+    def _hello(self, hello: wire.Hello, *, now_ms: int, mono: float) -> list[Effect]:
+        for channel_id in hello.channelIDs or ():
+            if parse_uuid(channel_id) is None:
+                return self._close(INTERNAL, "SM")
+        settings = self._terms.settings
+        if not hello.use_webpush and settings.simplepush != "off":
+            self._window = UpdateWindow()
+        self._hello_broadcasts = hello.broadcasts
+        self.connected_at_ms = now_ms
+        claimed_uaid = parse_uuid(hello.uaid) if hello.uaid else None
+        if claimed_uaid is None:
+            return self._greet_newcomer(mono)
+        self.state = State.GREETING
+        self._command = hello
+        return [do.LookUp(Uaid(claimed_uaid))]
+
+    def looked_up(self, record: UserAgent | None, *, now_ms: int, mono: float) -> list[Effect]:
+        if self.state is State.CLOSED:
+            return []
+        self._command = None
+        if record is None or record.router_type not in (WEBPUSH, SIMPLEPUSH):
+            self.reset = True
+            return self._greet_newcomer(mono)
+        if record.connected_at_ms > now_ms:
+            return self._close(INTERNAL, "SM")  # connected elsewhere, or a clock is wrong
+        self.uaid = record.uaid
+        self.connected_at_ms = now_ms
+        self._record = record
+        self._reset_after_pass = (record.record_version or 0) < RECORD_VERSION
+        self._command = _CLAIMING
+        return [do.Enter(record.uaid), do.Claim(self._own_record(record))]
+
+    def claimed(self, applied: bool, *, mono: float) -> list[Effect]:
+        if self.state is State.CLOSED:
+            return []
+        self._command = None
+        before, self._record = self._record, None
+        assert before is not None
+        assert self.uaid is not None
+        if not applied:
+            return self._close(INTERNAL, "SM")
+        self.known = True
+        effects = self._greet(self.uaid, mono)
+        if before.node_id is not None and before.node_id != self._terms.node_id:
+            effects.append(do.Displace(before.node_id, before.connected_at_ms))
+        self._window.check()
+        return effects + self._look()
+
+    def _greet_newcomer(self, mono: float) -> list[Effect]:
+        uaid = self._terms.new_uaid()
+        self.uaid = uaid
+        self._record = self._own_record(UserAgent(uaid=uaid, connected_at_ms=0))
+        return [do.Enter(uaid), *self._greet(uaid, mono)]
+
+    def _own_record(self, record: UserAgent) -> UserAgent:
+        return UserAgent(
+            uaid=record.uaid,
+            connected_at_ms=self.connected_at_ms,
+            router_type=SIMPLEPUSH if self._simple else WEBPUSH,
+            node_id=self._terms.node_id,
+            # An old record stays old until it is reset, even if we are cut off before.
+            record_version=record.record_version,
+            current_timestamp_ms=record.current_timestamp_ms,
+            row_version=record.row_version,
+        )
+
+    def _greet(self, uaid: Uaid, mono: float) -> list[Effect]:
+        settings = self._terms.settings
+        self.state = State.IDENTIFIED
+        self.wake_at = mono + settings.auto_ping_interval_s
+        if not self._simple:
+            self._window = DeliveryWindow(unacked_max=settings.delivery_window)
+        self._subscriptions, delta = self._terms.broadcasts.subscribe(
+            _broadcasts.NONE, self._hello_broadcasts or {}
+        )
+        self._hello_broadcasts = None
+        reply = wire.hello_reply(simple(uaid), delta, webpush=not self._simple)
+        return [do.Greeted(new=not self.known), do.Send(reply)]
+
+    # Subscriptions
+
+    def _register(self, message: wire.Register) -> list[Effect]:
+        channel_id = message.channelID
+        if channel_id is None or not is_canonical_dashed(channel_id):
+            return self._refuse("register", "Invalid channelID")
+        if message.key is not None and wire.public_key(message.key) is None:
+            # Not a point that could ever be used: say so now, not at the first POST.
+            reply = wire.register_reply(channel_id, 400, "Failed to generate endpoint")
+            return [do.Send(reply)]
+        raw = parse_uuid(channel_id)
+        assert raw is not None
+        self._command = message
+        return [do.Subscribe(ChannelId(raw), self._record)]
+
+    def subscribed(self, applied: bool) -> list[Effect]:
+        """Not applied: the user agent has as many subscriptions as it may have."""
+        message = self._command
+        self._command = None
+        if self.state is State.CLOSED:
+            return []
+        assert isinstance(message, wire.Register)
+        assert message.channelID is not None
+        assert self.uaid is not None
+        if not applied:
+            return [do.Send(wire.register_reply(message.channelID, 500, ""))]
+        self._record = None  # stored now
+        self.registers += 1
+        raw = parse_uuid(message.channelID)
+        assert raw is not None
+        key = wire.public_key(message.key) if message.key is not None else None
+        endpoint = self._terms.endpoint_for(self.uaid, ChannelId(raw), key, self._simple)
+        return [do.Send(wire.register_reply(message.channelID, 200, endpoint))]
+
+    def _unregister(self, message: wire.Unregister) -> list[Effect]:
+        raw = parse_uuid(message.channelID) if message.channelID is not None else None
+        if raw is None:
+            return self._refuse("unregister", "Invalid channelID")
+        self._command = message
+        code = message.code if message.code is not None else UNREGISTER_MANUAL
+        return [do.Unsubscribe(ChannelId(raw), code)]
+
+    def unsubscribed(self) -> list[Effect]:
+        message = self._command
+        self._command = None
+        if self.state is State.CLOSED:
+            return []
+        assert isinstance(message, wire.Unregister)
+        assert message.channelID is not None
+        raw = parse_uuid(message.channelID)
+        assert raw is not None
+        self.unregisters += 1
+        effects: list[Effect] = [do.Send(wire.unregister_reply(message.channelID, 200))]
+        return effects + self._window.drop_channel(ChannelId(raw)) + self._look()
+
+    # Pings and broadcasts
+
+    def _ping(self, mono: float) -> list[Effect]:
+        settings = self._terms.settings
+        if self._last_ping >= 0 and mono - self._last_ping < settings.min_ping_interval_s:
+            return self._close(settings.excessive_ping_code, "SM")
+        self._last_ping = mono
+        return [do.Send(wire.PING)]
+
+    def _subscribe_broadcasts(self, message: wire.BroadcastSubscribe) -> list[Effect]:
+        self._subscriptions, delta = self._terms.broadcasts.subscribe(
+            self._subscriptions, message.broadcasts
+        )
+        return [do.Send(wire.broadcast_message(delta))] if delta else []
+
+    # Storage
+
+    def _look(self) -> list[Effect]:
+        if self.state is not State.IDENTIFIED:
+            return []
+        settings = self._terms.settings
+        # SimplePush sends all it has in one message; there is one row a channel.
+        limit = settings.max_channels_per_uaid if self._simple else settings.stored_batch_max
+        return self._window.look(limit)
+
+    def fetched(self, rows: Sequence[Notification]) -> list[Effect]:
+        window = self._window
+        if self.state is not State.IDENTIFIED or not isinstance(window, DeliveryWindow):
+            return []
+        limit = self._terms.settings.msg_limit
+        if limit and window.sent_in_pass + len(rows) > limit:
+            return self._drop("too_many_messages")
+        effects = window.read(rows)
+        if window.pass_over and self._reset_after_pass:
+            return self._drop("old_record_version")
+        return effects + self._look()
+
+    def fetched_updates(self, rows: Sequence[Update]) -> list[Effect]:
+        window = self._window
+        if self.state is not State.IDENTIFIED or not isinstance(window, UpdateWindow):
+            return []
+        return window.read(rows) + self._look()
+
+    def forgotten(self, rows: int) -> list[Effect]:
+        if self.state is not State.IDENTIFIED:
+            return []
+        self._window.forgotten(rows)
+        return self._look()
+
+    def _drop(self, reason: str) -> list[Effect]:
+        self.reset = True
+        self._command = _DROPPING
+        return [do.DropUserAgent(reason)]
+
+    def dropped(self) -> list[Effect]:
+        self._command = None
+        return self._close(NORMAL, "SM")
+
+    # Endings
+
+    def failed(self, effect: Effect) -> list[Effect]:
+        """The store did not answer. Subscribing says so; everything else ends the
+        connection, and the next hello begins from what is stored."""
+        command, self._command = self._command, None
+        if self.state is State.CLOSED:
+            return []
+        match effect, command:
+            case do.Subscribe(), wire.Register(channelID=str(channel_id)):
+                return [do.Send(wire.register_reply(channel_id, 500, ""))]
+            case do.Unsubscribe(), wire.Unregister(channelID=str(channel_id)):
+                return [do.Send(wire.unregister_reply(channel_id, 500))]
+            case _:
+                return self._close(INTERNAL, "Store")
+
+    def ghosted(self) -> list[Effect]:
+        """The same user agent has connected again."""
+        return self._close(INTERNAL, "Ghosted")
+
+    def ended(self, code: int, reason: str) -> list[Effect]:
+        """The node is stopping."""
+        return self._close(code, reason)
+
+    def _refuse(self, kind: str, reason: str) -> list[Effect]:
+        if not self._terms.settings.ws_error_replies:
+            return self._close(INTERNAL, "SM")
+        effects: list[Effect] = [self._error_reply(kind, reason)]
+        return effects + (self._close(INTERNAL, "SM") if kind == "hello" else [])
+
+    def _error_reply(self, kind: str, reason: str) -> do.Send:
+        return do.Send(wire.error_reply(kind, 401, reason, self._terms.more_info_url))
+
+    def _close(self, code: int, reason: str) -> list[Effect]:
+        if self.state is State.CLOSED:
+            return []
+        self.state = State.CLOSED  # what is unacked is handed back when the socket is gone
+        return [do.Close(code, reason)]
+
+
+_CLAIMING = wire.Hello()
+_DROPPING = wire.Hello()
+_NO_WINDOW = DeliveryWindow(unacked_max=1)

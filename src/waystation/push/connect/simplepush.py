@@ -1,0 +1,123 @@
+"""SimplePush: which version of each channel a user agent still owes us an ack for.
+
+Rule 1: while anything is unacked, new versions are refused and the endpoint node
+        stores them; but a version that is not newer than an unacked one of its
+        channel is taken and passed over.
+Rule 2: an ack of version v settles every version up to v of its channel. The stored
+        row goes only if it still is the one that we read; otherwise a newer one is
+        waiting for the next look.
+Rule 3: after hello, and whenever nothing is unacked and something may be stored, all
+        stored versions are sent in one message.
+"""
+
+from collections.abc import Sequence
+
+from waystation.base.ids import parse_uuid
+from waystation.push.connect import effects as do
+from waystation.push.connect.effects import Effect
+from waystation.push.model import ChannelId, Notification, Update
+from waystation.push.wire.client import DELIVERED, AckUpdate, updates_message
+
+
+class UpdateWindow:
+    """Versions of one SimplePush user agent on one connection."""
+
+    __slots__ = (
+        "_check_needed",
+        "_direct",
+        "_forgetting",
+        "_reading",
+        "_stored",
+        "direct_acked",
+        "stored_acked",
+        "stored_sent",
+    )
+
+    def __init__(self) -> None:
+        self._direct: dict[ChannelId, Update] = {}
+        self._stored: dict[ChannelId, Update] = {}
+        self._check_needed = False
+        self._reading = False
+        self._forgetting = 0
+        self.direct_acked = self.stored_acked = self.stored_sent = 0
+
+    @property
+    def unacked(self) -> int:
+        return len(self._direct) + len(self._stored)
+
+    @property
+    def unacked_directs(self) -> Sequence[Update]:
+        return list(self._direct.values())
+
+    def direct(self, update: Notification | Update) -> list[Effect] | None:
+        """None: it may not be sent now, and storage will be looked at."""
+        if isinstance(update, Notification):
+            return None  # posted to an endpoint of the other protocol
+        for unacked in (self._direct, self._stored):
+            sent = unacked.get(update.channel_id)
+            if sent is not None and sent.version >= update.version:
+                return []
+        if self.unacked:
+            self.refuse()
+            return None
+        self._direct[update.channel_id] = update
+        return [do.Deliver(update)]
+
+    def refuse(self) -> None:
+        self._check_needed = True
+
+    def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
+        effects: list[Effect] = []
+        for update in updates:
+            raw = parse_uuid(update.channelID) if update.channelID is not None else None
+            if raw is not None and isinstance(update.version, int):
+                effects += self._acked(ChannelId(raw), update.version)
+        return effects
+
+    def _acked(self, channel_id: ChannelId, version: int) -> list[Effect]:
+        effects: list[Effect] = []
+        direct = self._direct.get(channel_id)
+        if direct is not None and direct.version <= version:
+            del self._direct[channel_id]
+            self.direct_acked += 1
+            effects.append(do.Settle(direct, DELIVERED))
+        stored = self._stored.get(channel_id)
+        if stored is not None and stored.version <= version:
+            del self._stored[channel_id]
+            self.stored_acked += 1
+            self._forgetting += 1
+            effects.append(do.ForgetUpdate(stored))
+        return effects
+
+    def forgotten(self, rows: int) -> None:
+        self._forgetting -= rows
+
+    def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
+        self._stored.pop(channel_id, None)
+        direct = self._direct.pop(channel_id, None)
+        return [] if direct is None else [do.Settle(direct, 0)]
+
+    def check(self) -> bool:
+        """Whether storage is looked at now; if not, it will be when nothing is unacked."""
+        self._check_needed = True
+        return not self._reading and not self.unacked
+
+    def look(self, limit: int) -> list[Effect]:
+        if self._reading or self._forgetting or self.unacked or not self._check_needed:
+            return []
+        self._check_needed = False
+        self._reading = True
+        return [do.FetchUpdates(limit)]
+
+    def read(self, rows: Sequence[Update]) -> list[Effect]:
+        assert self._reading
+        self._reading = False
+        fresh: list[Update] = []
+        for row in rows:
+            sent = self._direct.get(row.channel_id)
+            if sent is None or sent.version < row.version:
+                fresh.append(row)
+            # Else the ack of what was sent meanwhile covers this row as well.
+            self._stored[row.channel_id] = row
+        self.stored_sent += len(fresh)
+        return [do.Send(updates_message(fresh))] if fresh else []

@@ -1,0 +1,179 @@
+"""Which notifications a user agent still owes us an ack for, and when storage is looked at.
+
+Rule 1: while `unacked_max` direct notifications are unacked, new ones are refused
+        and the endpoint node stores them. A window of one is the strict rule of
+        the first design: anything unacked refuses, except while storage is read.
+Rule 2: once one was refused all later ones are, until storage has been looked at:
+        what was stored must not wait behind a stream of newer direct ones.
+Rule 3: whoever was refused, or told to look while busy, leaves `check needed`;
+        storage is looked at as soon as nothing is unacked.
+Rule 4: a pass over storage sends a batch, waits until nothing is unacked and every
+        acked row is deleted, and reads again from the start, until nothing comes.
+Rule 5: what is already outstanding is not sent again; rows are recognised by message
+        id, because a topic's newer message has the same sort key.
+Rule 6: a notification with TTL 0 is sent and forgotten.
+"""
+
+import enum
+from collections.abc import Sequence
+
+from waystation.push.connect import effects as do
+from waystation.push.connect.effects import Effect
+from waystation.push.model import ChannelId, MessageId, Notification, Update
+from waystation.push.wire.client import DELIVERED, AckUpdate
+
+
+class Pass(enum.Enum):
+    """Where the pass over storage stands."""
+
+    NONE = "none"
+    DUE = "due"  # begins, or goes on, as soon as the window allows
+    READING = "reading"
+    WAITING = "waiting"  # for the acks of a batch
+
+
+class DeliveryWindow:
+    """Direct and stored notifications of one user agent on one connection."""
+
+    __slots__ = (
+        "_check_needed",
+        "_direct",
+        "_forgetting",
+        "_pass",
+        "_refused",
+        "_stored",
+        "_unacked_max",
+        "direct_acked",
+        "sent_in_pass",
+        "stored_acked",
+        "stored_sent",
+    )
+
+    def __init__(self, *, unacked_max: int) -> None:
+        assert unacked_max >= 1
+        self._unacked_max = unacked_max
+        # Made when first needed: an idle user agent has neither, and there are many.
+        self._direct: dict[MessageId, Notification] | None = None
+        self._stored: dict[MessageId, Notification] | None = None
+        self._forgetting = 0  # acked rows whose deletion has not been confirmed
+        self._refused = False
+        self._check_needed = False
+        self._pass = Pass.NONE
+        self.sent_in_pass = 0
+        self.direct_acked = self.stored_acked = self.stored_sent = 0
+
+    @property
+    def unacked(self) -> int:
+        return len(self._direct or ()) + len(self._stored or ())
+
+    @property
+    def unacked_directs(self) -> Sequence[Notification]:
+        """What must be handed back when the connection ends."""
+        return list(self._direct.values()) if self._direct else []
+
+    # Direct notifications
+
+    def direct(self, notification: Notification | Update) -> list[Effect] | None:
+        """None: it may not be sent now, and storage will be looked at."""
+        if isinstance(notification, Update):
+            return None  # posted to an endpoint of the other protocol
+        directs = len(self._direct) if self._direct else 0
+        strict = self._unacked_max == 1 and bool(self._stored)
+        if self._refused or directs >= self._unacked_max or strict:
+            self.refuse()
+            return None
+        if notification.ttl_s > 0:
+            if self._direct is None:
+                self._direct = {}
+            self._direct[notification.message_id] = notification
+        return [do.Deliver(notification)]
+
+    def refuse(self) -> None:
+        """Refused for another reason too, such as a full send buffer."""
+        self._refused = True
+        self._check_needed = True
+
+    # Acks
+
+    def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
+        """Repeated acks and those for somebody else's message change nothing."""
+        effects: list[Effect] = []
+        rows: list[tuple[Notification, int]] = []
+        for update in updates:
+            message_id = MessageId(str(update.version))
+            code = DELIVERED if update.code is None else update.code
+            if self._direct and (acked := self._direct.pop(message_id, None)) is not None:
+                self.direct_acked += 1
+                effects.append(do.Settle(acked, code))
+            elif self._stored and (acked := self._stored.pop(message_id, None)) is not None:
+                self.stored_acked += 1
+                rows.append((acked, code))
+        if rows:
+            self._forgetting += len(rows)
+            effects.append(do.Forget(rows))
+        return effects
+
+    def forgotten(self, rows: int) -> None:
+        """The store has confirmed that acked rows are gone, or failed to."""
+        self._forgetting -= rows
+        assert self._forgetting >= 0
+
+    def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
+        """Its subscription ended: nothing of it is owed any more."""
+        effects: list[Effect] = []
+        for notification in self.unacked_directs:
+            if notification.channel_id == channel_id and self._direct:
+                del self._direct[notification.message_id]
+                effects.append(do.Settle(notification, 0))
+        for notification in list((self._stored or {}).values()):
+            if notification.channel_id == channel_id and self._stored:
+                del self._stored[notification.message_id]
+        return effects
+
+    # Storage
+
+    def check(self) -> bool:
+        """Somebody says that there is something in storage. Whether it is looked at
+        now; if not, it will be as soon as nothing is unacked."""
+        if self._pass is Pass.NONE and not self.unacked:
+            self._pass = Pass.DUE
+            return True
+        self._check_needed = True
+        return False
+
+    def look(self, limit: int) -> list[Effect]:
+        """Read storage now if the rules allow it."""
+        if self._pass is Pass.READING or self._forgetting or self.unacked:
+            return []
+        if self._pass is Pass.NONE and not self._check_needed:
+            return []
+        # A look that begins now sees whatever was stored before we were told.
+        self._check_needed = False
+        self._refused = False
+        self._pass = Pass.READING
+        return [do.Fetch(limit)]
+
+    def read(self, rows: Sequence[Notification]) -> list[Effect]:
+        """What of the rows is to be sent. No rows: the pass is over."""
+        assert self._pass is Pass.READING
+        if not rows:
+            self._pass = Pass.NONE
+            self.sent_in_pass = 0
+            return []
+        if self._stored is None:
+            self._stored = {}
+        fresh: list[Notification] = []
+        for row in rows:
+            # What was sent directly while we read, and yet stored because the sender's node did
+            # not hear us, is not sent twice; from now on its ack has a row to delete.
+            if not self._direct or self._direct.pop(row.message_id, None) is None:
+                fresh.append(row)
+            self._stored[row.message_id] = row
+        self.sent_in_pass += len(fresh)
+        self.stored_sent += len(fresh)
+        self._pass = Pass.WAITING
+        return [do.DeliverStored(fresh)] if fresh else []
+
+    @property
+    def pass_over(self) -> bool:
+        return self._pass is Pass.NONE

@@ -1,0 +1,179 @@
+"""What user agents say over the WebSocket and what we say back, as typed values.
+
+One JSON object per text message. Unknown fields are ignored; a message that is
+not JSON, names an unknown `messageType` or lacks a field is a `BadFrameError`,
+except that an ack which cannot be read is an ack of nothing: Autopush ignores
+it, and ending the connection would only bring the same notifications again.
+"""
+
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+import pybase64
+
+from waystation.base.ids import dashed
+from waystation.push.errors import BadFrameError
+from waystation.push.model import Notification, Update
+
+PING = b"{}"
+
+VAPID_KEY_BYTES = 65
+DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED = 100, 101, 102
+
+
+class Hello(msgspec.Struct, frozen=True, tag_field="messageType", tag="hello"):
+    uaid: str | None = None
+    use_webpush: bool | None = None
+    channelIDs: list[str] | None = None  # noqa: N815 the wire's own word
+    broadcasts: dict[str, str] | None = None
+
+
+class Register(msgspec.Struct, frozen=True, tag_field="messageType", tag="register"):
+    channelID: str | None = None  # noqa: N815
+    key: str | None = None
+
+
+class Unregister(msgspec.Struct, frozen=True, tag_field="messageType", tag="unregister"):
+    channelID: str | None = None  # noqa: N815
+    code: int | None = None
+
+
+class AckUpdate(msgspec.Struct, frozen=True, gc=False):
+    version: str | int  # a number for SimplePush; opaque otherwise
+    channelID: str | None = None  # noqa: N815
+    code: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+
+
+class Ack(msgspec.Struct, frozen=True, tag_field="messageType", tag="ack"):
+    updates: Annotated[list[AckUpdate], msgspec.Meta(max_length=1000)]
+
+
+class Nack(msgspec.Struct, frozen=True, tag_field="messageType", tag="nack"):
+    version: str | int
+    code: int | None = None
+
+
+class Ping(msgspec.Struct, frozen=True, tag_field="messageType", tag="ping"):
+    pass
+
+
+class BroadcastSubscribe(
+    msgspec.Struct, frozen=True, tag_field="messageType", tag="broadcast_subscribe"
+):
+    broadcasts: dict[str, str]
+
+
+ClientMessage = Hello | Register | Unregister | Ack | Nack | Ping | BroadcastSubscribe
+
+_decoder = msgspec.json.Decoder(ClientMessage)
+_PING = Ping()
+_ACK_OF_NOTHING = Ack(updates=[])
+
+
+def decode_client(text: bytes) -> ClientMessage:
+    if text == PING:
+        return _PING
+    try:
+        return _decoder.decode(text)
+    except msgspec.MsgspecError as exc:
+        return _decode_leniently(text, exc)
+
+
+def _decode_leniently(text: bytes, exc: msgspec.MsgspecError) -> ClientMessage:
+    try:
+        message = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        message = None
+    if message == {}:
+        return _PING
+    if isinstance(message, dict) and message.get("messageType") == "ack":  # pyright: ignore[reportUnknownMemberType]
+        return _ACK_OF_NOTHING
+    raise BadFrameError(str(exc)) from exc
+
+
+def message_type(text: bytes) -> str:
+    """For an error reply: what kind of message could not be read."""
+    try:
+        message = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return "error"
+    kind = message.get("messageType") if isinstance(message, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return kind if isinstance(kind, str) else "error"
+
+
+def hello_reply(uaid_text: str, broadcasts: Mapping[str, Any], *, webpush: bool) -> bytes:
+    reply: dict[str, Any] = {"messageType": "hello", "uaid": uaid_text, "status": 200}
+    if webpush:  # without it Firefox falls back to SimplePush
+        reply["use_webpush"] = True
+        reply["broadcasts"] = broadcasts
+    return orjson.dumps(reply)
+
+
+def register_reply(channel_id: str, status: int, endpoint: str) -> bytes:
+    return orjson.dumps(
+        {
+            "messageType": "register",
+            "channelID": channel_id,
+            "status": status,
+            "pushEndpoint": endpoint,
+        }
+    )
+
+
+def unregister_reply(channel_id: str, status: int) -> bytes:
+    return orjson.dumps({"messageType": "unregister", "channelID": channel_id, "status": status})
+
+
+def error_reply(kind: str, status: int, reason: str, more_info: str) -> bytes:
+    """The form of the Python generation, for `ws_error_replies`."""
+    return orjson.dumps(
+        {"messageType": kind, "status": status, "reason": reason, "more_info": more_info}
+    )
+
+
+def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
+    return orjson.dumps({"messageType": "broadcast", "broadcasts": broadcasts})
+
+
+def notification_message(notification: Notification) -> bytes:
+    """Written for every notification, so by hand: ids and base64url need no escaping."""
+    head = (
+        '{"messageType":"notification","channelID":"'
+        f"{dashed(notification.channel_id)}"
+        f'","version":"{notification.message_id}"'
+    )
+    if notification.reliability_id is not None:
+        head += f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
+    if notification.data is None:
+        return f"{head}}}".encode()
+    head += f',"data":"{notification.data}"'
+    if notification.headers is None:
+        return f"{head}}}".encode()
+    return b'%b,"headers":%b}' % (head.encode(), orjson.dumps(notification.headers))
+
+
+def updates_message(updates: Iterable[Update]) -> bytes:
+    """SimplePush: any number of versions in one message."""
+    return orjson.dumps(
+        {"messageType": "notification", "updates": [_update(update) for update in updates]}
+    )
+
+
+def _update(update: Update) -> dict[str, Any]:
+    form: dict[str, Any] = {"channelID": dashed(update.channel_id), "version": update.version}
+    if update.data is not None:
+        form["data"] = update.data
+    return form
+
+
+def public_key(text: str) -> bytes | None:
+    """A P-256 point in X9.62 uncompressed form, base64url with or without padding."""
+    try:
+        bare = text.rstrip("=")
+        raw = pybase64.b64decode(bare + "=" * (-len(bare) % 4), altchars="-_", validate=True)
+    except (Base64Error, ValueError):
+        return None
+    return raw if len(raw) == VAPID_KEY_BYTES and raw[0] == 4 else None
