@@ -1,0 +1,372 @@
+"""What push changes in LMDB: each method is one operation inside the writer's transaction.
+
+Rule 1: an operation touches nothing but its transaction, so that it may run again.
+Rule 2: a row and its entry in `expiry` are written and removed together.
+Rule 3: an operation that could touch many rows takes a limit and says whether more is left.
+"""
+
+from collections.abc import Sequence
+
+from waystation.base.clock import Clock
+from waystation.push.errors import StoreFullError
+from waystation.push.model import (
+    USER_AGENT_LIFETIME_S,
+    ChannelId,
+    MessageStatus,
+    MilestoneNote,
+    Notification,
+    Route,
+    SortKey,
+    Uaid,
+    UserAgent,
+)
+from waystation.storage.embedded import layout
+from waystation.storage.embedded.environment import Database, Environment
+from waystation.storage.embedded.layout import AgentRow
+from waystation.storage.embedded.writer import WriterStats, WriteTransaction
+
+Portion = tuple[int, bool]  # how many, and whether more is left
+
+
+class PushChanges:
+    def __init__(self, env: Environment, clock: Clock, stats: WriterStats) -> None:
+        self._clock = clock
+        self._stats = stats
+        self._agents = env.tables["agents"]
+        self._notifications = env.tables["notifications"]
+        self._updates = env.tables["updates"]
+        self._broadcasts = env.tables["broadcasts"]
+        self._statuses = env.tables["statuses"]
+        self._expiry = env.tables["expiry"]
+
+    # User agents
+
+    def add_user_agent(self, user_agent: UserAgent, txn: WriteTransaction) -> bool:
+        if self._alive(txn, user_agent.uaid) is not None:
+            return False
+        self._begin(txn, user_agent)
+        return True
+
+    def claim_route(self, user_agent: UserAgent, txn: WriteTransaction) -> bool:
+        row = self._alive(txn, user_agent.uaid)
+        if row is None:
+            if self._stats.full:  # a known user agent may come back even then; a new one may not
+                raise StoreFullError("no room for another user agent")
+            self._begin(txn, user_agent)
+            return True
+        held = row.record()
+        if held.node_id is not None and held.connected_at_ms >= user_agent.connected_at_ms:
+            return False
+        self._put_agent(txn, user_agent, row, channels=row.channels, renew=True)
+        return True
+
+    def clear_route(self, uaid: Uaid, seen: Route, txn: WriteTransaction) -> bool:
+        row = self._alive(txn, uaid)
+        if row is None:
+            return False
+        record = row.record()
+        if record.route != seen:
+            return False
+        cleared = layout.without_route(record)
+        self._put_agent(txn, cleared, row, channels=row.channels, renew=False)
+        return True
+
+    def remove_user_agent(self, uaid: Uaid, limit: int, txn: WriteTransaction) -> tuple[bool, bool]:
+        """Whether it was known, and whether rows of it are left for `clear_rows`."""
+        known = self._alive(txn, uaid) is not None
+        self._drop_agent(txn, uaid)
+        _, more = self.clear_rows(uaid, limit, txn)
+        return known, more
+
+    def clear_rows(self, uaid: Uaid, limit: int, txn: WriteTransaction) -> Portion:
+        """Rows that a user agent left behind; none, should it have come back meanwhile."""
+        if txn.get(uaid, db=self._agents) is not None:
+            return 0, False
+        return self._drop_rows(txn, uaid, limit)
+
+    # Subscriptions
+
+    def add_channel(
+        self, uaid: Uaid, channel_id: ChannelId, channels_max: int, txn: WriteTransaction
+    ) -> bool:
+        row = self._alive(txn, uaid)
+        if row is None:
+            return False
+        channels = row.channels
+        if layout.channel_at(channels, channel_id) >= 0:
+            return True
+        if len(channels) // 16 >= channels_max:
+            return False
+        self._put_agent(txn, row.record(), row, channels=channels + channel_id, renew=False)
+        return True
+
+    def remove_channel(self, uaid: Uaid, channel_id: ChannelId, txn: WriteTransaction) -> bool:
+        row = self._alive(txn, uaid)
+        if row is None:
+            return False
+        channels = row.channels
+        at = layout.channel_at(channels, channel_id)
+        if at < 0:
+            return False
+        left = channels[:at] + channels[at + 16 :]
+        self._put_agent(txn, row.record(), row, channels=left, renew=False)
+        txn.delete(uaid + channel_id, db=self._updates)
+        return True
+
+    def clear_channel(
+        self,
+        uaid: Uaid,
+        channel_id: ChannelId,
+        after: bytes | None,
+        limit: int,
+        txn: WriteTransaction,
+    ) -> bytes | None:
+        """Drop notifications of a channel that is gone, looking at `limit` rows beyond `after`;
+        where to go on, or None when there is no more to do."""
+        row = self._alive(txn, uaid)
+        if row is not None and row.subscribed(channel_id):
+            return None  # subscribed again meanwhile: what is there now may be new
+        looked = 0
+        doomed: list[tuple[bytes, int]] = []
+        key = after
+        with txn.cursor(self._notifications) as cursor:
+            found = cursor.set_range(uaid if after is None else after + b"\0")
+            while found and looked < limit:
+                key = cursor.key()
+                if not key.startswith(uaid):
+                    key = None
+                    break
+                looked += 1
+                expires_at_ms, of = layout.expiry_and_channel(cursor.value())
+                if of == channel_id:
+                    doomed.append((key, expires_at_ms))
+                found = cursor.next()
+            if not found:
+                key = None
+        for doomed_key, expires_at_ms in doomed:
+            txn.delete(doomed_key, db=self._notifications)
+            self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, doomed_key)
+        return key
+
+    # Notifications
+
+    def save(self, key: bytes, value: bytes, expires_at_ms: int, txn: WriteTransaction) -> None:
+        entry = layout.expiry_key(layout.NOTIFICATION, expires_at_ms // 1000, key)
+        if txn.put(key, value, overwrite=False, db=self._notifications):
+            txn.put(entry, b"", db=self._expiry)
+            return
+        held = txn.replace(key, value, db=self._notifications)
+        assert held is not None, "put just found this row"
+        held_expires_at_ms, _ = layout.expiry_and_channel(held)
+        if held_expires_at_ms != expires_at_ms:
+            self._drop_entry(txn, layout.NOTIFICATION, held_expires_at_ms // 1000, key)
+            txn.put(entry, b"", db=self._expiry)
+
+    def save_if_newer(
+        self, uaid: Uaid, notifications: Sequence[Notification], txn: WriteTransaction
+    ) -> int:
+        row = self._alive(txn, uaid)
+        if row is None:
+            return 0
+        written = 0
+        for notification in notifications:
+            if not row.subscribed(notification.channel_id):
+                continue
+            key = layout.notification_key(uaid, notification.sort_key)
+            held = txn.get(key, db=self._notifications)
+            age = (notification.accepted_at_ms, notification.message_id)
+            if held is not None and layout.age_of(held) >= age:
+                continue
+            value = layout.encode_notification(notification)
+            self.save(key, value, notification.expires_at_ms, txn)
+            written += 1
+        return written
+
+    def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, str]], txn: WriteTransaction) -> int:
+        forgotten = 0
+        for sort_key, message_id in rows:
+            key = layout.notification_key(uaid, sort_key)
+            held = txn.get(key, db=self._notifications)
+            if held is None or not layout.holds_message(held, message_id.encode()):
+                continue
+            expires_at_ms, _ = layout.expiry_and_channel(held)
+            txn.delete(key, db=self._notifications)
+            self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, key)
+            forgotten += 1
+        return forgotten
+
+    # SimplePush
+
+    def save_update(
+        self, uaid: Uaid, channel_id: ChannelId, version: int, txn: WriteTransaction
+    ) -> bool:
+        row = self._alive(txn, uaid)
+        if row is None or not row.subscribed(channel_id):
+            return False
+        held = txn.get(uaid + channel_id, db=self._updates)
+        if held is not None and layout.decode_version(held) >= version:
+            return False
+        txn.put(uaid + channel_id, layout.encode_version(version), db=self._updates)
+        return True
+
+    def forget_update(
+        self, uaid: Uaid, channel_id: ChannelId, version: int, txn: WriteTransaction
+    ) -> bool:
+        held = txn.get(uaid + channel_id, db=self._updates)
+        if held is None or layout.decode_version(held) != version:
+            return False
+        if self._alive(txn, uaid) is None:
+            return False
+        return txn.delete(uaid + channel_id, db=self._updates)
+
+    # Broadcasts and statuses
+
+    def publish_broadcast(self, key: bytes, version: bytes, txn: WriteTransaction) -> bool:
+        return txn.replace(key, version, db=self._broadcasts) is None
+
+    def note_milestones(self, notes: Sequence[MilestoneNote], txn: WriteTransaction) -> None:
+        for note in notes:
+            key = layout.status_key(note.message_id)
+            held = txn.get(key, db=self._statuses)
+            if held is None:
+                until_ms = note.keep_until_ms
+                status = MessageStatus(note.sender, {note.milestone.value: note.at_ms}, until_ms)
+            else:
+                old = layout.decode_status(held)
+                until_ms = max(old.keep_until_ms, note.keep_until_ms)
+                first_ms = min(old.milestones.get(note.milestone, note.at_ms), note.at_ms)
+                milestones = old.milestones | {note.milestone.value: first_ms}
+                status = MessageStatus(old.sender, milestones, until_ms)
+                if until_ms != old.keep_until_ms:
+                    second = layout.second_after(old.keep_until_ms)
+                    self._drop_entry(txn, layout.STATUS, second, key)
+            txn.put(key, layout.encode_status(status), db=self._statuses)
+            second = layout.second_after(until_ms)
+            txn.put(layout.expiry_key(layout.STATUS, second, key), b"", db=self._expiry)
+
+    # Upkeep
+
+    def sweep(self, now_ms: int, limit: int, txn: WriteTransaction) -> Portion:
+        """Look at up to `limit` entries whose time has come. How many rows were removed, and
+        whether more may be waiting."""
+        removed = self._sweep_plain(txn, layout.NOTIFICATION, self._notifications, now_ms, limit)
+        removed += self._sweep_plain(txn, layout.STATUS, self._statuses, now_ms, limit - removed)
+        if removed >= limit:
+            return removed, True
+        gone, moved = 0, 0
+        for entry in self._due(txn, layout.AGENT, now_ms, limit - removed):
+            _, second, key = layout.split_expiry_key(entry)
+            value = txn.get(key, db=self._agents)
+            row = None if value is None else AgentRow(value)
+            if row is not None and row.expires_at_ms > now_ms:
+                self._put_agent(
+                    txn, row.record(), row, channels=row.channels, renew=False, reindex=True
+                )
+                moved += 1
+                continue
+            dropped, more = self._drop_rows(txn, Uaid(key), limit - removed - gone)
+            gone += dropped
+            if more:
+                return removed + gone, True
+            if row is None:
+                self._drop_entry(txn, layout.AGENT, second, key)
+                moved += 1
+            else:
+                self._drop_agent(txn, Uaid(key))
+                gone += 1
+            if removed + gone >= limit:
+                return removed + gone, True
+        return removed + gone, removed + gone + moved >= limit
+
+    # Inside
+
+    def _alive(self, txn: WriteTransaction, uaid: Uaid) -> AgentRow | None:
+        value = txn.get(uaid, db=self._agents)
+        if value is None:
+            return None
+        row = AgentRow(value)
+        return row if row.expires_at_ms > self._clock.now_ms() else None
+
+    def _begin(self, txn: WriteTransaction, user_agent: UserAgent) -> None:
+        """A record where there was none; what a forerunner left behind is not inherited."""
+        self._drop_agent(txn, user_agent.uaid)
+        more = True
+        while more:
+            _, more = self._drop_rows(txn, user_agent.uaid, 1000)
+        self._put_agent(txn, user_agent, None, channels=b"", renew=True)
+
+    def _put_agent(
+        self,
+        txn: WriteTransaction,
+        record: UserAgent,
+        row: AgentRow | None,
+        *,
+        channels: bytes,
+        renew: bool,
+        reindex: bool = False,
+    ) -> None:
+        if row is None or renew:
+            expires_at_ms = self._clock.now_ms() + USER_AGENT_LIFETIME_S * 1000
+        else:
+            expires_at_ms = row.expires_at_ms
+        if row is None or reindex:
+            second = layout.second_after(expires_at_ms)
+            if row is not None:
+                self._drop_entry(txn, layout.AGENT, row.indexed_second, record.uaid)
+            txn.put(layout.expiry_key(layout.AGENT, second, record.uaid), b"", db=self._expiry)
+        else:
+            second = row.indexed_second
+        value = layout.encode_agent(
+            record, channels=channels, expires_at_ms=expires_at_ms, indexed_second=second
+        )
+        txn.put(record.uaid, value, db=self._agents)
+
+    def _drop_agent(self, txn: WriteTransaction, uaid: Uaid) -> None:
+        value = txn.pop(uaid, db=self._agents)
+        if value is not None:
+            self._drop_entry(txn, layout.AGENT, AgentRow(value).indexed_second, uaid)
+
+    def _drop_rows(self, txn: WriteTransaction, uaid: Uaid, limit: int) -> Portion:
+        """Notifications and updates of one user agent."""
+        dropped = 0
+        with txn.cursor(self._updates) as cursor:
+            found = cursor.set_range(uaid)
+            while found and dropped < limit and cursor.key().startswith(uaid):
+                found = cursor.delete()
+                dropped += 1
+        with txn.cursor(self._notifications) as cursor:
+            found = cursor.set_range(uaid)
+            while found and dropped < limit and (key := cursor.key()).startswith(uaid):
+                expires_at_ms, _ = layout.expiry_and_channel(cursor.value())
+                found = cursor.delete()
+                self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, key)
+                dropped += 1
+        return dropped, dropped >= limit
+
+    def _drop_entry(self, txn: WriteTransaction, kind: bytes, second: int, key: bytes) -> None:
+        txn.delete(layout.expiry_key(kind, second, key), db=self._expiry)
+
+    def _due(self, txn: WriteTransaction, kind: bytes, now_ms: int, limit: int) -> list[bytes]:
+        """Entries of one kind whose second has come, earliest first."""
+        end = layout.expiry_key(kind, now_ms // 1000 + 1, b"")
+        due: list[bytes] = []
+        with txn.cursor(self._expiry) as cursor:
+            found = cursor.set_range(kind)
+            while found and len(due) < limit and (key := cursor.key()) < end:
+                due.append(key)
+                found = cursor.next()
+        return due
+
+    def _sweep_plain(
+        self,
+        txn: WriteTransaction,
+        kind: bytes,
+        table: Database,
+        now_ms: int,
+        limit: int,
+    ) -> int:
+        due = self._due(txn, kind, now_ms, limit)
+        for entry in due:
+            txn.delete(entry, db=self._expiry)
+            txn.delete(layout.split_expiry_key(entry)[2], db=table)
+        return len(due)

@@ -1,0 +1,271 @@
+"""How push's rows lie in LMDB.
+
+| table | key | value |
+|---|---|---|
+| agents | uaid | lifetime, its place in `expiry`, channels, record: all that a POST must know |
+| notifications | uaid, sort key | expiry, channel, message id, then the rest |
+| updates | uaid, channel | version |
+| broadcasts | id | version |
+| statuses | time and hash of the message id | keep until, sender, milestones |
+| tracked | reliability id | milestone, expiry |
+| counts | milestone | how many tracked messages are in it |
+| expiry | kind, second, key of the row | nothing |
+
+A user agent's channels stand in its own row: one look-up serves a POST, and one write renews or
+removes all of it. Uaids are random, so every row of another user agent touches another page;
+`expiry` and `statuses` begin with a time, so what is written together lies together there.
+
+An entry of `expiry` stands at or before the end of its row. Notifications, statuses and tracked
+messages have theirs at the very end; that of a user agent stays where it was put when the record
+was made and is moved on by the sweep, because hellos are frequent and sixty days are long.
+"""
+
+import hashlib
+import struct
+from typing import Final
+
+import msgspec
+
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    MessageStatus,
+    Milestone,
+    Notification,
+    SortKey,
+    Uaid,
+    Urgency,
+    UserAgent,
+)
+
+FORMAT: Final = "waystation.push/1"
+TABLES: Final = (
+    "agents",
+    "notifications",
+    "updates",
+    "broadcasts",
+    "statuses",
+    "tracked",
+    "counts",
+    "expiry",
+)
+
+UAID_BYTES: Final = 16
+KEY_BYTES_MAX: Final = 511  # LMDB's own limit
+
+# Kinds of entries in `expiry`
+NOTIFICATION: Final = b"N"
+STATUS: Final = b"S"
+TRACKED: Final = b"T"  # still under way
+TRACKED_ENDED: Final = b"U"
+AGENT: Final = b"A"
+
+_SECOND_BYTES: Final = 5
+_ENTRY_HEAD_BYTES: Final = 1 + _SECOND_BYTES
+
+_AGENT_HEAD = struct.Struct(">QQI")  # expires_at_ms, second of the expiry entry, channels
+_NOTIFICATION_HEAD = struct.Struct(">Q16sH")  # expires_at_ms, channel, length of the message id
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
+
+
+# Expiry entries
+
+
+def second_after(at_ms: int) -> int:
+    return -(-at_ms // 1000)
+
+
+def expiry_key(kind: bytes, second: int, row_key: bytes) -> bytes:
+    return kind + second.to_bytes(_SECOND_BYTES, "big") + row_key
+
+
+def split_expiry_key(key: bytes) -> tuple[bytes, int, bytes]:
+    second = int.from_bytes(key[1:_ENTRY_HEAD_BYTES], "big")
+    return key[:1], second, key[_ENTRY_HEAD_BYTES:]
+
+
+# User agents
+
+
+class AgentRow:
+    """A row of `agents`, decoded no further than somebody asks."""
+
+    __slots__ = ("_value", "expires_at_ms", "indexed_second", "record_at")
+
+    def __init__(self, value: bytes) -> None:
+        self.expires_at_ms, self.indexed_second, count = _AGENT_HEAD.unpack_from(value)
+        self.record_at = _AGENT_HEAD.size + 16 * count
+        self._value = value
+
+    @property
+    def channels(self) -> bytes:
+        """All of them in a row, sixteen bytes each."""
+        return self._value[_AGENT_HEAD.size : self.record_at]
+
+    def record(self) -> UserAgent:
+        return _decode_agent(self._value[self.record_at :])
+
+    def subscribed(self, channel_id: ChannelId) -> bool:
+        return channel_at(self.channels, channel_id) >= 0
+
+
+def encode_agent(
+    record: UserAgent, *, channels: bytes, expires_at_ms: int, indexed_second: int
+) -> bytes:
+    head = _AGENT_HEAD.pack(expires_at_ms, indexed_second, len(channels) // 16)
+    return head + channels + _encode(record)
+
+
+def without_route(record: UserAgent) -> UserAgent:
+    return msgspec.structs.replace(record, node_id=None)
+
+
+def channel_at(channels: bytes, channel_id: ChannelId) -> int:
+    """Where it stands, or -1. A match across two neighbours is none: ids are chosen by clients."""
+    at = channels.find(channel_id)
+    while at % 16 and at > 0:
+        at = channels.find(channel_id, at + 1)
+    return at
+
+
+def split_channels(channels: bytes) -> list[ChannelId]:
+    return [ChannelId(channels[at : at + 16]) for at in range(0, len(channels), 16)]
+
+
+# Notifications
+
+
+class _NotificationRest(msgspec.Struct, array_like=True, gc=False):
+    """What no rule of the store looks at. New fields go last and have defaults."""
+
+    accepted_at_ms: int
+    ttl_s: int
+    topic: str | None = None
+    data: str | None = None
+    headers: dict[str, str] | None = None
+    urgency: Urgency = Urgency.NORMAL
+    sender: bytes | None = None
+    reliability_id: str | None = None
+    reliable_state: str | None = None
+
+
+_decode_rest = msgspec.msgpack.Decoder(_NotificationRest).decode
+
+
+def notification_key(uaid: Uaid, sort_key: SortKey) -> bytes:
+    key = uaid + sort_key.encode()
+    assert len(key) <= KEY_BYTES_MAX, "a topic has at most 32 characters, so a sort key is short"
+    return key
+
+
+def encode_notification(notification: Notification) -> bytes:
+    message_id = notification.message_id.encode()
+    head = _NOTIFICATION_HEAD.pack(
+        notification.expires_at_ms, notification.channel_id, len(message_id)
+    )
+    rest = _NotificationRest(
+        notification.accepted_at_ms,
+        notification.ttl_s,
+        notification.topic,
+        notification.data,
+        notification.headers,
+        notification.urgency,
+        notification.sender,
+        notification.reliability_id,
+        notification.reliable_state,
+    )
+    return b"".join((head, message_id, _encode(rest)))
+
+
+def decode_notification(sort_key: bytes, value: bytes) -> Notification:
+    _, channel_id, length = _NOTIFICATION_HEAD.unpack_from(value)
+    rest_at = _NOTIFICATION_HEAD.size + length
+    rest = _decode_rest(memoryview(value)[rest_at:])
+    return Notification(
+        ChannelId(channel_id),
+        MessageId(value[_NOTIFICATION_HEAD.size : rest_at].decode()),
+        SortKey(sort_key.decode()),
+        rest.accepted_at_ms,
+        rest.ttl_s,
+        rest.topic,
+        rest.data,
+        rest.headers,
+        rest.urgency,
+        rest.sender,
+        rest.reliability_id,
+        rest.reliable_state,
+    )
+
+
+def expiry_and_channel(value: bytes | memoryview) -> tuple[int, ChannelId]:
+    expires_at_ms, channel_id, _ = _NOTIFICATION_HEAD.unpack_from(value)
+    return expires_at_ms, channel_id
+
+
+def holds_message(value: bytes, message_id: bytes) -> bool:
+    length = _NOTIFICATION_HEAD.unpack_from(value)[2]
+    return length == len(message_id) and value.startswith(message_id, _NOTIFICATION_HEAD.size)
+
+
+def age_of(value: bytes) -> tuple[int, str]:
+    """What decides which of two messages of one topic is the newer."""
+    length = _NOTIFICATION_HEAD.unpack_from(value)[2]
+    rest_at = _NOTIFICATION_HEAD.size + length
+    rest = _decode_rest(memoryview(value)[rest_at:])
+    return rest.accepted_at_ms, value[_NOTIFICATION_HEAD.size : rest_at].decode()
+
+
+# SimplePush versions have no bound of ours, so they take the bytes they need
+
+
+def encode_version(version: int) -> bytes:
+    return version.to_bytes((version.bit_length() + 7) // 8 or 1, "big")
+
+
+def decode_version(value: bytes) -> int:
+    return int.from_bytes(value, "big")
+
+
+# Statuses and tracked messages
+
+
+class _StatusRow(msgspec.Struct, array_like=True):
+    keep_until_ms: int
+    sender: bytes
+    milestones: dict[str, int]
+
+
+class TrackedRow(msgspec.Struct, array_like=True, frozen=True):
+    milestone: Milestone
+    expires_at_ms: int
+
+
+_decode_status = msgspec.msgpack.Decoder(_StatusRow).decode
+decode_tracked = msgspec.msgpack.Decoder(TrackedRow).decode
+
+
+def encode_tracked(row: TrackedRow) -> bytes:
+    return _encode(row)
+
+
+def status_key(message_id: MessageId) -> bytes:
+    """A Fernet text begins with its time: kept in front, messages of one hour lie together."""
+    raw = message_id.encode()
+    return raw[:12] + hashlib.blake2b(raw, digest_size=16).digest()
+
+
+def encode_status(status: MessageStatus) -> bytes:
+    return _encode(_StatusRow(status.keep_until_ms, status.sender, status.milestones))
+
+
+def decode_status(value: bytes) -> MessageStatus:
+    row = _decode_status(value)
+    return MessageStatus(row.sender, row.milestones, row.keep_until_ms)
+
+
+def tracked_key(reliability_id: str) -> bytes:
+    """Senders choose these ids; a long one is known by its hash."""
+    raw = reliability_id.encode()
+    return raw if 0 < len(raw) <= 128 else b"\0" + hashlib.sha256(raw).digest()

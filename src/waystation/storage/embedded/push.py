@@ -1,0 +1,260 @@
+"""The push store on LMDB: reads in the loop, writes through the group-commit writer.
+
+What a call returned is on the disk. `look_up`, `fetch` and the other reads complete without
+suspending.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from struct import error as StructError  # noqa: N812  # an exception, whatever its module calls it
+from typing import ParamSpec, TypeVar
+
+import lmdb
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    MessageStatus,
+    Milestone,
+    MilestoneNote,
+    Notification,
+    Recipient,
+    Route,
+    SortKey,
+    Uaid,
+    Update,
+    UserAgent,
+)
+from waystation.storage.capabilities import Capabilities
+from waystation.storage.embedded import layout
+from waystation.storage.embedded.changes import PushChanges
+from waystation.storage.embedded.environment import Environment, store_error
+from waystation.storage.embedded.reads import PushReads
+from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.tracking import TrackingChanges
+from waystation.storage.embedded.writer import Operation, Writer, WriterStats
+from waystation.storage.settings import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Rows that one operation may touch: a long removal lets other writes in between.
+_PORTION = 1000
+_BROADCAST_ID_BYTES_MAX = layout.KEY_BYTES_MAX
+
+
+class EmbeddedPushStore:
+    """One directory on a local disk, shared by all worker processes of a machine."""
+
+    capabilities = Capabilities(
+        name="embedded",
+        durable=True,
+        power_safe=True,
+        shared_by_processes=True,
+        shared_by_machines=False,
+        native_expiry=False,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    def __init__(self, env: Environment, writer: Writer, clock: Clock) -> None:
+        self.env = env
+        self._writer = writer
+        self._reads = PushReads(env, clock)
+        self._changes = PushChanges(env, clock, writer.stats)
+        self._tracking = TrackingChanges(env)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, *, settings: Store, clock: Clock) -> "EmbeddedPushStore":
+        """Open or create the store in the directory `path`; once per process."""
+        env = Environment.open(path, form=layout.FORMAT, tables=layout.TABLES, settings=settings)
+        writer = Writer(
+            env,
+            Room(env, disk_reserve_bytes=settings.disk_reserve_bytes),
+            commit_batch_max=settings.commit_batch_max,
+            queue_max=settings.queue_max,
+            loop=asyncio.get_running_loop(),
+        )
+        return cls(env, writer, clock)
+
+    def stats(self) -> WriterStats:
+        """Counters of the writer: operations, commits, time in them, what was refused."""
+        return self._writer.stats
+
+    # User agents and routes
+
+    async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
+        return self._read(self._reads.user_agent, uaid)
+
+    async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        return self._read(self._reads.recipient, uaid, channel_id)
+
+    async def add_user_agent(self, user_agent: UserAgent) -> bool:
+        record = _without_row_version(user_agent)
+        return await self._grow(partial(self._changes.add_user_agent, record))
+
+    async def claim_route(self, user_agent: UserAgent) -> bool:
+        # Not counted as growth: a known user agent may come back while the store is full.
+        record = _without_row_version(user_agent)
+        return await self._change(partial(self._changes.claim_route, record))
+
+    async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
+        return await self._change(partial(self._changes.clear_route, uaid, seen))
+
+    async def remove_user_agent(self, uaid: Uaid) -> bool:
+        # With the record everything is out of sight; a long tail is then removed in portions.
+        known, more = await self._change(partial(self._changes.remove_user_agent, uaid, _PORTION))
+        while more:
+            _, more = await self._change(partial(self._changes.clear_rows, uaid, _PORTION))
+        return known
+
+    # Subscriptions
+
+    async def add_channel(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
+        return await self._grow(partial(self._changes.add_channel, uaid, channel_id, channels_max))
+
+    async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]:
+        return self._read(self._reads.channels, uaid)
+
+    async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
+        if not await self._change(partial(self._changes.remove_channel, uaid, channel_id)):
+            return False
+        clear = self._changes.clear_channel
+        after = await self._change(partial(clear, uaid, channel_id, None, _PORTION))
+        while after is not None:
+            after = await self._change(partial(clear, uaid, channel_id, after, _PORTION))
+        return True
+
+    # Notifications
+
+    async def save(self, uaid: Uaid, notification: Notification) -> None:
+        key = layout.notification_key(uaid, notification.sort_key)
+        value = layout.encode_notification(notification)
+        await self._grow(partial(self._changes.save, key, value, notification.expires_at_ms))
+
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+        if not notifications:
+            return 0
+        return await self._grow(partial(self._changes.save_if_newer, uaid, tuple(notifications)))
+
+    async def fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
+        return self._read(self._reads.notifications, uaid, now_ms, after, limit)
+
+    async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
+        if not rows:
+            return 0
+        return await self._change(partial(self._changes.forget, uaid, tuple(rows)))
+
+    # SimplePush
+
+    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+        return await self._grow(
+            partial(self._changes.save_update, uaid, update.channel_id, update.version)
+        )
+
+    async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
+        return self._read(self._reads.updates, uaid, limit)
+
+    async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
+        return await self._change(partial(self._changes.forget_update, uaid, channel_id, version))
+
+    # Broadcasts
+
+    async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
+        key = broadcast_id.encode()
+        assert 0 < len(key) <= _BROADCAST_ID_BYTES_MAX, "the API limits the length of ids"
+        return await self._grow(partial(self._changes.publish_broadcast, key, version.encode()))
+
+    async def get_broadcasts(self) -> Mapping[str, str]:
+        return self._read(self._reads.broadcasts)
+
+    # What happened to a message
+
+    async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
+        if notes:
+            await self._grow(partial(self._changes.note_milestones, tuple(notes)))
+
+    async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None:
+        return self._read(self._reads.status, message_id, now_ms)
+
+    async def track(
+        self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
+    ) -> None:
+        key = layout.tracked_key(reliability_id)
+        await self._grow(partial(self._tracking.track, key, milestone, expires_at_ms))
+
+    async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
+        await self._expire_tracked(now_ms)
+        return self._read(self._reads.counts)
+
+    # Upkeep
+
+    async def sweep(self, *, now_ms: int, limit: int) -> int:
+        await self._expire_tracked(now_ms)
+        removed = 0
+        portion = _PORTION
+        more = True
+        while more and removed < limit:
+            take = min(portion, limit - removed)
+            try:
+                gone, more = await self._change(partial(self._changes.sweep, now_ms, take))
+            except StoreFullError:
+                if take == 1:
+                    raise
+                portion = take // 4 or 1  # fewer rows touch fewer pages
+                continue
+            removed += gone
+        while removed < limit:
+            take = min(_PORTION, limit - removed)
+            gone = await self._change(partial(self._tracking.sweep, now_ms, take))
+            removed += gone
+            if gone < take:
+                break
+        return removed
+
+    async def check(self) -> None:
+        if self._closed:
+            raise StoreUnavailableError("the store is closed")
+        self._read(self._reads.probe)
+
+    async def close(self) -> None:
+        """What was begun is still written; safe to call twice."""
+        if not self._closed:
+            self._closed = True
+            await self._writer.close()
+            self.env.close()
+
+    # Inside
+
+    def _read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except lmdb.Error as exc:
+            raise store_error(exc) from exc
+        except (msgspec.MsgspecError, StructError) as exc:
+            raise StoreUnavailableError(f"a row of the store does not decode: {exc}") from exc
+
+    def _change(self, operation: Operation[T]) -> asyncio.Future[T]:
+        return self._writer.submit(operation, grows=False)
+
+    def _grow(self, operation: Operation[T]) -> asyncio.Future[T]:
+        return self._writer.submit(operation, grows=True)
+
+    async def _expire_tracked(self, now_ms: int) -> None:
+        while await self._change(partial(self._tracking.expire, now_ms, _PORTION)):
+            pass
+
+
+def _without_row_version(user_agent: UserAgent) -> UserAgent:
+    """This store has no row versions; one from elsewhere must not make two routes differ."""
+    if user_agent.row_version is None:
+        return user_agent
+    return msgspec.structs.replace(user_agent, row_version=None)

@@ -1,0 +1,40 @@
+"""Whether there is room for another row.
+
+A delete needs pages too: LMDB copies what it changes, and the old pages come free two commits
+later. So rows that make the store grow are refused while a reserve is left, and the reserve is
+what deletes and sweeps work with.
+"""
+
+import os
+
+import lmdb
+
+from waystation.storage.embedded.environment import Environment
+
+_LOOK_AGAIN_S = 1.0
+_SMALL_RESERVE_BYTES = 4 << 20  # enough for a portion of a sweep whose rows all lie apart
+
+
+class Room:
+    def __init__(self, env: Environment, *, disk_reserve_bytes: int) -> None:
+        self._env = env
+        self._disk_reserve_bytes = disk_reserve_bytes
+        self.reserve_bytes = max(env.map_bytes // 20, min(env.map_bytes // 4, _SMALL_RESERVE_BYTES))
+        self._pages_max = (env.map_bytes - self.reserve_bytes) // env.page_bytes
+        self._disk_low = False
+        self._look_at = float("-inf")
+
+    def shortage(self, txn: "lmdb.Transaction[bytes]", mono: float) -> str | None:
+        """Why nothing may be added now, or None."""
+        if mono >= self._look_at:
+            self._look_at = mono + _LOOK_AGAIN_S
+            disk = os.statvfs(self._env.path)
+            self._disk_low = disk.f_bavail * disk.f_frsize < self._disk_reserve_bytes
+        if self._disk_low:
+            return "the disk has less room than store.disk_reserve_bytes"
+        # As long as the file has not grown that far, counting the pages in use is not needed.
+        if self._env.lmdb.info()["last_pgno"] < self._pages_max:
+            return None
+        if self._env.used_pages(txn) < self._pages_max:
+            return None
+        return "the store holds as much as store.map_bytes allows"
