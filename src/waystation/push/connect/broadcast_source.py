@@ -1,0 +1,84 @@
+"""Where broadcasts come from: a Megaphone server that is polled, or what was published here.
+
+Rule 1: a source that fails changes nothing. The node keeps the versions it has, counts the
+        error and asks again at the next interval; it starts with none rather than not at all.
+Rule 2: an answer is taken only whole: `{"broadcasts": {id: version, ...}}`, within the limits.
+"""
+
+import asyncio
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Annotated
+
+import msgspec
+
+from waystation.base.errors import WaystationError
+from waystation.push.connect.broadcasts import Broadcasts
+from waystation.push.store import PushStore
+
+ANSWER_BYTES_MAX = 1_048_576
+TIMEOUT_S = 10.0
+
+Source = Callable[[], Awaitable[Mapping[str, str]]]
+
+
+class Answer(msgspec.Struct):
+    broadcasts: Annotated[dict[str, str], msgspec.Meta(max_length=10_000)]
+
+
+_decoder = msgspec.json.Decoder(Answer)
+
+
+def published_here(store: PushStore) -> Source:
+    return store.get_broadcasts
+
+
+def megaphone(url: str, token: str = "") -> Source:
+    """A GET every now and then is no reason for an HTTP client of our own: a thread does it."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"a Megaphone URL begins with http:// or https://, not {url[:16]!r}")
+    headers = {"Authorization": token} if token else {}
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 the scheme is checked above
+
+    def read() -> bytes:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 as above
+            return answer.read(ANSWER_BYTES_MAX + 1)
+
+    async def fetch() -> Mapping[str, str]:
+        data = await asyncio.to_thread(read)
+        if len(data) > ANSWER_BYTES_MAX:
+            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+        return _decoder.decode(data).broadcasts
+
+    return fetch
+
+
+class BroadcastPoller:
+    """Asks the source now and then, and tells what became of it."""
+
+    def __init__(
+        self,
+        broadcasts: Broadcasts,
+        source: Source,
+        *,
+        interval_s: float,
+        polled: Callable[[Exception | None], None],
+    ) -> None:
+        self._broadcasts = broadcasts
+        self._source = source
+        self._interval_s = interval_s
+        self._polled = polled
+
+    async def poll(self) -> None:
+        try:
+            versions = await self._source()
+        except (OSError, ValueError, msgspec.MsgspecError, WaystationError) as exc:
+            self._polled(exc)
+            return
+        self._broadcasts.update(versions)
+        self._polled(None)
+
+    async def run(self) -> None:
+        while True:
+            await self.poll()
+            await asyncio.sleep(self._interval_s)
