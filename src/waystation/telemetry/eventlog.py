@@ -1,0 +1,240 @@
+"""The event log of one process: from `emit` on a message's path to lines in a segment file.
+
+Rule 1: `emit` appends to a list and returns. It never waits, never raises, never sees the disk.
+Rule 2: a timer encodes what is in the list at most 50 ms later, on the loop and in small portions,
+        and hands the bytes to a thread, which does nothing but `write`. Encoding stays on the loop
+        because in a thread it would hold the interpreter lock for whole switch intervals (5 ms);
+        writing leaves it because `write` may wait when the disk is behind.
+Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes in front of the disk, further ones
+        are dropped. They use up their sequence numbers, and a `log.gap` says how many, so loss is
+        always counted. What the disk refused is counted the same way.
+
+Measured: `emit` takes 0.35 us, encoding and handing over 0.7 to 1.3 us an event, so 1.1 to 1.7 us
+of the loop in all, beside 0.1 us for making the event.
+"""
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.telemetry.contract import ATTRS_BYTES_MAX, CONTRACT_VERSION, KINDS, NODE_PATTERN
+from waystation.telemetry.events import Event, LogGap
+from waystation.telemetry.segments import (
+    SEGMENT_AGE_MAX_S,
+    SEGMENT_BYTES_MAX,
+    SPOOL_BYTES_MAX,
+    SegmentWriter,
+    remove_old,
+    seal_abandoned,
+    sealed_segments,
+)
+
+__all__ = ["EventLines", "EventLog", "remove_old", "seal_abandoned", "sealed_segments"]
+
+BUFFERED_MAX = 65_536
+UNWRITTEN_BYTES_MAX = 16 << 20
+FLUSH_INTERVAL_S = 0.05
+PORTION = 500  # events encoded in one go: about half a millisecond of the loop
+_IDLE_LOOK_S = 1.0
+
+_CUT_ATTRS = b'"{\\"cut\\":true}"'
+_HAS_ATTRS = frozenset(code for code, kind in KINDS.items() if kind.attrs)
+
+
+class EventLines:
+    """Turns events into lines with their envelope; knows the next sequence number."""
+
+    def __init__(self, node: str, boot_us: int) -> None:
+        if re.fullmatch(NODE_PATTERN, node) is None:
+            raise ValueError(f"node name {node!r} is not of the form {NODE_PATTERN}")
+        self._encode = msgspec.json.Encoder().encode
+        self._start = b'{"v":%d,"node":"%s","boot":%d,"ts":' % (
+            CONTRACT_VERSION,
+            node.encode(),
+            boot_us,
+        )
+        self.seq = 0
+        self.counts: dict[int, int] = {}  # by code, with weights: what node.stats reports
+
+    def line(self, ts_us: int, event: Event, w: int) -> bytes:
+        body = self._encode(event)
+        k = event.k
+        if k in _HAS_ATTRS:
+            body = self._with_attrs_as_text(event, body)
+        weight = b"" if w == 1 else b',"w":%d' % w
+        comma = b"," if len(body) > 2 else b""
+        seq = self.seq
+        self.seq = seq + 1
+        self.counts[k] = self.counts.get(k, 0) + w
+        return b'%s%d,"seq":%d,"k":%d%s%s%s\n' % (
+            self._start,
+            ts_us,
+            seq,
+            k,
+            weight,
+            comma,
+            body[1:],
+        )
+
+    def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:
+        """The column is a text that holds a JSON object; `attrs` is last, so it can be swapped."""
+        inner = self._encode(event.attrs)
+        text = self._encode(inner.decode()) if len(inner) <= ATTRS_BYTES_MAX else _CUT_ATTRS
+        return body[: -len(inner) - 1] + text + b"}"
+
+
+class _Portion(msgspec.Struct, frozen=True):
+    lines: bytes
+    first_seq: int
+    count: int
+    missing: int  # what a gap among the lines tells of; lost with it, it must be told again
+
+
+class EventLog:
+    """Created by `app`, started on its loop; `emit` is for the loop's own thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node: str,
+        boot_us: int,
+        clock: Clock,
+        *,
+        buffered_max: int = BUFFERED_MAX,
+        unwritten_bytes_max: int = UNWRITTEN_BYTES_MAX,
+        flush_interval_s: float = FLUSH_INTERVAL_S,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        segment_age_max_s: float = SEGMENT_AGE_MAX_S,
+        spool_bytes_max: int = SPOOL_BYTES_MAX,
+    ) -> None:
+        """`directory` is the spool; the node's own folder is made inside it."""
+        self._lines = EventLines(node, boot_us)
+        self._writer = SegmentWriter(
+            directory,
+            node,
+            boot_us,
+            clock,
+            segment_bytes_max=segment_bytes_max,
+            segment_age_max_s=segment_age_max_s,
+            spool_bytes_max=spool_bytes_max,
+        )
+        self._clock = clock
+        self._now_us: Callable[[], int] = clock.now_us
+        self._buffered_max = buffered_max
+        self._unwritten_bytes_max = unwritten_bytes_max
+        self._flush_interval_s = flush_interval_s
+        self._buffer: list[tuple[int, Event, int]] = []
+        self._dropped = 0  # since the last gap; they have no sequence numbers yet
+        self._armed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._queue: SimpleQueue[_Portion | None] = SimpleQueue()
+        # Written by one side each, read by the other: no lock is needed.
+        self._bytes_queued = 0
+        self._bytes_done = 0
+        self._unwritten = 0
+        self._unwritten_told = 0
+        self.dropped_total = 0
+
+    @property
+    def counts(self) -> dict[int, int]:
+        """How many events of each code were given a line, cumulative."""
+        return self._lines.counts
+
+    @property
+    def lost_total(self) -> int:
+        """Events without a line in any file: dropped from the buffer or refused by the disk."""
+        return self.dropped_total + self._unwritten
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        assert self._thread is None
+        self._loop = loop
+        self._thread = threading.Thread(target=self._write_on, name="eventlog", daemon=True)
+        self._thread.start()
+        if self._buffer:
+            self._arm(loop)
+
+    def emit(self, event: Event, w: int = 1) -> None:
+        buffer = self._buffer
+        if len(buffer) >= self._buffered_max:
+            self._dropped += 1
+            self.dropped_total += 1
+            return
+        buffer.append((self._now_us(), event, w))
+        if not self._armed and self._loop is not None:
+            self._arm(self._loop)
+
+    async def close(self) -> None:
+        """Writes what is there, seals the segment, and ends the thread."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._loop = None  # no more timers
+        while self._buffer:
+            self._encode_portion()
+        self._queue.put(None)
+        await asyncio.to_thread(thread.join)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._armed = True
+        loop.call_later(self._flush_interval_s, self._flush)
+
+    def _flush(self) -> None:
+        loop = self._loop
+        if loop is None:  # closed meanwhile
+            return
+        if self._bytes_queued - self._bytes_done > self._unwritten_bytes_max:
+            self._arm(loop)  # the disk is behind; the buffer fills, then drops, and says so
+            return
+        self._encode_portion()
+        if self._buffer:
+            loop.call_soon(self._flush)
+        else:
+            self._armed = False  # what the thread fails to write now is told with the next events
+
+    def _gap(self) -> int:
+        return self._dropped + self._unwritten - self._unwritten_told
+
+    def _encode_portion(self) -> None:
+        """Encodes up to PORTION events and queues their lines for the thread."""
+        portion, self._buffer = self._buffer[:PORTION], self._buffer[PORTION:]
+        first_seq = self._lines.seq
+        line = self._lines.line
+        lines = [line(ts_us, event, w) for ts_us, event, w in portion]
+        missing = 0 if self._buffer else self._gap()
+        if missing:
+            # Drops happen while the buffer is full, so they come after everything in it.
+            self._lines.seq += self._dropped
+            self._dropped = 0
+            self._unwritten_told = self._unwritten
+            if not lines:
+                first_seq = self._lines.seq
+            lines.append(line(self._now_us(), LogGap(n=missing), 1))
+        if lines:
+            text = b"".join(lines)
+            self._bytes_queued += len(text)
+            self._queue.put(_Portion(text, first_seq, len(lines), missing))
+
+    def _write_on(self) -> None:
+        """The thread: writes portions as they come, seals segments as they fill or age."""
+        writer = self._writer
+        while True:
+            try:
+                portion = self._queue.get(timeout=_IDLE_LOOK_S)
+            except Empty:
+                writer.roll_if_old()
+                continue
+            if portion is None:
+                writer.seal()
+                return
+            if not writer.append(portion.lines, portion.first_seq, portion.count):
+                self._unwritten += portion.count + portion.missing
+            self._bytes_done += len(portion.lines)
+            writer.roll_if_old()
