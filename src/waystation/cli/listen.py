@@ -1,0 +1,138 @@
+"""`waystation listen`: a user agent in the terminal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from .terminal import complain, give_up, say
+
+if TYPE_CHECKING:
+    from waystation.client.conversation import Received
+    from waystation.client.push import UserAgent
+    from waystation.client.subscriptions import Subscription
+
+
+def keep_dir() -> Path:
+    """Where `listen` keeps its subscriptions and `send` its key."""
+    return Path(typer.get_app_dir("waystation"))
+
+
+def state_path(url: str) -> Path:
+    """A server that knows us under one name must not be asked under another's."""
+    netloc = urlsplit(url).netloc
+    name = "".join(c if c.isalnum() or c in ".-" else "-" for c in netloc)
+    return keep_dir() / f"listen-{name}.json"
+
+
+def listen(
+    *,
+    url: Annotated[str, typer.Option(help="Where user agents connect.")] = "ws://127.0.0.1:8080",
+    state: Annotated[
+        Path | None, typer.Option(help="Who we are and our subscription; kept for the next time.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=0, help="End after so many; 0 goes on.")] = 0,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    key: Annotated[
+        str, typer.Option(help="VAPID public key of the one app server that may send.")
+    ] = "",
+    vapid: Annotated[
+        Path | None, typer.Option(help="Take that key from this file, as `send --vapid` does.")
+    ] = None,
+    from_anybody: Annotated[
+        bool, typer.Option("--from-anybody", help="An endpoint that is bound to no key.")
+    ] = False,
+) -> None:
+    """Subscribe, print the endpoint, decrypt and print what arrives.
+
+    The endpoint is bound to the key that `waystation send` signs with on this machine, unless
+    --key or --from-anybody say otherwise.
+    """
+    import asyncio
+
+    from waystation.base.errors import WaystationError
+    from waystation.client.subscriptions import StateFile
+    from waystation.client.vapid import VapidKey
+
+    if not url.startswith(("ws://", "wss://")):
+        give_up(f"{url} is not a ws:// or wss:// URL")
+    file = StateFile(state or state_path(url))
+    try:
+        if not key and not from_anybody:
+            key = VapidKey.load_or_create(vapid or keep_dir() / "vapid.pem").public_text
+        asyncio.run(_listen(url, file, key, count, _Json() if json_lines else _Plain(state, vapid)))
+    except (WaystationError, OSError) as exc:
+        give_up(str(exc))
+
+
+async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _Json") -> None:
+    from collections.abc import Sequence
+
+    from waystation.client.push import UserAgent
+    from waystation.client.subscriptions import StateFile, Subscription
+
+    assert isinstance(file, StateFile)
+
+    async def on_lost(lost: Sequence[Subscription]) -> None:
+        complain("the server has forgotten this user agent; subscribing again")
+        out.subscribed(agent, await agent.subscribe(key))
+
+    async with UserAgent(url, state_file=file, on_lost=on_lost) as agent:
+        before = agent.subscriptions
+        await agent.connected(10)
+        kept = [one for one in agent.subscriptions.values() if one.app_server_key == key]
+        if kept:
+            out.subscribed(agent, kept[0])
+        elif not before or agent.subscriptions:
+            out.subscribed(agent, await agent.subscribe(key))
+        received_count = 0
+        async for received in agent:
+            out.received(received)
+            received_count += not received.problem
+            if received_count == count:
+                return
+
+
+class _Plain:
+    """For people."""
+
+    def __init__(self, state: Path | None, vapid: Path | None) -> None:
+        self._options = "".join(
+            f" --{name} {path}" for name, path in (("state", state), ("vapid", vapid)) if path
+        )
+
+    def subscribed(self, agent: "UserAgent", subscription: "Subscription") -> None:
+        say(f"connected  {agent.url}")
+        say(f"endpoint   {subscription.endpoint}")
+        say(f"keys       {subscription.public_keys.to_compact()}")
+        say(f"try        waystation send {subscription.endpoint} hello{self._options}")
+
+    def received(self, received: "Received") -> None:
+        if received.problem:
+            complain(f"a notification could not be decrypted: {received.problem}")
+        else:
+            say(received.text if received.payload is not None else "(a notification without data)")
+
+
+class _Json:
+    """For programs."""
+
+    def subscribed(self, agent: "UserAgent", subscription: "Subscription") -> None:
+        import msgspec
+
+        line = {"event": "subscribed", "url": agent.url, **subscription.to_json()}
+        say(msgspec.json.encode(line).decode())
+
+    def received(self, received: "Received") -> None:
+        import msgspec
+
+        line: dict[str, object] = {
+            "event": "received",
+            "channel_id": received.channel_id,
+            "version": received.version,
+            "text": None if received.payload is None else received.text,
+        }
+        if received.problem:
+            line["problem"] = received.problem
+        say(msgspec.json.encode(line).decode())
