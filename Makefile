@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 # file into one) in one process and in order, so that a file starts its server once and files do not fight.
 PYTEST_WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest
-PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup
+# A process that dies is not replaced: xdist would give its group to the next one, which dies the same way.
+PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0
 # Pieces that may be missing from this machine: `make test SKIP=firefox,node`.
 SKIP ?=
 export SKIP

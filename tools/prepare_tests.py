@@ -71,23 +71,26 @@ def run_quietly(command: list[str], cwd: Path | None = None) -> subprocess.Compl
     )
 
 
+def bring_commands(**packages: str) -> None:
+    """Have these commands on the PATH; each comes with the package beside it."""
+    wanted = [package for command, package in packages.items() if shutil.which(command) is None]
+    if not wanted:
+        return
+    apt_install(*wanted)
+    still = [command for command in packages if shutil.which(command) is None]
+    if still:
+        raise MissingPieceError(f"{', '.join(wanted)} is installed, but there is no {still[0]}")
+
+
 def bring_firefox() -> None:
-    wanted: list[str] = []
+    bring_commands(certutil="libnss3-tools")
     if shutil.which("firefox-esr") is None and shutil.which("firefox") is None:
         # Debian has it; on Ubuntu, where `firefox` fetches a snap, apt-get refuses and says so.
-        wanted.append("firefox-esr")
-    if shutil.which("certutil") is None:
-        wanted.append("libnss3-tools")
-    if wanted:
-        apt_install(*wanted)
+        apt_install("firefox-esr")
 
 
 def bring_node() -> None:
-    wanted = [
-        package for command, package in (("node", "nodejs"), ("npm", "npm")) if not which(command)
-    ]
-    if wanted:
-        apt_install(*wanted)
+    bring_commands(node="nodejs", npm="npm")
     version = run_quietly(["node", "--version"]).stdout.strip()
     major = version.removeprefix("v").partition(".")[0]
     if not major.isdigit() or int(major) < NODE_MAJOR_MIN:
@@ -95,10 +98,6 @@ def bring_node() -> None:
             f"node is {version or 'broken'}, and the senders need {NODE_MAJOR_MIN} or later"
         )
     bring_senders()
-
-
-def which(command: str) -> bool:
-    return shutil.which(command) is not None
 
 
 def bring_senders() -> None:
