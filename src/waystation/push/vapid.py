@@ -1,0 +1,236 @@
+"""VAPID: which app server signed a request (RFC 8292, and the two drafts before it).
+
+Rule 1: the signature is checked first, then the types of the claims, their presence, `exp`, `aud`.
+Rule 2: only what was verified is remembered, under the very bytes that were verified, and for no
+        longer than five minutes or the token's own end; `exp` and `aud` are checked every time.
+Rule 3: real senders get base64 wrong: padding and either alphabet are accepted in keys.
+
+No I/O and no clock: `now_s` comes in with each call.
+"""
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+import pybase64
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from waystation.base.limits import BoundedLru
+from waystation.push.errors import InvalidEncryptionError, VapidError
+from waystation.push.wire.webpush import find_item, parse_sections
+
+LEEWAY_S: Final = 60
+LIFETIME_MAX_S: Final = 86_400
+REMEMBER_S: Final = 300
+KEYS_MAX: Final = 4_096  # parsed public keys that are kept
+_POINT_BYTES: Final = 65
+_SIGNATURE_BYTES: Final = 64
+_ES256: Final = ec.ECDSA(SHA256())
+_CURVE: Final = ec.SECP256R1()
+
+_BAD_CLAIM: Final = (
+    "Invalid VAPID token: A value in the vapid claims is either missing or incorrectly specified"
+    ' (`exp` is a number of seconds, `aud` a string, such as {"aud":"https://host","exp":1700000000})'
+)
+
+
+class Sender(msgspec.Struct, frozen=True, gc=False):
+    """An app server that proved who it is."""
+
+    key_hash: bytes  # SHA-256 of the 65 bytes of its public key
+    public_key: bytes
+    exp_s: float
+    aud: str
+    draft: int  # 1: `WebPush` or `Bearer` with Crypto-Key; 2: `vapid`
+    sub: str | None = None
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: str
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    exp: int | float | None = None
+    aud: str | None = None
+    sub: Any = None  # a bad one is only counted
+
+
+_header_decoder = msgspec.json.Decoder(_Header)
+_claims_decoder = msgspec.json.Decoder(_Claims)
+
+
+class _PublicKey(msgspec.Struct, frozen=True):
+    key: ec.EllipticCurvePublicKey
+    point: bytes
+    point_hash: bytes
+
+
+class Vapid:
+    """Verifies what app servers send in `Authorization`, for one audience."""
+
+    __slots__ = ("_audience", "_keys", "_verified")
+
+    def __init__(self, audience: str, *, cache_max: int = 16_384) -> None:
+        self._audience = audience
+        self._keys: BoundedLru[bytes, _PublicKey] = BoundedLru(KEYS_MAX)
+        self._verified: BoundedLru[bytes, Sender] | None = (
+            BoundedLru(cache_max) if cache_max else None
+        )
+
+    def verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
+        """Steps 3, 4 and 5 of a POST. `VapidError`, or `InvalidEncryptionError` for what is wrong
+        with a legacy scheme's Crypto-Key."""
+        if self._verified is None:
+            return self._verify(authorization, crypto_key, now_s)
+        # With the legacy schemes the key that the token was verified with is in another header.
+        seen = authorization
+        if authorization[:6].lower() != b"vapid ":
+            seen = authorization + b"\n" + (crypto_key or b"")
+        sender = self._verified.get(seen, now_s)
+        if sender is not None:
+            self._check_time_and_audience(sender.exp_s, sender.aud, now_s)
+            return sender
+        sender = self._verify(authorization, crypto_key, now_s)
+        deadline = min(sender.exp_s + LEEWAY_S, now_s + REMEMBER_S)
+        self._verified.put(seen, sender, deadline)
+        return sender
+
+    def _verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
+        draft, token, key_text = read_authorization(authorization)
+        if key_text is None:
+            key_text = _legacy_key(crypto_key)
+        public_key = self._public_key(key_text)
+        claims = _verified_claims(token, public_key.key)
+        if claims.exp is not None and claims.exp < 0:
+            raise VapidError(_BAD_CLAIM)
+        if claims.exp is None:
+            raise VapidError("Missing required exp")
+        self._check_time_and_audience(claims.exp, claims.aud, now_s)
+        assert claims.aud is not None
+        return Sender(
+            key_hash=public_key.point_hash,
+            public_key=public_key.point,
+            exp_s=claims.exp,
+            aud=claims.aud,
+            draft=draft,
+            sub=claims.sub if isinstance(claims.sub, str) else None,
+        )
+
+    def _check_time_and_audience(self, exp_s: float, aud: str | None, now_s: float) -> None:
+        if exp_s < now_s - LEEWAY_S:
+            raise VapidError("The VAPID token has expired")
+        if exp_s > now_s + LIFETIME_MAX_S:
+            raise VapidError("The VAPID token expiration is too long")
+        if aud != self._audience:
+            raise VapidError("Invalid VAPID audience")
+
+    def _public_key(self, text: bytes) -> _PublicKey:
+        public_key = self._keys.get(text)
+        if public_key is None:
+            point = decode_public_key(text)
+            if point is None:
+                raise VapidError("Invalid VAPID public key")
+            try:
+                key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, point)
+            except ValueError:
+                raise VapidError("Invalid VAPID public key") from None
+            public_key = _PublicKey(key, point, hashlib.sha256(point).digest())
+            self._keys.put(text, public_key)
+        return public_key
+
+
+def read_authorization(authorization: bytes) -> tuple[int, bytes, bytes | None]:
+    """(draft, token, key); the key is None where Crypto-Key has to have it."""
+    scheme, blank, rest = authorization.strip().partition(b" ")
+    rest = rest.replace(b" ", b"").replace(b"\t", b"")
+    if not blank or not rest:
+        raise VapidError("Missing VAPID token")
+    match scheme.lower():
+        case b"vapid":
+            parameters: dict[bytes, bytes] = {}
+            for part in rest.split(b","):
+                name, _, value = part.partition(b"=")
+                parameters.setdefault(name.lower(), value.strip(b'"'))
+            key = parameters.get(b"k")
+            if not key:
+                raise VapidError("Missing VAPID public key")
+            token = parameters.get(b"t")
+            if not token:
+                raise VapidError("Missing VAPID token")
+            return 2, token, key
+        case b"webpush" | b"bearer":
+            return 1, rest, None
+        case _:
+            raise VapidError("Unknown auth scheme")
+
+
+def _legacy_key(crypto_key: bytes | None) -> bytes:
+    if crypto_key is None:
+        raise InvalidEncryptionError("Missing Crypto-Key header")
+    sections = parse_sections(crypto_key)
+    if sections is None:
+        raise InvalidEncryptionError("Invalid Crypto-Key header")
+    key = find_item(sections, "p256ecdsa")
+    if not key:
+        raise InvalidEncryptionError("Missing p256ecdsa in Crypto-Key header")
+    return key.encode()
+
+
+def decode_public_key(text: bytes | str) -> bytes | None:
+    """An uncompressed P-256 point by its looks (65 bytes, 0x04), else None."""
+    if isinstance(text, str):
+        if not text.isascii():
+            return None
+        text = text.encode()
+    text = text.rstrip(b"=")
+    standard = b"/" in text or b"+" in text
+    try:
+        point = pybase64.b64decode(text, b"+/" if standard else b"-_", validate=True, padded=False)
+    except ValueError:
+        return None
+    return point if len(point) == _POINT_BYTES and point[0] == 0x04 else None
+
+
+def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
+    signed, dot, signature_text = token.rpartition(b".")
+    header_text, second_dot, claims_text = signed.partition(b".")
+    if not dot or not second_dot or b"." in claims_text:
+        raise VapidError("Invalid VAPID token: a JWT has three parts")
+    try:
+        header = _header_decoder.decode(_unpadded(header_text))
+        signature = _unpadded(signature_text)
+    except (ValueError, msgspec.MsgspecError):
+        raise VapidError("Invalid VAPID token: the JOSE header cannot be read") from None
+    if header.alg != "ES256":
+        raise VapidError("Invalid VAPID token: alg must be ES256")
+    if len(signature) != _SIGNATURE_BYTES:
+        raise VapidError("Invalid VAPID token: InvalidSignature")
+    der = encode_dss_signature(
+        int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    )
+    try:
+        key.verify(der, signed, _ES256)
+    except InvalidSignature:
+        raise VapidError("Invalid VAPID token: InvalidSignature") from None
+    try:
+        return _claims_decoder.decode(_unpadded(claims_text))
+    except (ValueError, msgspec.MsgspecError):
+        raise VapidError(_BAD_CLAIM) from None
+
+
+def _unpadded(text: bytes) -> bytes:
+    return pybase64.b64decode(text.rstrip(b"="), b"-_", validate=True, padded=False)
+
+
+def tracked_key_hashes(keys: list[str]) -> frozenset[bytes]:
+    """SHA-256 of each key of `push.tracking_keys`; a key that is none is an error."""
+    hashes: set[bytes] = set()
+    for position, text in enumerate(keys, start=1):
+        point = decode_public_key(text)
+        if point is None:
+            raise ValueError(f"tracking key {position} is not a VAPID public key")
+        hashes.add(hashlib.sha256(point).digest())
+    return frozenset(hashes)

@@ -1,0 +1,115 @@
+"""How each error of push looks over HTTP.
+
+The raise site says what is wrong; this table gives it status, errno and, where the raise site has
+no words of its own, a message. The numbers are those of Autopush, because senders act on them.
+"""
+
+import http
+import math
+from typing import Final
+
+import msgspec
+
+from waystation.base.errors import (
+    BusyError,
+    GoneError,
+    RejectedError,
+    UnavailableError,
+    WaystationError,
+)
+from waystation.push import errors
+
+RETRY_AFTER_S: Final = 120
+GONE_MAX_AGE_S: Final = 86_400
+MESSAGE_LETTERS_MAX: Final = 500
+
+
+class HttpForm(msgspec.Struct, frozen=True):
+    status: int
+    errno: int | None = None
+    message: str = ""
+
+
+HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
+    WaystationError: HttpForm(500, 999, "Unknown error"),
+    RejectedError: HttpForm(400, None, "Bad request"),
+    GoneError: HttpForm(410, 106, "No such subscription"),
+    BusyError: HttpForm(503, 202, "Too many requests under way, please try again"),
+    UnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
+    errors.InvalidApiVersionError: HttpForm(404, 102, "Invalid API version"),
+    errors.InvalidTokenError: HttpForm(404, 102, "Invalid token"),
+    errors.InvalidMessageIdError: HttpForm(400, None, "Invalid message ID"),
+    errors.VapidError: HttpForm(401, 109, "Invalid VAPID token"),
+    errors.InvalidEncryptionError: HttpForm(400, 110, "Invalid encryption headers"),
+    errors.NoTtlError: HttpForm(400, 111, "Missing TTL value"),
+    errors.NegativeTtlError: HttpForm(400, 114, "TTL must be greater than 0"),
+    errors.InvalidTopicError: HttpForm(400, 113, "Invalid Topic"),
+    errors.PayloadTooLargeError: HttpForm(413, 104, "Request payload too large"),
+    errors.InvalidVersionError: HttpForm(400, None, "Invalid version"),
+    errors.InvalidRouterTypeError: HttpForm(400, 108, "Invalid router type"),
+    errors.BadBodyError: HttpForm(400, None, "Invalid JSON body"),
+    errors.UnauthorizedError: HttpForm(401, 109, "Unauthorized"),
+    errors.NoUserAgentError: HttpForm(410, 103, "UAID not found"),
+    errors.NoSubscriptionError: HttpForm(410, 106, "No such subscription"),
+    errors.UserAgentLeftError: HttpForm(410, 105, "User was deleted during routing"),
+    errors.NoStatusError: HttpForm(404, None, "Nothing is known of that message"),
+    errors.RateLimitedError: HttpForm(429, None, "Too many requests"),
+    errors.StoreUnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
+    errors.StoreFullError: HttpForm(503, 201, "The store is full, please try again later"),
+    errors.BadFrameError: HttpForm(400, None, "Ill-formed message"),
+}
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The JSON of every error; the order of the fields is the one senders see in Autopush."""
+
+    code: int
+    errno: int | None
+    error: str
+    message: str
+    more_info: str
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def form_of(error: type[BaseException]) -> HttpForm:
+    """The nearest form up the tree; anything that is not ours is an unknown error."""
+    for ancestor in error.__mro__:
+        form = HTTP_FORMS.get(ancestor)
+        if form is not None:
+            return form
+    return HTTP_FORMS[WaystationError]
+
+
+def reason_of(status: int) -> str:
+    return http.HTTPStatus(status).phrase
+
+
+def error_body(status: int, errno: int | None, message: str, more_info: str) -> bytes:
+    return _encode(
+        ErrorBody(status, errno, reason_of(status), message[:MESSAGE_LETTERS_MAX], more_info)
+    )
+
+
+def error_headers(status: int, error: BaseException | None = None) -> bytes:
+    """What an error of that status carries besides its body, as header lines."""
+    match status:
+        case 410:
+            return b"Cache-Control: max-age=%d\r\n" % GONE_MAX_AGE_S
+        case 401:
+            return b"WWW-Authenticate: vapid\r\n"
+        case 429 | 503:
+            wait_s = getattr(error, "retry_after_s", None)
+            return b"Retry-After: %d\r\n" % (
+                RETRY_AFTER_S if wait_s is None else max(1, math.ceil(wait_s))
+            )
+        case _:
+            return b""
+
+
+def message_of(error: BaseException) -> str:
+    """What is said of an error: its own words if it is one of ours, else nothing of the inside."""
+    if isinstance(error, UnavailableError) or not isinstance(error, WaystationError):
+        return form_of(type(error)).message  # a backend's text may name hosts and paths
+    return str(error) or form_of(type(error)).message
