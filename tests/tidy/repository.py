@@ -1,7 +1,7 @@
 """The files of this repository, as the tidy tests see them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,3 +41,8 @@ def relative(path: Path) -> str:
 
 def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def listed(advice: str, found: Iterable[object]) -> str:
+    """A message that shows everything found: pytest itself shortens long lists."""
+    return "\n  ".join([advice, *map(str, found)])

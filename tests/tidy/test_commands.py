@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 
-from tests.tidy.repository import ROOT, files, relative
+from tests.tidy.repository import ROOT, files, listed, relative
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 PROMISED = {"run", "test", "check", "lint", "bench", "soak", "docs", "lock", "clean", "help"}
@@ -42,4 +42,4 @@ def test_every_fragment_of_the_changelog_is_named_after_its_kind() -> None:
     fragments = [path for path in files(ROOT / "changes") if path.name != "README.md"]
     odd = [relative(path) for path in fragments if not FRAGMENT.match(path.name)]
 
-    assert not odd, "see changes/README.md"
+    assert not odd, listed("see changes/README.md", odd)

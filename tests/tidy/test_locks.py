@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.repository import ROOT
+from tests.tidy.repository import ROOT, listed
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 NPM_LOCK = ROOT / "tests" / "e2e" / "senders" / "package-lock.json"
@@ -28,7 +28,7 @@ def test_a_lock_file_names_no_host(path: Path) -> None:
     lines = path.read_text().splitlines()
     named = [line for line in lines if "://" in line or line.startswith("--") or "/home" in line]
 
-    assert not named, "make lock writes it without addresses"
+    assert not named, listed("make lock writes it without addresses", named)
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: path.name)

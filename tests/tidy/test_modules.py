@@ -3,7 +3,7 @@
 import ast
 import re
 
-from tests.tidy.repository import SRC, parsed, python_files, relative
+from tests.tidy.repository import SRC, listed, parsed, python_files, relative
 
 LINES_MAX = 450
 VAGUE = re.compile(r"^(utils?|helpers?|common|misc|managers?)([_.].*)?$")
@@ -19,7 +19,9 @@ def test_every_module_says_in_its_first_line_what_it_is_for() -> None:
         if not first_line.endswith("."):
             silent.append(f"{relative(path)}: {first_line!r}")
 
-    assert not silent, "the first line of a module is a sentence and ends with a period"
+    assert not silent, listed(
+        "the first line of a module is a sentence and ends with a period", silent
+    )
 
 
 def test_no_module_holds_two_nouns() -> None:
@@ -29,7 +31,9 @@ def test_no_module_holds_two_nouns() -> None:
         if (lines := len(path.read_text().splitlines())) > LINES_MAX
     }
 
-    assert not long, f"over {LINES_MAX} lines: find the second noun and give it a file"
+    assert not long, listed(
+        f"over {LINES_MAX} lines: find the second noun and give it a file", long.items()
+    )
 
 
 def test_every_name_says_something() -> None:
@@ -39,4 +43,4 @@ def test_every_name_says_something() -> None:
         if any(VAGUE.match(part) for part in path.relative_to(SRC).parts)
     ]
 
-    assert not vague, "the thing has a name, use it"
+    assert not vague, listed("the thing has a name, use it", vague)

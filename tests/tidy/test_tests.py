@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.tidy.repository import SRC, TESTS, parsed, python_files, relative
+from tests.tidy.repository import SRC, TESTS, listed, parsed, python_files, relative
 
 SUITES = SRC / "testing"
 # Put together, so that this file does not find itself.
@@ -55,7 +55,9 @@ def test_every_test_asserts_something() -> None:
         if not _asserts(test)
     ]
 
-    assert not hollow, "assert, pytest.raises, or call something named assert_…, check_… or expect…"
+    assert not hollow, listed(
+        "assert, pytest.raises, or call something named assert_…, check_… or expect…", hollow
+    )
 
 
 def test_the_check_for_hollow_tests_sees_them() -> None:
@@ -76,4 +78,4 @@ def test_nothing_is_left_for_another_day() -> None:
         if LEFT_OPEN.search(line)
     ]
 
-    assert not found, "do it, or write down why it is not needed"
+    assert not found, listed("do it, or write down why it is not needed", found)

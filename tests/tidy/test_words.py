@@ -2,7 +2,7 @@
 
 import re
 
-from tests.tidy.repository import ROOT, relative, text_files
+from tests.tidy.repository import ROOT, listed, relative, text_files
 
 # Put together, so that this file does not find itself.
 FOREIGN = re.compile(
@@ -21,7 +21,7 @@ def test_no_line_speaks_of_anything_but_the_project() -> None:
         if FOREIGN.search(line)
     ]
 
-    assert not found, "no workplace, no paths of one machine, no registry hosts"
+    assert not found, listed("no workplace, no paths of one machine, no registry hosts", found)
 
 
 def test_the_files_that_are_looked_at_include_the_ones_people_read() -> None:
