@@ -40,8 +40,8 @@ def rows(spool: Path) -> list[dict[str, Any]]:
 async def until(condition: Callable[[], object]) -> None:
     """The log's thread tells nobody when it has written; looking is all a test can do."""
     async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.005)  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 class TestLines:

@@ -1,0 +1,280 @@
+"""Every metric of the platform: its name, labels and sentence, and what Autopush calls it.
+
+The mapping from Autopush's statsd names to Prometheus:
+- dots become underscores and everything starts with `waystation_`;
+- a counter ends in `_total` (the exposition adds it), a timer is a histogram in seconds and ends in
+  `_seconds`, bytes end in `_bytes`;
+- the last part of a family of names that differ only there becomes a label
+  (`ua.command.hello` is `ua_command{command="hello"}`, `api_error.no_user` is
+  `api_error{label="no_user"}`);
+- a tag keeps its name; tags without a name get one.
+
+`autopush_reliability` keeps the name that Autopush's own exposition has.
+"""
+
+from typing import Literal
+
+import msgspec
+
+MetricKind = Literal["counter", "gauge", "histogram"]
+
+PREFIX = "waystation_"
+
+# Upper bounds in seconds. One set for all latencies, so that panels can be laid over each other.
+LATENCY_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LIFESPAN_S = (1.0, 10.0, 60.0, 600.0, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0)
+CHANNELS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
+
+
+class Spec(msgspec.Struct, frozen=True):
+    name: str  # without prefix and `_total`
+    kind: MetricKind
+    help: str
+    labels: tuple[str, ...] = ()
+    autopush: str = ""
+    buckets: tuple[float, ...] = ()
+    prefix: str = PREFIX
+
+    @property
+    def full_name(self) -> str:
+        return self.prefix + self.name
+
+
+def counter(name: str, help_: str, *labels: str, autopush: str = "") -> Spec:
+    return Spec(name, "counter", help_, labels, autopush)
+
+
+def gauge(name: str, help_: str, *labels: str, autopush: str = "") -> Spec:
+    return Spec(name, "gauge", help_, labels, autopush)
+
+
+def histogram(
+    name: str,
+    help_: str,
+    *labels: str,
+    autopush: str = "",
+    buckets: tuple[float, ...] = LATENCY_S,
+) -> Spec:
+    return Spec(name, "histogram", help_, labels, autopush, buckets)
+
+
+PUSH = (
+    counter(
+        "ua_already_connected",
+        "User agents that connected while an older connection of theirs was open.",
+        autopush="ua.already_connected",
+    ),
+    counter(
+        "ua_command",
+        "Commands of user agents. `detail` is hello's existing, reassigned or new, and the code of"
+        " an unregister or nack.",
+        "command",
+        "detail",
+        autopush="ua.command.hello, .register, .unregister, .ack, .nack",
+    ),
+    counter(
+        "ua_connection_check",
+        "User agents that said hello, by family.",
+        "os",
+        "browser",
+        autopush="ua.connection.check",
+    ),
+    histogram(
+        "ua_connection_channels",
+        "Subscriptions of a user agent at hello.",
+        "category",
+        autopush="ua.connection.channel_count",
+        buckets=CHANNELS,
+    ),
+    histogram(
+        "ua_connection_lifespan_seconds",
+        "How long connections lived.",
+        "os",
+        "browser",
+        autopush="ua.connection.lifespan",
+        buckets=LIFESPAN_S,
+    ),
+    gauge("ua_connections", "Open connections of user agents."),
+    counter(
+        "ua_notification_sent",
+        "Notifications written to user agents.",
+        "source",
+        "topic",
+        "os",
+        autopush="ua.notification.sent",
+    ),
+    counter(
+        "ua_message_data_bytes",
+        "Payload bytes written to user agents.",
+        "source",
+        "os",
+        autopush="ua.message_data",
+    ),
+    counter("ua_expiration", "User agents that were reset.", "reason", autopush="ua.expiration"),
+    counter(
+        "notification_received",
+        "Notifications taken from application servers.",
+        "trackable",
+        autopush="notification.received",
+    ),
+    counter(
+        "notification_auth",
+        "Notifications that came with VAPID.",
+        "vapid",
+        "scheme",
+        autopush="notification.auth",
+    ),
+    counter(
+        "notification_auth_result",
+        "How their tokens fared; `error` is empty for those that were right.",
+        "result",
+        "error",
+        autopush="notification.auth.ok, .error, .bad_vapid.json, .bad_vapid.other",
+    ),
+    counter(
+        "notification_message",
+        "What happened to notifications in the store: stored, retrieved, expired, deleted.",
+        "event",
+        "topic",
+        "database",
+        autopush="notification.message.stored, .retrieved, .expired, .deleted",
+    ),
+    counter(
+        "notification_message_data_bytes",
+        "Payload bytes taken from application servers.",
+        "destination",
+        "platform",
+        "app_id",
+        autopush="notification.message_data",
+    ),
+    counter(
+        "notification_bridge",
+        "Notifications handed to other push networks.",
+        "result",
+        "platform",
+        "app_id",
+        "reason",
+        autopush="notification.bridge.sent, .error",
+    ),
+    histogram(
+        "notification_request_seconds",
+        "From a request to its answer.",
+        "platform",
+        autopush="notification.total_request_time",
+    ),
+    histogram(
+        "notification_route_seconds",
+        "Routing a notification.",
+        "outcome",
+        autopush="notification.route_time",
+    ),
+    histogram(
+        "notification_storage_seconds",
+        "Saving a notification.",
+        "topic",
+        autopush="notification.storage.save_time, .storage.time",
+    ),
+    histogram(
+        "notification_direct_seconds",
+        "From the relay to the user agent's socket.",
+        autopush="notification.direct.delivery_time",
+    ),
+    counter(
+        "notification_direct",
+        "Direct deliveries by the status the node answered.",
+        "status",
+        autopush="notification.direct.delivery_status",
+    ),
+    counter("updates_drop_user", "User agents removed.", "errno", autopush="updates.drop_user"),
+    counter(
+        "updates_vapid",
+        "VAPID drafts seen: draft01, draft02.",
+        "draft",
+        autopush="updates.vapid.draft01, .draft02",
+    ),
+    counter(
+        "updates_client_host_gone",
+        "Routes that led to a node that is gone.",
+        autopush="updates.client.host_gone",
+    ),
+    counter(
+        "updates_notification_encoding",
+        "Content encodings seen: aesgcm, aes128gcm.",
+        "encoding",
+        autopush="updates.notification.encoding.aesgcm, .aes128gcm",
+    ),
+    counter(
+        "error_node",
+        "Nodes that could not be reached: timeout, connect.",
+        "reason",
+        autopush="error.node.timeout, .connect",
+    ),
+    counter(
+        "error_disconnect_semaphore_full",
+        "Disconnects that found too many saving at once.",
+        autopush="error.disconnect.semaphore_full",
+    ),
+    counter(
+        "client_channel_full",
+        "Notifications refused because a user agent's window was full.",
+        autopush="client.channel.full",
+    ),
+    counter(
+        "megaphone_updater",
+        "Polls for broadcasts: ok, error.",
+        "result",
+        "reason",
+        autopush="megaphone.updater.ok, .error",
+    ),
+    counter(
+        "reliability_gc",
+        "Messages that garbage collection found expired.",
+        autopush="reliability.gc",
+    ),
+    counter(
+        "reliability_error",
+        "Reliability counters that could not be written.",
+        "reason",
+        autopush="reliability.error.redis_unavailable, error.redis.unavailable",
+    ),
+    counter("database_retry", "Store operations tried again.", "error", autopush="database.retry"),
+    counter(
+        "database_drop_user",
+        "User agents removed because their record was broken.",
+        "reason",
+        autopush="database.drop_user",
+    ),
+    gauge(
+        "database_ops",
+        "Store operations: inflight, available, queued.",
+        "state",
+        autopush="database.ops.inflight, .available, .queued",
+    ),
+    histogram("database_op_seconds", "Store operations.", "op"),
+    gauge("request_in_flight", "Requests being answered.", autopush="request.in_flight"),
+    counter(
+        "api_error", "Requests that failed, by their reason.", "label", autopush="api_error.{label}"
+    ),
+    Spec(
+        "reliability",
+        "gauge",
+        "Tracked messages by milestone.",
+        ("state",),
+        "autopush_reliability",
+        prefix="autopush_",
+    ),
+)
+
+PROCESS = (
+    gauge("process_resident_memory_bytes", "Resident memory of a worker."),
+    gauge("process_open_fds", "Open descriptors of a worker."),
+    gauge("process_start_time_seconds", "When a worker started, seconds since the epoch."),
+    counter("process_cpu_seconds", "Processor time of a worker, user and system."),
+    gauge("loop_lag_seconds", "How late the event loop's timers are."),
+    counter("events_written", "Events given a line in the event log."),
+    counter("events_lost", "Events dropped from a full buffer or refused by the disk."),
+    counter("log_lines_dropped", "Log lines dropped because nobody took them."),
+    counter("limit_refused", "What a limit refused, by its name.", "limit"),
+)
+
+CATALOGUE: tuple[Spec, ...] = (*PUSH, *PROCESS)

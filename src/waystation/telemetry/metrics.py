@@ -1,0 +1,163 @@
+"""The numbers of one process.
+
+Rule 1: on a message's path, counting is `cell.value += 1` on a plain int: 0.04 us, without a lock,
+        where prometheus-client's `Counter.inc` takes 0.5 us. Cells belong to the loop's thread.
+Rule 2: whoever counts asks for its cells once, when it is made, and keeps them.
+Rule 3: a metric exists only if `catalogue` or `declare` names it, so names cannot drift.
+Rule 4: a family has at most `children_max` label sets; further ones share one whose labels are
+        `other`, so a peer that invents label values cannot fill our memory.
+
+    hellos = metrics.counter("ua_command", command="hello", detail="new")
+    hellos.value += 1
+
+What is seen from outside is made of snapshots; see `exposition`.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from waystation.telemetry.catalogue import CATALOGUE, Spec
+
+CHILDREN_MAX = 500
+
+
+class Cell:
+    """A counter's or gauge's number. Counters only grow."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: int | float = 0
+
+
+class HistogramCell:
+    """How often values fell under each bound, and their sum."""
+
+    __slots__ = ("_bounds", "counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)  # not cumulative; the last is for all above
+        self.sum = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+
+class Sample(msgspec.Struct, frozen=True, array_like=True):
+    """One label set. `value` of a counter or gauge; `counts` and `sum` of a histogram."""
+
+    labels: tuple[str, ...]
+    value: float = 0.0
+    counts: tuple[int, ...] = ()
+    sum: float = 0.0
+
+
+class Family(msgspec.Struct, frozen=True):
+    spec: Spec
+    samples: list[Sample]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All numbers of a process at one moment."""
+
+    worker: str
+    taken_at_ms: int
+    families: list[Family]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+class Metrics:
+    """One for each process, made by `app` and handed to everyone who counts."""
+
+    def __init__(
+        self, catalogue: Iterable[Spec] = CATALOGUE, *, children_max: int = CHILDREN_MAX
+    ) -> None:
+        self._specs: dict[str, Spec] = {}
+        self._children_max = children_max
+        self._cells: dict[str, dict[tuple[str, ...], Cell]] = {}
+        self._histograms: dict[str, dict[tuple[str, ...], HistogramCell]] = {}
+        self._read: list[Callable[[], None]] = []
+        for spec in catalogue:
+            self.declare(spec)
+
+    def declare(self, spec: Spec) -> None:
+        """Adds a metric of a service that keeps its own catalogue."""
+        assert self._specs.get(spec.name, spec) == spec, f"two metrics are called {spec.name}"
+        self._specs[spec.name] = spec
+        self._cells.setdefault(spec.name, {})
+        self._histograms.setdefault(spec.name, {})
+
+    def counter(self, name: str, **labels: str) -> Cell:
+        return self._cell(self._spec(name, "counter"), labels)
+
+    def gauge(self, name: str, **labels: str) -> Cell:
+        return self._cell(self._spec(name, "gauge"), labels)
+
+    def histogram(self, name: str, **labels: str) -> HistogramCell:
+        spec = self._spec(name, "histogram")
+        children = self._histograms[name]
+        key = self._key(spec, labels, len(children), children)
+        child = children.get(key)
+        if child is None:
+            child = children[key] = HistogramCell(spec.buckets)
+        return child
+
+    def on_read(self, fill: Callable[[], None]) -> None:
+        """`fill` is called before each snapshot; for gauges that are cheaper to look up then."""
+        self._read.append(fill)
+
+    def snapshot(self, worker: str, now_ms: int) -> Snapshot:
+        for fill in self._read:
+            fill()
+        families: list[Family] = []
+        for name, spec in self._specs.items():
+            samples = [Sample(key, cell.value) for key, cell in self._cells[name].items()]
+            samples += [
+                Sample(key, 0.0, tuple(cell.counts), cell.sum)
+                for key, cell in self._histograms[name].items()
+            ]
+            if samples:
+                families.append(Family(spec, samples))
+        return Snapshot(worker, now_ms, families)
+
+    def _spec(self, name: str, kind: str) -> Spec:
+        spec = self._specs.get(name)
+        assert spec is not None, f"no metric is called {name}; add it to the catalogue"
+        assert spec.kind == kind, f"{name} is a {spec.kind}"
+        return spec
+
+    def _cell(self, spec: Spec, labels: dict[str, str]) -> Cell:
+        children = self._cells[spec.name]
+        key = self._key(spec, labels, len(children), children)
+        child = children.get(key)
+        if child is None:
+            child = children[key] = Cell()
+        return child
+
+    def _key(
+        self,
+        spec: Spec,
+        labels: dict[str, str],
+        count: int,
+        known: dict[tuple[str, ...], Cell] | dict[tuple[str, ...], HistogramCell],
+    ) -> tuple[str, ...]:
+        assert labels.keys() <= set(spec.labels), f"{spec.name} has the labels {spec.labels}"
+        key = tuple(labels.get(label, "") for label in spec.labels)
+        if key not in known and count >= self._children_max:
+            return ("other",) * len(spec.labels)
+        return key
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    return _decoder.decode(data)
