@@ -21,7 +21,7 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.storage.embedded import layout
-from waystation.storage.embedded.environment import Database, Environment
+from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.layout import AgentRow
 from waystation.storage.embedded.writer import WriterStats, WriteTransaction
 
@@ -32,8 +32,11 @@ class PushChanges:
     def __init__(self, env: Environment, clock: Clock, stats: WriterStats) -> None:
         self._clock = clock
         self._stats = stats
+        self._transaction = -1
+        self._number = 0
         self._agents = env.tables["agents"]
         self._notifications = env.tables["notifications"]
+        self._payloads = env.tables["payloads"]
         self._updates = env.tables["updates"]
         self._broadcasts = env.tables["broadcasts"]
         self._statuses = env.tables["statuses"]
@@ -127,40 +130,37 @@ class PushChanges:
         if row is not None and row.subscribed(channel_id):
             return None  # subscribed again meanwhile: what is there now may be new
         looked = 0
-        doomed: list[tuple[bytes, int]] = []
-        key = after
+        last = after
         with txn.cursor(self._notifications) as cursor:
             found = cursor.set_range(uaid if after is None else after + b"\0")
-            while found and looked < limit:
-                key = cursor.key()
-                if not key.startswith(uaid):
-                    key = None
-                    break
+            while found and (key := cursor.key()).startswith(uaid):
+                if looked == limit:
+                    return last
                 looked += 1
-                expires_at_ms, of = layout.expiry_and_channel(cursor.value())
-                if of == channel_id:
-                    doomed.append((key, expires_at_ms))
-                found = cursor.next()
-            if not found:
-                key = None
-        for doomed_key, expires_at_ms in doomed:
-            txn.delete(doomed_key, db=self._notifications)
-            self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, doomed_key)
-        return key
+                last = key
+                value = cursor.value()
+                if value.endswith(channel_id):
+                    txn.delete(value[: layout.PLACE_BYTES], db=self._payloads)
+                    found = cursor.delete()
+                else:
+                    found = cursor.next()
+        return None
 
     # Notifications
 
-    def save(self, key: bytes, value: bytes, expires_at_ms: int, txn: WriteTransaction) -> None:
-        entry = layout.expiry_key(layout.NOTIFICATION, expires_at_ms // 1000, key)
-        if txn.put(key, value, overwrite=False, db=self._notifications):
-            txn.put(entry, b"", db=self._expiry)
-            return
-        held = txn.replace(key, value, db=self._notifications)
-        assert held is not None, "put just found this row"
-        held_expires_at_ms, _ = layout.expiry_and_channel(held)
-        if held_expires_at_ms != expires_at_ms:
-            self._drop_entry(txn, layout.NOTIFICATION, held_expires_at_ms // 1000, key)
-            txn.put(entry, b"", db=self._expiry)
+    def save(
+        self,
+        key: bytes,
+        channel_id: ChannelId,
+        second: int,
+        payload: bytes,
+        txn: WriteTransaction,
+    ) -> None:
+        place = self._next_place(txn, second)
+        held = txn.replace(key, place + channel_id, db=self._notifications)
+        if held is not None:
+            txn.delete(held[: layout.PLACE_BYTES], db=self._payloads)
+        txn.put(place, payload, db=self._payloads)
 
     def save_if_newer(
         self, uaid: Uaid, notifications: Sequence[Notification], txn: WriteTransaction
@@ -173,12 +173,13 @@ class PushChanges:
             if not row.subscribed(notification.channel_id):
                 continue
             key = layout.notification_key(uaid, notification.sort_key)
-            held = txn.get(key, db=self._notifications)
             age = (notification.accepted_at_ms, notification.message_id)
+            held = self._payload(txn, txn.get(key, db=self._notifications))
             if held is not None and layout.age_of(held) >= age:
                 continue
-            value = layout.encode_notification(notification)
-            self.save(key, value, notification.expires_at_ms, txn)
+            payload = layout.encode_payload(key, notification)
+            second = notification.expires_at_ms // 1000
+            self.save(key, notification.channel_id, second, payload, txn)
             written += 1
         return written
 
@@ -187,11 +188,11 @@ class PushChanges:
         for sort_key, message_id in rows:
             key = layout.notification_key(uaid, sort_key)
             held = txn.get(key, db=self._notifications)
-            if held is None or not layout.holds_message(held, message_id.encode()):
+            payload = self._payload(txn, held)
+            if held is None or payload is None or layout.age_of(payload)[1] != message_id:
                 continue
-            expires_at_ms, _ = layout.expiry_and_channel(held)
             txn.delete(key, db=self._notifications)
-            self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, key)
+            txn.delete(held[: layout.PLACE_BYTES], db=self._payloads)
             forgotten += 1
         return forgotten
 
@@ -249,8 +250,8 @@ class PushChanges:
     def sweep(self, now_ms: int, limit: int, txn: WriteTransaction) -> Portion:
         """Look at up to `limit` entries whose time has come. How many rows were removed, and
         whether more may be waiting."""
-        removed = self._sweep_plain(txn, layout.NOTIFICATION, self._notifications, now_ms, limit)
-        removed += self._sweep_plain(txn, layout.STATUS, self._statuses, now_ms, limit - removed)
+        removed = self._sweep_payloads(txn, now_ms, limit)
+        removed += self._sweep_statuses(txn, now_ms, limit - removed)
         if removed >= limit:
             return removed, True
         gone, moved = 0, 0
@@ -336,10 +337,9 @@ class PushChanges:
                 dropped += 1
         with txn.cursor(self._notifications) as cursor:
             found = cursor.set_range(uaid)
-            while found and dropped < limit and (key := cursor.key()).startswith(uaid):
-                expires_at_ms, _ = layout.expiry_and_channel(cursor.value())
+            while found and dropped < limit and cursor.key().startswith(uaid):
+                txn.delete(cursor.value()[: layout.PLACE_BYTES], db=self._payloads)
                 found = cursor.delete()
-                self._drop_entry(txn, layout.NOTIFICATION, expires_at_ms // 1000, key)
                 dropped += 1
         return dropped, dropped >= limit
 
@@ -357,16 +357,34 @@ class PushChanges:
                 found = cursor.next()
         return due
 
-    def _sweep_plain(
-        self,
-        txn: WriteTransaction,
-        kind: bytes,
-        table: Database,
-        now_ms: int,
-        limit: int,
-    ) -> int:
-        due = self._due(txn, kind, now_ms, limit)
+    def _sweep_payloads(self, txn: WriteTransaction, now_ms: int, limit: int) -> int:
+        end = layout.place_of(now_ms // 1000 + 1, 0, 0)
+        removed = 0
+        with txn.cursor(self._payloads) as cursor:
+            found = cursor.first()
+            while found and removed < limit and cursor.key() < end:
+                txn.delete(layout.key_of(cursor.value()), db=self._notifications)
+                found = cursor.delete()
+                removed += 1
+        return removed
+
+    def _sweep_statuses(self, txn: WriteTransaction, now_ms: int, limit: int) -> int:
+        due = self._due(txn, layout.STATUS, now_ms, limit)
         for entry in due:
             txn.delete(entry, db=self._expiry)
-            txn.delete(layout.split_expiry_key(entry)[2], db=table)
+            txn.delete(layout.split_expiry_key(entry)[2], db=self._statuses)
         return len(due)
+
+    def _payload(self, txn: WriteTransaction, row: bytes | None) -> bytes | None:
+        """What a row of `notifications` leads to."""
+        return None if row is None else txn.get(row[: layout.PLACE_BYTES], db=self._payloads)
+
+    def _next_place(self, txn: WriteTransaction, second: int) -> bytes:
+        # Numbers go on within a transaction and may start anew in the next one. An operation that
+        # runs again merely takes another number.
+        transaction = txn.id()
+        if transaction != self._transaction:
+            self._transaction = transaction
+            self._number = 0
+        self._number += 1
+        return layout.place_of(second, transaction, self._number)

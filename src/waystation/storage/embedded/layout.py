@@ -3,7 +3,8 @@
 | table | key | value |
 |---|---|---|
 | agents | uaid | lifetime, its place in `expiry`, channels, record: all that a POST must know |
-| notifications | uaid, sort key | expiry, channel, message id, then the rest |
+| notifications | uaid, sort key | place of the payload, channel |
+| payloads | place: second of expiry, transaction, number in it | the whole notification |
 | updates | uaid, channel | version |
 | broadcasts | id | version |
 | statuses | time and hash of the message id | keep until, sender, milestones |
@@ -12,12 +13,16 @@
 | expiry | kind, second, key of the row | nothing |
 
 A user agent's channels stand in its own row: one look-up serves a POST, and one write renews or
-removes all of it. Uaids are random, so every row of another user agent touches another page;
-`expiry` and `statuses` begin with a time, so what is written together lies together there.
+removes all of it.
 
-An entry of `expiry` stands at or before the end of its row. Notifications, statuses and tracked
-messages have theirs at the very end; that of a user agent stays where it was put when the record
-was made and is moved on by the sweep, because hellos are frequent and sixty days are long.
+Uaids are random, so a row under a uaid costs a page of its own in every commit. Hence only small
+rows stand under it: what is large lies in `payloads` in the order in which it will expire, where
+rows that are written together share pages, and the sweep eats its way from the beginning. The
+transaction's number makes a place unique among all processes.
+
+An entry of `expiry` stands at or before the end of its row. Statuses and tracked messages have
+theirs at the very end; that of a user agent stays where it was put when the record was made and
+is moved on by the sweep, because hellos are frequent and sixty days are long.
 """
 
 import hashlib
@@ -42,6 +47,7 @@ FORMAT: Final = "waystation.push/1"
 TABLES: Final = (
     "agents",
     "notifications",
+    "payloads",
     "updates",
     "broadcasts",
     "statuses",
@@ -54,17 +60,17 @@ UAID_BYTES: Final = 16
 KEY_BYTES_MAX: Final = 511  # LMDB's own limit
 
 # Kinds of entries in `expiry`
-NOTIFICATION: Final = b"N"
 STATUS: Final = b"S"
 TRACKED: Final = b"T"  # still under way
 TRACKED_ENDED: Final = b"U"
 AGENT: Final = b"A"
 
 _SECOND_BYTES: Final = 5
+PLACE_BYTES: Final = _SECOND_BYTES + 6 + 3
 _ENTRY_HEAD_BYTES: Final = 1 + _SECOND_BYTES
 
 _AGENT_HEAD = struct.Struct(">QQI")  # expires_at_ms, second of the expiry entry, channels
-_NOTIFICATION_HEAD = struct.Struct(">Q16sH")  # expires_at_ms, channel, length of the message id
+_PAYLOAD_HEAD = struct.Struct(">HHQ")  # lengths of row key and message id, accepted_at_ms
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
@@ -137,10 +143,25 @@ def split_channels(channels: bytes) -> list[ChannelId]:
 # Notifications
 
 
-class _NotificationRest(msgspec.Struct, array_like=True, gc=False):
+def notification_key(uaid: Uaid, sort_key: SortKey) -> bytes:
+    key = uaid + sort_key.encode()
+    assert len(key) <= KEY_BYTES_MAX, "a topic has at most 32 characters, so a sort key is short"
+    return key
+
+
+def place_of(second: int, transaction: int, number: int) -> bytes:
+    return (second << 72 | transaction << 24 | number).to_bytes(PLACE_BYTES, "big")
+
+
+def second_of(place: bytes) -> int:
+    """When what lies at this place expires."""
+    return int.from_bytes(place[:_SECOND_BYTES], "big")
+
+
+class _PayloadRest(msgspec.Struct, array_like=True, gc=False):
     """What no rule of the store looks at. New fields go last and have defaults."""
 
-    accepted_at_ms: int
+    channel_id: bytes
     ttl_s: int
     topic: str | None = None
     data: str | None = None
@@ -151,22 +172,14 @@ class _NotificationRest(msgspec.Struct, array_like=True, gc=False):
     reliable_state: str | None = None
 
 
-_decode_rest = msgspec.msgpack.Decoder(_NotificationRest).decode
+_decode_rest = msgspec.msgpack.Decoder(_PayloadRest).decode
 
 
-def notification_key(uaid: Uaid, sort_key: SortKey) -> bytes:
-    key = uaid + sort_key.encode()
-    assert len(key) <= KEY_BYTES_MAX, "a topic has at most 32 characters, so a sort key is short"
-    return key
-
-
-def encode_notification(notification: Notification) -> bytes:
+def encode_payload(key: bytes, notification: Notification) -> bytes:
     message_id = notification.message_id.encode()
-    head = _NOTIFICATION_HEAD.pack(
-        notification.expires_at_ms, notification.channel_id, len(message_id)
-    )
-    rest = _NotificationRest(
-        notification.accepted_at_ms,
+    head = _PAYLOAD_HEAD.pack(len(key), len(message_id), notification.accepted_at_ms)
+    rest = _PayloadRest(
+        notification.channel_id,
         notification.ttl_s,
         notification.topic,
         notification.data,
@@ -176,18 +189,19 @@ def encode_notification(notification: Notification) -> bytes:
         notification.reliability_id,
         notification.reliable_state,
     )
-    return b"".join((head, message_id, _encode(rest)))
+    return b"".join((head, key, message_id, _encode(rest)))
 
 
-def decode_notification(sort_key: bytes, value: bytes) -> Notification:
-    _, channel_id, length = _NOTIFICATION_HEAD.unpack_from(value)
-    rest_at = _NOTIFICATION_HEAD.size + length
+def decode_payload(value: bytes) -> Notification:
+    key_length, id_length, accepted_at_ms = _PAYLOAD_HEAD.unpack_from(value)
+    id_at = _PAYLOAD_HEAD.size + key_length
+    rest_at = id_at + id_length
     rest = _decode_rest(memoryview(value)[rest_at:])
     return Notification(
-        ChannelId(channel_id),
-        MessageId(value[_NOTIFICATION_HEAD.size : rest_at].decode()),
-        SortKey(sort_key.decode()),
-        rest.accepted_at_ms,
+        ChannelId(rest.channel_id),
+        MessageId(value[id_at:rest_at].decode()),
+        SortKey(value[_PAYLOAD_HEAD.size + UAID_BYTES : id_at].decode()),
+        accepted_at_ms,
         rest.ttl_s,
         rest.topic,
         rest.data,
@@ -199,22 +213,17 @@ def decode_notification(sort_key: bytes, value: bytes) -> Notification:
     )
 
 
-def expiry_and_channel(value: bytes | memoryview) -> tuple[int, ChannelId]:
-    expires_at_ms, channel_id, _ = _NOTIFICATION_HEAD.unpack_from(value)
-    return expires_at_ms, channel_id
-
-
-def holds_message(value: bytes, message_id: bytes) -> bool:
-    length = _NOTIFICATION_HEAD.unpack_from(value)[2]
-    return length == len(message_id) and value.startswith(message_id, _NOTIFICATION_HEAD.size)
+def key_of(value: bytes) -> bytes:
+    """The key in `notifications` that leads to this payload."""
+    length = _PAYLOAD_HEAD.unpack_from(value)[0]
+    return value[_PAYLOAD_HEAD.size : _PAYLOAD_HEAD.size + length]
 
 
 def age_of(value: bytes) -> tuple[int, str]:
-    """What decides which of two messages of one topic is the newer."""
-    length = _NOTIFICATION_HEAD.unpack_from(value)[2]
-    rest_at = _NOTIFICATION_HEAD.size + length
-    rest = _decode_rest(memoryview(value)[rest_at:])
-    return rest.accepted_at_ms, value[_NOTIFICATION_HEAD.size : rest_at].decode()
+    """What decides which of two messages of one topic is the newer: accept time, message id."""
+    key_length, id_length, accepted_at_ms = _PAYLOAD_HEAD.unpack_from(value)
+    id_at = _PAYLOAD_HEAD.size + key_length
+    return accepted_at_ms, value[id_at : id_at + id_length].decode()
 
 
 # SimplePush versions have no bound of ours, so they take the bytes they need

@@ -135,8 +135,9 @@ class EmbeddedPushStore:
 
     async def save(self, uaid: Uaid, notification: Notification) -> None:
         key = layout.notification_key(uaid, notification.sort_key)
-        value = layout.encode_notification(notification)
-        await self._grow(partial(self._changes.save, key, value, notification.expires_at_ms))
+        payload = layout.encode_payload(key, notification)
+        second = notification.expires_at_ms // 1000
+        await self._grow(partial(self._changes.save, key, notification.channel_id, second, payload))
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         if not notifications:

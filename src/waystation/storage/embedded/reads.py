@@ -27,6 +27,7 @@ class PushReads:
         self._clock = clock
         self._agents = env.tables["agents"]
         self._notifications = env.tables["notifications"]
+        self._payloads = env.tables["payloads"]
         self._updates = env.tables["updates"]
         self._broadcasts = env.tables["broadcasts"]
         self._statuses = env.tables["statuses"]
@@ -54,24 +55,22 @@ class PushReads:
         self, uaid: Uaid, now_ms: int, after: SortKey | None, limit: int
     ) -> list[Notification]:
         alive: list[Notification] = []
-        # Buffers: rows that are only looked at are not copied.
-        with self._begin(self._notifications, buffers=True) as txn:
+        with self._begin(self._notifications) as txn:
             value = txn.get(uaid, db=self._agents)
-            row = None if value is None else self._alive(bytes(value))
-            if row is None:
+            agent = None if value is None else self._alive(value)
+            if agent is None:
                 return alive
             looked = 0
             with txn.cursor() as cursor:
                 found = cursor.set_range(uaid + (b"" if after is None else after.encode() + b"\0"))
-                while found:
-                    key = bytes(cursor.key())
-                    if not key.startswith(uaid):
-                        break
-                    value = cursor.value()
-                    expires_at_ms, channel_id = layout.expiry_and_channel(value)
-                    if expires_at_ms > now_ms and row.subscribed(channel_id):
-                        sort_key = key[layout.UAID_BYTES :]
-                        alive.append(layout.decode_notification(sort_key, bytes(value)))
+                while found and cursor.key().startswith(uaid):
+                    row = cursor.value()
+                    place, channel_id = row[: layout.PLACE_BYTES], row[layout.PLACE_BYTES :]
+                    expired = now_ms >= layout.second_of(place) * 1000
+                    if not expired and agent.subscribed(ChannelId(channel_id)):
+                        payload = txn.get(place, db=self._payloads)
+                        assert payload is not None, "a row and its payload are written together"
+                        alive.append(layout.decode_payload(payload))
                     looked += 1
                     if looked == limit:
                         if alive:
