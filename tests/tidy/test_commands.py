@@ -35,7 +35,7 @@ def test_ci_runs_what_people_run() -> None:
     script = ROOT / ".ci" / "run"
 
     assert os.access(script, os.X_OK)
-    assert "make --no-print-directory test" in script.read_text()
+    assert "exec make test" in script.read_text()
 
 
 def test_every_fragment_of_the_changelog_is_named_after_its_kind() -> None:
