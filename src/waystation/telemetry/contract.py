@@ -108,9 +108,10 @@ _ALL = (
     Kind(
         21,
         "conn.hello",
-        ("cid", "uah", "flag", "n", "attrs"),
+        ("cid", "uah", "flag", "attrs"),
+        ("n",),
         attrs=("os", "browser"),
-        note="flag: a new uaid was issued; n: channels; families only",
+        note="flag: a new uaid was issued; n: channels where a hello reads them; families only",
     ),
     Kind(22, "conn.hello_reject", ("cid", "code")),
     Kind(23, "conn.register", ("uah", "chh", "code")),

@@ -89,7 +89,7 @@ class ConnectDriver:
 
     def open(self, connection: Connection, upgrade: Upgrade) -> "ConnectDriver":
         session = Session(self._terms, mono=self._clock.mono())
-        client = Client(connection, session, self._observer.opened(upgrade))
+        client = Client(connection, session, self._observer.opened(connection, upgrade))
         connection.handler_state = client
         self._wake_later(client)
         return self
@@ -265,14 +265,9 @@ class ConnectDriver:
                 self._observer.unregistered(_uaid(client), effect.channel_id, effect.code)
                 return session.unsubscribed()
             case do.Fetch():
-                rows = await store.fetch(
-                    _uaid(client), now_ms=self._clock.now_ms(), after=None, limit=effect.limit
-                )
-                self._observer.looked(_uaid(client), len(rows))
-                return session.fetched(rows)
+                return await self._fetch(client, effect)
             case do.FetchUpdates():
                 updates = await store.fetch_updates(_uaid(client), limit=effect.limit)
-                self._observer.looked(_uaid(client), len(updates))
                 return session.fetched_updates(updates)
             case do.Forget():
                 return await self._forget(client, effect)
@@ -308,6 +303,15 @@ class ConnectDriver:
         return await self._store.add_channel(
             uaid, effect.channel_id, channels_max=self._terms.settings.max_channels_per_uaid
         )
+
+    async def _fetch(self, client: Client, effect: do.Fetch) -> list[Effect]:
+        uaid, began = _uaid(client), self._clock.mono()
+        rows = await self._store.fetch(
+            uaid, now_ms=self._clock.now_ms(), after=None, limit=effect.limit
+        )
+        payload_bytes = sum(len(row.data) for row in rows if row.data is not None)
+        self._observer.looked(uaid, len(rows), payload_bytes, self._clock.mono() - began)
+        return client.session.fetched(rows)
 
     async def _forget(self, client: Client, effect: do.Forget) -> list[Effect]:
         uaid = _uaid(client)
@@ -347,7 +351,7 @@ class ConnectDriver:
         self._wheel.cancel(client.timer)
         session = client.session
         if session.state is State.GREETING or session.uaid is None:
-            self._observer.hello_refused(client.note)
+            self._observer.hello_refused(client.note, code)
         unacked = session.closed()
         if session.uaid is not None:
             self._registry.leave(session.uaid, client)
@@ -368,7 +372,7 @@ class ConnectDriver:
         if self._journal is not None:
             for notification in effect.notifications:
                 self._journal.settle(uaid, notification)
-        self._observer.handed_back(uaid, len(effect.notifications))
+        self._observer.handed_back(uaid, effect.notifications)
 
     def _spawn(self, name: str, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.spawn(name, coro)

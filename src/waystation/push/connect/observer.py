@@ -5,6 +5,7 @@
 
 from collections.abc import Sequence
 
+from waystation.push.connect.connection import Connection
 from waystation.push.connect.session import Session
 from waystation.push.model import ChannelId, Notification, Uaid, Update
 from waystation.push.wire.upgrade import Upgrade
@@ -13,13 +14,13 @@ from waystation.push.wire.upgrade import Upgrade
 class Observer:
     """Past tense: everything here has been done."""
 
-    def opened(self, upgrade: Upgrade) -> object:
+    def opened(self, connection: Connection, upgrade: Upgrade) -> object:
         """What is returned is kept with the connection and comes back with `closed`."""
         return None
 
     def hello(self, session: Session, note: object) -> None: ...
 
-    def hello_refused(self, note: object) -> None: ...
+    def hello_refused(self, note: object, code: int) -> None: ...
 
     def registered(self, uaid: Uaid, channel_id: ChannelId, status: int) -> None: ...
 
@@ -34,7 +35,7 @@ class Observer:
     def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
         """Stored, and written to the socket."""
 
-    def looked(self, uaid: Uaid, rows: int) -> None:
+    def looked(self, uaid: Uaid, rows: int, payload_bytes: int, took_s: float) -> None:
         """Storage was read."""
 
     def acked(
@@ -43,7 +44,7 @@ class Observer:
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None: ...
 
-    def handed_back(self, uaid: Uaid, count: int) -> None: ...
+    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None: ...
 
     def displaced(self, uaid: Uaid) -> None: ...
 

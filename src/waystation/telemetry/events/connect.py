@@ -21,7 +21,7 @@ class ConnHello(Event, frozen=True, kw_only=True):
     cid: int
     uah: int
     flag: bool
-    n: int
+    n: int | None = None  # a hello does not read the subscriptions, so most nodes cannot say
     attrs: ConnHelloAttrs
 
 

@@ -1,0 +1,248 @@
+"""What happens on a connection node, told as events, numbers and lines.
+
+An event is a fact for the pipeline, a number is for a dashboard, and a line is for a person:
+one for each connection when it ends, with everything learnt on the way. Ids appear as keyed
+hashes only.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import Clock
+from waystation.push.connect.connection import Connection
+from waystation.push.connect.families import Families, families
+from waystation.push.connect.observer import Observer
+from waystation.push.connect.session import Session
+from waystation.push.model import ChannelId, Milestone, Notification, Uaid, Update
+from waystation.push.wire.client import DECRYPTION_ERROR, DELIVERED, NOT_DELIVERED
+from waystation.push.wire.upgrade import Upgrade
+from waystation.telemetry import events
+from waystation.telemetry.hashes import EventHashes
+from waystation.telemetry.logs import tag
+from waystation.telemetry.metrics import Cell, Metrics
+
+DIRECT, STORED = 0, 1  # the contract's `path`
+
+_ENDS = {
+    DELIVERED: Milestone.DELIVERED,
+    DECRYPTION_ERROR: Milestone.DECRYPTION_ERROR,
+    NOT_DELIVERED: Milestone.NOT_DELIVERED,
+}
+
+
+class Milestones(Protocol):
+    """Keeps a message's milestones for its sender, off the message's path."""
+
+    def note(self, notification: Notification, milestone: Milestone) -> None: ...
+
+
+class _Note:
+    """What a report needs of a connection from its opening to its end."""
+
+    __slots__ = ("cid", "families")
+
+    def __init__(self, cid: int, its_families: Families) -> None:
+        self.cid = cid
+        self.families = its_families
+
+
+class Reports(Observer):
+    def __init__(
+        self,
+        *,
+        sink: events.EventSink,
+        hashes: EventHashes,
+        metrics: Metrics,
+        milestones: Milestones,
+        clock: Clock,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._emit = sink.emit
+        self._hashes = hashes
+        self._metrics = metrics
+        self._milestones = milestones
+        self._clock = clock
+        self._log = log
+        self._cid = 0
+        self._sent = {
+            (source, topic): metrics.counter("ua_notification_sent", source=source, topic=topic)
+            for source in ("Direct", "Stored")
+            for topic in ("true", "false")
+        }
+        self._bytes: dict[str, Cell] = {
+            source: metrics.counter("ua_message_data_bytes", source=source)
+            for source in ("Direct", "Stored")
+        }
+        self._acks = metrics.counter("ua_command", command="ack")
+        self._refusals = metrics.counter("client_channel_full")
+
+    # Connections
+
+    def opened(self, connection: Connection, upgrade: Upgrade) -> object:
+        self._cid += 1
+        iph = self._hashes.iph(connection.peer_address(), self._clock.now_ms())
+        self._emit(events.ConnOpen(cid=self._cid, iph=iph))
+        return _Note(self._cid, families(upgrade.user_agent))
+
+    def hello(self, session: Session, note: object) -> None:
+        assert isinstance(note, _Note)
+        assert session.uaid is not None
+        its = note.families
+        self._emit(
+            events.ConnHello(
+                cid=note.cid,
+                uah=self._uah(session.uaid),
+                flag=not session.known,
+                attrs=events.ConnHelloAttrs(os=its.os, browser=its.browser),
+            )
+        )
+        kind = "existing" if session.known else "reassigned" if session.reset else "new"
+        self._metrics.counter("ua_command", command="hello", detail=kind).value += 1
+        self._metrics.counter("ua_connection_check", os=its.os, browser=its.browser).value += 1
+
+    def hello_refused(self, note: object, code: int) -> None:
+        assert isinstance(note, _Note)
+        self._emit(events.ConnHelloReject(cid=note.cid, code=code))
+
+    def already_connected(self) -> None:
+        self._metrics.counter("ua_already_connected").value += 1
+
+    def closed(self, session: Session, note: object, code: int, reason: str) -> None:
+        assert isinstance(note, _Note)
+        uaid = session.uaid
+        lived_ms = self._clock.now_ms() - session.connected_at_ms if uaid is not None else 0
+        self._emit(
+            events.ConnClose(
+                cid=note.cid,
+                dur=lived_ms * 1000,
+                code=code,
+                uah=self._uah(uaid) if uaid is not None else None,
+            )
+        )
+        its = note.families
+        self._metrics.histogram(
+            "ua_connection_lifespan_seconds", os=its.os, browser=its.browser
+        ).observe(lived_ms / 1000)
+        self._log.info(
+            "connection.closed",
+            uaid=tag(uaid) if uaid is not None else None,
+            reason=reason,
+            code=code,
+            lived_s=lived_ms / 1000,
+            existing_uaid=session.known,
+            uaid_reset=session.reset,
+            connection_type="webpush",
+            ua_os_family=its.os,
+            ua_browser_family=its.browser,
+            direct_acked=session.direct_acked,
+            direct_storage=session.handed_back,
+            stored_retrieved=session.stored_retrieved,
+            stored_acked=session.stored_acked,
+            nacks=session.nacks,
+            registers=session.registers,
+            unregisters=session.unregisters,
+        )
+
+    # Subscriptions
+
+    def registered(self, uaid: Uaid, channel_id: ChannelId, status: int) -> None:
+        self._emit(events.ConnRegister(uah=self._uah(uaid), chh=self._chh(channel_id), code=status))
+        self._metrics.counter("ua_command", command="register").value += 1
+
+    def unregistered(self, uaid: Uaid, channel_id: ChannelId, code: int) -> None:
+        self._emit(events.ConnUnregister(uah=self._uah(uaid), chh=self._chh(channel_id), code=code))
+        detail = str(code) if code in (200, 201, 202) else "other"
+        self._metrics.counter("ua_command", command="unregister", detail=detail).value += 1
+
+    # Notifications
+
+    def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
+        if isinstance(notification, Update):
+            return
+        mid, uah = self._mid(notification), self._uah(uaid)
+        self._emit(events.PushIntAccepted(mid=mid, uah=uah))
+        self._emit(events.PushTransmitted(mid=mid, uah=uah, path=DIRECT))
+        self._count_sent("Direct", notification)
+        self._milestones.note(notification, Milestone.INT_ACCEPTED)
+        self._milestones.note(notification, Milestone.TRANSMITTED)
+
+    def refused(self, uaid: Uaid) -> None:
+        self._refusals.value += 1
+
+    def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
+        uah = self._uah(uaid)
+        for notification in notifications:
+            mid = self._mid(notification)
+            self._emit(events.PushRetrieved(mid=mid, uah=uah))
+            self._emit(events.PushTransmitted(mid=mid, uah=uah, path=STORED))
+            self._count_sent("Stored", notification)
+            self._milestones.note(notification, Milestone.RETRIEVED)
+
+    def looked(self, uaid: Uaid, rows: int, payload_bytes: int, took_s: float) -> None:
+        self._emit(
+            events.ConnStorageCheck(
+                uah=self._uah(uaid), n=rows, size=payload_bytes, dur=int(took_s * 1e6)
+            )
+        )
+
+    def acked(
+        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+    ) -> None:
+        self._acks.value += 1
+        if isinstance(notification, Update):
+            return
+        mid = self._mid(notification)
+        match end := _ENDS.get(code, Milestone.DELIVERED):
+            case Milestone.DECRYPTION_ERROR:
+                self._emit(events.PushDecryptionError(mid=mid, code=code))
+            case Milestone.NOT_DELIVERED:
+                self._emit(events.PushNotDelivered(mid=mid, code=code))
+            case _:
+                self._emit(events.PushDelivered(mid=mid, uah=self._uah(uaid)))
+        if not stored:
+            self._milestones.note(notification, Milestone.ACCEPTED)
+        self._milestones.note(notification, end)
+
+    def nacked(self, uaid: Uaid, version: str, code: int) -> None:
+        self._emit(events.ConnNack(uah=self._uah(uaid), code=code))
+        self._metrics.counter("ua_command", command="nack", detail=str(code)).value += 1
+
+    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
+        self._emit(events.ConnUnackedStored(uah=self._uah(uaid), n=len(notifications)))
+        for notification in notifications:
+            if isinstance(notification, Notification):
+                self._emit(
+                    events.PushStored(
+                        mid=self._mid(notification),
+                        uah=self._uah(uaid),
+                        flag=notification.topic is not None,
+                    )
+                )
+
+    def displaced(self, uaid: Uaid) -> None:
+        self._metrics.counter("ua_already_connected").value += 1
+
+    def dropped(self, uaid: Uaid, reason: str) -> None:
+        self._emit(events.ConnDropUser(uah=self._uah(uaid), code=_RESETS[reason]))
+        self._metrics.counter("ua_expiration", reason=reason).value += 1
+        self._log.warning("user_agent.reset", uaid=tag(uaid), reason=reason)
+
+    def _count_sent(self, source: str, notification: Notification) -> None:
+        topic = "false" if notification.topic is None else "true"
+        self._sent[source, topic].value += 1
+        if notification.data is not None:
+            self._bytes[source].value += len(notification.data)
+
+    def _uah(self, uaid: Uaid) -> int:
+        return self._hashes.uah(uaid, self._clock.now_ms())
+
+    def _chh(self, channel_id: ChannelId) -> int:
+        return self._hashes.chh(channel_id, self._clock.now_ms())
+
+    def _mid(self, notification: Notification) -> str:
+        return self._hashes.mid(notification.message_id, notification.timestamp_s)
+
+
+_RESETS = {"too_many_messages": 2, "old_record_version": 3}  # the numbers of the reasons list
