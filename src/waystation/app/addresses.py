@@ -1,0 +1,219 @@
+"""Which addresses are in force: free ports, reservations, and the URLs that follow from them.
+
+Rule 1: a port is probed without SO_REUSEPORT before anything shares it, so a port that a
+        stranger (or a second server of ours) holds is refused with its number and its setting.
+Rule 2: the supervisor keeps every port bound, without listening, for as long as it runs:
+        a port cannot be lost while the worker behind it restarts, and port 0 becomes one
+        number for all workers.
+Rule 3: `endpoint.url` is the one source for endpoint URLs, `Location` and the VAPID
+        audience; what is not set follows from host, port and TLS.
+"""
+
+import errno
+import os
+import socket
+
+from .data_dir import Listening
+from .settings import Role, Settings, replaced
+
+_ANY = ("0.0.0.0", "::", "")
+LISTEN_BACKLOG = 4096
+
+
+class PortTakenError(Exception):
+    """Somebody listens there already, or we may not."""
+
+
+class Reservation:
+    """A port that is ours until we end."""
+
+    def __init__(self, held: socket.socket, setting: str) -> None:
+        self._held = held
+        self.setting = setting
+        self.port: int = held.getsockname()[1]
+
+    def release(self) -> None:
+        self._held.close()
+
+
+def reserve(host: str, port: int, setting: str) -> Reservation:
+    """Probe, then hold. Port 0 takes a free one."""
+    family, address = _resolve(host, port, setting)
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # pass over TIME_WAIT only
+        try:
+            probe.bind(address)
+            if port:
+                probe.listen(1)  # REUSEADDR lets bind pass beside one that only reserved it
+        except OSError as exc:
+            raise PortTakenError(_why(exc, host, port, setting)) from exc
+    held = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(address)
+    except OSError as exc:
+        held.close()
+        raise PortTakenError(_why(exc, host, port, setting)) from exc
+    return Reservation(held, setting)
+
+
+def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
+    """A worker's own listening socket on a port that it shares with its siblings."""
+    family, address = _resolve(host, port, setting)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind(address)
+        listener.listen(backlog)
+    except OSError as exc:
+        listener.close()
+        raise PortTakenError(_why(exc, host, port, setting)) from exc
+    return listener
+
+
+def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[str, int]]:
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except socket.gaierror as exc:
+        raise PortTakenError(
+            f"cannot listen for {setting}: {host!r} is not an address of this machine ({exc})"
+        ) from exc
+    family, _, _, _, address = found[0]
+    return family, (str(address[0]), port)
+
+
+def _why(exc: OSError, host: str, port: int, setting: str) -> str:
+    where = f"{bracketed(host)}:{port}"
+    match exc.errno:
+        case errno.EADDRINUSE:
+            return (
+                f"{where} ({setting}) is taken by another program. Stop it, set {setting} to"
+                " another port, or move all ports at once with --port-base N"
+            )
+        case errno.EACCES:
+            return (
+                f"no permission to listen on {where} ({setting}): ports below 1024 need"
+                " CAP_NET_BIND_SERVICE; use a higher one behind a reverse proxy"
+            )
+        case errno.EADDRNOTAVAIL:
+            return f"{host} (host, for {setting}) is not an address of this machine"
+        case _:
+            return f"cannot listen on {where} ({setting}): {os.strerror(exc.errno or 0)}"
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def reachable(host: str) -> str:
+    """The host part of a URL that leads to where `host` listens."""
+    if host in _ANY:
+        return bracketed("::1") if host == "::" else "127.0.0.1"
+    return bracketed(host)
+
+
+def origin(scheme: str, host: str, port: int) -> str:
+    """Ports that the scheme implies are left out (webpush §8.4)."""
+    default = {"http": 80, "ws": 80, "https": 443, "wss": 443}[scheme]
+    return f"{scheme}://{host}" if port == default else f"{scheme}://{host}:{port}"
+
+
+def reserve_ports(settings: Settings, roles: tuple[Role, ...]) -> list[Reservation]:
+    wanted: list[tuple[str, int, str]] = []
+    if "connect" in roles:
+        wanted.append((settings.host, settings.connect.port, "connect.port"))
+        wanted.append((settings.host, settings.connect.relay_port, "connect.relay_port"))
+    if "endpoint" in roles:
+        wanted.append((settings.host, settings.endpoint.port, "endpoint.port"))
+    if "console" in roles:
+        wanted.append((settings.console_host, settings.console.port, "console.port"))
+    held: list[Reservation] = []
+    try:
+        for host, port, setting in wanted:
+            held.append(reserve(host, port, setting))
+    except PortTakenError:
+        for one in held:
+            one.release()
+        raise
+    return held
+
+
+def settle(settings: Settings, ports: dict[str, int]) -> Settings:
+    """The settings with the ports that were found and every URL filled in."""
+    changes: dict[str, dict[str, object]] = {}
+    for setting, port in ports.items():
+        section, _, leaf = setting.partition(".")
+        changes.setdefault(section, {})[leaf] = port
+    settings = replaced(settings, changes)
+    secure = settings.tls.on
+    host = reachable(settings.host)
+    return replaced(
+        settings,
+        {
+            "connect": {
+                "url": settings.connect.url
+                or origin("wss" if secure else "ws", host, settings.connect.port) + "/",
+                "relay_url": settings.connect.relay_url.rstrip("/")
+                or origin(
+                    "https" if settings.connect.relay_tls else "http",
+                    host,
+                    settings.connect.relay_port,
+                ),
+            },
+            "endpoint": {
+                "url": settings.endpoint.url.rstrip("/")
+                or origin("https" if secure else "http", host, settings.endpoint.port)
+            },
+        },
+    )
+
+
+def listening(settings: Settings, roles: tuple[Role, ...]) -> tuple[Listening, ...]:
+    """The table of what listens where, from settled settings."""
+    secure = settings.tls.on
+    web = "https" if secure else "http"
+    host = bracketed(settings.host)
+    rows: list[Listening] = []
+    if "connect" in roles:
+        rows.append(
+            Listening(
+                "user agents (WebSocket)",
+                f"{'wss' if secure else 'ws'}://{host}:{settings.connect.port}/",
+                "connect.port",
+            )
+        )
+        relay = "https" if settings.connect.relay_tls else "http"
+        rows.append(
+            Listening(
+                "relay between nodes (internal)",
+                f"{relay}://{host}:{settings.connect.relay_port}/",
+                "connect.relay_port",
+            )
+        )
+    if "endpoint" in roles:
+        rows.append(
+            Listening(
+                "app servers (Web Push)",
+                f"{web}://{host}:{settings.endpoint.port}/",
+                "endpoint.port",
+            )
+        )
+    if "console" in roles:
+        rows.append(
+            Listening(
+                "console and broadcasts API",
+                f"{web}://{bracketed(settings.console_host)}:{settings.console.port}/",
+                "console.port",
+            )
+        )
+    return tuple(rows)
+
+
+def node_id(settings: Settings, index: int, count: int) -> str:
+    """What a route records: leads any node to worker `index` of this one."""
+    relay_url = settings.connect.relay_url
+    return relay_url if count == 1 else f"{relay_url}/w/{index}"

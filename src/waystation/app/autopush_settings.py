@@ -1,0 +1,315 @@
+"""Settings of the drop-in daemons: Autopush's names and defaults, in our terms (webpush §8.4).
+
+Rule 1: `AUTOCONNECT__NAME` and `AUTOEND__NAME`, nested with two more underscores; a TOML file
+        given with `-c` holds the same names; the environment wins.
+Rule 2: Autopush's names first. Then ours: a setting's own name, with or without its unit
+        (`delivery_window`, `min_ping_interval`), or its full path (`connect__drain_s`).
+Rule 3: a name that nobody knows is ignored, as Autopush does, but told of once; so is one whose
+        part of Autopush we do not have.
+Rule 4: a bad value is refused under the name that was written, not under ours.
+"""
+
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from waystation.base.settings import SettingsError, describe, load
+
+from .addresses import bracketed, origin
+from .settings import Role, Settings, cross_check, read_toml, replaced, shared_store
+
+Daemon = Literal["autoconnect", "autoendpoint"]
+PREFIXES: Mapping[Daemon, str] = {"autoconnect": "AUTOCONNECT__", "autoendpoint": "AUTOEND__"}
+ROLE_OF: Mapping[Daemon, Role] = {"autoconnect": "connect", "autoendpoint": "endpoint"}
+
+_DEFAULTS: Mapping[Daemon, Mapping[str, Any]] = {
+    "autoconnect": {
+        "host": "0.0.0.0",
+        "workers": 1,
+        "log": {"form": "mozlog"},
+        "connect": {"msg_limit": 150, "drain_s": 0.0, "simplepush": "off"},
+    },
+    "autoendpoint": {
+        "host": "127.0.0.1",
+        "workers": 1,
+        "log": {"form": "mozlog"},
+        "connect": {"drain_s": 0.0},
+        "endpoint": {"port": 8000},
+    },
+}
+
+# Autopush's name -> our path. What is missing here has our name, or is below.
+_SHARED_NAMES = {
+    "db_dsn": "store.url",
+    "crypto_key": "push.crypto_keys",
+    "crypto_keys": "push.crypto_keys",
+    "tracking_keys": "push.tracking_keys",
+    "pool_max_idle_per_host": "endpoint.pool_max_idle_per_host",
+    "pool_idle_timeout_secs": "endpoint.pool_idle_timeout_s",
+}
+_NAMES: Mapping[Daemon, Mapping[str, str]] = {
+    "autoconnect": {
+        **_SHARED_NAMES,
+        "port": "connect.port",
+        "router_port": "connect.relay_port",
+        "client_channel_capacity": "connect.delivery_window",
+        "actix_max_connections": "connect.max_connections",
+        "actix_workers": "workers",
+    },
+    "autoendpoint": {
+        **_SHARED_NAMES,
+        "port": "endpoint.port",
+        "host": "host",
+        "endpoint_url": "endpoint.url",
+        "connection_timeout_millis": "endpoint.connection_timeout_s",
+        "request_timeout_millis": "endpoint.request_timeout_s",
+    },
+}
+_MILLIS = ("connection_timeout_millis", "request_timeout_millis")
+
+# Read here, because several of them make one of ours.
+_OWN_NAMES: Mapping[Daemon, frozenset[str]] = {
+    "autoconnect": frozenset(
+        {
+            "hostname",
+            "router_hostname",
+            "resolve_hostname",
+            "endpoint_scheme",
+            "endpoint_hostname",
+            "endpoint_port",
+            "human_logs",
+        }
+    ),
+    "autoendpoint": frozenset({"scheme", "auth_keys", "auth_key", "human_logs"}),
+}
+
+# Autopush knows them; nothing here depends on them.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "db_settings",
+        "statsd_host",
+        "statsd_port",
+        "statsd_label",
+        "log_chan_size",
+        "disable_sentry",
+        "reliability_dsn",
+        "reliability_retry_count",
+        "router_table_name",
+        "message_table_name",
+        "kubernetes_memory_path",
+    }
+)
+_SECTIONS_WITHOUT_EFFECT = ("fcm.", "apns.", "stub.")
+
+_UNITS = ("_s", "_ms", "_bytes")
+
+
+class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a daemon runs with, and what it should say about its settings."""
+
+    settings: Settings
+    auth_keys: str = ""
+    unknown: tuple[str, ...] = ()  # names, as they were written
+    without_effect: tuple[str, ...] = ()
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """A value and how its place is called, for messages."""
+
+    text: str
+    written: str
+
+
+def load_daemon_settings(
+    daemon: Daemon,
+    *,
+    config: Path | None = None,
+    env: Mapping[str, str],
+    hostname: Callable[[], str] = socket.gethostname,
+    resolve: Callable[[str], str] = socket.gethostbyname,
+) -> DaemonSettings:
+    """Raises `SettingsError` with every objection."""
+    given = _given(daemon, config, env)
+    table = _name_table(daemon)
+    values: dict[str, _Named] = {}  # our path -> value
+    own: dict[str, str] = {}
+    unknown: list[str] = []
+    without_effect: list[str] = []
+    for name, value in given.items():
+        if name in _OWN_NAMES[daemon]:
+            own[name] = value.text
+        elif name in table:
+            values[table[name]] = _in_seconds(value) if name in _MILLIS else value
+        elif name in _WITHOUT_EFFECT or name.startswith(_SECTIONS_WITHOUT_EFFECT):
+            without_effect.append(value.written)
+        else:
+            unknown.append(value.written)
+    prefix = PREFIXES[daemon]
+    translated = {prefix + path.replace(".", "__").upper(): v for path, v in values.items()}
+    try:
+        settings = load(
+            Settings,
+            defaults=_DEFAULTS[daemon],
+            env={name: value.text for name, value in translated.items()},
+            prefix=prefix,
+        )
+    except SettingsError as exc:
+        raise SettingsError([_as_written(p, translated) for p in exc.problems]) from exc
+    if not settings.store.url.strip():
+        settings = replaced(settings, {"store": {"url": "embedded:./store"}})
+    derive = _derived_for_connect if daemon == "autoconnect" else _derived_for_endpoint
+    settings = derive(settings, own, hostname=hostname, resolve=resolve)
+    problems = cross_check(settings, (ROLE_OF[daemon],))
+    auth_keys = own.get("auth_keys", own.get("auth_key", ""))
+    if daemon == "autoendpoint" and not auth_keys.strip("[]\"' ,"):
+        problems.append(
+            "AUTOEND__AUTH_KEYS is empty. Without it anyone could make the registration secrets"
+            " of any user agent, so autoendpoint does not start. Set it to a list of long random"
+            " texts, newest first, such as `waystation keys auth-key` makes"
+        )
+    if problems:
+        raise SettingsError(problems)
+    return DaemonSettings(
+        settings=settings,
+        auth_keys=auth_keys,
+        unknown=tuple(unknown),
+        without_effect=tuple(without_effect),
+    )
+
+
+def daemon_names(daemon: Daemon) -> dict[str, str]:
+    """Our path -> the name to write in documents for that daemon, where it has one."""
+    names: dict[str, str] = {}
+    for name, path in _name_table(daemon).items():
+        known = names.get(path)
+        if known is None or name in _NAMES[daemon]:
+            names[path] = name
+    return names
+
+
+def _given(daemon: Daemon, config: Path | None, env: Mapping[str, str]) -> dict[str, _Named]:
+    """Every name that was written, lower case and dotted; the environment over the file."""
+    given: dict[str, _Named] = {}
+    if config is not None:
+        for name, value in _flat(read_toml(config)):
+            given[name.lower()] = _Named(_text(value), f"{name} in {config}")
+    prefix = PREFIXES[daemon]
+    for name, text in env.items():
+        if name.upper().startswith(prefix):
+            key = name[len(prefix) :].lower().replace("__", ".")
+            given[key] = _Named(text, name)
+    return given
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found.extend(_flat(value, f"{path}{key}."))  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            found.append((path + key, value))
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _in_seconds(value: _Named) -> _Named:
+    try:
+        return _Named(repr(float(value.text) / 1000), value.written)
+    except ValueError:
+        return value  # refused where all values are checked
+
+
+def _name_table(daemon: Daemon) -> dict[str, str]:
+    """Every name that leads to a setting of ours."""
+    first = ROLE_OF[daemon]
+    table: dict[str, str] = {}
+    rows = describe(Settings)
+    # Sections that both roles have settings in: the daemon's own role gives the short names.
+    rows.sort(key=lambda row: row.name.partition(".")[0] != first)
+    for row in rows:
+        section, _, leaf = row.name.rpartition(".")
+        table.setdefault(row.name, row.name)
+        if section in (first, "push", "store", "cluster", "endpoint", "") or not section:
+            for name in (leaf, _without_unit(leaf), row.daemon):
+                if name and (section == first or name not in ("port", "host", "url", "secret")):
+                    table.setdefault(name, row.name)
+    return {**table, **_NAMES[daemon]}
+
+
+def _without_unit(leaf: str) -> str:
+    for unit in _UNITS:
+        if leaf.endswith(unit):
+            return leaf.removesuffix(unit)
+    return leaf
+
+
+def _as_written(problem: str, translated: Mapping[str, _Named]) -> str:
+    for name, value in translated.items():
+        problem = problem.replace(f"environment variable {name} ", f"{value.written} ")
+    return problem
+
+
+def _derived_for_endpoint(
+    settings: Settings, own: Mapping[str, str], **_names: Callable[..., str]
+) -> Settings:
+    """What Autopush composes from several settings."""
+    changes = {"log": _log_form(own)}
+    if not settings.endpoint.url:
+        scheme = own.get("scheme", "http")
+        _known_scheme("AUTOEND__SCHEME", scheme)
+        url = origin(scheme, bracketed(settings.host), settings.endpoint.port)
+        changes["endpoint"] = {"url": url}
+    return replaced(settings, changes)
+
+
+def _derived_for_connect(
+    settings: Settings,
+    own: Mapping[str, str],
+    *,
+    hostname: Callable[[], str],
+    resolve: Callable[[str], str],
+) -> Settings:
+    changes = {"log": _log_form(own)}
+    if not settings.connect.relay_url:
+        name = own.get("router_hostname") or own.get("hostname", "")
+        if not name:
+            # The embedded store is this machine's alone, and so is whoever asks for its clients.
+            name = hostname() if shared_store(settings.store.url) else "127.0.0.1"
+        if _switched_on(own.get("resolve_hostname", "")):
+            try:
+                name = resolve(name)
+            except OSError as exc:
+                raise SettingsError(
+                    [f"AUTOCONNECT__RESOLVE_HOSTNAME: {name!r} has no address: {exc}"]
+                ) from exc
+        scheme = "https" if settings.connect.relay_tls else "http"
+        url = origin(scheme, bracketed(name), settings.connect.relay_port)
+        changes["connect"] = {"relay_url": url}
+    if not settings.endpoint.url:
+        scheme = own.get("endpoint_scheme", "http")
+        _known_scheme("AUTOCONNECT__ENDPOINT_SCHEME", scheme)
+        port = own.get("endpoint_port", "8082")
+        if not port.isdecimal() or not 0 < int(port) <= 65_535:
+            raise SettingsError([f"AUTOCONNECT__ENDPOINT_PORT is {port!r}: expected a port"])
+        host = bracketed(own.get("endpoint_hostname", "localhost"))
+        changes["endpoint"] = {"url": origin(scheme, host, int(port))}
+    return replaced(settings, changes)
+
+
+def _log_form(own: Mapping[str, str]) -> dict[str, str]:
+    return {"form": "text"} if _switched_on(own.get("human_logs", "")) else {}
+
+
+def _known_scheme(name: str, scheme: str) -> None:
+    if scheme not in ("http", "https"):
+        raise SettingsError([f"{name} is {scheme!r}: expected http or https"])
+
+
+def _switched_on(text: str) -> bool:
+    return text.strip().lower() in ("true", "1", "yes", "on")

@@ -1,0 +1,107 @@
+"""The only place that wires: from settings to a process with its store, sockets and tasks.
+
+A role imports only what it runs, so the imports of each stand in its own functions.
+"""
+
+from typing import Protocol
+
+from .control import WorkerKind
+from .lifecycle import Runtime
+from .settings import Role, Settings
+
+
+class Log(Protocol):
+    """Lines of one process; structlog's logger fits."""
+
+    def info(self, event: str, /, **fields: object) -> object: ...
+
+    def warning(self, event: str, /, **fields: object) -> object: ...
+
+    def error(self, event: str, /, **fields: object) -> object: ...
+
+    def critical(self, event: str, /, **fields: object) -> object: ...
+
+
+class LazyLog:
+    """The supervisor's: most of its lives pass without a line, and structlog is slow to load."""
+
+    def __init__(self, settings: Settings, role: str) -> None:
+        self._settings = settings
+        self._role = role
+        self._log: Log | None = None
+
+    def _made(self) -> Log:
+        if self._log is None:
+            self._log = configure_logs(self._settings, role=self._role)
+        return self._log
+
+    def info(self, event: str, /, **fields: object) -> None:
+        self._made().info(event, **fields)
+
+    def warning(self, event: str, /, **fields: object) -> None:
+        self._made().warning(event, **fields)
+
+    def error(self, event: str, /, **fields: object) -> None:
+        self._made().error(event, **fields)
+
+    def critical(self, event: str, /, **fields: object) -> None:
+        self._made().critical(event, **fields)
+
+
+def configure_logs(
+    settings: Settings, *, role: str, name: str = "waystation", tag_key: bytes | None = None
+) -> Log:
+    """Sets up this process's lines; the logger of this role."""
+    from waystation.telemetry import logs
+
+    from .version import build
+
+    logs.configure(
+        form=None if settings.log.form == "auto" else settings.log.form,
+        level=settings.log.level,
+        name=name,
+        version=build().version,
+        tag_key=tag_key,
+    )
+    return logs.get(role)
+
+
+def build_runtime(
+    kind: WorkerKind, settings: Settings, roles: tuple[Role, ...], *, index: int, count: int
+) -> Runtime:
+    """What a supervised process runs."""
+    if kind == "console":
+        from .console_worker import ConsoleWorker
+
+        return ConsoleWorker(settings, configure_logs(settings, role="console"))
+    return build_push_worker(settings, index, count, roles=roles)
+
+
+def build_push_worker(
+    settings: Settings,
+    index: int,
+    count: int,
+    *,
+    roles: tuple[Role, ...] = ("connect", "endpoint"),
+    service: str = "serve",
+) -> Runtime:
+    """Worker `index` of `count`. Settings are settled: every port and URL is filled in."""
+    from .data_dir import DataDir
+    from .keys import ensure_secrets
+    from .push_worker import PushWorker
+
+    secrets, _ = ensure_secrets(
+        DataDir(settings.data_dir),
+        crypto_keys=settings.push.crypto_keys,
+        cluster_secret=settings.cluster.secret,
+    )
+    role = f"push.{index}" if service == "serve" else service
+    log = configure_logs(
+        settings,
+        role=role,
+        name="waystation" if service == "serve" else service,
+        tag_key=secrets.event_key,
+    )
+    return PushWorker(
+        settings, secrets, log, roles=roles, index=index, count=count, service=service
+    )

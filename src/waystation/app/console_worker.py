@@ -1,0 +1,130 @@
+"""The process of the role `console`: Starlette on uvicorn, and what it asks the workers."""
+
+import asyncio
+import contextlib
+from collections.abc import Generator
+
+import uvicorn
+
+from waystation.base.clock import SystemClock
+from waystation.base.tasks import Tasks
+from waystation.console.api import build_console
+from waystation.console.model import HealthAnswer, Sources, Tokens
+from waystation.push.store import PushStore
+from waystation.storage.open import open_push_store
+
+from .addresses import listen
+from .data_dir import DataDir
+from .health import CriticalLines, Health, StoreProbe
+from .keys import ensure_secrets
+from .overview import Overview
+from .settings import Settings
+from .supervisor import Lines
+from .tls import load_tls
+from .version import build
+
+SHUTDOWN_TIMEOUT_S = 3
+CONNECTIONS_MAX = 200
+
+
+class ConsoleLines(Lines, CriticalLines):
+    """What this process logs."""
+
+
+class _Server(uvicorn.Server):
+    """Signals belong to our own life cycle."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+class ConsoleWorker:
+    """A `Runtime` of one web application."""
+
+    def __init__(self, settings: Settings, lines: ConsoleLines) -> None:
+        self._settings = settings
+        self._lines = lines
+        self._data = DataDir(settings.data_dir)
+        self._store: PushStore | None = None
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._tasks: Tasks | None = None
+
+    async def start(self) -> None:
+        settings, clock = self._settings, SystemClock()
+        secrets, _ = ensure_secrets(self._data, operator_token=settings.console.operator_token)
+        self._store = store = await open_push_store(
+            settings.store.url, data_dir=settings.data_dir, settings=settings.store, clock=clock
+        )
+        self._tasks = tasks = Tasks(self._task_failed)
+        probe = StoreProbe(store, clock)
+        await probe.look()
+        tasks.spawn("store probe", probe.run())
+        overview = Overview(self._data, settings.store.url, store, probe, clock)
+        health = Health(
+            build=build(),
+            probe=probe,
+            lines=self._lines,
+            metrics=bytes,  # the console's own route has them
+            metrics_public=False,
+        )
+
+        async def answer(method: str, path: str) -> HealthAnswer | None:
+            return health.answer("console", method, path, internal=path != "/metrics")
+
+        app = build_console(
+            settings.console,
+            Tokens(
+                secrets.operator_token,
+                secrets.broadcast_tokens.reader,
+                secrets.broadcast_tokens.publishers,
+            ),
+            Sources(store=store, status=overview.status, metrics=overview.metrics, health=answer),
+            metrics_public=settings.metrics.public,
+        )
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        )
+        config.load()
+        config.ssl = load_tls(settings.tls)
+        sock = listen(settings.console_host, settings.console.port, "console.port")
+        self._server = server = _Server(config)
+        self._serving = asyncio.create_task(server.serve(sockets=[sock]), name="console")
+        while not server.started:
+            if self._serving.done():
+                await self._serving
+                raise RuntimeError("the console ended while it started")
+            await asyncio.sleep(0.005)
+
+    async def drain(self, over_s: float) -> None:
+        """Pages are short: nothing to spread."""
+
+    async def stop(self) -> None:
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._serving], timeout=SHUTDOWN_TIMEOUT_S + 1)
+        if self._tasks is not None:
+            await self._tasks.close()
+        if self._store is not None:
+            await self._store.close()
+
+    def reload(self) -> None:
+        if self._server is not None and self._server.config.ssl is not None:
+            tls = self._settings.tls
+            try:
+                load_tls(tls)  # a pair that does not fit must not replace one that works
+            except ValueError as exc:
+                self._lines.error("tls.not_reloaded", reason=str(exc))
+                return
+            self._server.config.ssl.load_cert_chain(tls.cert, tls.key)
+            self._lines.info("tls.reloaded")
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self._lines.error("task.failed", task=name, exc_info=error)

@@ -1,0 +1,110 @@
+"""What the supervisor and a worker say to each other.
+
+One socket pair per worker, JSON lines. Down goes one `Order`; up goes `Ready` once all its
+ports accept connections, or `Failed` with a sentence and an exit code. The end of the line is
+a message too: the worker has ended, or the supervisor has, and then the worker ends as well.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import sys
+from typing import Literal
+
+import msgspec
+
+from .settings import Role
+
+LINE_MAX_BYTES = 1 << 20
+PR_SET_PDEATHSIG = 1
+
+WorkerKind = Literal["push", "console"]
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is to be."""
+
+    kind: WorkerKind
+    index: int
+    count: int
+    roles: tuple[Role, ...]
+    supervisor_pid: int
+    settings: msgspec.Raw = msgspec.Raw(b"null")  # see settings.encode_settings
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    """All ports of this worker accept connections."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    """This worker cannot start, and why."""
+
+    reason: str
+    exit_code: int
+
+
+Report = Ready | Failed
+
+_orders = msgspec.json.Decoder(Order)
+_reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
+
+
+def encode_line(message: Order | Report) -> bytes:
+    line = msgspec.json.encode(message) + b"\n"
+    assert len(line) <= LINE_MAX_BYTES
+    return line
+
+
+def decode_report(line: bytes) -> Report:
+    return _reports.decode(line)
+
+
+class SupervisorLine:
+    """A worker's end of the line."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    @classmethod
+    def inherited(cls, fd: int) -> "SupervisorLine":
+        sock = socket.socket(fileno=fd)
+        sock.set_inheritable(False)
+        return cls(sock)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def receive_order(self) -> Order:
+        line = bytearray()
+        while not line.endswith(b"\n"):
+            part = self._sock.recv(65_536)
+            if not part:
+                raise EOFError("the supervisor ended before it gave an order")
+            line += part
+            assert len(line) <= LINE_MAX_BYTES
+        return _orders.decode(line)
+
+    def report(self, report: Report) -> None:
+        with contextlib.suppress(OSError):  # nobody listens any more: noticed elsewhere
+            self._sock.sendall(encode_line(report))
+
+    def ended(self) -> bool:
+        """Call when the line is readable: nothing but its end comes after the order."""
+        try:
+            return not self._sock.recv(4096)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+def end_with_parent(supervisor_pid: int) -> None:
+    """Have the system send us SIGTERM when our supervisor ends; exit if it already has."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != supervisor_pid:  # it ended before the line above took hold
+        raise SystemExit(0)

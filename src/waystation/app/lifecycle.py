@@ -1,0 +1,99 @@
+"""The life of one process: start, serve, drain, stop.
+
+Rule 1: SIGTERM (and Ctrl-C) stops accepting, hands back what is un-acked and spreads the
+        closes over `drain_s`; a second one ends at once, which loses nothing that was promised.
+Rule 2: without a supervisor nobody waits for us, so there is no spreading then.
+Rule 3: a stop that hangs is ended by the system's alarm, not by good will.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+from .control import Ready, SupervisorLine
+from .supervisor import SAME_SIGNAL_S
+
+STOP_PATIENCE_S = 10.0
+# Few cycles are made while serving, and a full collection stops everybody.
+GC_THRESHOLDS = (50_000, 20, 50)
+EXIT_AT_ONCE = 128 + signal.SIGTERM
+
+
+class Runtime(Protocol):
+    """What a process runs: one worker's roles."""
+
+    async def start(self) -> None:
+        """When it returns, all ports accept connections."""
+        ...
+
+    async def drain(self, over_s: float) -> None:
+        """Accept nothing new, hand back what is un-acked, spread the closes."""
+        ...
+
+    async def stop(self) -> None:
+        """Close everything; also after a start that failed half-way."""
+        ...
+
+    def reload(self) -> None:
+        """Read certificates again."""
+        ...
+
+
+async def live(
+    runtime: Runtime,
+    *,
+    drain_s: float,
+    line: SupervisorLine | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Run until a signal, or the end of our supervisor, says otherwise."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    spread_s = drain_s
+
+    told_at = 0.0
+
+    def stop_signal() -> None:
+        nonlocal told_at
+        if not told.is_set():
+            told_at = loop.time()
+            told.set()
+        elif line is None and loop.time() - told_at >= SAME_SIGNAL_S:
+            os._exit(EXIT_AT_ONCE)  # with a supervisor, ending at once is the supervisor's to do
+
+    def line_readable() -> None:
+        nonlocal spread_s
+        assert line is not None
+        if line.ended():
+            loop.remove_reader(line.fileno())
+            spread_s = 0.0
+            told.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_signal)
+    loop.add_signal_handler(signal.SIGHUP, runtime.reload)
+    if line is not None:
+        loop.add_reader(line.fileno(), line_readable)
+    try:
+        await runtime.start()
+        gc.collect()
+        gc.freeze()  # what start made stays: no collection needs to look at it again
+        gc.set_threshold(*GC_THRESHOLDS)
+        if line is not None:
+            line.report(Ready())
+        on_ready()
+        await told.wait()
+        _end_by_alarm(spread_s + STOP_PATIENCE_S)
+        await runtime.drain(spread_s)
+    finally:
+        _end_by_alarm(STOP_PATIENCE_S)
+        await runtime.stop()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _end_by_alarm(after_s: float) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, after_s)

@@ -1,0 +1,160 @@
+"""`waystation serve`: from settings to processes that run, and back to an exit code.
+
+Rule 1: whatever can be refused is refused before the first process starts: settings, data
+        directory, keys, ports. Each refusal is a sentence that says what to do.
+Rule 2: what a person sees on stdout is one table of what listens where, what Firefox needs,
+        and the line `waystation is ready`. Everything else is a log line on stderr.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+
+from .addresses import PortTakenError, listening, reserve_ports, settle
+from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
+from .keys import KeyFormatError, ensure_secrets
+from .settings import ROLES, ROLES_TO_COME, Role, Settings, encode_settings
+from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Lines, Supervisor
+from .version import build
+
+READY_LINE = "waystation is ready"
+
+
+class RoleError(ValueError):
+    """A role that cannot be started."""
+
+
+def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
+    """In our order, each once; all of this version if none is named."""
+    wanted = set(names)
+    for name in sorted(wanted):
+        if name in ROLES_TO_COME:
+            raise RoleError(
+                f"the role {name!r} is not in this version; there are {', '.join(ROLES)}"
+            )
+        if name not in ROLES:
+            raise RoleError(f"there is no role {name!r}; there are {', '.join(ROLES)}")
+    return tuple(role for role in ROLES if not wanted or role in wanted)
+
+
+def plan_jobs(roles: tuple[Role, ...], workers: int) -> list[Job]:
+    """Push workers share the roles connect and endpoint; the console has a process of its own."""
+    push: tuple[Role, ...] = tuple(role for role in roles if role != "console")
+    jobs = [Job("push", index, workers, push) for index in range(workers)] if push else []
+    if "console" in roles:
+        jobs.append(Job("console", 0, 1, ("console",)))
+    return jobs
+
+
+def serve(
+    settings: Settings,
+    roles: tuple[Role, ...],
+    *,
+    lines: Lines,
+    say: Callable[[str], None],
+    complain: Callable[[str], None],
+) -> int:
+    """Runs until a signal ends it. The exit code."""
+    if sys.platform != "linux":
+        complain(
+            f"`waystation serve` needs Linux (epoll, SO_REUSEPORT, parent-death signals); this is"
+            f" {sys.platform}. The container image runs anywhere"
+        )
+        return EXIT_FAILED
+    data = DataDir(settings.data_dir)
+    try:
+        data.make()
+        locks = lock_roles(data, roles)
+        _, made = ensure_secrets(
+            data,
+            crypto_keys=settings.push.crypto_keys,
+            cluster_secret=settings.cluster.secret,
+            operator_token=settings.console.operator_token,
+        )
+    except (DataDirError, KeyFormatError) as exc:
+        complain(str(exc))
+        return EXIT_CONFIG
+    if made:
+        say(f"First start: made {', '.join(path.name for path in made)} in {data.keys}")
+    try:
+        reservations = reserve_ports(settings, roles)
+    except PortTakenError as exc:
+        complain(str(exc))
+        return EXIT_FAILED
+    settings = settle(settings, {one.setting: one.port for one in reservations})
+    table = listening(settings, roles)
+    workers = settings.worker_count
+    serving = Serving(
+        pid=os.getpid(),
+        version=build().version,
+        roles=roles,
+        workers=workers,
+        connect_url=settings.connect.url if "connect" in roles else "",
+        relay_url=settings.connect.relay_url if "connect" in roles else "",
+        endpoint_url=settings.endpoint.url if "endpoint" in roles else "",
+        console_url=next((row.url for row in table if row.setting == "console.port"), ""),
+        ports={one.setting: one.port for one in reservations},
+        listening=table,
+    )
+
+    def ready() -> None:
+        write_serving(data, serving)
+        say(render_table(table))
+        if "connect" in roles:
+            say(firefox_settings(settings))
+        say(READY_LINE)
+
+    reports = data.reports("serve")
+    shutil.rmtree(reports, ignore_errors=True)  # of an earlier run; this one counts from zero
+    reports.mkdir(mode=0o700)
+
+    def spawned() -> None:
+        # While the workers import, not before they are spawned: both take a moment.
+        from waystation.telemetry.segments import seal_abandoned  # noqa: PLC0415
+
+        for path in seal_abandoned(data.events):
+            lines.info("events.sealed", segment=path.name)
+
+    def died(_job: Job) -> None:
+        from waystation.telemetry.exposition import retire  # noqa: PLC0415 seldom needed
+
+        retire(reports, [job.name for job in jobs if job is not _job])
+
+    jobs = plan_jobs(roles, workers)
+    supervisor = Supervisor(
+        jobs,
+        encode_settings(settings),
+        lines=lines,
+        on_ready=ready,
+        on_failure=complain,
+        on_spawned=spawned,
+        on_died=died,
+        inherited=tuple(lock.fileno() for lock in locks),
+        drain_s=settings.connect.drain_s if "connect" in roles else 0.0,
+    )
+    try:
+        return supervisor.run()
+    finally:
+        data.serve_file.unlink(missing_ok=True)
+        for reservation in reservations:
+            reservation.release()
+        for lock in locks:
+            lock.release()
+
+
+def render_table(rows: tuple[Listening, ...]) -> str:
+    width = max(len(row.what) for row in rows)
+    reach = max(len(row.url) for row in rows)
+    lines = [f"  {row.what:<{width}}  {row.url:<{reach}}  {row.setting}" for row in rows]
+    return "\n".join(["Listening", *lines])
+
+
+def firefox_settings(settings: Settings) -> str:
+    """What to enter in about:config so that Firefox uses this server."""
+    prefs = [("dom.push.serverURL", settings.connect.url)]
+    if settings.connect.url.startswith("ws:"):
+        prefs.append(("dom.push.testing.allowInsecureServerURL", "true"))
+    prefs.append(("dom.push.userAgentID", "(reset it once, then restart)"))
+    width = max(len(name) for name, _ in prefs)
+    return "\n".join(["Firefox, in about:config", *(f"  {n:<{width}}  {v}" for n, v in prefs)])

@@ -1,0 +1,316 @@
+"""All settings of the platform, composed from those of its services, and how they are loaded.
+
+Rule 1: defaults < TOML file < environment (`WAYSTATION_CONNECT__PORT`) < flags.
+Rule 2: what one setting says about another is checked here, after loading, and all
+        objections are reported together.
+Rule 3: `port_base` stands below single ports: a port that is set stays as it is set.
+"""
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import SettingsError, doc, load
+from waystation.console.settings import Console
+from waystation.push.settings import Connect, Endpoint, Push
+from waystation.storage.open import parse_store_url
+from waystation.storage.settings import Store
+
+PREFIX = "WAYSTATION_"
+# Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
+ENV_BESIDE = ("WAYSTATION_CONFIG", "WAYSTATION_SOAK", "WAYSTATION_TEST_*", "WAYSTATION_BENCH_*")
+PORT_BASE_MAX = 65_535 - 13  # the last of the ports that a base gives is base + 13
+WORKERS_MAX = 256
+
+Role = Literal["connect", "endpoint", "console"]
+ROLES: tuple[Role, ...] = ("connect", "endpoint", "console")
+ROLES_TO_COME = ("queue", "presence", "proxy", "controller")
+
+# Offsets of `--port-base` (design, Commands and Settled); the rest comes with its roles.
+PORT_OFFSETS: Mapping[str, int] = {
+    "connect.port": 0,
+    "connect.relay_port": 1,
+    "endpoint.port": 2,
+    "console.port": 3,
+}
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Lines for people, on stderr."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], doc("The least severe line that is written.")
+    ] = "info"
+    form: Annotated[
+        Literal["auto", "text", "json", "mozlog"],
+        doc(
+            "`auto` is coloured text on a terminal and JSON lines elsewhere; `mozlog` is the JSON"
+            " of Autopush."
+        ),
+    ] = "auto"
+
+
+class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """TLS on the public ports; read again on SIGHUP."""
+
+    cert: Annotated[str, doc("Certificate chain, PEM.")] = ""
+    key: Annotated[str, doc("Its private key, PEM.")] = ""
+
+    @property
+    def on(self) -> bool:
+        return bool(self.cert)
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Numbers for machines."""
+
+    public: Annotated[bool, doc("Serve `/metrics` on the public ports as well.")] = False
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What nodes of one cluster share."""
+
+    secret: Annotated[
+        str,
+        doc(
+            "Authenticates links between nodes; the same on all of them. Empty: made at first"
+            " start and kept in the data directory.",
+            secret=True,
+        ),
+    ] = ""
+    node: Annotated[
+        str,
+        Meta(pattern=r"^[a-z0-9.-]{0,40}$"),
+        doc("This machine's name in events; empty: its host name."),
+    ] = ""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set."""
+
+    host: Annotated[str, doc("Address on which public ports listen.")] = "127.0.0.1"
+    data_dir: Annotated[Path, doc("Keys, store, journals and events live here.")] = Path(
+        "waystation-data"
+    )
+    workers: Annotated[
+        Literal["auto"] | Annotated[int, Meta(ge=1, le=WORKERS_MAX)],
+        doc("Push processes; `auto` is one per core."),
+    ] = "auto"
+    port_base: Annotated[
+        int,
+        Meta(ge=0, le=PORT_BASE_MAX),
+        doc("Gives all ports at once: connect N, relay N+1, endpoint N+2, console N+3; 0 is off."),
+    ] = 0
+    log: Log = Log()
+    tls: Tls = Tls()
+    metrics: Metrics = Metrics()
+    cluster: Cluster = Cluster()
+    store: Store = Store()
+    push: Push = Push()
+    connect: Connect = Connect()
+    endpoint: Endpoint = Endpoint()
+    console: Console = Console()
+
+    @property
+    def worker_count(self) -> int:
+        if self.workers == "auto":
+            return min(len(os.sched_getaffinity(0)), WORKERS_MAX)
+        return self.workers
+
+    @property
+    def console_host(self) -> str:
+        return self.console.host or self.host
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    on_unknown: Callable[[str], None] | None = None,
+    roles: Sequence[Role] = ROLES,
+) -> Settings:
+    """From all layers, checked. Raises `SettingsError` with every objection."""
+    toml: Mapping[str, Any] = {} if config is None else read_toml(config)
+    settings = load(
+        Settings,
+        toml=toml,
+        toml_path=str(config) if config else "the settings file",
+        env=env,
+        prefix=PREFIX,
+        flags=flags,
+        allow_env=ENV_BESIDE,
+        on_unknown=on_unknown,
+    )
+    if settings.port_base:
+        settings = _with_port_base(settings, toml, env or {}, flags or {})
+    problems = cross_check(settings, roles)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise SettingsError([f"there is no settings file {path}"]) from None
+    except OSError as exc:
+        raise SettingsError([f"cannot read settings file {path}: {exc.strerror}"]) from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingsError([f"{path} is not TOML: {exc}"]) from exc
+
+
+def _with_port_base(
+    settings: Settings,
+    toml: Mapping[str, Any],
+    env: Mapping[str, str],
+    flags: Mapping[str, Any],
+) -> Settings:
+    env_names = {name.upper() for name in env}
+    ports: dict[str, Any] = {}
+    for name, offset in PORT_OFFSETS.items():
+        section, _, leaf = name.partition(".")
+        given = (
+            leaf in toml.get(section, {})
+            or f"{PREFIX}{section}__{leaf}".upper() in env_names
+            or flags.get(name) is not None
+        )
+        if not given:
+            ports.setdefault(section, {})[leaf] = settings.port_base + offset
+    return replaced(settings, ports)
+
+
+def replaced(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """The same settings with some values of some sections exchanged."""
+    return msgspec.structs.replace(
+        settings,
+        **{
+            section: msgspec.structs.replace(getattr(settings, section), **values)
+            for section, values in changes.items()
+        },
+    )
+
+
+def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
+    """What no single setting can say of itself, as far as it matters to these roles."""
+    problems: list[str] = []
+    if bool(settings.tls.cert) != bool(settings.tls.key):
+        problems.append("tls.cert and tls.key must be set together")
+    if settings.connect.relay_tls and not settings.tls.on:
+        problems.append("connect.relay_tls needs tls.cert and tls.key")
+    problems.extend(_port_clashes(settings, roles))
+    for name, url, schemes in (
+        ("connect.url", settings.connect.url, ("ws", "wss")),
+        ("connect.relay_url", settings.connect.relay_url, ("http", "https")),
+        ("endpoint.url", settings.endpoint.url, ("http", "https")),
+        ("connect.megaphone_api_url", settings.connect.megaphone_api_url, ("http", "https")),
+    ):
+        problem = _bad_url(name, url, schemes)
+        if problem:
+            problems.append(problem)
+    try:
+        parse_store_url(settings.store.url)
+    except SettingsError as exc:
+        problems.extend(exc.problems)
+    if shared_store(settings.store.url) and not settings.connect.relay_url:
+        problems.append(
+            f"connect.relay_url must be set: {scheme_of(settings.store.url)} is a store that other"
+            " machines share, and they need an address that leads to this one's relay port"
+            " (for example http://10.0.0.5:8081)"
+        )
+    elif shared_store(settings.store.url) and is_loopback(settings.connect.relay_url):
+        problems.append(
+            f"connect.relay_url {settings.connect.relay_url} is a loopback address, but"
+            f" {scheme_of(settings.store.url)} is a store that other machines share: they would"
+            " look for our clients on themselves. Give an address of this machine"
+        )
+    if scheme_of(settings.store.url) == "memory" and settings.worker_count > 1:
+        problems.append(
+            "the memory store belongs to one process: set workers = 1, or use the embedded store"
+        )
+    if settings.connect.send_buffer_high_bytes > settings.connect.send_buffer_max_bytes:
+        problems.append("connect.send_buffer_high_bytes is above connect.send_buffer_max_bytes")
+    return problems
+
+
+def _port_clashes(settings: Settings, roles: Sequence[Role]) -> list[str]:
+    ports = {
+        "connect.port": settings.connect.port,
+        "connect.relay_port": settings.connect.relay_port,
+        "endpoint.port": settings.endpoint.port,
+        "console.port": settings.console.port,
+    }
+    problems: list[str] = []
+    seen: dict[int, str] = {}
+    for name, port in ports.items():
+        if name.partition(".")[0] not in roles:
+            continue
+        if port and port in seen:
+            problems.append(
+                f"{name} and {seen[port]} are both {port}; each needs a port of its own"
+            )
+        seen[port] = name
+    return problems
+
+
+def _bad_url(name: str, url: str, schemes: Sequence[str]) -> str | None:
+    if not url:
+        return None
+    wanted = f"{name} is {url!r}: expected {' or '.join(f'{s}://HOST[:PORT]' for s in schemes)}"
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for what is no port
+    except ValueError:
+        return wanted
+    if parts.scheme not in schemes or not parts.hostname:
+        return wanted
+    return None
+
+
+def scheme_of(store_url: str) -> str:
+    return store_url.partition(":")[0]
+
+
+def shared_store(store_url: str) -> bool:
+    """Whether other machines can reach that store too."""
+    return scheme_of(store_url) not in ("embedded", "memory")
+
+
+def is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def encode_settings(settings: Settings) -> bytes:
+    """For a process of ours; contains secrets, so it goes through a pipe and nowhere else."""
+    return msgspec.json.encode(settings, enc_hook=_encode_path)
+
+
+def decode_settings(data: bytes | str) -> Settings:
+    return msgspec.json.decode(data, type=Settings, dec_hook=_decode_path)
+
+
+def _encode_path(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"a setting of type {type(value).__name__} cannot be handed over")
+
+
+def _decode_path(type_: type, value: Any) -> Any:
+    if type_ is Path:
+        return Path(value)
+    raise TypeError(f"a setting of type {type_.__name__} cannot be taken over")

@@ -1,0 +1,32 @@
+"""TLS for the public ports: loaded once, and again on SIGHUP."""
+
+import ssl
+
+from waystation.base.settings import SettingsError
+
+from .settings import Tls
+
+
+def load_tls(settings: Tls) -> ssl.SSLContext | None:
+    """None if TLS is off. Raises `SettingsError` that names the file at fault."""
+    if not settings.on:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.cert, settings.key)
+    except FileNotFoundError:
+        raise SettingsError(
+            [f"tls.cert {settings.cert} or tls.key {settings.key} does not exist"]
+        ) from None
+    except PermissionError:
+        raise SettingsError([f"no permission to read tls.key {settings.key}"]) from None
+    except ssl.SSLError as exc:
+        raise SettingsError(
+            [
+                f"tls.cert {settings.cert} and tls.key {settings.key} do not fit together or are"
+                f" not PEM: {exc.reason or exc}"
+            ]
+        ) from exc
+    return context
