@@ -1,0 +1,140 @@
+"""`python -m benchmarks`: measure our server, or another one by its URLs, in interleaved rounds."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from . import nchan
+from .environment import environment
+from .floor import floor_server
+from .measurement import Measurement, summarise
+from .megaphone import megaphone
+from .report import Report, to_json, to_markdown, to_terminal
+from .scenarios import broadcast, direct, floor, hello, idle, latency, stored
+from .target import QUICK, SMOKE, Scale, Target, own_server
+from .wire import LoadError
+
+Step = Callable[[], Sequence[Measurement]]
+
+SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
+ONCE = {"idle"}  # memory does not vary from round to round as CPU does
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parse(argv)
+    scale = {"full": Scale(), "quick": QUICK, "smoke": SMOKE}[options.scale]
+    rounds: list[list[Measurement]] = []
+    with contextlib.ExitStack() as stack:
+        steps = dict(_steps(options, scale, stack))
+        for number in range(options.rounds):
+            measurements: list[Measurement] = []
+            for name, step in steps.items():
+                if name in ONCE and number > 0:
+                    continue
+                print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
+                measurements.extend(step())
+            rounds.append(measurements)
+    report = Report(environment(), summarise(rounds, "floor"), rounds)
+    to_terminal(report)
+    if options.out:
+        options.out.write_bytes(to_json(report))
+    if options.markdown:
+        if str(options.markdown) == "-":
+            print(to_markdown(report))
+        else:
+            options.markdown.write_text(to_markdown(report) + "\n")
+    lost = sum(summary.lost or 0 for summary in report.summaries)
+    if lost:
+        print(f"{lost} were lost: see the table", file=sys.stderr)
+    return 1 if lost else 0
+
+
+def _steps(
+    options: argparse.Namespace, scale: Scale, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Step]]:
+    wanted = options.only
+    if "floor" in wanted:
+        bare = stack.enter_context(floor_server("bare"))
+        ours = stack.enter_context(floor_server("ours"))
+        yield "floor", lambda: [floor.run(bare, scale)]
+        yield "http", lambda: [floor.run(ours, scale, "our HTTP server, empty handler")]
+    if set(wanted) - {"floor", "broadcast"}:
+        target = _target(options, stack)
+        yield from (step for step in _push_steps(target, scale) if step[0].split(",")[0] in wanted)
+    if "broadcast" in wanted:
+        yield from _broadcast_steps(options, scale, stack)
+
+
+def _push_steps(target: Target, scale: Scale) -> Iterator[tuple[str, Step]]:
+    yield "direct", lambda: [direct.run(target, scale)]
+    yield "direct, new tokens", lambda: [direct.run(target, scale, fresh=True)]
+    yield "stored", lambda: stored.run(target, scale)
+    yield "latency", lambda: [latency.run(target, scale)]
+    yield "latency, new tokens", lambda: [latency.run(target, scale, fresh=True)]
+    yield "hello", lambda: [hello.run(target, scale)]
+    yield "idle", lambda: [idle.run(target, scale)]
+
+
+def _broadcast_steps(
+    options: argparse.Namespace, scale: Scale, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Step]]:
+    if options.ws:
+        if options.megaphone:
+            target = _target(options, stack)
+            yield "broadcast", lambda: [broadcast.run(target, scale, options.megaphone)]
+    else:
+        url = stack.enter_context(megaphone())
+        settings = {**broadcast.SETTINGS, "CONNECT__MEGAPHONE_API_URL": f"{url}/v1/broadcasts"}
+        own = stack.enter_context(own_server(options.workers, settings=settings))
+        yield "broadcast", lambda: [broadcast.run(own, scale, url)]
+    module = nchan.nchan_module()
+    if module is not None:
+        other = stack.enter_context(nchan.nchan_server(module))
+        yield "nchan", lambda: [nchan.run(other, scale)]
+
+
+def _target(options: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
+    if options.ws:
+        return Target(options.ws, options.endpoint, tuple(options.server_pid))
+    return stack.enter_context(own_server(options.workers, store=options.store))
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--ws", default="", help="ws://… of a running server; none: start ours")
+    parser.add_argument("--endpoint", default="", help="http://… of the same server")
+    parser.add_argument(
+        "--server-pid",
+        type=int,
+        action="append",
+        default=[],
+        help="root of its process tree, for CPU",
+    )
+    parser.add_argument(
+        "--megaphone", default="", help="http://… of the `benchmarks.megaphone` that it polls"
+    )
+    parser.add_argument("--workers", default="auto", help="of our server")
+    parser.add_argument("--store", default="", help="of our server, e.g. memory:")
+    parser.add_argument("--rounds", type=int, default=3)
+    scales = parser.add_mutually_exclusive_group()
+    scales.add_argument("--quick", dest="scale", action="store_const", const="quick")
+    scales.add_argument("--smoke", dest="scale", action="store_const", const="smoke")
+    parser.set_defaults(scale="full")
+    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument("--out", type=Path, help="JSON with every measurement")
+    parser.add_argument("--markdown", type=Path, help="table for the documents; - is stdout")
+    options = parser.parse_args(argv)
+    if bool(options.ws) != bool(options.endpoint):
+        parser.error("--ws and --endpoint belong together")
+    if options.rounds < 1:
+        parser.error("--rounds is at least 1")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LoadError as error:
+        sys.exit(f"the measurement is void: {error}")

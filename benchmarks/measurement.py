@@ -1,0 +1,90 @@
+"""What one run of one scenario has shown, and how several runs are summed up."""
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+
+class Measurement(msgspec.Struct, frozen=True, kw_only=True):
+    """`cpu_us` is the server's; None if we may not look into its processes."""
+
+    scenario: str
+    operation: str  # what is counted
+    operations: int
+    seconds: float
+    cpu_us: float | None = None  # per operation
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    kib: float | None = None  # memory per connection
+    lost: int | None = None  # answered 201 and never seen again: must be 0
+    notes: str = ""
+
+    @property
+    def rate(self) -> float:
+        return self.operations / self.seconds if self.seconds else 0.0
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Medians over the rounds; `floors` is the median of each round's ratio to its own floor."""
+
+    scenario: str
+    operation: str
+    rounds: int
+    rate: float
+    cpu_us: float | None
+    floors: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    kib: float | None
+    lost: int | None
+    notes: str
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def summarise(rounds: Sequence[Sequence[Measurement]], floor: str) -> list[Summary]:
+    """In the order of the first round in which a scenario appears."""
+    names: dict[str, None] = {}
+    for one in rounds:
+        for measurement in one:
+            names.setdefault(measurement.scenario, None)
+    return [_sum_up(name, rounds, floor) for name in names]
+
+
+def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> Summary:
+    mine: list[Measurement] = []
+    ratios: list[float] = []
+    for one in rounds:
+        by_name = {measurement.scenario: measurement for measurement in one}
+        if name not in by_name:
+            continue
+        measurement = by_name[name]
+        mine.append(measurement)
+        base = by_name.get(floor)
+        if base is not None and base.cpu_us and measurement.cpu_us is not None:
+            ratios.append(measurement.cpu_us / base.cpu_us)
+    lost = [one.lost for one in mine if one.lost is not None]
+    return Summary(
+        scenario=name,
+        operation=mine[0].operation,
+        rounds=len(mine),
+        rate=statistics.median(one.rate for one in mine),
+        cpu_us=_median([one.cpu_us for one in mine]),
+        floors=_median(list(ratios)),
+        p50_ms=_median([one.p50_ms for one in mine]),
+        p99_ms=_median([one.p99_ms for one in mine]),
+        kib=_median([one.kib for one in mine]),
+        lost=sum(lost) if lost else None,
+        notes="; ".join(dict.fromkeys(one.notes for one in mine if one.notes)),
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

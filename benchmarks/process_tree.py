@@ -1,0 +1,72 @@
+"""What the processes of a server have used: CPU seconds and memory, read from /proc.
+
+CPU is user + system of every living process of the tree. Memory is PSS: pages that processes share
+are counted once, divided among them.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Usage(msgspec.Struct, frozen=True):
+    cpu_s: float
+    pss_kib: int
+    processes: int
+
+
+def tree(roots: Iterable[int]) -> set[int]:
+    """The roots that are alive, and all their descendants."""
+    children: dict[int, list[int]] = {}
+    alive: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            fields = _stat(int(entry.name))
+            if fields is not None:
+                alive.add(int(entry.name))
+                children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found: set[int] = set()
+    waiting = [pid for pid in roots if pid in alive]
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting.extend(children.get(pid, ()))
+    return found
+
+
+def cpu_s(pids: Iterable[int]) -> float:
+    ticks = 0
+    for pid in pids:
+        fields = _stat(pid)
+        if fields is not None:
+            ticks += int(fields[11]) + int(fields[12])  # utime, stime
+    return ticks / _TICKS_PER_S
+
+
+def pss_kib(pids: Iterable[int]) -> int:
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def usage(roots: Iterable[int]) -> Usage:
+    pids = tree(roots)
+    return Usage(cpu_s(pids), pss_kib(pids), len(pids))
+
+
+def _stat(pid: int) -> list[str] | None:
+    """The fields after the command's name, which may itself hold blanks and parentheses."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None

@@ -1,0 +1,78 @@
+"""How the numbers are shown: a table for people, JSON for programs, Markdown for documents."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from .environment import Environment
+from .measurement import Measurement, Summary
+
+COLUMNS = ("scenario", "per second", "CPU µs", "× F", "p50 ms", "p99 ms", "lost", "notes")
+
+
+class Report(msgspec.Struct, frozen=True):
+    environment: Environment
+    summaries: list[Summary]
+    rounds: list[list[Measurement]]
+
+
+def rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
+    return [
+        (
+            summary.scenario,
+            f"{summary.rate:,.0f}",
+            _number(summary.cpu_us, 1),
+            _number(summary.floors, 2),
+            _number(summary.p50_ms, 2),
+            _number(summary.p99_ms, 2),
+            "" if summary.lost is None else str(summary.lost),
+            "; ".join(
+                part
+                for part in (
+                    f"{summary.kib:.2f} KiB per connection" if summary.kib is not None else "",
+                    summary.notes,
+                )
+                if part
+            ),
+        )
+        for summary in summaries
+    ]
+
+
+def to_terminal(report: Report) -> None:
+    try:
+        from rich.console import Console
+        from rich.table import Table
+    except ImportError:
+        print(to_markdown(report))
+        return
+    table = Table(title="server CPU per operation, medians of the rounds")
+    for number, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if number in (0, len(COLUMNS) - 1) else "right")
+    for row in rows(report.summaries):
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"{report.environment.machine}; {report.environment.commit}", highlight=False)
+
+
+def to_json(report: Report) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(report)) + b"\n"
+
+
+def to_markdown(report: Report) -> str:
+    where = report.environment
+    packages = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+    lines = [
+        f"| {' | '.join(COLUMNS)} |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+        *(f"| {' | '.join(row)} |" for row in rows(report.summaries)),
+        "",
+        f"Measured {where.measured_at} on {where.machine}; {where.python}, {packages}; commit"
+        f" {where.commit}; `{where.command}`; medians of {len(report.rounds)} interleaved rounds.",
+    ]
+    return "\n".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:,.{digits}f}"

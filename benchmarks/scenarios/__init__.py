@@ -1,0 +1,1 @@
+"""One module a scenario: `run(target, scale)` measures, `load(job, phases)` is its load process."""
