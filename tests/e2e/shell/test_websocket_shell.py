@@ -26,8 +26,9 @@ from websockets.typing import Subprotocol
 
 from waystation.base.clock import SystemClock
 from waystation.push.connect.connection import Connection, Ending
+from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.listeners import bound_socket
-from waystation.push.connect.server import ShellLimits, WebSocketServer
+from waystation.push.connect.server import WebSocketServer
 from waystation.push.wire.upgrade import HttpHead, Upgrade, http_answer
 from waystation.push.wire.websocket import PING, text_frame
 

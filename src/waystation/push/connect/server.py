@@ -18,22 +18,19 @@ Rule 6: after Close we shut down our side and linger: the descriptor is closed w
         kernel send a reset, and a reset lets the peer throw away the frame that it has not read
         yet. Nobody waits for a Close in return (Firefox never sends one).
 
-Deadlines come in two lengths (`upgrade_timeout_s`, `linger_s`), so two queues in order of arrival
-are sorted by themselves; one timer looks at their heads.
+Accepting, TLS handshakes and the opening request are the reception's; the frames are
+`wire/websocket.py`'s; what is said in them is the handler's.
 """
 
 import asyncio
 import select
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
-
 from waystation.base.clock import Clock
-from waystation.push.connect.carriers import Carrier, PlainCarrier, TlsCarrier
+from waystation.push.connect.carriers import PlainCarrier
 from waystation.push.connect.connection import (
     BLOCKED,
     DEAD,
@@ -49,17 +46,11 @@ from waystation.push.connect.connection import (
     Ending,
     Handler,
 )
+from waystation.push.connect.deadlines import Deadlines
+from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.listeners import Listeners
-from waystation.push.wire.upgrade import (
-    HttpHead,
-    Refusal,
-    Upgrade,
-    accept_answer,
-    head_length,
-    parse_head,
-    refusal,
-    unanswered,
-)
+from waystation.push.connect.reception import EXPIRIES_MAX, TICK_S, Http, Reception
+from waystation.push.wire.upgrade import Upgrade, accept_answer
 from waystation.push.wire.websocket import (
     CLOSE_INTERNAL,
     Binary,
@@ -77,27 +68,6 @@ from waystation.push.wire.websocket import (
 
 _EPOLLIN = select.EPOLLIN
 _EPOLLOUT = select.EPOLLOUT
-_TICK_S = 0.1  # how late a deadline may be seen
-_EXPIRIES_MAX = 1024  # deadlines looked at in one turn
-_TLS_BUFFER_BYTES = 65_536  # four records
-
-
-class ShellLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Each with the answer that reaching it gets."""
-
-    connections_max: int = 0  # upgrades beyond it: 503; 0 is what the system allows
-    upgrading_max: int = 4096  # connections without an upgrade yet; beyond: 503 at once
-    lingering_max: int = 4096  # connections that wait for the peer to close; beyond: closed at once
-    head_bytes_max: int = 8192  # a longer request head: 431
-    message_bytes_max: int = 65_536  # a longer message: close 1002
-    send_high_bytes: int = 65_536  # unsent bytes that make a client congested
-    send_bytes_max: int = 1_048_576  # unsent bytes at which it is cut
-    read_bytes_max: int = 16_384  # taken from one client in a turn
-    events_max: int = 128  # taken from epoll in a turn
-    accepts_max: int = 64  # new connections in a turn
-    handshakes_max: int = 8  # steps of TLS handshakes in a turn: each may cost a millisecond
-    upgrade_timeout_s: float = 5.0  # connect to upgrade: 408
-    linger_s: float = 1.0  # Close to closed
 
 
 class WebSocketServer:
@@ -108,12 +78,11 @@ class WebSocketServer:
         self,
         *,
         make_handler: Callable[[Connection, Upgrade], Handler],
-        http: Callable[[HttpHead], bytes | None],
+        http: Http,
         clock: Clock,
         limits: ShellLimits | None = None,
     ) -> None:
         self._make_handler = make_handler
-        self._http = http
         self._mono = clock.mono
         self._limits = limits = ShellLimits() if limits is None else limits
         assert 0 < limits.linger_s <= 1.0
@@ -122,22 +91,18 @@ class WebSocketServer:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(message_bytes_max=limits.message_bytes_max)
         self._plain = PlainCarrier(limits.read_bytes_max)
-        self._tls_buffer = memoryview(bytearray(_TLS_BUFFER_BYTES))
+        self._reception = Reception(self, self._plain, limits, http)
         self._by_fd: list[Connection | None] = []  # a list: 8 bytes a client, a dictionary 100
         self._touched: list[Connection] = []
         self._resumed: list[Connection] = []
         self._turning = False  # whoever is touched now is looked at before the turn ends
         self._settling = False  # a call of `_settle_all` is on its way
-        self._upgrade_deadlines: deque[tuple[float, Connection]] = deque()
-        self._linger_deadlines: deque[tuple[float, Connection]] = deque()
+        self._lingering: Deadlines[Connection] = Deadlines(limits.linger_s, TICK_S)
         self._timer: asyncio.TimerHandle | None = None
-        self._handshakes = 0  # steps in this turn
         self._open = 0
-        self._upgrading = 0
         self._ending = 0
         self._emptied = asyncio.Event()
         self.accepted = 0  # ever
-        self.refused = 0  # ever, by a limit
         self.overflowed = 0  # ever, by not reading
         self._epoll = select.epoll()
         self._listeners = Listeners(
@@ -155,7 +120,12 @@ class WebSocketServer:
     @property
     def descriptors(self) -> int:
         """All sockets of clients: open, before their upgrade, and ending."""
-        return self._open + self._upgrading + self._ending
+        return self._open + self._reception.present + self._ending
+
+    @property
+    def refused(self) -> int:
+        """Connections that a limit has turned away so far."""
+        return self._reception.refused
 
     def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Takes over a bound socket; give each worker its own with SO_REUSEPORT."""
@@ -193,7 +163,7 @@ class WebSocketServer:
         self._emptied.clear()
         if self.descriptors:
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._limits.linger_s + 5 * _TICK_S):
+                async with asyncio.timeout(self._limits.linger_s + 5 * TICK_S):
                     await self._emptied.wait()
 
     def close(self) -> None:
@@ -230,14 +200,14 @@ class WebSocketServer:
         if self._ending >= self._limits.lingering_max:
             connection.flags |= DOOMED
         else:
-            self._linger_deadlines.append((self._mono() + self._limits.linger_s, connection))
+            self._lingering.add(self._mono(), connection)
             self._arm()
         self.touched(connection)
 
     def resumed(self, connection: Connection) -> None:
         if connection.flags & READ_OFF:
             connection.flags &= ~READ_OFF
-            self._watch(connection)
+            self.watch(connection)
         partial = connection.partial
         if isinstance(partial, Partial) and partial.unread:
             self._resumed.append(connection)
@@ -247,7 +217,7 @@ class WebSocketServer:
 
     def _turn(self) -> None:
         self._turning = True
-        self._handshakes = 0
+        self._reception.turn()
         by_fd = self._by_fd
         try:
             for fd, mask in self._epoll.poll(0, self._limits.events_max):
@@ -267,7 +237,7 @@ class WebSocketServer:
         """What is not plain input of an idle connection."""
         flags = connection.flags
         if flags & SHAKING:
-            self._shake(connection)
+            self._reception.shake(connection)
             return
         if mask & _EPOLLOUT and connection.out is not None:
             self._write(connection)
@@ -284,7 +254,7 @@ class WebSocketServer:
             elif not flags & READ_OFF:
                 # Only now that it costs something: most pauses end before more input comes.
                 connection.flags |= READ_OFF
-                self._watch(connection)
+                self.watch(connection)
         else:
             self._receive(connection)
 
@@ -298,7 +268,7 @@ class WebSocketServer:
         if not data:
             self._lost(connection)
         elif connection.flags & UPGRADING:
-            self._request(connection, data)
+            self._reception.receive(connection, data)
         else:
             self._deliver(connection, data)
 
@@ -368,7 +338,7 @@ class WebSocketServer:
             connection.carrier.finish(connection.fd)
             if connection.flags & READ_OFF:
                 connection.flags &= ~READ_OFF
-                self._watch(connection)
+                self.watch(connection)
 
     def _write(self, connection: Connection) -> None:
         out = connection.out
@@ -384,126 +354,49 @@ class WebSocketServer:
             connection.out_bytes = 0
             if connection.flags & BLOCKED:
                 connection.flags &= ~BLOCKED
-                self._watch(connection)
+                self.watch(connection)
             return
         connection.out = [data[sent:] if sent else data]
         connection.out_bytes = len(data) - sent
         if not connection.flags & BLOCKED:
             connection.flags |= BLOCKED
-            self._watch(connection)
+            self.watch(connection)
 
-    def _watch(self, connection: Connection) -> None:
+    # --- for the reception (the `House` of reception.py) ---
+
+    def _admit(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self.accepted += 1
+        self._reception.admit(sock, tls, self._mono())
+
+    def hold(self, connection: Connection) -> None:
+        fd, by_fd = connection.fd, self._by_fd
+        if fd >= len(by_fd):
+            by_fd.extend([None] * (fd + 1024 - len(by_fd)))
+        by_fd[fd] = connection
+        self._epoll.register(fd, _EPOLLIN)
+        self._arm()
+
+    def watch(self, connection: Connection) -> None:
         flags = connection.flags
         mask = (0 if flags & READ_OFF else _EPOLLIN) | (_EPOLLOUT if flags & BLOCKED else 0)
         self._epoll.modify(connection.fd, mask)
 
-    # --- the beginning ---
+    def is_full(self) -> bool:
+        return self._open >= self._limits.connections_max > 0
 
-    def _admit(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
-        self.accepted += 1
-        if self._upgrading >= self._limits.upgrading_max:
-            self.refused += 1
-            with sock, suppress(OSError):  # no lingering here: this limit is for a flood
-                if tls is None:
-                    sock.send(refusal(503, "too many connections").answer)
-            return
-        carrier: Carrier = self._plain
-        flags = UPGRADING
-        if tls is None:
-            fd = sock.detach()
-        else:
-            try:
-                carrier = TlsCarrier(sock, tls, self._tls_buffer)
-            except OSError:
-                sock.close()
-                return
-            fd = carrier.fd
-            flags |= SHAKING
-        by_fd = self._by_fd
-        if fd >= len(by_fd):
-            by_fd.extend([None] * (fd + 1024 - len(by_fd)))
-        by_fd[fd] = connection = Connection(self, carrier, fd, flags)
-        self._upgrading += 1
-        self._epoll.register(fd, _EPOLLIN)
-        self._upgrade_deadlines.append((self._mono() + self._limits.upgrade_timeout_s, connection))
-        self._arm()
-
-    def _shake(self, connection: Connection) -> None:
-        if self._handshakes >= self._limits.handshakes_max:
-            return  # the event comes again
-        self._handshakes += 1
-        carrier = connection.carrier
-        assert isinstance(carrier, TlsCarrier)
-        try:
-            done = carrier.shake()
-        except OSError:
-            self._lost(connection)
-            return
-        blocked = done is False
-        if done:
-            connection.flags &= ~SHAKING
-        if blocked != bool(connection.flags & BLOCKED):
-            connection.flags ^= BLOCKED
-            self._watch(connection)
-
-    def _request(self, connection: Connection, data: bytes) -> None:
-        """Bytes of the opening request."""
-        earlier = connection.partial
-        if isinstance(earlier, bytearray):
-            earlier += data
-            data = bytes(earlier)
-        length = head_length(data)
-        if not length and len(data) <= self._limits.head_bytes_max:
-            if earlier is None:
-                connection.partial = bytearray(data)
-            return
-        connection.partial = None
-        if not length or length > self._limits.head_bytes_max:
-            self._answer(connection, refusal(431, "request head too long").answer)
-            return
-        request = parse_head(data[:length])
-        match request:
-            case Refusal(_, answer):
-                self._answer(connection, answer)
-            case HttpHead():
-                self._answer(connection, self._plain_answer(request))
-            case Upgrade():
-                if self._open >= self._limits.connections_max > 0:
-                    self.refused += 1
-                    self._answer(connection, refusal(503, "too many connections").answer)
-                else:
-                    self._upgrade(connection, request)
-                    if length < len(data):
-                        self._deliver(connection, data[length:])
-
-    def _upgrade(self, connection: Connection, request: Upgrade) -> None:
-        connection.send(accept_answer(request))
-        connection.flags = connection.flags & ~UPGRADING | OPEN
-        self._upgrading -= 1
+    def upgraded(self, connection: Connection, upgrade: Upgrade, rest: bytes) -> None:
+        connection.send(accept_answer(upgrade))
+        connection.flags |= OPEN
         self._open += 1
         try:
-            connection.handler = self._make_handler(connection, request)
+            connection.handler = self._make_handler(connection, upgrade)
         except Exception as exc:  # a driver's mistake costs one connection, not all
             self._failed(connection, exc)
+        if rest:
+            self._deliver(connection, rest)
 
-    def _plain_answer(self, request: HttpHead) -> bytes:
-        bare = request.method == "HEAD"  # probes use it; it is a GET without the body
-        if bare:
-            request = HttpHead(method="GET", path=request.path, query=request.query)
-        answer = None
-        if request.method == "GET":
-            try:
-                answer = self._http(request)
-            except Exception as exc:  # a health check must not take the node down
-                self._report("answering a plain request", exc)
-                answer = refusal(500, "internal error").answer
-        if answer is None:
-            answer = unanswered(request).answer
-        return answer[: head_length(answer)] if bare else answer
-
-    def _answer(self, connection: Connection, answer: bytes) -> None:
-        """The one response of a connection that does not become a WebSocket."""
-        connection.end(Ending.CLOSED, 0, answer)
+    def report(self, what: str, exc: Exception) -> None:
+        self._loop.call_exception_handler({"message": f"error while {what}", "exception": exc})
 
     # --- the end ---
 
@@ -527,7 +420,7 @@ class WebSocketServer:
         if flags & OPEN:
             self._open -= 1
         elif flags & UPGRADING:
-            self._upgrading -= 1
+            self._reception.present -= 1
         else:
             return
         connection.flags = flags & ~(OPEN | UPGRADING)
@@ -538,7 +431,7 @@ class WebSocketServer:
             try:
                 handler.closed(connection)
             except Exception as exc:  # a driver's mistake costs one connection
-                self._report("ending a connection", exc)
+                self.report("ending a connection", exc)
         connection.handler_state = None
 
     def _drop(self, connection: Connection) -> None:
@@ -551,32 +444,18 @@ class WebSocketServer:
 
     def _arm(self) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(_TICK_S, self._expire)
+            self._timer = self._loop.call_later(TICK_S, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
         now = self._mono()
-        for deadlines, state in (
-            (self._upgrade_deadlines, UPGRADING),
-            (self._linger_deadlines, ENDING),
-        ):
-            for _ in range(_EXPIRIES_MAX):
-                if not deadlines or deadlines[0][0] > now:
-                    break
-                connection = deadlines.popleft()[1]
-                flags = connection.flags
-                if not flags & state or flags & DEAD or (flags & ENDING and state != ENDING):
-                    continue  # it was in time
-                if state == ENDING or flags & SHAKING or connection.partial is None:
-                    connection.doom(Ending.VANISHED)
-                else:
-                    self._answer(connection, refusal(408, "no request in time").answer)
-        if self._upgrade_deadlines or self._linger_deadlines:
+        self._reception.expire(now)
+        for connection in self._lingering.expired(now, EXPIRIES_MAX):
+            if not connection.flags & DEAD:
+                connection.doom(Ending.VANISHED)
+        if self._reception.waiting or self._lingering:
             self._arm()
 
     def _failed(self, connection: Connection, exc: Exception) -> None:
-        self._report("handling a client's message", exc)
+        self.report("handling a client's message", exc)
         connection.end(Ending.FAILED, CLOSE_INTERNAL, close_frame(CLOSE_INTERNAL, "error"))
-
-    def _report(self, what: str, exc: Exception) -> None:
-        self._loop.call_exception_handler({"message": f"error while {what}", "exception": exc})

@@ -68,7 +68,8 @@ class Refusal(msgspec.Struct, frozen=True):
 
 def head_length(data: bytes | bytearray) -> int:
     """Bytes up to and with the blank line; 0 while the head is incomplete."""
-    return data.find(_HEAD_END) + len(_HEAD_END) if _HEAD_END in data else 0
+    at = data.find(_HEAD_END)
+    return at + len(_HEAD_END) if at >= 0 else 0
 
 
 def parse_head(head: bytes | bytearray) -> Upgrade | HttpHead | Refusal:

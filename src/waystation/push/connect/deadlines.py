@@ -1,0 +1,48 @@
+"""Deadlines of one length for very many items that nearly all make it in time.
+
+All wait equally long, so arrival order is the order of deadlines. Items that arrive within one tick
+share an entry: 8 bytes an item while it waits, and nothing to cancel. Whoever asks for the expired
+looks whether an item still needs its deadline.
+
+Rule 1: an item never expires early, and at most one tick late.
+"""
+
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadlines(Generic[T]):
+    __slots__ = ("_entries", "_tick_s", "_timeout_s")
+
+    def __init__(self, timeout_s: float, tick_s: float) -> None:
+        assert timeout_s > 0
+        assert tick_s > 0
+        self._timeout_s = timeout_s
+        self._tick_s = tick_s
+        self._entries: deque[tuple[float, list[T]]] = deque()  # when the entry began, its items
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def add(self, mono: float, item: T) -> None:
+        entries = self._entries
+        if entries and mono < entries[-1][0] + self._tick_s:
+            entries[-1][1].append(item)
+        else:
+            entries.append((mono, [item]))
+
+    def expired(self, mono: float, limit: int) -> list[T]:
+        """At most `limit` of those whose time is over; the rest comes with the next call."""
+        begun_by = mono - self._timeout_s - self._tick_s
+        taken: list[T] = []
+        while self._entries and self._entries[0][0] <= begun_by and len(taken) < limit:
+            items = self._entries[0][1]
+            room = limit - len(taken)
+            taken += items[:room]
+            if len(items) > room:
+                del items[:room]
+            else:
+                self._entries.popleft()
+        return taken
