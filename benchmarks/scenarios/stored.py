@@ -1,4 +1,4 @@
-"""The stored path: POSTs to user agents that are away; they return, and everything must be there."""
+"""The stored path: POSTs to user agents that are away; they return, and all must be there."""
 
 from time import perf_counter
 from typing import Any
