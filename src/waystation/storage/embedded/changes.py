@@ -361,10 +361,11 @@ class PushChanges:
         end = layout.place_of(now_ms // 1000 + 1, 0, 0)
         removed = 0
         with txn.cursor(self._payloads) as cursor:
-            found = cursor.first()
-            while found and removed < limit and cursor.key() < end:
+            cursor.first()
+            # Behind the last row, and in an empty table, the cursor's key is empty.
+            while removed < limit and b"" < cursor.key() < end:
                 txn.delete(layout.key_of(cursor.value()), db=self._notifications)
-                found = cursor.delete()
+                cursor.delete()
                 removed += 1
         return removed
 
