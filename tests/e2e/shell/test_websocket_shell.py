@@ -25,7 +25,7 @@ from websockets.frames import Frame, Opcode
 from websockets.typing import Subprotocol
 
 from waystation.base.clock import SystemClock
-from waystation.push.connect.connection import Connection, Ending
+from waystation.push.connect.connection import READ_OFF, Connection, Ending
 from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.listeners import bound_socket
 from waystation.push.connect.server import WebSocketServer
@@ -57,6 +57,8 @@ class Echo:
         self.calls: list[tuple[str, object]] = []
 
     def make(self, connection: Connection, upgrade: Upgrade) -> "Echo":
+        if upgrade.path == "/raise":
+            raise RuntimeError("no handler today")
         self.upgrades.append(upgrade)
         self.live.append(connection)
         connection.handler_state = "mine"
@@ -410,6 +412,13 @@ class TestEndings:
         assert shell.troubles == ["a driver's mistake"]
         assert (Ending.FAILED, 1011) in shell.echo.ended
 
+    async def test_a_handler_that_cannot_be_made_costs_one_connection(self, shell: Shell) -> None:
+        async with connect(shell.url + "raise") as client:
+            assert (await closing(client))[0] == 1011
+
+        assert shell.troubles == ["no handler today"]
+        await eventually(lambda: shell.server.descriptors == 0)
+
     async def test_a_reset_is_noticed(self, shell: Shell) -> None:
         raw = await shell.upgraded()
         raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -441,6 +450,53 @@ class TestEndings:
         assert frames == [b"\x88\x09\x03\xf4restart"] * 20
         assert asyncio.get_running_loop().time() - begin >= 0.4
         assert len(set(counts)) >= 4, "they went all at once"
+        assert shell.server.descriptors == 0
+
+    async def test_a_resume_that_comes_too_late_touches_nobody_else(self, shell: Shell) -> None:
+        """The descriptor may belong to somebody else by then."""
+        first = await shell.upgraded()
+        gone = shell.echo.live[0]
+        gone.pause()
+        await first.send(text(b"unread"))
+        await eventually(lambda: bool(gone.flags & READ_OFF))
+        gone.abort()
+        await eventually(lambda: shell.server.descriptors == 0)
+        first.close()  # so that both ends get the numbers of those before
+        second = await shell.upgraded()
+        assert shell.echo.live[0].fd == gone.fd
+        shell.echo.live[0].pause()
+        await second.send(text(b"waits"))
+        await eventually(lambda: bool(shell.echo.live[0].flags & READ_OFF))
+
+        gone.resume()
+        gone.send(b"x")
+        gone.close(1000)
+        await asyncio.sleep(0.05)
+
+        assert not shell.echo.calls
+        shell.echo.live[0].resume()
+        assert await second.until(b"waits") == text_frame(b"waits")
+
+    async def test_lingering_is_bounded(self, make_shell: MakeShell) -> None:
+        shell = await make_shell(lingering_max=3)
+        raws = [await shell.upgraded() for _ in range(10)]
+        for raw in raws:
+            await raw.send(text(b"close"))
+        await eventually(lambda: len(shell.echo.ended) == 10)
+
+        assert shell.server.descriptors <= 3
+        for raw in raws:
+            assert await raw.rest() == b"\x88\x08\x12\xa6enough"
+
+    async def test_closing_all_does_not_wait_for_those_who_never_asked(self, shell: Shell) -> None:
+        await shell.raw()
+        raw = await shell.upgraded()
+        await eventually(lambda: shell.server.descriptors == 2)
+        closer = asyncio.create_task(shell.server.close_all(1012))
+        assert await raw.rest() == b"\x88\x02\x03\xf4"
+        raw.close()
+        await closer
+
         assert shell.server.descriptors == 0
 
     async def test_the_port_is_free_after_accepting_stops(self, shell: Shell) -> None:
@@ -699,6 +755,16 @@ class TestCrowds:
         with contextlib.suppress(asyncio.CancelledError):
             await reading
         raw.close()
+
+    async def test_news_for_everybody_is_written_over_several_turns(
+        self, make_shell: MakeShell
+    ) -> None:
+        shell = await make_shell(writes_max=7)
+        raws = [await shell.upgraded() for _ in range(50)]
+        for connection in shell.echo.live:
+            connection.send(text_frame(b"news"))
+
+        assert [await raw.until(b"news") for raw in raws] == [text_frame(b"news")] * 50
 
     async def test_two_workers_share_a_port(self, make_shell: MakeShell) -> None:
         one, two = await make_shell(), await make_shell()

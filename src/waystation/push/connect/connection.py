@@ -139,11 +139,11 @@ class Connection:
         return self.out_bytes >= self.shell.send_high_bytes
 
     def close(self, code: int, reason: str = "") -> None:
-        """Send Close and end; `closed` follows before the loop turns."""
+        """Send Close and end. `closed` follows soon, when the caller has returned."""
         self.end(Ending.CLOSED, code, close_frame(code, reason))
 
     def abort(self) -> None:
-        """End at once; what is unsent is dropped. `closed` follows before the loop turns."""
+        """End; what is unsent is dropped. `closed` follows soon, when the caller has returned."""
         if not self.flags & ENDING:
             self.doom(Ending.ABORTED)
 
@@ -152,7 +152,7 @@ class Connection:
         self.flags |= PAUSED
 
     def resume(self) -> None:
-        if self.flags & PAUSED:
+        if self.flags & (PAUSED | ENDING) == PAUSED:  # the end of a connection needs no reader
             self.flags &= ~PAUSED
             self.shell.resumed(self)
 

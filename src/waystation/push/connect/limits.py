@@ -13,6 +13,7 @@ class ShellLimits(msgspec.Struct, frozen=True, kw_only=True):
     send_bytes_max: int = 1_048_576  # unsent bytes at which it is cut
     read_bytes_max: int = 16_384  # taken from one client in a turn; the rest waits in the kernel
     events_max: int = 128  # taken from epoll in a turn; the rest comes with the next
+    writes_max: int = 1024  # clients written to in a turn; the rest follows in the next
     accepts_max: int = 64  # new connections in a turn
     handshakes_max: int = 8  # steps of TLS handshakes in a turn: each may cost a millisecond
     upgrade_timeout_s: float = 5.0  # connect to upgrade: 408

@@ -7,9 +7,9 @@ Rule 1: frames for one client are joined into one write per loop turn. The kerne
         report room to write only after a write was partial.
 Rule 2: nobody waits for a slow client. Unsent bytes above `send_high_bytes` make it congested,
         which is the driver's to know; above `send_bytes_max` it is cut.
-Rule 3: nobody starves. A turn takes at most `events_max` events and one read per client; epoll is
-        level-triggered and rotates, so what is left comes with the next turn, after the timers and
-        sockets of everyone else on the loop.
+Rule 3: nobody starves. A turn takes at most `events_max` events, one read per client and
+        `writes_max` writes; epoll is level-triggered and rotates, so what is left comes with the
+        next turn, after the timers and sockets of everyone else on the loop.
 Rule 4: a descriptor is closed only by its own event or when the events of a turn are done, so an
         event never meets a descriptor that was given to somebody else within the turn.
 Rule 5: a handler is never called from within a call that it makes; `closed` comes exactly once.
@@ -26,8 +26,10 @@ import asyncio
 import select
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import assert_never
 
 from waystation.base.clock import Clock
 from waystation.push.connect.carriers import PlainCarrier
@@ -93,7 +95,7 @@ class WebSocketServer:
         self._plain = PlainCarrier(limits.read_bytes_max)
         self._reception = Reception(self, self._plain, limits, http)
         self._by_fd: list[Connection | None] = []  # a list: 8 bytes a client, a dictionary 100
-        self._touched: list[Connection] = []
+        self._touched: deque[Connection] = deque()
         self._resumed: list[Connection] = []
         self._turning = False  # whoever is touched now is looked at before the turn ends
         self._settling = False  # a call of `_settle_all` is on its way
@@ -197,11 +199,8 @@ class WebSocketServer:
             connection.doom(Ending.OVERFLOWED)
 
     def ending(self, connection: Connection) -> None:
-        if self._ending >= self._limits.lingering_max:
-            connection.flags |= DOOMED
-        else:
-            self._lingering.add(self._mono(), connection)
-            self._arm()
+        self._lingering.add(self._mono(), connection)
+        self._arm()
         self.touched(connection)
 
     def resumed(self, connection: Connection) -> None:
@@ -305,6 +304,8 @@ class WebSocketServer:
                 connection.end(Ending.BROKEN, code, close_frame(code, reason))
             case Text(data):
                 handler.text(connection, data)
+            case _:
+                assert_never(event)
 
     def _settle_all(self) -> None:
         """Write what was queued, end what is to end."""
@@ -314,9 +315,9 @@ class WebSocketServer:
             for connection in resumed:
                 if not connection.flags & (ENDING | PAUSED):
                     self._deliver(connection, b"")
-            touched, self._touched = self._touched, []
-            for connection in touched:
-                self._settle(connection)
+            touched = self._touched
+            for _ in range(min(len(touched), self._limits.writes_max)):
+                self._settle(touched.popleft())
         finally:
             self._settling = bool(self._touched)
             if self._settling:
@@ -334,8 +335,11 @@ class WebSocketServer:
         if connection.flags & DOOMED:
             self._drop(connection)
         elif connection.out is None:
-            connection.flags |= LINGERING
             connection.carrier.finish(connection.fd)
+            if self._ending > self._limits.lingering_max:
+                self._drop(connection)
+                return
+            connection.flags |= LINGERING
             if connection.flags & READ_OFF:
                 connection.flags &= ~READ_OFF
                 self.watch(connection)
