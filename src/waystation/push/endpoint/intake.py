@@ -1,0 +1,263 @@
+"""A POST of an app server, step by step, and what may be done with a message afterwards.
+
+Rule 1: the order of the checks is the specification's table (webpush 4.3); the first failure wins.
+        The body has been read by then, within its limit, but it is judged only after the store
+        was asked who it is for.
+Rule 2: record and subscription are read for every POST; only what cannot change is cached: a
+        decrypted endpoint, a verified token.
+Rule 3: bad input changes nothing.
+
+This is the hot path of the endpoint: no closures, no regular expressions, one store read.
+"""
+
+import hmac
+import re
+from typing import Final
+
+from waystation.base.clock import Clock
+from waystation.base.http_message import STATUS_LINES, Request, Response
+from waystation.base.ids import new_uuid4
+from waystation.base.limits import BoundedLru
+from waystation.push.endpoint.limits import SendLimits
+from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.router import Router
+from waystation.push.errors import (
+    InvalidRouterTypeError,
+    NoSubscriptionError,
+    VapidError,
+)
+from waystation.push.milestones import MilestoneWriter
+from waystation.push.model import (
+    SIMPLEPUSH,
+    WEBPUSH,
+    ChannelId,
+    MessageId,
+    Milestone,
+    Notification,
+    UserAgent,
+)
+from waystation.push.settings import Endpoint
+from waystation.push.store import PushStore
+from waystation.push.token import EndpointToken, Keys, MessageIds, split_token
+from waystation.push.vapid import Sender, Vapid
+from waystation.push.wire.error_forms import form_of
+from waystation.push.wire.webpush import Post, check_api_version, read_post
+
+KINDS: Final = frozenset({WEBPUSH, SIMPLEPUSH, "fcm", "apns", "stub"})
+_RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
+_NO_SUBSCRIPTION: Final = "No such subscription"
+
+
+class Intake:
+    """Takes what app servers send. One for each worker."""
+
+    def __init__(
+        self,
+        settings: Endpoint,
+        *,
+        store: PushStore,
+        router: Router,
+        keys: Keys,
+        ids: MessageIds,
+        vapid: Vapid,
+        limits: SendLimits,
+        milestones: MilestoneWriter,
+        clock: Clock,
+        tracked: frozenset[bytes] = frozenset(),
+        observer: Observer | None = None,
+    ) -> None:
+        self._store = store
+        self._router = router
+        self._keys = keys
+        self._ids = ids
+        self._vapid = vapid
+        self._limits = limits
+        self._limited = limits.on
+        self._milestones = milestones
+        self._clock = clock
+        self._tracked = tracked  # hashes of the keys whose messages are tracked
+        self._observer = observer or Observer()
+        self._body_bytes_max = settings.max_data_bytes
+        self._ttl_max_s = settings.max_notification_ttl_s
+        self._endpoints: BoundedLru[bytes, EndpointToken] | None = (
+            BoundedLru(settings.token_cache_max) if settings.token_cache_max else None
+        )
+        # A path in `endpoint.url` stays in front, so that DELETE works behind a prefix.
+        self._created = (
+            STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
+        )
+
+    async def post(self, request: Request, version: bytes, token: bytes) -> Response:
+        """`POST /wpush/{version}/{token}`"""
+        began = self._clock.mono()
+        sender: Sender | None = None
+        endpoint: EndpointToken | None = None
+        try:
+            headers = request.headers
+            now_ms = self._clock.now_ms()
+            endpoint, plain = self._open(request.path, version, token)
+            authorization = headers.get(b"authorization")
+            if authorization is not None:
+                sender = self._vapid.verify(
+                    authorization, headers.get(b"crypto-key"), now_ms / 1000
+                )
+            if endpoint is None:
+                endpoint = self._split(request.path, version, plain)
+            if endpoint.key_hash is not None:
+                _check_owner(endpoint.key_hash, sender)
+            if self._limited:
+                self._limits.check(
+                    None if sender is None else sender.key_hash,
+                    endpoint.uaid + endpoint.channel_id,
+                    self._clock.mono(),
+                )
+            user_agent = await self.recipient(endpoint, WEBPUSH)
+            post = read_post(
+                headers,
+                request.body,
+                oversize=request.oversize,
+                body_bytes_max=self._body_bytes_max,
+                ttl_max_s=self._ttl_max_s,
+            )
+            message_id = await self._deliver(
+                user_agent,
+                endpoint.channel_id,
+                post,
+                len(request.body),
+                now_ms=now_ms,
+                key_hash=None if sender is None else sender.key_hash,
+                reliability_id=None if sender is None else self._reliability_id(sender, request),
+            )
+        except Exception as error:
+            self._observer.answered(
+                form_of(type(error)).status,
+                error,
+                began=began,
+                size=len(request.body),
+                sender=sender,
+                channel_id=None if endpoint is None else endpoint.channel_id,
+            )
+            raise
+        self._observer.answered(
+            201,
+            None,
+            began=began,
+            size=len(request.body),
+            ttl_s=post.ttl_s,
+            sender=sender,
+            channel_id=endpoint.channel_id,
+        )
+        return Response(
+            201, b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), post.ttl_s)
+        )
+
+    def _open(
+        self, path: bytes, version: bytes, token: bytes
+    ) -> tuple[EndpointToken | None, bytes]:
+        """Steps 1 and 2. A path that was good before is good: keys do not change while we run."""
+        if self._endpoints is not None:
+            endpoint = self._endpoints.get(path)
+            if endpoint is not None:
+                return endpoint, b""
+        check_api_version(version)
+        return None, self._keys.open_token(token)
+
+    def _split(self, path: bytes, version: bytes, plain: bytes) -> EndpointToken:
+        """Step 6."""
+        endpoint = split_token(check_api_version(version), plain)
+        if self._endpoints is not None:
+            self._endpoints.put(path, endpoint)
+        return endpoint
+
+    async def recipient(self, endpoint: EndpointToken, kind: str) -> UserAgent:
+        """Steps 8 to 10: who it is for, if they exist, are of that kind and still want it."""
+        recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
+        if recipient is None:
+            raise NoSubscriptionError(_NO_SUBSCRIPTION)
+        if recipient.user_agent.router_type != kind:
+            await self._refuse_kind(recipient.user_agent)
+        if not recipient.subscribed:
+            raise NoSubscriptionError(_NO_SUBSCRIPTION)
+        return recipient.user_agent
+
+    async def _deliver(
+        self,
+        user_agent: UserAgent,
+        channel_id: ChannelId,
+        post: Post,
+        size: int,
+        *,
+        now_ms: int,
+        key_hash: bytes | None = None,
+        reliability_id: str | None = None,
+    ) -> MessageId:
+        uaid = user_agent.uaid
+        if post.topic is None:
+            message_id, sort_key = self._ids.for_timestamp(uaid, channel_id, now_ms)
+        else:
+            message_id, sort_key = self._ids.for_topic(uaid, channel_id, post.topic)
+        notification = Notification(
+            channel_id,
+            message_id,
+            sort_key,
+            now_ms,
+            post.ttl_s,
+            post.topic,
+            post.data,
+            post.headers,
+            post.urgency,
+            key_hash,
+            reliability_id,
+        )
+        self._observer.received(uaid, notification, size)
+        self._milestones.note(notification, Milestone.RECEIVED)
+        try:
+            await self._router.deliver(user_agent, notification)
+        except Exception as error:
+            self._observer.errored(notification, form_of(type(error)).errno or 0)
+            self._milestones.note(notification, Milestone.ERRORED)
+            raise
+        return message_id
+
+    async def deliver_unsigned(self, token: bytes, post: Post, size: int) -> None:
+        """For a gateway that speaks for an app server: v1 endpoints only, the same limits."""
+        endpoint = self._keys.open_endpoint("v1", token)
+        if self._limited:
+            self._limits.check(None, endpoint.uaid + endpoint.channel_id, self._clock.mono())
+        user_agent = await self.recipient(endpoint, WEBPUSH)
+        await self._deliver(
+            user_agent, endpoint.channel_id, post, size, now_ms=self._clock.now_ms()
+        )
+
+    async def _refuse_kind(self, user_agent: UserAgent) -> None:
+        """Step 9, for records of another kind than the endpoint's."""
+        if user_agent.router_type in KINDS:
+            raise InvalidRouterTypeError("The endpoint is of another kind than the user agent")
+        await self._store.remove_user_agent(user_agent.uaid)
+        self._observer.user_agent_dropped(user_agent.uaid)
+        raise NoSubscriptionError(_NO_SUBSCRIPTION)
+
+    def _reliability_id(self, sender: Sender, request: Request) -> str | None:
+        if not self._tracked or sender.key_hash not in self._tracked:
+            return None
+        chosen = request.headers.get(b"x-messageid")
+        if chosen is not None and _RELIABILITY_ID.fullmatch(chosen):
+            return chosen.decode("ascii")
+        return new_uuid4().hex()
+
+    async def withdraw(self, message_id: bytes) -> Response:
+        """`DELETE /m/{message_id}`: the same answer whether or not it was still stored."""
+        parsed = self._ids.parse(message_id)
+        # Ids are stored with their padding; on the way through a URL it may get lost.
+        text = message_id.rstrip(b"=").decode("ascii")
+        text += "=" * (-len(text) % 4)
+        await self._store.forget(parsed.uaid, [(parsed.sort_key, MessageId(text))])
+        return Response.of(204)
+
+
+def _check_owner(key_hash: bytes, sender: Sender | None) -> None:
+    """Step 7."""
+    if sender is None:
+        raise VapidError("Missing VAPID public key")
+    if not hmac.compare_digest(key_hash, sender.key_hash):
+        raise VapidError("VAPID public key mismatch")

@@ -1,0 +1,123 @@
+"""The Matrix push gateway of UnifiedPush: `/_matrix/push/v1/notify`.
+
+A homeserver posts a notification for devices whose pushkeys are endpoint URLs. We forward it to
+those that are ours.
+
+Rule 1: a pushkey is an endpoint of this service or it is rejected; no URL is ever fetched.
+Rule 2: `rejected` names the pushkeys that can never work again (gone, not ours, bound to a VAPID
+        key that a homeserver does not have), so that the homeserver forgets them. When something of
+        ours fails the whole request fails, and the homeserver repeats it.
+Rule 3: the payload is the notification without its `devices`: one device has no business with the
+        pushkeys of the others.
+
+The payload is not encrypted: a homeserver has no keys of the device. Web Push wants a content
+encoding for every body, and UnifiedPush distributors hand over what arrives, so `aes128gcm` is
+claimed, as the gateways of UnifiedPush do; the Matrix app finds JSON and reads it. What is in it
+is up to the app, which asks its homeserver for `event_id_only` if it wants nothing else.
+"""
+
+from typing import Annotated, Any, Final
+
+import msgspec
+import pybase64
+
+from waystation.base.errors import GoneError
+from waystation.base.http_message import Request, Response
+from waystation.push.endpoint.intake import Intake
+from waystation.push.errors import BadBodyError, InvalidRouterTypeError, InvalidTokenError
+from waystation.push.model import Urgency
+from waystation.push.settings import Endpoint
+from waystation.push.wire.webpush import Post
+
+PATH: Final = b"/_matrix/push/v1/notify"
+BODY_BYTES_MAX: Final = 65_536
+DEVICES_MAX: Final = 64
+TTL_S: Final = 7 * 86_400
+_SHORT: Final = ("event_id", "room_id", "prio", "counts", "id", "membership", "user_is_target")
+_JSON: Final = b"application/json"
+
+
+class Device(msgspec.Struct, frozen=True):
+    pushkey: Annotated[str, msgspec.Meta(max_length=2048)]
+
+
+class _Devices(msgspec.Struct, frozen=True):
+    devices: Annotated[list[Device], msgspec.Meta(min_length=1, max_length=DEVICES_MAX)]
+    prio: str | None = None
+
+
+class _Notify(msgspec.Struct, frozen=True):
+    notification: _Devices
+
+
+class _Content(msgspec.Struct, frozen=True):
+    notification: dict[str, Any]
+
+
+class _Rejected(msgspec.Struct, frozen=True):
+    rejected: list[str]
+
+
+_decode = msgspec.json.Decoder(_Notify).decode
+_decode_content = msgspec.json.Decoder(_Content).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class MatrixGateway:
+    def __init__(self, settings: Endpoint, intake: Intake) -> None:
+        self._intake = intake
+        self._ours = settings.url.rstrip("/") + "/wpush/"
+        self._data_bytes_max = settings.max_data_bytes
+        self._ttl_s = min(TTL_S, settings.max_notification_ttl_s)
+
+    def discover(self) -> Response:
+        """How an app finds out that its push service is a gateway as well."""
+        return Response.of(200, b'{"unifiedpush":{"gateway":"matrix"}}', content_type=_JSON)
+
+    async def notify(self, request: Request) -> Response:
+        if request.oversize:
+            raise BadBodyError(f"A notification may have at most {BODY_BYTES_MAX} bytes")
+        try:
+            notify = _decode(request.body).notification
+            content = _decode_content(request.body).notification
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise BadBodyError(str(error)) from None
+        payload = self._payload(content)
+        post = Post(
+            self._ttl_s,
+            None,
+            Urgency.LOW if notify.prio == "low" else Urgency.HIGH,
+            pybase64.b64encode_as_string(payload, b"-_", padded=False),
+            {"encoding": "aes128gcm"},
+        )
+        rejected: list[str] = []
+        for pushkey in dict.fromkeys(device.pushkey for device in notify.devices):
+            token = self._token(pushkey)
+            if token is None:
+                rejected.append(pushkey)
+                continue
+            try:
+                await self._intake.deliver_unsigned(token, post, len(payload))
+            except (GoneError, InvalidTokenError, InvalidRouterTypeError):
+                rejected.append(pushkey)
+        return Response.of(200, _encode(_Rejected(rejected)), content_type=_JSON)
+
+    def _token(self, pushkey: str) -> bytes | None:
+        """Of a v1 endpoint of ours; None for anything else."""
+        if not pushkey.startswith(self._ours) or not pushkey.isascii():
+            return None
+        version, slash, token = pushkey[len(self._ours) :].partition("/")
+        if not slash:
+            return version.encode()
+        return token.encode() if version == "v1" else None
+
+    def _payload(self, content: dict[str, Any]) -> bytes:
+        content.pop("devices", None)
+        payload = _encode({"notification": content})
+        if len(payload) > self._data_bytes_max:
+            # As the homeserver would have sent it in the format `event_id_only`.
+            short = {name: content[name] for name in _SHORT if name in content}
+            payload = _encode({"notification": short})
+        if len(payload) > self._data_bytes_max:
+            raise BadBodyError("The notification is too large")
+        return payload

@@ -1,0 +1,50 @@
+"""What the endpoint reports as it happens. This one listens and keeps nothing.
+
+`reports.py` has the one that turns reports into events and numbers.
+"""
+
+from waystation.push.model import ChannelId, Notification, Uaid
+from waystation.push.vapid import Sender
+
+
+class Observer:
+    """Past tense: everything here has been done."""
+
+    def answered(
+        self,
+        status: int,
+        error: BaseException | None,
+        *,
+        began: float,
+        size: int,
+        ttl_s: int = 0,
+        sender: Sender | None = None,
+        channel_id: ChannelId | None = None,
+    ) -> None:
+        """A POST has its answer; `began` is monotonic."""
+
+    def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
+        """Valid, and for somebody who exists."""
+
+    def relayed(self, notification: Notification, node_id: str) -> None:
+        """About to be offered to a connection node."""
+
+    def taken(self, uaid: Uaid, notification: Notification) -> None:
+        """Direct: a connection node has it."""
+
+    def stored(self, uaid: Uaid, notification: Notification) -> None: ...
+
+    def expired(self, notification: Notification) -> None:
+        """TTL 0, and nobody there."""
+
+    def errored(self, notification: Notification, errno: int) -> None: ...
+
+    def node_busy(self, uaid: Uaid, node_id: str) -> None: ...
+
+    def node_gone(self, uaid: Uaid, node_id: str) -> None:
+        """The node answered that the user agent is not there."""
+
+    def node_unreachable(self, uaid: Uaid, node_id: str) -> None: ...
+
+    def user_agent_dropped(self, uaid: Uaid) -> None:
+        """Its record was of no known kind."""

@@ -1,0 +1,115 @@
+"""How a notification reaches its user agent, or a place where it can wait.
+
+Rule 1: store first, then read the route again, then tell. A user agent that moved or became idle
+        in between is found by the second read, or looks into storage by itself.
+Rule 2: a route is cleared only if it is still the very one that led nowhere; a clear that is not
+        applied means that the user agent has come back, which is no error.
+Rule 3: what is stored is accepted, whatever happens afterwards; only a user agent that is gone
+        makes it otherwise.
+Rule 4: TTL 0 is direct or nothing, and the app server hears the same answer.
+"""
+
+import contextlib
+import enum
+
+from waystation.base.errors import UnavailableError
+from waystation.push.endpoint.observer import Observer
+from waystation.push.errors import UserAgentLeftError
+from waystation.push.milestones import MilestoneWriter
+from waystation.push.model import Milestone, Notification, Route, Uaid, Update, UserAgent
+from waystation.push.store import PushStore
+from waystation.push.wire.relay import Answer, Relay
+
+
+class Outcome(enum.Enum):
+    DIRECT = "direct"
+    STORED = "stored"
+    DISCARDED = "discarded"
+
+
+class Router:
+    """Delivers to user agents that connect by WebSocket."""
+
+    def __init__(
+        self,
+        store: PushStore,
+        relay: Relay,
+        milestones: MilestoneWriter,
+        observer: Observer | None = None,
+    ) -> None:
+        self._store = store
+        self._relay = relay
+        self._milestones = milestones
+        self._observer = observer or Observer()
+
+    async def deliver(self, user_agent: UserAgent, notification: Notification) -> Outcome:
+        """`user_agent` as it was read for this request: its route is the fence."""
+        observer = self._observer
+        uaid = user_agent.uaid
+        if user_agent.node_id is not None:
+            observer.relayed(notification, user_agent.node_id)
+            if notification.reliability_id is not None:
+                self._milestones.note(notification, Milestone.INT_TRANSMITTED)
+            answer = await self._relay.push(user_agent.node_id, uaid, notification)
+            if answer is Answer.TAKEN:
+                observer.taken(uaid, notification)
+                return Outcome.DIRECT
+            await self._refused(user_agent, answer)
+            if notification.reliability_id is not None:
+                self._milestones.note(notification, Milestone.RECEIVED)
+        if notification.ttl_s == 0:
+            observer.expired(notification)
+            self._milestones.note(notification, Milestone.EXPIRED)
+            return Outcome.DISCARDED
+        await self._store.save(uaid, notification)
+        observer.stored(uaid, notification)
+        self._milestones.note(notification, Milestone.STORED)
+        return await self._tell(uaid)
+
+    async def deliver_update(self, user_agent: UserAgent, update: Update) -> Outcome:
+        """SimplePush: the same steps for a version number."""
+        uaid = user_agent.uaid
+        if user_agent.node_id is not None:
+            answer = await self._relay.push(user_agent.node_id, uaid, update)
+            if answer is Answer.TAKEN:
+                return Outcome.DIRECT
+            await self._refused(user_agent, answer)
+        # Not applied means that a newer version waits already: this one has been overtaken.
+        await self._store.save_update(uaid, update)
+        return await self._tell(uaid)
+
+    async def _refused(self, user_agent: UserAgent, answer: Answer) -> None:
+        route = user_agent.route
+        assert route is not None
+        match answer:
+            case Answer.BUSY:
+                self._observer.node_busy(user_agent.uaid, route.node_id)
+            case Answer.ABSENT:
+                self._observer.node_gone(user_agent.uaid, route.node_id)
+                await self._clear(user_agent.uaid, route)
+            case Answer.UNREACHABLE:
+                self._observer.node_unreachable(user_agent.uaid, route.node_id)
+                await self._clear(user_agent.uaid, route)
+            case _:
+                pass  # it said something; that is no reason to forget where it is
+
+    async def _clear(self, uaid: Uaid, seen: Route) -> None:
+        with contextlib.suppress(UnavailableError):  # the next POST finds it and tries again
+            await self._store.clear_route(uaid, seen)
+
+    async def _tell(self, uaid: Uaid) -> Outcome:
+        try:
+            user_agent = await self._store.get_user_agent(uaid)
+        except UnavailableError:
+            return Outcome.STORED  # it is safe; the user agent finds it when it connects
+        if user_agent is None:
+            raise UserAgentLeftError("User was deleted during routing")
+        route = user_agent.route
+        if route is None:
+            return Outcome.STORED
+        answer = await self._relay.check_stored(route.node_id, uaid)
+        if answer is Answer.TAKEN:
+            return Outcome.DIRECT
+        if answer is Answer.UNREACHABLE:
+            await self._clear(uaid, route)
+        return Outcome.STORED

@@ -1,0 +1,124 @@
+"""SimplePush: a version number for a channel, in the dialects of two generations.
+
+Dialect `p` (the last Python generation): 200 `Delivered`, 202 `Notification Stored`, a missing
+version is the time in seconds. Dialect `s` (the first design): 200 `Success` for both, a missing
+version is refused, and its statuses differ (`S_STATUSES`).
+
+Only the newest version of a channel is stored; data reaches a connected user agent or nobody.
+"""
+
+import urllib.parse
+from typing import Final, Literal
+
+from waystation.base.clock import Clock
+from waystation.base.errors import GoneError, WaystationError
+from waystation.base.http_message import Request, Response
+from waystation.base.ids import parse_uuid
+from waystation.push.endpoint.intake import Intake
+from waystation.push.endpoint.router import Outcome, Router
+from waystation.push.errors import (
+    InvalidTokenError,
+    InvalidVersionError,
+    PayloadTooLargeError,
+)
+from waystation.push.model import SIMPLEPUSH, ChannelId, Uaid, Update
+from waystation.push.token import V1_BYTES, EndpointToken, Keys
+
+DATA_BYTES_MAX: Final = 4096
+BODY_BYTES_MAX: Final = 3 * DATA_BYTES_MAX + 1024  # every byte percent-encoded, and the rest
+VERSION_MAX: Final = 2**63 - 1
+_FIELDS_MAX: Final = 16
+_TEXT: Final = b"text/plain"
+
+
+class MissingVersionError(InvalidVersionError):
+    """Only dialect `s` minds."""
+
+    label = "missing_version"
+
+
+S_STATUSES: Final[dict[type[WaystationError], int]] = {
+    InvalidTokenError: 401,
+    MissingVersionError: 401,
+    PayloadTooLargeError: 401,
+    GoneError: 404,
+}
+
+
+class SimplePushIntake:
+    def __init__(
+        self,
+        dialect: Literal["p", "s"],
+        *,
+        intake: Intake,
+        router: Router,
+        keys: Keys,
+        clock: Clock,
+    ) -> None:
+        self._dialect = dialect
+        self._intake = intake
+        self._router = router
+        self._keys = keys
+        self._clock = clock
+
+    async def put(self, request: Request, token: bytes) -> Response:
+        """`PUT /spush/v1/{token}`, `/update/{token}`, `/push/{token}`"""
+        endpoint = self._open(token)
+        user_agent = await self._intake.recipient(endpoint, SIMPLEPUSH)
+        version, data = self._read(request)
+        outcome = await self._router.deliver_update(
+            user_agent, Update(endpoint.channel_id, version, data)
+        )
+        if self._dialect == "s":
+            return Response.of(200, b"Success", content_type=_TEXT)
+        if outcome is Outcome.DIRECT:
+            return Response.of(200, b"Delivered", content_type=_TEXT)
+        return Response.of(202, b"Notification Stored", content_type=_TEXT)
+
+    def status_of(self, error: WaystationError, usual: int) -> int:
+        """How this dialect answers an error."""
+        if self._dialect == "s":
+            for ancestor in type(error).__mro__:
+                if ancestor in S_STATUSES:
+                    return S_STATUSES[ancestor]
+        return usual
+
+    def _open(self, token: bytes) -> EndpointToken:
+        plain = self._keys.open_token(token)
+        if len(plain) == V1_BYTES:
+            return EndpointToken(Uaid(plain[:16]), ChannelId(plain[16:]))
+        # The first design sealed the two ids as text.
+        uaid_text, _, channel_text = plain.decode("latin-1").partition(":")
+        uaid, channel = parse_uuid(uaid_text), parse_uuid(channel_text)
+        if uaid is None or channel is None:
+            raise InvalidTokenError("Invalid token")
+        return EndpointToken(Uaid(uaid), ChannelId(channel))
+
+    def _read(self, request: Request) -> tuple[int, str | None]:
+        if request.oversize:
+            raise PayloadTooLargeError(f"Data may have at most {DATA_BYTES_MAX} bytes")
+        fields = _fields(request.query) | _fields(request.body)
+        data = fields.get("data")
+        if data is not None and len(data.encode()) > DATA_BYTES_MAX:
+            raise PayloadTooLargeError(f"Data may have at most {DATA_BYTES_MAX} bytes")
+        text = fields.get("version", "").strip()
+        if not text:
+            if self._dialect == "s":
+                raise MissingVersionError("No version present")
+            return self._clock.now_ms() // 1000, data or None
+        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > VERSION_MAX:
+            raise InvalidVersionError("Invalid version")
+        return int(text), data or None
+
+
+def _fields(encoded: bytes) -> dict[str, str]:
+    """Form fields, whatever Content-Type says; of a repeated one the first counts."""
+    if not encoded:
+        return {}
+    try:
+        pairs = urllib.parse.parse_qsl(
+            encoded.decode("utf-8"), keep_blank_values=True, max_num_fields=_FIELDS_MAX
+        )
+    except ValueError:  # not UTF-8, or too many fields
+        raise InvalidVersionError("The body is not a form") from None
+    return dict(reversed(pairs))

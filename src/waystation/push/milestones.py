@@ -1,0 +1,148 @@
+"""Milestones on their way to the store, off every reply's path.
+
+Rule 1: noting a milestone never waits and never fails; what a notification's sender may ask about
+        later must not slow it down now.
+Rule 2: at most `notes_max` wait; more are dropped and counted. A status may then be incomplete,
+        the notification itself is not touched.
+Rule 3: the store is written at most twice a second, in batches; one write is under way at a time,
+        so a message's milestones arrive in the order in which they were noted.
+
+Both roles use it: what the endpoint notes of a message and what the connection node notes meet in
+the store under the message's id.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.base.errors import WaystationError
+from waystation.push.model import Milestone, MilestoneNote, Notification
+from waystation.push.store import PushStore
+
+NOTES_MAX: Final = 8_192
+BATCH_MAX: Final = 1_024
+INTERVAL_S: Final = 0.5
+KEEP_MS: Final = 3_600_000  # a status outlives its message by an hour
+
+
+class _Move(msgspec.Struct, frozen=True, gc=False):
+    """One step of a tracked message."""
+
+    reliability_id: str
+    milestone: Milestone
+    at_ms: int
+    expires_at_ms: int
+
+
+class MilestoneWriter:
+    """One for each worker. `message_status` is the setting of that name."""
+
+    def __init__(
+        self,
+        store: PushStore,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        message_status: bool = True,
+        notes_max: int = NOTES_MAX,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._loop = loop
+        self._message_status = message_status
+        self._notes_max = notes_max
+        self._interval_s = interval_s
+        self._notes: deque[MilestoneNote] = deque()
+        self._moves: deque[_Move] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closed = False
+        self.dropped = 0  # for want of room
+        self.failed = 0  # because the store did not take them
+
+    def note(self, notification: Notification, milestone: Milestone) -> None:
+        """Signed messages for their sender, tracked ones for the counters; others cost nothing."""
+        sender = notification.sender if self._message_status else None
+        if sender is None and notification.reliability_id is None:
+            return
+        if len(self._notes) + len(self._moves) >= self._notes_max or self._closed:
+            self.dropped += 1
+            return
+        now_ms = self._clock.now_ms()
+        if sender is not None:
+            self._notes.append(
+                MilestoneNote(
+                    notification.message_id,
+                    sender,
+                    milestone,
+                    now_ms,
+                    notification.expires_at_ms + KEEP_MS,
+                )
+            )
+        if notification.reliability_id is not None:
+            self._moves.append(
+                _Move(notification.reliability_id, milestone, now_ms, notification.expires_at_ms)
+            )
+        if self._timer is None and self._writing is None:
+            self._timer = self._loop.call_later(self._interval_s, self._begin)
+
+    def _begin(self) -> None:
+        self._timer = None
+        self._writing = self._loop.create_task(self._write(), name="milestones")
+        self._writing.add_done_callback(self._written)
+
+    def _written(self, _task: asyncio.Task[None]) -> None:
+        self._writing = None
+        if (self._notes or self._moves) and not self._closed:
+            self._timer = self._loop.call_later(self._interval_s, self._begin)
+
+    async def _write(self) -> None:
+        """All that waits now; what is noted meanwhile waits for the next time."""
+        for _ in range(-(-len(self._notes) // BATCH_MAX)):
+            batch = [self._notes.popleft() for _ in range(min(BATCH_MAX, len(self._notes)))]
+            try:
+                await self._store.note_milestones(batch)
+            except WaystationError:
+                self.failed += len(batch)
+        for _ in range(len(self._moves)):
+            move = self._moves.popleft()
+            try:
+                await self._store.track(
+                    move.reliability_id,
+                    move.milestone,
+                    at_ms=move.at_ms,
+                    expires_at_ms=move.expires_at_ms,
+                )
+            except WaystationError:
+                self.failed += 1
+
+    async def flush(self) -> None:
+        """Everything noted so far is in the store, or has failed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await asyncio.wait({self._writing})
+        await self._write()
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.flush()
+
+
+def reliability_lines(counts: Mapping[str, int]) -> str:
+    """Tracked messages by state, in the OpenMetrics text that Autopush serves."""
+    lines = [
+        "# HELP autopush_reliability Tracked messages by the state they are in.",
+        "# TYPE autopush_reliability gauge",
+    ]
+    lines += [
+        f'autopush_reliability{{state="{state}"}} {count}'
+        for state, count in sorted(counts.items())
+    ]
+    return "\n".join([*lines, "# EOF", ""])

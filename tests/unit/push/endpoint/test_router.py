@@ -1,0 +1,232 @@
+"""The delivery algorithm and its races, with a relay that answers as told."""
+
+import pytest
+
+from tests.unit.push.endpoint.endpoint_world import CHID, NODE, OTHER_NODE, UAID, World
+from waystation.base.errors import UnavailableError
+from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.push.model import UserAgent
+from waystation.push.wire.relay import Answer
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+async def test_a_connected_user_agent_gets_it_directly_and_nothing_is_stored(world: World) -> None:
+    await world.subscribe(node_id=NODE)
+    reply = await world.post(body=b"data")
+
+    assert reply.status == 201
+    ((node_id, uaid, notification),) = world.relay.pushed
+    assert (node_id, uaid, notification.channel_id, notification.data) == (
+        NODE,
+        UAID,
+        CHID,
+        "ZGF0YQ",
+    )
+    assert not await world.stored()
+    assert not world.relay.checked
+
+
+async def test_an_offline_user_agent_finds_it_stored(world: World) -> None:
+    """C-044, the endpoint's side; C-079."""
+    await world.subscribe()
+    reply = await world.post(body=b"data")
+
+    assert reply.status == 201
+    (row,) = await world.stored()
+    assert reply.headers["Location"].endswith(f"/m/{row.message_id}")
+    assert not world.relay.pushed
+    assert not world.relay.checked
+
+
+async def test_a_busy_node_makes_us_store_then_tell(world: World) -> None:
+    """C-069: the row is there before the node is told, and the route stays."""
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.BUSY
+    seen_at_check: list[int] = []
+    tell = world.relay.check_stored
+
+    async def check(node_id: str, uaid: object) -> Answer:
+        seen_at_check.append(len(await world.stored()))
+        return await tell(node_id, UAID)
+
+    world.relay.check_stored = check
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert seen_at_check == [1]
+    assert world.relay.checked == [(NODE, UAID)]
+    assert await world.node_of() == NODE
+
+
+async def test_a_user_agent_that_is_not_there_loses_its_route(world: World) -> None:
+    """C-072"""
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.ABSENT
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert len(await world.stored()) == 1
+    assert await world.node_of() is None
+    assert not world.relay.checked
+
+
+async def test_a_node_that_cannot_be_reached_loses_its_routes(world: World) -> None:
+    """C-073"""
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.UNREACHABLE
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert len(await world.stored()) == 1
+    assert await world.node_of() is None
+
+
+async def test_an_odd_answer_leaves_the_route_alone(world: World) -> None:
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.ODD
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert await world.node_of() == NODE
+    assert world.relay.checked == [(NODE, UAID)]
+
+
+@pytest.mark.parametrize("answer", [Answer.ABSENT, Answer.UNREACHABLE])
+async def test_a_user_agent_that_moved_meanwhile_is_told_at_its_new_node(
+    world: World, answer: Answer
+) -> None:
+    """C-074: the clear does not match, the second read finds the new route."""
+    await world.subscribe(node_id=NODE, connected_at_ms=1000)
+    world.relay.push_answer = answer
+
+    async def move() -> None:
+        moved = UserAgent(uaid=UAID, connected_at_ms=2000, node_id=OTHER_NODE)
+        assert await world.store.claim_route(moved)
+
+    world.relay.during = move
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert len(await world.stored()) == 1
+    assert await world.node_of() == OTHER_NODE
+    assert world.relay.checked == [(OTHER_NODE, UAID)]
+
+
+async def test_a_reconnect_to_the_same_node_is_not_undone(world: World) -> None:
+    """The same node id, a later connection: the fence is the time it connected."""
+    await world.subscribe(node_id=NODE, connected_at_ms=1000)
+    world.relay.push_answer = Answer.ABSENT
+
+    async def reconnect() -> None:
+        again = UserAgent(uaid=UAID, connected_at_ms=2000, node_id=NODE)
+        assert await world.store.claim_route(again)
+
+    world.relay.during = reconnect
+    await world.post()
+
+    assert await world.node_of() == NODE
+    assert world.relay.checked == [(NODE, UAID)]
+
+
+@pytest.mark.parametrize("answer", [Answer.BUSY, Answer.ABSENT, Answer.UNREACHABLE, Answer.ODD])
+async def test_ttl_zero_is_direct_or_nothing(world: World, answer: Answer) -> None:
+    """C-075, C-054"""
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = answer
+    reply = await world.post(ttl="0")
+
+    assert (reply.status, reply.headers["TTL"]) == (201, "0")
+    assert "Location" in reply.headers
+    assert not await world.stored()
+    assert not world.relay.checked
+
+
+async def test_ttl_zero_for_nobody_is_answered_as_if_delivered(world: World) -> None:
+    """C-054"""
+    await world.subscribe()
+    reply = await world.post(ttl="0")
+
+    assert (reply.status, reply.headers["TTL"]) == (201, "0")
+    assert not await world.stored()
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("down"), UnavailableError("down"), StoreFullError("full")]
+)
+async def test_a_store_that_does_not_take_it_is_503(world: World, error: UnavailableError) -> None:
+    """C-076"""
+    await world.subscribe()
+    world.store.failures["save"] = error
+    reply = await world.post()
+
+    assert (reply.status, reply.errno) == (503, 201)
+    assert reply.headers["Retry-After"] == "120"
+
+
+async def test_a_store_that_cannot_be_read_is_503(world: World) -> None:
+    await world.subscribe()
+    world.store.failures["look_up"] = StoreUnavailableError("down")
+    reply = await world.post()
+
+    assert (reply.status, reply.errno) == (503, 201)
+
+
+async def test_a_failing_clear_does_not_matter(world: World) -> None:
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.ABSENT
+    world.store.failures["clear_route"] = StoreUnavailableError("down")
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert len(await world.stored()) == 1
+
+
+async def test_a_user_agent_that_leaves_while_it_is_stored_is_410(world: World) -> None:
+    """C-077"""
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.ABSENT
+
+    async def leave() -> None:
+        await world.store.remove_user_agent(UAID)
+
+    world.relay.during = leave
+    reply = await world.post()
+
+    assert (reply.status, reply.errno) == (410, 105)
+    assert reply.headers["Cache-Control"] == "max-age=86400"
+
+
+async def test_a_second_read_that_fails_is_no_loss(world: World) -> None:
+    """C-078: it is stored, so the answer is 201."""
+    await world.subscribe()
+    world.store.failures["get_user_agent"] = StoreUnavailableError("down")
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert not world.relay.checked
+
+
+@pytest.mark.parametrize("answer", [Answer.FLAGGED, Answer.ABSENT, Answer.ODD, Answer.BUSY])
+async def test_what_the_told_node_answers_changes_nothing(world: World, answer: Answer) -> None:
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.BUSY
+    world.relay.check_answer = answer
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert await world.node_of() == NODE
+
+
+async def test_a_told_node_that_is_gone_loses_its_route(world: World) -> None:
+    await world.subscribe(node_id=NODE)
+    world.relay.push_answer = Answer.BUSY
+    world.relay.check_answer = Answer.UNREACHABLE
+    reply = await world.post()
+
+    assert reply.status == 201
+    assert len(await world.stored()) == 1
+    assert await world.node_of() is None
