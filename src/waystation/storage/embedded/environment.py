@@ -129,9 +129,12 @@ def store_error(exc: Exception) -> StoreUnavailableError:
 
 
 def is_full(exc: Exception) -> bool:
-    return isinstance(exc, lmdb.MapFullError) or (
-        isinstance(exc, lmdb.Error) and exc.code in _FULL_ERRNOS
-    )
+    return isinstance(exc, lmdb.MapFullError) or errno_of(exc) in _FULL_ERRNOS
+
+
+def errno_of(exc: Exception) -> int:
+    """The system's number for what went wrong, or 0; lmdb leaves it out of some errors."""
+    return getattr(exc, "code", 0) if isinstance(exc, lmdb.Error) else 0
 
 
 def file_system_of(path: str, mountinfo: str) -> str:

@@ -12,6 +12,7 @@ import lmdb
 from waystation.storage.embedded.environment import Environment
 
 _LOOK_AGAIN_S = 1.0
+_DISK_NEARLY_FULL_BYTES = 1 << 20
 _SMALL_RESERVE_BYTES = 4 << 20  # enough for a portion of a sweep whose rows all lie apart
 
 
@@ -28,8 +29,7 @@ class Room:
         """Why nothing may be added now, or None."""
         if mono >= self._look_at:
             self._look_at = mono + _LOOK_AGAIN_S
-            disk = os.statvfs(self._env.path)
-            self._disk_low = disk.f_bavail * disk.f_frsize < self._disk_reserve_bytes
+            self._disk_low = self._disk_free_bytes() < self._disk_reserve_bytes
         if self._disk_low:
             return "the disk has less room than store.disk_reserve_bytes"
         # As long as the file has not grown that far, counting the pages in use is not needed.
@@ -38,3 +38,11 @@ class Room:
         if self._env.used_pages(txn) < self._pages_max:
             return None
         return "the store holds as much as store.map_bytes allows"
+
+    def disk_nearly_full(self) -> bool:
+        """LMDB reports a write that the disk took only in part as an input/output error."""
+        return self._disk_free_bytes() < max(self._disk_reserve_bytes, _DISK_NEARLY_FULL_BYTES)
+
+    def _disk_free_bytes(self) -> int:
+        disk = os.statvfs(self._env.path)
+        return disk.f_bavail * disk.f_frsize

@@ -13,6 +13,7 @@ Several processes may write to one environment; LMDB's writer lock puts them in 
 
 import asyncio
 import contextlib
+import errno
 import queue
 import sys
 import threading
@@ -25,7 +26,12 @@ import msgspec
 
 from waystation.base.errors import WaystationError
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.storage.embedded.environment import Environment, is_full, store_error
+from waystation.storage.embedded.environment import (
+    Environment,
+    errno_of,
+    is_full,
+    store_error,
+)
 from waystation.storage.embedded.room import Room
 
 T = TypeVar("T")
@@ -225,8 +231,10 @@ class Writer:
             after = _refuse_growth(left[at:], outcomes, full)
             if after and after[0] is culprit:
                 # A delete found no page: give it those that growth took, then smaller commits.
-                before = _refuse_growth(left[:at], outcomes, full)
-                return self._in_halves(before + after, full, outcomes)
+                again = _refuse_growth(left[:at], outcomes, full) + after
+                if len(again) < len(left):
+                    return again
+                return self._in_halves(again, full, outcomes)
             return left[:at] + after
         error = store_error(exc) if isinstance(exc, lmdb.Error) else exc
         outcomes.append(_Outcome(culprit.future, None, error))
@@ -235,12 +243,16 @@ class Writer:
     def _after_failed_commit(
         self, left: list[_Waiting], exc: Exception, outcomes: list[_Outcome]
     ) -> list[_Waiting]:
+        """Nothing of it was done. What does not grow is tried again without the rest, because a
+        full disk has many names."""
         self.stats.groups_run_again += 1
         error = store_error(exc)
+        if errno_of(exc) == errno.EIO and self._room.disk_nearly_full():
+            error = StoreFullError(str(exc))
+        shrinking = _refuse_growth(left, outcomes, error)
+        if len(shrinking) < len(left):
+            return shrinking
         if isinstance(error, StoreFullError):
-            shrinking = _refuse_growth(left, outcomes, error)
-            if len(shrinking) < len(left):
-                return shrinking
             return self._in_halves(left, error, outcomes)
         outcomes += [_Outcome(one.future, None, store_error(exc)) for one in left]
         return []
@@ -265,9 +277,9 @@ class Writer:
 
 
 def _refuse_growth(
-    left: list[_Waiting], outcomes: list[_Outcome], error: StoreFullError
+    left: list[_Waiting], outcomes: list[_Outcome], error: StoreUnavailableError
 ) -> list[_Waiting]:
-    outcomes += [
-        _Outcome(one.future, None, StoreFullError(*error.args)) for one in left if one.grows
-    ]
+    # An error of its own for each: they are raised in different places.
+    refused = [one for one in left if one.grows]
+    outcomes += [_Outcome(one.future, None, type(error)(*error.args)) for one in refused]
     return [one for one in left if not one.grows]
