@@ -104,6 +104,8 @@ _WITHOUT_EFFECT = frozenset(
 )
 _SECTIONS_WITHOUT_EFFECT = ("fcm.", "apns.", "stub.")
 
+_NOT_FOR_DAEMONS = frozenset({"port_base"})
+
 _UNITS = ("_s", "_ms", "_bytes")
 
 
@@ -229,7 +231,7 @@ def _name_table(daemon: Daemon) -> dict[str, str]:
     """Every name that leads to a setting of ours."""
     first = ROLE_OF[daemon]
     table: dict[str, str] = {}
-    rows = describe(Settings)
+    rows = [row for row in describe(Settings) if row.name not in _NOT_FOR_DAEMONS]
     # Sections that both roles have settings in: the daemon's own role gives the short names.
     rows.sort(key=lambda row: row.name.partition(".")[0] != first)
     for row in rows:

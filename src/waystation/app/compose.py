@@ -3,23 +3,14 @@
 A role imports only what it runs, so the imports of each stand in its own functions.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from .control import WorkerKind
+from .control import Order, Service
 from .lifecycle import Runtime
 from .settings import Role, Settings
 
-
-class Log(Protocol):
-    """Lines of one process; structlog's logger fits."""
-
-    def info(self, event: str, /, **fields: object) -> object: ...
-
-    def warning(self, event: str, /, **fields: object) -> object: ...
-
-    def error(self, event: str, /, **fields: object) -> object: ...
-
-    def critical(self, event: str, /, **fields: object) -> object: ...
+if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
 
 
 class LazyLog:
@@ -28,9 +19,9 @@ class LazyLog:
     def __init__(self, settings: Settings, role: str) -> None:
         self._settings = settings
         self._role = role
-        self._log: Log | None = None
+        self._log: FilteringBoundLogger | None = None
 
-    def _made(self) -> Log:
+    def _made(self) -> "FilteringBoundLogger":
         if self._log is None:
             self._log = configure_logs(self._settings, role=self._role)
         return self._log
@@ -50,9 +41,10 @@ class LazyLog:
 
 def configure_logs(
     settings: Settings, *, role: str, name: str = "waystation", tag_key: bytes | None = None
-) -> Log:
+) -> "FilteringBoundLogger":
     """Sets up this process's lines; the logger of this role."""
-    from waystation.telemetry import logs
+    from . import quick_start  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from waystation.telemetry import logs  # isort: skip
 
     from .version import build
 
@@ -66,15 +58,15 @@ def configure_logs(
     return logs.get(role)
 
 
-def build_runtime(
-    kind: WorkerKind, settings: Settings, roles: tuple[Role, ...], *, index: int, count: int
-) -> Runtime:
+def build_runtime(order: Order, settings: Settings) -> Runtime:
     """What a supervised process runs."""
-    if kind == "console":
+    if order.kind == "console":
         from .console_worker import ConsoleWorker
 
         return ConsoleWorker(settings, configure_logs(settings, role="console"))
-    return build_push_worker(settings, index, count, roles=roles)
+    return build_push_worker(
+        settings, order.index, order.count, roles=order.roles, service=order.service
+    )
 
 
 def build_push_worker(
@@ -83,7 +75,7 @@ def build_push_worker(
     count: int,
     *,
     roles: tuple[Role, ...] = ("connect", "endpoint"),
-    service: str = "serve",
+    service: Service = "serve",
 ) -> Runtime:
     """Worker `index` of `count`. Settings are settled: every port and URL is filled in."""
     from .data_dir import DataDir

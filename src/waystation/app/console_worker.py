@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import Generator
 
 import uvicorn
+from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
 from waystation.base.tasks import Tasks
@@ -15,20 +16,15 @@ from waystation.storage.open import open_push_store
 
 from .addresses import listen
 from .data_dir import DataDir
-from .health import CriticalLines, Health, StoreProbe
+from .health import Health, StoreProbe
 from .keys import ensure_secrets
 from .overview import Overview
 from .settings import Settings
-from .supervisor import Lines
 from .tls import load_tls
 from .version import build
 
 SHUTDOWN_TIMEOUT_S = 3
 CONNECTIONS_MAX = 200
-
-
-class ConsoleLines(Lines, CriticalLines):
-    """What this process logs."""
 
 
 class _Server(uvicorn.Server):
@@ -42,7 +38,7 @@ class _Server(uvicorn.Server):
 class ConsoleWorker:
     """A `Runtime` of one web application."""
 
-    def __init__(self, settings: Settings, lines: ConsoleLines) -> None:
+    def __init__(self, settings: Settings, lines: FilteringBoundLogger) -> None:
         self._settings = settings
         self._lines = lines
         self._data = DataDir(settings.data_dir)
@@ -87,6 +83,7 @@ class ConsoleWorker:
             app,
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,

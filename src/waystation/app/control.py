@@ -21,12 +21,14 @@ LINE_MAX_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1
 
 WorkerKind = Literal["push", "console"]
+Service = Literal["serve", "autoconnect", "autoendpoint"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is to be."""
 
     kind: WorkerKind
+    service: Service
     index: int
     count: int
     roles: tuple[Role, ...]

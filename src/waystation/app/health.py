@@ -14,6 +14,7 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
+from waystation.base.http_message import Request, Response
 from waystation.console.model import HealthAnswer
 
 from .settings import Role
@@ -163,6 +164,16 @@ class Health:
 
 def _json(status: int, body: object) -> HealthAnswer:
     return HealthAnswer(status, JSON, msgspec.json.encode(body))
+
+
+def health_response(
+    health: Health, role: Role, request: Request, *, internal: bool = False
+) -> Response | None:
+    """For a `HttpServer`."""
+    answer = health.answer(role, request.method.decode(), request.path.decode(), internal=internal)
+    if answer is None:
+        return None
+    return Response.of(answer.status, answer.body, content_type=answer.content_type.encode())
 
 
 _REASONS = {200: "OK", 404: "Not Found", 418: "I'm a teapot", 503: "Service Unavailable"}

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import platform
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,6 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.console.model import WorkerStatus
-from waystation.telemetry.exposition import write_snapshot
 from waystation.telemetry.metrics import Metrics
 
 LAG_INTERVAL_S = 0.5
@@ -32,6 +33,12 @@ def open_fds() -> int:
         return len(os.listdir("/proc/self/fd")) - 1  # the listing itself needs one
     except OSError:
         return 0
+
+
+def event_node(machine: str, worker: str) -> str:
+    """`<machine>.<role>.<k>`, as the event contract names a process."""
+    name = re.sub(r"[^a-z0-9.-]", "-", (machine or platform.node()).lower())
+    return f"{name[:40] or 'node'}.{worker}"
 
 
 class LoopLag:
@@ -114,6 +121,9 @@ class Reports:
         status = msgspec.json.encode(self.status())
 
         def write() -> None:
+            # Loaded here, in a thread and after the start, which it would slow down by a tenth.
+            from waystation.telemetry.exposition import write_snapshot  # noqa: PLC0415
+
             with contextlib.suppress(OSError):  # a full disk must not end a worker
                 write_snapshot(self._directory, snapshot)
                 fresh = self._directory / f".{self._name}.new"

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from .addresses import PortTakenError, listening, reserve_ports, settle
+from .control import Service
 from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
 from .keys import KeyFormatError, ensure_secrets
 from .settings import ROLES, ROLES_TO_COME, Role, Settings, encode_settings
@@ -38,10 +39,10 @@ def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
     return tuple(role for role in ROLES if not wanted or role in wanted)
 
 
-def plan_jobs(roles: tuple[Role, ...], workers: int) -> list[Job]:
+def plan_jobs(roles: tuple[Role, ...], workers: int, *, service: Service = "serve") -> list[Job]:
     """Push workers share the roles connect and endpoint; the console has a process of its own."""
     push: tuple[Role, ...] = tuple(role for role in roles if role != "console")
-    jobs = [Job("push", index, workers, push) for index in range(workers)] if push else []
+    jobs = [Job("push", index, workers, push, service) for index in range(workers)] if push else []
     if "console" in roles:
         jobs.append(Job("console", 0, 1, ("console",)))
     return jobs

@@ -27,6 +27,7 @@ from .control import (
     Failed,
     Order,
     Ready,
+    Service,
     WorkerKind,
     decode_report,
     encode_line,
@@ -61,6 +62,7 @@ class Job(msgspec.Struct, frozen=True):
     index: int
     count: int
     roles: tuple[Role, ...]
+    service: Service = "serve"
 
     @property
     def name(self) -> str:
@@ -183,6 +185,7 @@ class Supervisor:
         job = child.job
         order = Order(
             kind=job.kind,
+            service=job.service,
             index=job.index,
             count=job.count,
             roles=job.roles,

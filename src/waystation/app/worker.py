@@ -1,5 +1,7 @@
 """The main program of a process that the supervisor started: `python -m waystation.app.worker`."""
 
+import waystation.app.quick_start  # noqa: F401, I001 first: it makes the imports below quick  # pyright: ignore[reportUnusedImport]
+
 import argparse
 import asyncio
 
@@ -36,9 +38,7 @@ def main() -> None:
 def run(order: Order, line: SupervisorLine) -> int:
     settings = decode_settings(bytes(order.settings))
     try:
-        runtime = build_runtime(
-            order.kind, settings, order.roles, index=order.index, count=order.count
-        )
+        runtime = build_runtime(order, settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(live(runtime, drain_s=settings.connect.drain_s, line=line))
     except (SettingsError, DataDirError, KeyFormatError) as exc:

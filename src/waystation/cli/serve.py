@@ -38,7 +38,7 @@ def serve(
     store in the data directory. Settings: defaults, then --config, then WAYSTATION_... in the
     environment, then these options.
     """
-    from waystation.app.compose import configure_logs
+    from waystation.app.compose import LazyLog
     from waystation.app.serving import RoleError, parse_roles
     from waystation.app.serving import serve as run
 
@@ -58,5 +58,5 @@ def serve(
         },
         wanted,
     )
-    lines = configure_logs(settings, role="supervisor")
+    lines = LazyLog(settings, "supervisor")
     raise SystemExit(run(settings, wanted, lines=lines, say=say, complain=complain))

@@ -1,0 +1,153 @@
+"""The role connect of one worker: user agents on the public port, the node API on the relay's."""
+
+import hashlib
+import ssl
+
+from waystation.base.ids import new_uuid4
+from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
+from waystation.push.connect.broadcasts import Broadcasts
+from waystation.push.connect.driver import ConnectDriver
+from waystation.push.connect.journal import Journal
+from waystation.push.connect.limits import ShellLimits
+from waystation.push.connect.reports import Reports
+from waystation.push.connect.server import WebSocketServer
+from waystation.push.connect.terms import Terms
+from waystation.push.model import ChannelId, Uaid
+from waystation.push.settings import Connect
+from waystation.push.token import Keys
+from waystation.push.wire.upgrade import HttpHead
+
+from .addresses import listen
+from .health import http_response
+from .parts import Base
+
+CLOSE_RESTART = 1012
+JOURNAL_WAIT_S = 5.0
+
+
+class ConnectPart:
+    """Made within the running loop, after the journal before us was handed back."""
+
+    def __init__(self, base: Base, tls: ssl.SSLContext | None) -> None:
+        settings = base.settings.connect
+        self._base = base
+        self._tls = tls
+        self._broadcasts = Broadcasts()
+        self._journal = (
+            None
+            if settings.inflight_journal == "off"
+            else Journal(
+                base.data.journal(base.index),
+                mode=settings.inflight_journal,
+                bytes_max=settings.inflight_max_bytes,
+            )
+        )
+        self.driver = ConnectDriver(
+            Terms(
+                settings,
+                node_id=base.node_id,
+                broadcasts=self._broadcasts,
+                endpoint_for=EndpointMint(
+                    base.keys, base.settings.endpoint.url, settings.simplepush
+                ).url,
+                new_uaid=lambda: Uaid(new_uuid4()),
+                more_info_url=base.settings.endpoint.more_info_url,
+            ),
+            store=base.store,
+            relay=base.relay,
+            hand_back=base.hand_back,
+            journal=self._journal,
+            tasks=base.tasks,
+            clock=base.clock,
+            observer=Reports(
+                sink=base.events,
+                hashes=base.hashes,
+                metrics=base.metrics,
+                milestones=base.milestones,
+                clock=base.clock,
+                log=base.log,
+            ),
+        )
+        self._shell = WebSocketServer(
+            make_handler=self.driver.open,
+            http=self._plain_request,
+            clock=base.clock,
+            limits=shell_limits(settings),
+        )
+        source = (
+            megaphone(settings.megaphone_api_url, settings.megaphone_api_token)
+            if settings.megaphone_api_url
+            else published_here(base.store)
+        )
+        self._poller = BroadcastPoller(
+            self._broadcasts,
+            source,
+            interval_s=settings.megaphone_poll_interval_s,
+            polled=self._polled,
+        )
+
+    @property
+    def connections(self) -> int:
+        return self._shell.connections
+
+    async def start(self) -> None:
+        base = self._base
+        await self._poller.poll()  # so that the first hello already hears of them
+        base.tasks.spawn("broadcasts", self._poller.run())
+        sock = listen(base.settings.host, base.settings.connect.port, "connect.port")
+        self._shell.listen(sock, self._tls)
+
+    def use_certificate(self, tls: ssl.SSLContext) -> None:
+        self._shell.use_certificate(tls)
+
+    def stop_accepting(self) -> None:
+        self._shell.stop_accepting()
+
+    async def drain(self, over_s: float) -> None:
+        """End the conversations one by one; what is un-acked is saved before this returns."""
+        await self.driver.drain(spread_s=over_s)
+        await self._shell.close_all(CLOSE_RESTART, "Restart")
+
+    async def close(self) -> None:
+        self._shell.close()
+        self.driver.close()
+        if self._journal is not None:
+            self._journal.close()
+
+    def _plain_request(self, head: HttpHead) -> bytes | None:
+        answer = self._base.health.answer("connect", head.method, head.path)
+        return None if answer is None else http_response(answer, head=head.method == "HEAD")
+
+    def _polled(self, error: Exception | None) -> None:
+        reason = "" if error is None else type(error).__name__
+        result = "ok" if error is None else "error"
+        self._base.metrics.counter("megaphone_updater", result=result, reason=reason).value += 1
+        if error is not None:
+            self._base.log.warning("broadcasts.not_read", reason=str(error) or reason)
+
+
+class EndpointMint:
+    """Makes the URL that an app server will post to (webpush §5.1, §9)."""
+
+    def __init__(self, keys: Keys, endpoint_url: str, simplepush: str) -> None:
+        self._keys = keys
+        self._url = endpoint_url.rstrip("/")
+        self._simple_path = "/push/" if simplepush == "s" else "/spush/v1/"
+
+    def url(self, uaid: Uaid, channel_id: ChannelId, key: bytes | None, simple: bool) -> str:
+        if simple:
+            return self._url + self._simple_path + self._keys.endpoint_token(uaid, channel_id)
+        if key is None:
+            return f"{self._url}/wpush/v1/{self._keys.endpoint_token(uaid, channel_id)}"
+        token = self._keys.endpoint_token(uaid, channel_id, hashlib.sha256(key).digest())
+        return f"{self._url}/wpush/v2/{token}"
+
+
+def shell_limits(settings: Connect) -> ShellLimits:
+    return ShellLimits(
+        connections_max=settings.max_connections,
+        message_bytes_max=settings.max_frame_bytes,
+        send_high_bytes=settings.send_buffer_high_bytes,
+        send_bytes_max=settings.send_buffer_max_bytes,
+        upgrade_timeout_s=settings.open_handshake_timeout_s,
+    )

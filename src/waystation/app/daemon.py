@@ -1,0 +1,128 @@
+"""Runs one drop-in daemon: in this very process for one worker, under a supervisor for more.
+
+Rule 1: it listens within a second, so with one worker nothing is spawned.
+Rule 2: both daemons on one machine may share a data directory: keys and the embedded store in it
+        are then common to both, and each locks only its own role.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable
+
+import uvloop
+
+from waystation.base.errors import WaystationError
+from waystation.base.settings import SettingsError
+
+from .addresses import PortTakenError, Reservation, reserve_ports, settle
+from .autopush_settings import ROLE_OF, Daemon, DaemonSettings
+from .compose import build_push_worker, configure_logs
+from .data_dir import DataDir, DataDirError, Lock, lock_roles
+from .keys import KeyFormatError, ensure_secrets
+from .lifecycle import live
+from .serving import plan_jobs
+from .settings import Role, Settings, encode_settings
+from .supervisor import EXIT_CONFIG, EXIT_FAILED, Supervisor
+
+
+def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], None]) -> int:
+    """Until a signal ends it. The exit code."""
+    settings = loaded.settings
+    roles: tuple[Role, ...] = (ROLE_OF[daemon],)
+    data = DataDir(settings.data_dir)
+    try:
+        data.make()
+        locks = lock_roles(data, roles)
+        _, made = ensure_secrets(data, crypto_keys=settings.push.crypto_keys)
+        reservations = reserve_ports(settings, roles)
+    except (DataDirError, KeyFormatError) as exc:
+        complain(str(exc))
+        return EXIT_CONFIG
+    except PortTakenError as exc:
+        complain(str(exc))
+        return EXIT_FAILED
+    settings = settle(settings, {one.setting: one.port for one in reservations})
+    reports = data.reports(daemon)
+    shutil.rmtree(reports, ignore_errors=True)
+    reports.mkdir(mode=0o700)
+    log = configure_logs(settings, role=daemon, name=daemon)
+    for name in loaded.unknown:
+        log.warning("settings.unknown", name=name, note="ignored")
+    for name in loaded.without_effect:
+        log.info("settings.without_effect", name=name)
+    if made:
+        log.info("keys.made", directory=str(data.keys), files=[path.name for path in made])
+    try:
+        if settings.worker_count > 1:
+            return _supervised(daemon, settings, roles, locks, complain)
+        return _alone(daemon, settings, roles, complain)
+    finally:
+        _release(reservations, locks)
+
+
+def _alone(
+    daemon: Daemon,
+    settings: Settings,
+    roles: tuple[Role, ...],
+    complain: Callable[[str], None],
+) -> int:
+    worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon)
+    log = configure_logs(settings, role=daemon, name=daemon)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(
+                live(
+                    worker,
+                    drain_s=settings.connect.drain_s,
+                    on_ready=lambda: log.info("ready", **_addresses(daemon, settings)),
+                )
+            )
+    except SettingsError as exc:
+        complain(str(exc))
+        return EXIT_CONFIG
+    except (WaystationError, PortTakenError, OSError) as exc:
+        complain(str(exc) or type(exc).__name__)
+        return EXIT_FAILED
+    return 0
+
+
+def _supervised(
+    daemon: Daemon,
+    settings: Settings,
+    roles: tuple[Role, ...],
+    locks: list[Lock],
+    complain: Callable[[str], None],
+) -> int:
+    log = configure_logs(settings, role=daemon, name=daemon)
+    return Supervisor(
+        plan_jobs(roles, settings.worker_count, service=daemon),
+        encode_settings(settings),
+        lines=log,
+        on_ready=lambda: log.info("ready", **_addresses(daemon, settings)),
+        on_failure=complain,
+        drain_s=settings.connect.drain_s,
+        inherited=tuple(lock.fileno() for lock in locks),
+    ).run()
+
+
+def _addresses(daemon: Daemon, settings: Settings) -> dict[str, object]:
+    if daemon == "autoconnect":
+        return {
+            "host": settings.host,
+            "port": settings.connect.port,
+            "router_port": settings.connect.relay_port,
+            "router_url": settings.connect.relay_url,
+            "endpoint_url": settings.endpoint.url,
+        }
+    return {
+        "host": settings.host,
+        "port": settings.endpoint.port,
+        "endpoint_url": settings.endpoint.url,
+    }
+
+
+def _release(reservations: list[Reservation], locks: list[Lock]) -> None:
+    for reservation in reservations:
+        reservation.release()
+    for lock in locks:
+        lock.release()

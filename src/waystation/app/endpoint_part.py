@@ -1,0 +1,122 @@
+"""The role endpoint of one worker: what app servers post to."""
+
+import asyncio
+import hashlib
+import ssl
+from urllib.parse import urlsplit
+
+import pybase64
+
+from waystation.base.http_message import Request, Response
+from waystation.base.http_server import HttpLimits, HttpServer
+from waystation.base.settings import SettingsError
+from waystation.push.endpoint.intake import Intake
+from waystation.push.endpoint.limits import SendLimits
+from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.router import Router
+from waystation.push.endpoint.server import EndpointServer
+from waystation.push.endpoint.simplepush import SimplePushIntake
+from waystation.push.endpoint.status import StatusDesk
+from waystation.push.token import MessageIds, parse_list
+from waystation.push.vapid import Vapid
+
+from .health import health_response
+from .parts import Base
+
+
+class EndpointPart:
+    def __init__(self, base: Base, tls: ssl.SSLContext | None) -> None:
+        settings, clock = base.settings.endpoint, base.clock
+        self._base = base
+        self._tls = tls
+        observer = Observer()
+        ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
+        vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)
+        router = Router(base.store, base.relay, base.milestones, observer)
+        intake = Intake(
+            settings,
+            store=base.store,
+            router=router,
+            keys=base.keys,
+            ids=ids,
+            vapid=vapid,
+            limits=SendLimits(settings, workers=base.count),
+            milestones=base.milestones,
+            clock=clock,
+            tracked=tracked_hashes(base.settings.push.tracking_keys),
+            observer=observer,
+        )
+        dialect = base.settings.connect.simplepush
+        self.server = EndpointServer(
+            settings,
+            intake=intake,
+            status=StatusDesk(base.store, ids, vapid, clock),
+            simplepush=None
+            if dialect == "off"
+            else SimplePushIntake(
+                dialect, intake=intake, router=router, keys=base.keys, clock=clock
+            ),
+            matrix=MatrixGateway(settings, intake) if settings.matrix_gateway else None,
+            health=self._health,
+            on_bug=self._bug,
+        )
+        self._http = HttpServer(
+            self.server.handle,
+            loop=asyncio.get_running_loop(),
+            clock=clock,
+            body_limit=self.server.body_limit,
+            on_failure=self.server.failure,
+            limits=HttpLimits(
+                connections_max=settings.max_connections, idle_timeout_s=settings.idle_timeout_s
+            ),
+        )
+
+    async def start(self) -> None:
+        settings = self._base.settings
+        await self._http.listen(
+            settings.host, settings.endpoint.port, reuse_port=True, backlog=4096, tls=self._tls
+        )
+
+    def stop_accepting(self) -> None:
+        self._http.stop_accepting()
+
+    async def close(self) -> None:
+        """What was accepted is answered first."""
+        await self._http.close()
+
+    def _health(self, request: Request) -> Response | None:
+        return health_response(self._base.health, "endpoint", request)
+
+    def _bug(self, error: BaseException) -> None:
+        self._base.log.error("request.failed", exc_info=error)
+
+
+def audience_of(endpoint_url: str) -> str:
+    """What a VAPID token for this server names: the origin, without a port that is implied."""
+    parts = urlsplit(endpoint_url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    implied = {"http": 80, "https": 443}.get(parts.scheme)
+    port = "" if parts.port in (None, implied) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"
+
+
+def tracked_hashes(tracking_keys: str) -> frozenset[bytes]:
+    """Of VAPID public keys in either base64 alphabet, padded or not."""
+    hashes: set[bytes] = set()
+    for place, text in enumerate(parse_list(tracking_keys), start=1):
+        plain = text.rstrip("=").replace("+", "-").replace("/", "_")
+        try:
+            raw = pybase64.b64decode(plain, b"-_", validate=True, padded=False)
+        except ValueError:
+            raw = b""
+        if len(raw) != 65:
+            raise SettingsError(
+                [
+                    f"push.tracking_keys: key {place} is not a VAPID public key (65 bytes in"
+                    " base64url); convert a PEM with: waystation keys vapid FILE"
+                ]
+            )
+        hashes.add(hashlib.sha256(raw).digest())
+    return frozenset(hashes)

@@ -1,0 +1,43 @@
+"""What the roles of one push worker share, made once and handed to each."""
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import Clock
+from waystation.base.tasks import Tasks
+from waystation.push.connect.handback import HandBack
+from waystation.push.milestones import MilestoneWriter
+from waystation.push.store import PushStore
+from waystation.push.token import Keys
+from waystation.push.wire.relay import Relay
+from waystation.telemetry.events import EventSink
+from waystation.telemetry.hashes import EventHashes
+from waystation.telemetry.metrics import Metrics
+
+from .data_dir import DataDir
+from .health import Health
+from .keys import Secrets
+from .settings import Settings
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True):
+    """Settled settings, and everything that is made of them before a role starts."""
+
+    settings: Settings
+    secrets: Secrets
+    data: DataDir
+    index: int
+    count: int
+    node_id: str
+    clock: Clock
+    tasks: Tasks
+    store: PushStore
+    keys: Keys
+    relay: Relay
+    hand_back: HandBack
+    milestones: MilestoneWriter
+    events: EventSink
+    hashes: EventHashes
+    metrics: Metrics
+    health: Health
+    log: FilteringBoundLogger

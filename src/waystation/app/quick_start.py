@@ -1,0 +1,26 @@
+"""Import this first in a process that should listen soon.
+
+structlog loads rich with its highlighters if it can, for tracebacks that our lines never show (they
+could print secrets). That costs a third of a worker's start, so rich is hidden while structlog is
+loaded.
+"""
+
+import sys
+from typing import cast
+
+_HIDDEN = ("rich", "better_exceptions")
+
+
+def _load_structlog() -> None:
+    modules = cast(dict[str, object], sys.modules)
+    hidden = [name for name in _HIDDEN if name not in modules]
+    for name in hidden:
+        modules[name] = None  # `import rich` raises ImportError, for which structlog is prepared
+    try:
+        import structlog  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
+    finally:
+        for name in hidden:
+            del modules[name]
+
+
+_load_structlog()
