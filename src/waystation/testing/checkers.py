@@ -78,6 +78,7 @@ class History:
         self.by_message: dict[MessageId, Post] = {}
         self.heard: dict[MessageId, list[float]] = defaultdict(list)
         self.recorded: dict[MessageId, float] = {}  # acks that must not be forgotten
+        self.sent_direct: set[MessageId] = set()  # when it was last sent
         self.misled: set[MessageId] = set()
         self.trouble_at: dict[Uaid, float] = {}
         self.channel_gone_at: dict[tuple[Uaid, ChannelId], float] = {}
@@ -129,6 +130,7 @@ class History:
 
     def taken(self, node: str, uaid: Uaid, message_id: MessageId) -> None:
         self.note(node, "sends it directly", uaid, message_id)
+        self.sent_direct.add(message_id)
         self._sent(node, message_id, self._clock.elapsed_s)
 
     def retrieved(self, node: str, uaid: Uaid, rows: Sequence[Notification]) -> None:
@@ -136,6 +138,7 @@ class History:
         self.batches.append(Batch(node, uaid, read_at_s, rows))
         for row in rows:
             self.note(node, f"sends it from storage, read at {read_at_s:.3f}", uaid, row.message_id)
+            self.sent_direct.discard(row.message_id)
             self._sent(node, row.message_id, read_at_s)
 
     def _sent(self, node: str, message_id: MessageId, decided_at_s: float) -> None:
@@ -202,6 +205,12 @@ class History:
         self.note(name, "has it", uaid, message_id)
         self.heard[message_id].append(self._clock.elapsed_s)
 
+    def heard_for_gone_channel(self, name: str, message_id: MessageId) -> None:
+        """After the user agent was told that the channel is gone. A direct notification whose
+        POST found the channel still there may be on its way; storage must know better."""
+        if message_id not in self.sent_direct:
+            self.problem(f"{name} got {self.name_of(message_id)} for a channel that it had left")
+
     # For people
 
     def name_of(self, message_id: MessageId) -> str:
@@ -255,7 +264,7 @@ def _may_replace(newer: Post, older: Post) -> bool:
     assert newer.notification is not None
     assert older.notification is not None
     return (
-        newer.ended_s > older.began_s
+        newer.ended_s >= older.began_s
         or newer.notification.accepted_at_ms > older.notification.accepted_at_ms
     )
 

@@ -339,7 +339,7 @@ class Wire:
     # The node's side
 
     def _arrive_up(self, what: bytes | int) -> None:
-        if not self._over or what == OPCODE_CLOSE:
+        if not self._over:
             self._unread.append(what)
             self.read()
 

@@ -1,0 +1,326 @@
+"""User agents and app servers of a simulated world: well-meaning, forgetful and often offline.
+
+A user agent subscribes, loses its connection in every way there is, comes back elsewhere or twice
+at once, and acks soon, late, in part or not at all for a while. When the world is quiet it stays
+connected and acks everything.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from waystation.base.ids import dashed, new_uuid4, parse_uuid, simple
+from waystation.push.model import ChannelId, MessageId, Uaid
+from waystation.testing.checkers import Post
+from waystation.testing.network import OPCODE_PING, Wire
+
+if TYPE_CHECKING:
+    from waystation.testing.nodes import ConnectNode
+    from waystation.testing.world import PushWorld
+
+CHANNELS_MAX = 3
+HELLO_PATIENCE_S = 8.0
+NEVER_S = 1e9
+
+
+class Talk:
+    """What a user agent knows of one connection."""
+
+    __slots__ = ("ack_after_s", "ack_share", "greeted", "node", "said_hello_at_s", "unacked")
+
+    def __init__(self, node: "ConnectNode", said_hello_at_s: float) -> None:
+        self.node = node
+        self.said_hello_at_s = said_hello_at_s
+        self.greeted = False
+        self.ack_share = 1.0  # acked soon; the rest later
+        self.ack_after_s = 0.0
+        self.unacked: list[MessageId] = []
+
+
+class SimUserAgent:
+    def __init__(self, world: "PushWorld", name: str) -> None:
+        self._world = world
+        self._rng = world.rng
+        self.name = name
+        self.uaid: Uaid | None = None
+        self.paths: dict[ChannelId, bytes] = {}  # endpoints, by channel
+        self._wanted = 1 + self._rng.randrange(CHANNELS_MAX)
+        self._registering: ChannelId | None = None
+        self._dropping: set[ChannelId] = set()
+        self._dropped: set[ChannelId] = set()
+        self.talks: dict[Wire, Talk] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def greeted(self) -> bool:
+        return any(talk.greeted for talk in self.talks.values())
+
+    # A life
+
+    async def live(self) -> None:
+        rng, world = self._rng, self._world
+        await asyncio.sleep(rng.random() * 2)
+        while not world.quiet:
+            if not self.greeted:
+                await self.connect()
+            await self._sleep(rng.expovariate(1 / 6))
+            if world.quiet:
+                return
+            self._do_something()
+            if rng.random() < 0.3:
+                await self._sleep(rng.random() * 5)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Or less, if the world becomes quiet."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._world.quiet:
+                    await self._changed.wait()
+                    self._changed.clear()
+        except TimeoutError:
+            pass
+
+    def _do_something(self) -> None:
+        rng = self._rng
+        if not self.talks:
+            return
+        wire = rng.choice(list(self.talks))
+        match rng.choices(
+            ("hang up", "vanish", "cut", "again", "unregister", "stall", "nothing"),
+            (2, 3, 3, 4, 1, 1, 3),
+        )[0]:
+            case "hang up":
+                self._end(wire, "hangs up")
+                wire.hang_up()
+            case "vanish":
+                self._end(wire, "vanishes")
+                wire.vanish()
+            case "cut":
+                self._world.history.note(self.name, "connection cut", self.uaid)
+                wire.cut()
+            case "again":
+                self._world.spawn(self.connect())  # beside the one it has
+            case "unregister":
+                self._unregister(wire)
+            case "stall":
+                wire.stalled = True
+                self._world.loop.call_later(rng.random() * 5, wire.read_again)
+            case _:
+                pass
+
+    async def connect(self) -> None:
+        world = self._world
+        node = self._rng.choice(world.connect_nodes)
+        while not node.up:  # noqa: ASYNC110 looking again costs nothing when time jumps
+            node = self._rng.choice(world.connect_nodes)
+            await asyncio.sleep(0.05 + self._rng.random())
+        assert node.shell is not None
+        wire = node.shell.connect(self)
+        assert wire is not None
+        now_s = world.loop.time()
+        talk = Talk(node, now_s)
+        if not world.quiet:
+            talk.ack_share = self._rng.choice((1.0, 1.0, 1.0, 0.6, 0.3, 0.0))
+            talk.ack_after_s = self._rng.choice((0.0, 0.0, 0.1, 2.0, 6.0, NEVER_S))
+        self.talks[wire] = talk
+        hello: dict[str, Any] = {"messageType": "hello", "use_webpush": True}
+        if self.uaid is not None:
+            hello["uaid"] = simple(self.uaid)
+        world.history.note(self.name, f"says hello to {node.name}", self.uaid)
+        wire.say(orjson.dumps(hello))
+        deadline = now_s + HELLO_PATIENCE_S
+        while wire in self.talks and not talk.greeted and world.loop.time() < deadline:  # noqa: ASYNC110 as above
+            await asyncio.sleep(0.25)
+        if wire in self.talks and not talk.greeted:
+            self._end(wire, "gives up waiting for")
+            wire.vanish()
+
+    def _end(self, wire: Wire, how: str) -> None:
+        talk = self.talks.pop(wire)
+        self._world.history.note(self.name, f"{how} {talk.node.name}", self.uaid)
+        self._registering = None
+
+    def lost(self, wire: Wire, code: int) -> None:
+        if wire in self.talks:
+            self._end(wire, f"lost ({code})")
+            self._changed.set()
+
+    # The end of the chaos
+
+    async def settle(self) -> None:
+        """Be connected, and ack all that is owed. Whom a node could not be told about connects
+        anew; the others must have been told."""
+        world = self._world
+        self._changed.set()
+        for wire, talk in list(self.talks.items()):
+            wire.read_again()
+            talk.ack_share, talk.ack_after_s = 1.0, 0.0
+            self._ack_now(wire)
+        trouble_at_s = world.history.trouble_at.get(self.uaid or Uaid(b""), -1.0)
+        while True:
+            current = [talk.said_hello_at_s for talk in self.talks.values() if talk.greeted]
+            if current and (max(current) > trouble_at_s and not world.skewed):
+                break
+            if current and world.skewed and max(current) > world.quiet_at_s:
+                break
+            await self.connect()
+
+    # What a node says
+
+    def heard(self, wire: Wire, opcode: int, payload: bytes) -> None:
+        talk = self.talks.get(wire)
+        if talk is None:
+            return
+        if opcode == OPCODE_PING:
+            wire.pong()
+            return
+        message = orjson.loads(payload)
+        match message["messageType"]:
+            case "hello":
+                self._greeted(wire, talk, message)
+            case "register":
+                self._registered(wire, message)
+            case "unregister":
+                self._unregistered(message)
+            case "notification":
+                self._notified(wire, talk, message)
+            case _:
+                pass
+
+    def _greeted(self, wire: Wire, talk: Talk, message: dict[str, Any]) -> None:
+        raw = parse_uuid(message["uaid"])
+        assert raw is not None
+        uaid = Uaid(raw)
+        history = self._world.history
+        if self.uaid != uaid:
+            if self.paths and self.uaid is not None and self.uaid not in history.agent_gone_at:
+                history.problem(f"{self.name} was forgotten, and nobody had removed it")
+            self.paths.clear()
+            self.uaid = uaid
+            history.names[uaid] = self.name
+            for other in list(self.talks):
+                if other is not wire:  # they speak for one who is no more
+                    self._end(other, "leaves")
+                    other.vanish()
+        talk.greeted = True
+        self._register(wire)
+
+    def _register(self, wire: Wire) -> None:
+        if self._registering is None and len(self.paths) < self._wanted:
+            channel_id = ChannelId(new_uuid4(self._rng.randbytes))
+            self._registering = channel_id
+            self._world.history.names[channel_id] = f"{self.name}/{len(self._world.channels)}"
+            wire.say(orjson.dumps({"messageType": "register", "channelID": dashed(channel_id)}))
+
+    def _registered(self, wire: Wire, message: dict[str, Any]) -> None:
+        raw = parse_uuid(message["channelID"])
+        if raw is None or raw != self._registering or self.uaid is None:
+            return
+        self._registering = None
+        if message["status"] == 200:
+            channel_id = ChannelId(raw)
+            self.paths[channel_id] = message["pushEndpoint"].encode()
+            self._world.channels.append((self.uaid, channel_id, self.paths[channel_id]))
+        self._register(wire)
+
+    def _unregister(self, wire: Wire) -> None:
+        channel_id = self._rng.choice(list(self.paths)) if self.paths else None
+        if channel_id is not None and channel_id not in self._dropping:
+            self._dropping.add(channel_id)
+            wire.say(orjson.dumps({"messageType": "unregister", "channelID": dashed(channel_id)}))
+
+    def _unregistered(self, message: dict[str, Any]) -> None:
+        raw = parse_uuid(message["channelID"])
+        assert raw is not None
+        channel_id = ChannelId(raw)
+        self._dropping.discard(channel_id)
+        if message["status"] == 200:
+            self.paths.pop(channel_id, None)
+            self._dropped.add(channel_id)
+            self._world.history.note(self.name, "unregistered", self.uaid)
+
+    def _notified(self, wire: Wire, talk: Talk, message: dict[str, Any]) -> None:
+        assert self.uaid is not None
+        message_id = MessageId(message["version"])
+        self._world.history.heard_by(self.name, self.uaid, message_id)
+        channel_id = parse_uuid(message["channelID"])
+        if channel_id in self._dropped:
+            self._world.history.heard_for_gone_channel(self.name, message_id)
+        talk.unacked.append(message_id)
+        if self._rng.random() < talk.ack_share:
+            self._ack(wire, [message_id])
+        elif talk.ack_after_s < NEVER_S:
+            self._world.loop.call_later(
+                talk.ack_after_s * self._rng.random(), self._ack, wire, [message_id]
+            )
+
+    def _ack(self, wire: Wire, message_ids: list[MessageId]) -> None:
+        talk = self.talks.get(wire)
+        if talk is None:
+            if not self.talks:
+                return
+            wire = next(reversed(self.talks))  # on another connection than it came by
+        else:
+            for message_id in message_ids:
+                if message_id in talk.unacked:
+                    talk.unacked.remove(message_id)
+        updates = [{"channelID": None, "version": message_id} for message_id in message_ids]
+        wire.say(orjson.dumps({"messageType": "ack", "updates": updates}))
+
+    def _ack_now(self, wire: Wire) -> None:
+        talk = self.talks[wire]
+        if talk.unacked:
+            self._ack(wire, list(talk.unacked))
+
+
+class SimAppServer:
+    """Posts for anybody, alone and in bursts, and withdraws now and then."""
+
+    def __init__(self, world: "PushWorld", name: str) -> None:
+        self._world = world
+        self._rng = world.rng
+        self._name = name
+
+    async def live(self) -> None:
+        rng, world = self._rng, self._world
+        while not world.quiet:
+            await asyncio.sleep(rng.expovariate(1.2))
+            if world.quiet or not world.channels:
+                continue
+            burst = rng.choice((1, 1, 1, 2, 4, 8))
+            uaid, channel_id, path = rng.choice(world.channels[-12:])
+            for _ in range(burst):
+                self._post(uaid, channel_id, path)
+            if rng.random() < 0.1:
+                self._withdraw()
+
+    def _post(self, uaid: Uaid, channel_id: ChannelId, path: bytes) -> None:
+        rng, world = self._rng, self._world
+        topic = rng.choice(("a", "b")) if rng.random() < 0.25 else None
+        ttl_s = rng.choices((0, 3, 15, 86_400), (1, 1, 1, 9))[0]
+        post = Post(len(world.posts), uaid, channel_id, topic, ttl_s)
+        world.posts[post.number] = post
+        node = rng.choice(world.endpoint_nodes)
+        if world.sort_keys == "autopush":
+            # Three-part keys are unique within one worker: a channel keeps to one of them.
+            node = world.endpoint_nodes[channel_id[-1] % len(world.endpoint_nodes)]
+        world.history.began(post, node.name)
+
+        def ended(task: "asyncio.Task[Any]") -> None:
+            outcome = "unknown" if task.cancelled() or task.exception() else task.result()
+            if outcome == "unknown":
+                world.history.trouble_at[uaid] = world.loop.time()
+            world.history.ended(post, node.name, outcome)
+
+        node.post(post, path).add_done_callback(ended)
+
+    def _withdraw(self) -> None:
+        world = self._world
+        recent = [post for post in list(world.posts.values())[-20:] if post.outcome == "accepted"]
+        if recent:
+            post = self._rng.choice(recent)
+            assert post.notification is not None
+            world.history.withdrawn(post)
+            self._rng.choice(world.endpoint_nodes).withdraw(post.notification.message_id)

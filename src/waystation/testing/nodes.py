@@ -1,0 +1,373 @@
+"""Nodes of a simulated world: production code that can be killed between any two steps.
+
+A kill takes everything that was in memory. What was handed to the kernel stays: the in-flight
+journal (a real file), calls to the store that are on the wire, frames on their way to a user agent.
+"""
+
+import asyncio
+import os
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pybase64
+
+from waystation.base.errors import GoneError, UnavailableError
+from waystation.base.http_message import Request
+from waystation.base.ids import new_uuid4
+from waystation.base.tasks import Tasks
+from waystation.push.connect.broadcasts import Broadcasts
+from waystation.push.connect.driver import ConnectDriver
+from waystation.push.connect.journal import Journal
+from waystation.push.connect.observer import Observer as ConnectObserver
+from waystation.push.connect.session import Session
+from waystation.push.connect.terms import Terms
+from waystation.push.endpoint.intake import Intake
+from waystation.push.endpoint.limits import SendLimits
+from waystation.push.endpoint.observer import Observer as EndpointObserver
+from waystation.push.milestones import MilestoneWriter
+from waystation.push.model import ChannelId, MessageId, Notification, Uaid, Update
+from waystation.push.settings import Endpoint
+from waystation.push.token import Keys, MessageIds
+from waystation.push.vapid import Vapid
+from waystation.push.wire.relay import Node
+from waystation.testing.checkers import History, Outcome, Post
+from waystation.testing.network import SimRelay, SimShell
+
+if TYPE_CHECKING:
+    from waystation.testing.world import PushWorld
+
+DRAIN_PATIENCE_S = 30.0
+
+
+class NodeTasks(Tasks):
+    """Tasks that can all be ended between two steps, in the order in which they began."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        super().__init__(on_failure)
+        self._in_order: dict[asyncio.Task[Any], None] = {}
+
+    def adopt(self, name: str, task: asyncio.Task[Any]) -> None:
+        super().adopt(name, task)
+        self._in_order[task] = None
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._in_order.pop(task, None)
+
+    def kill(self) -> None:
+        self._closed = True
+        for task in list(self._in_order):
+            task.cancel()
+
+
+class SimJournal(Journal):
+    """The journal on its real file, with a disk that fails now and then, and a sudden end."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        mode: Any,
+        rng: random.Random,
+        history: History,
+        fails: float,
+        compacts: float,
+    ) -> None:
+        super().__init__(path, mode=mode, bytes_max=2**20)
+        self._rng = rng
+        self._history = history
+        self._fails = fails
+        self._compacts = compacts
+        self._unwritten: list[MessageId] = []
+        self._killed = False
+
+    def accept(self, uaid: Uaid, notification: Notification | Update) -> "asyncio.Future[bool]":
+        if isinstance(notification, Notification):
+            self._unwritten.append(notification.message_id)
+        return super().accept(uaid, notification)
+
+    def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
+        if isinstance(notification, Notification):
+            self._unwritten.append(notification.message_id)
+        super().settle(uaid, notification)
+
+    def calm(self) -> None:
+        self._fails = 0.0
+
+    def unsettled_ids(self) -> list[MessageId]:
+        return [MessageId(key) for key in self._live if isinstance(key, str)]
+
+    def _append(self, data: bytes) -> bool:
+        if self._killed:
+            return False
+        if self._fails and self._rng.random() < self._fails:
+            written = False
+        elif self._compacts and self._rng.random() < self._compacts:
+            written = self._compact()
+        else:
+            written = super()._append(data)
+        if not written:
+            self._lose_records()
+        self._unwritten.clear()
+        return written
+
+    def _lose_records(self) -> None:
+        for message_id in self._unwritten:
+            self._history.record_lost(message_id)
+
+    def kill(self) -> None:
+        """The descriptor goes with its process, and the lock with the descriptor."""
+        self._killed = True
+        self._lose_records()
+        os.close(self._fd)
+
+
+class ConnectNode:
+    """One connection node: production driver, session, journal and hand back."""
+
+    def __init__(self, world: "PushWorld", name: str, skew_ms: int) -> None:
+        self._world = world
+        self.name = name
+        self.node_id = f"http://{name}:8081"
+        self.clock = world.clock.skewed(skew_ms)
+        self._path = world.folder / f"{name}.log"
+        self.driver: ConnectDriver | None = None
+        self.shell: SimShell | None = None
+        self.journal: SimJournal | None = None
+        self._tasks: NodeTasks | None = None
+        self.starting = False
+
+    @property
+    def node(self) -> Node | None:
+        """For the relay: the node accepts requests until the very end of a stop."""
+        return self.driver
+
+    @property
+    def up(self) -> bool:
+        return self.shell is not None and self.shell.accepting
+
+    def run(self, coro: Coroutine[Any, Any, None]) -> object:
+        assert self._tasks is not None
+        return self._tasks.spawn("relay", coro)
+
+    def start(self) -> None:
+        """Begins in the background: what the last life left in the journal is handed back first."""
+        assert self.driver is None
+        assert not self.starting
+        self.starting = True
+        self._tasks = NodeTasks(self._world.task_failed)
+        self._tasks.spawn("start", self._start(self._tasks))
+
+    async def _start(self, tasks: NodeTasks) -> None:
+        world, settings = self._world, self._world.settings
+        store = world.make_store(self.name)
+        relay = SimRelay(world.network, self.name)
+        hand_back = world.make_hand_back(store, relay, self.clock)
+        if settings.inflight_journal != "off":
+            owed = await world.replay(self._path, hand_back)
+            world.history.note(self.name, f"up again, {owed} handed back" if owed else "up")
+            self.journal = SimJournal(
+                self._path,
+                mode=settings.inflight_journal,
+                rng=world.rng,
+                history=world.history,
+                fails=0.0 if world.quiet else world.journal_fails,
+                compacts=world.journal_compacts,
+            )
+        terms = Terms(
+            settings,
+            node_id=self.node_id,
+            broadcasts=Broadcasts(),
+            endpoint_for=world.endpoint_for,
+            new_uaid=lambda: Uaid(new_uuid4(world.rng.randbytes)),
+        )
+        self.driver = world.make_driver(
+            terms,
+            store=store,
+            relay=relay,
+            hand_back=hand_back,
+            journal=self.journal,
+            tasks=tasks,
+            clock=self.clock,
+            observer=_ConnectWitness(world.history, self.name, settings.delivery_window),
+        )
+        self.shell = SimShell(
+            world.network.luck,
+            self.driver,
+            send_high_bytes=settings.send_buffer_high_bytes,
+            send_bytes_max=settings.send_buffer_max_bytes,
+        )
+        self.starting = False
+
+    def kill(self) -> None:
+        self._world.history.note(self.name, "killed")
+        if self._tasks is not None:
+            self._tasks.kill()
+        if self.shell is not None:
+            self.shell.kill()
+        if self.driver is not None:
+            self.driver.close()
+        if self.journal is not None:
+            self.journal.kill()
+        self.driver = self.shell = self.journal = self._tasks = None
+        self.starting = False
+
+    async def stop(self) -> None:
+        """SIGTERM; what cannot be saved in time is left to the journal."""
+        driver, shell, tasks = self.driver, self.shell, self._tasks
+        if driver is None or shell is None or tasks is None:
+            return
+        self._world.history.note(self.name, "stopping")
+        shell.accepting = False
+        drained = tasks.spawn("drain", driver.drain(spread_s=self._world.rng.random() * 2))
+        await asyncio.wait([drained], timeout=DRAIN_PATIENCE_S)
+        if self.driver is not driver:
+            return  # killed meanwhile
+        if not drained.done():
+            self.kill()
+            return
+        driver.close()
+        shell.kill()
+        tasks.kill()
+        if self.journal is not None:
+            self.journal.close()
+        self.driver = self.shell = self.journal = self._tasks = None
+        self._world.history.note(self.name, "stopped")
+
+
+class _ConnectWitness(ConnectObserver):
+    def __init__(self, history: History, name: str, window: int) -> None:
+        self._history = history
+        self._name = name
+        self._window = window
+        self._sessions: dict[Uaid, Session] = {}
+
+    def hello(self, session: Session, note: object) -> None:
+        assert session.uaid is not None
+        self._sessions[session.uaid] = session
+        self._history.note(self._name, "greeted", session.uaid)
+
+    def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
+        assert isinstance(notification, Notification)
+        self._history.taken(self._name, uaid, notification.message_id)
+
+    def refused(self, uaid: Uaid) -> None:
+        self._history.note(self._name, "busy", uaid)
+
+    def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
+        self._history.retrieved(self._name, uaid, notifications)
+
+    def acked(
+        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+    ) -> None:
+        if not stored and isinstance(notification, Notification):
+            self._history.direct_acked(self._name, uaid, notification.message_id)
+
+    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
+        self._history.note(self._name, f"handed back {len(notifications)}", uaid)
+
+    def dropped(self, uaid: Uaid, reason: str) -> None:
+        self._history.note(self._name, f"dropped: {reason}", uaid)
+
+    def closed(self, session: Session, note: object, code: int, reason: str) -> None:
+        if session.uaid is not None:
+            self._history.note(self._name, f"closed {code} {reason}", session.uaid)
+
+
+class SimKeys(Keys):
+    """Tokens and message ids that anybody can read, and that a seed repeats."""
+
+    def __init__(self, world: "PushWorld") -> None:
+        super().__init__([bytes(32)], world.clock)
+        self._rng = world.rng
+
+    def seal(self, plain: bytes) -> str:
+        salt = self._rng.getrandbits(48).to_bytes(6, "big")
+        return pybase64.b64encode_as_string(salt + plain, b"-_")
+
+    def open(self, sealed: bytes) -> bytes | None:
+        bare = sealed.rstrip(b"=")
+        return pybase64.b64decode(bare + b"=" * (-len(bare) % 4), b"-_")[6:]
+
+
+class EndpointNode:
+    """One endpoint node: production intake and router, called where a server would call them."""
+
+    def __init__(self, world: "PushWorld", name: str, skew_ms: int) -> None:
+        self._world = world
+        self.name = name
+        self._clock = world.clock.skewed(skew_ms)
+        self.start()
+
+    def start(self) -> None:
+        world = self._world
+        self._tasks = NodeTasks(world.task_failed)
+        store = world.make_store(self.name)
+        milestones = MilestoneWriter(store, self._clock, asyncio.get_running_loop())
+        settings = Endpoint(url="http://push")
+        router = world.make_router(store, SimRelay(world.network, self.name), milestones)
+        self._intake = Intake(
+            settings,
+            store=store,
+            router=router,
+            keys=world.keys,
+            ids=MessageIds(
+                world.keys,
+                self._clock,
+                sort_keys=world.sort_keys,
+                random_bytes=world.rng.randbytes,
+            ),
+            vapid=Vapid("http://push"),
+            limits=SendLimits(settings),
+            milestones=milestones,
+            clock=self._clock,
+            observer=_EndpointWitness(world.history, world.posts),
+        )
+
+    def post(self, post: Post, path: bytes) -> "asyncio.Task[Outcome]":
+        """What the app server hears; a task that is cancelled was killed with its node."""
+        return self._tasks.spawn("post", self._post(post, path))
+
+    async def _post(self, post: Post, path: bytes) -> Outcome:
+        headers = {b"ttl": b"%d" % post.ttl_s, b"content-encoding": b"aes128gcm"}
+        if post.topic is not None:
+            headers[b"topic"] = post.topic.encode()
+        request = Request(b"POST", path, headers, body=b"%06d" % post.number)
+        _, _, version, token = path.split(b"/")
+        try:
+            response = await self._intake.post(request, version, token)
+        except GoneError:
+            return "gone"
+        except UnavailableError:
+            return "refused"
+        assert response.status == 201
+        return "accepted"
+
+    def withdraw(self, message_id: MessageId) -> None:
+        self._tasks.spawn("withdraw", self._withdraw(message_id))
+
+    async def _withdraw(self, message_id: MessageId) -> None:
+        with suppress(UnavailableError):
+            await self._intake.withdraw(message_id.encode())
+
+    def kill(self) -> None:
+        self._world.history.note(self.name, "killed")
+        self._tasks.kill()
+
+
+class _EndpointWitness(EndpointObserver):
+    def __init__(self, history: History, posts: dict[int, Post]) -> None:
+        self._history = history
+        self._posts = posts
+
+    def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
+        assert notification.data is not None
+        number = int(pybase64.b64decode(notification.data + "=="))
+        self._history.received_post(self._posts[number], notification)
+
+
+def endpoint_path(keys: Keys, uaid: Uaid, channel_id: ChannelId) -> str:
+    return f"/wpush/v1/{keys.endpoint_token(uaid, channel_id)}"
