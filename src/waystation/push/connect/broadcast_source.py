@@ -8,6 +8,7 @@ Rule 2: an answer is taken only whole: `{"broadcasts": {id: version, ...}}`, wit
 import asyncio
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
+from http.client import HTTPException
 from typing import Annotated
 
 import msgspec
@@ -72,7 +73,7 @@ class BroadcastPoller:
     async def poll(self) -> None:
         try:
             versions = await self._source()
-        except (OSError, ValueError, msgspec.MsgspecError, WaystationError) as exc:
+        except (OSError, HTTPException, ValueError, msgspec.MsgspecError, WaystationError) as exc:
             self._polled(exc)
             return
         self._broadcasts.update(versions)

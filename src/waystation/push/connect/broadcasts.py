@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 NOT_FOUND = "Broadcast not found"
+SHARED_MAX = 1024  # sets of ids that are shared; further ones are each user agent's own
 
 Delta = dict[str, "str | dict[str, str]"]
 
@@ -59,22 +60,27 @@ class Broadcasts:
         subscriptions, what differs from `wanted`, and the errors."""
         subscriptions, delta = self.delta(subscriptions)
         errors: dict[str, str] = {}
-        ids = list(subscriptions.ids)
+        ids = dict.fromkeys(subscriptions.ids)
         for broadcast_id, version in wanted.items():
             current = self._versions.get(broadcast_id)
             if current is None:
                 errors[broadcast_id] = NOT_FOUND
                 continue
-            if broadcast_id not in ids:
-                ids.append(broadcast_id)
+            ids[broadcast_id] = None
             if current != version:
                 delta[broadcast_id] = current
             else:
                 delta.pop(broadcast_id, None)  # it has just told us that it knows
         if errors:
             delta["errors"] = errors
-        key = tuple(ids)
-        return Subscriptions(self._tuples.setdefault(key, key), self._counter), delta
+        if not ids:
+            return NONE, delta
+        return Subscriptions(self._shared(tuple(ids)), self._counter), delta
+
+    def _shared(self, ids: tuple[str, ...]) -> tuple[str, ...]:
+        if len(self._tuples) >= SHARED_MAX:
+            return self._tuples.get(ids, ids)
+        return self._tuples.setdefault(ids, ids)
 
     def delta(self, subscriptions: Subscriptions) -> tuple[Subscriptions, Delta]:
         """What has changed since the user agent was last told."""

@@ -8,6 +8,8 @@ Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker re
         what is neither settled nor over is handed back to the store, and the node where
         the user agent is now is told.
 Rule 4: a write error or the size limit refuses direct notifications; the endpoint stores.
+        After an error they are refused for a moment before anything is sent, since what was
+        sent and yet stored comes twice.
 
 Each record is a four-byte length, a CRC-32 of the body, and the body: `a` and a msgpack
 array for an accepted notification, `s` and the sequence number for a settled one. A torn
@@ -32,6 +34,7 @@ Mode = Literal["write", "fsync", "off"]
 _HEAD = struct.Struct(">II")
 _SETTLED = struct.Struct(">IIcQ")
 _COMPACT_BYTES = 4 * 2**20
+_REFUSE_S = 1.0  # after a write error; then one more is tried
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -58,6 +61,10 @@ class JournalHeldError(Exception):
     """Another process holds this journal."""
 
 
+class JournalOwesError(Exception):
+    """A journal is opened for appending although nobody has replayed it."""
+
+
 class Journal:
     """The journal of one worker, open for appending."""
 
@@ -66,7 +73,11 @@ class Journal:
         self._mode = mode
         self._bytes_max = bytes_max
         self._fd = _lock(path)
-        self._size = os.fstat(self._fd).st_size
+        _begin(self._fd, path)
+        if mode == "fsync":
+            _sync_folder(path)
+        self._size = 0
+        self._damaged = False  # the file cannot be appended to; only a new one helps
         self._sequence = 0
         self._live: dict[object, tuple[int, bytes]] = {}
         self._live_bytes = 0
@@ -74,6 +85,7 @@ class Journal:
         self._waiters: list[asyncio.Future[bool]] = []
         self._armed = False
         self._syncing = False
+        self._failing = False
 
     @property
     def unsettled(self) -> int:
@@ -81,6 +93,9 @@ class Journal:
 
     def accept(self, uaid: Uaid, notification: Notification | Update) -> "asyncio.Future[bool]":
         """Resolved at the end of the turn: whether the record is written."""
+        key = key_of(uaid, notification)
+        if key in self._live:  # the same again: one record stands for it, not two
+            self.settle(uaid, notification)
         self._sequence += 1
         entry = (
             Accepted(self._sequence, uaid, notification)
@@ -88,8 +103,6 @@ class Journal:
             else Accepted(self._sequence, uaid, None, notification)
         )
         record = _record(b"a" + _encoder.encode(entry))
-        key = key_of(uaid, notification)
-        self._release(key)
         self._live[key] = (self._sequence, record)
         self._live_bytes += len(record)
         self._turn.append(record)
@@ -115,7 +128,8 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        return self._live_bytes >= self._bytes_max
+        """No direct notification may be sent now."""
+        return self._failing or self._live_bytes >= self._bytes_max
 
     def _arm(self) -> None:
         if not self._armed and not self._syncing:
@@ -136,22 +150,37 @@ class Journal:
             syncing = loop.run_in_executor(None, os.fdatasync, self._fd)
             syncing.add_done_callback(lambda done: self._synced(done, waiters))
         else:
-            _resolve(waiters, ok)
+            self._answer(waiters, ok)
 
     def _synced(self, done: "asyncio.Future[None]", waiters: "list[asyncio.Future[bool]]") -> None:
         self._syncing = False
-        _resolve(waiters, not done.cancelled() and done.exception() is None)
+        ok = not done.cancelled() and done.exception() is None
+        self._damaged |= not ok  # the kernel may have dropped what it could not write
+        self._answer(waiters, ok)
         self._write()  # what came while the disk was busy goes together
 
+    def _answer(self, waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
+        _resolve(waiters, ok)
+        if not ok and not self._failing:
+            self._failing = True
+            asyncio.get_running_loop().call_later(_REFUSE_S, self._try_again)
+
+    def _try_again(self) -> None:
+        self._failing = False
+
     def _append(self, data: bytes) -> bool:
-        if self._size + len(data) > max(_COMPACT_BYTES, 2 * self._live_bytes):
+        if self._fd < 0:
+            return False
+        if self._damaged or self._size + len(data) > max(_COMPACT_BYTES, 2 * self._live_bytes):
             return self._compact()
         try:
             written = os.write(self._fd, data)
+            if written < len(data):  # the disk is full: take the torn end back
+                self._damaged = True
+                os.ftruncate(self._fd, self._size)
+                self._damaged = False
+                return False
         except OSError:
-            return False
-        if written < len(data):  # the disk is full: take the torn end back
-            os.ftruncate(self._fd, self._size)
             return False
         self._size += written
         return True
@@ -179,6 +208,13 @@ class Journal:
         os.close(self._fd)
         self._fd = fd
         self._size = len(data)
+        self._damaged = False
+        try:
+            if self._mode == "fsync":
+                _sync_folder(self._path)  # or a loss of power brings the old file back
+        except OSError:
+            self._damaged = True
+            return False
         return True
 
     def close(self) -> None:
@@ -189,6 +225,7 @@ class Journal:
         if not self._live:
             os.ftruncate(self._fd, 0)
         os.close(self._fd)
+        self._fd = -1  # a descriptor's number is soon somebody else's
 
 
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
@@ -218,6 +255,23 @@ def _bodies(data: bytes) -> Iterator[bytes]:
             return  # torn: written by a process that died before it answered
         yield body
         position += _HEAD.size + length
+
+
+def _begin(fd: int, path: Path) -> None:
+    """Start with an empty file: sequence numbers begin anew and would settle old records."""
+    if read_unsettled(os.pread(fd, os.fstat(fd).st_size, 0)):
+        os.close(fd)
+        raise JournalOwesError(f"{path} still owes notifications: replay it first")
+    os.ftruncate(fd, 0)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the file's name as durable as its content."""
+    fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _record(body: bytes) -> bytes:

@@ -4,7 +4,8 @@ Rule 1: a connection is entered before its claim on the uaid is written, so that
         finds the user agent absent while it is arriving.
 Rule 2: whoever was there stays aside until the newcomer is greeted; then it is closed. If
         the newcomer loses its claim, the older one is found again.
-Rule 3: leaving removes an entry only if it is still that connection's.
+Rule 3: leaving removes an entry only if it is still that connection's. Who leaves while a
+        later one is arriving gives that one whom it had kept aside itself.
 """
 
 from collections.abc import Iterator
@@ -47,7 +48,13 @@ class Registry(Generic[M]):
 
     def leave(self, uaid: Uaid, member: M) -> bool:
         before = self._aside.pop(member, None)
-        if self._members.get(uaid) is not member:
+        later = self._members.get(uaid)
+        if later is not member:
+            while later is not None and (aside := self._aside.get(later)) is not None:
+                if aside is member and before is not None:
+                    self._aside[later] = before
+                    break
+                later = aside
             return False
         if before is not None and before.alive:
             self._members[uaid] = before

@@ -78,11 +78,11 @@ def decode_client(text: bytes) -> ClientMessage:
         return _PING
     try:
         return _decoder.decode(text)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         return _decode_leniently(text, exc)
 
 
-def _decode_leniently(text: bytes, exc: msgspec.MsgspecError) -> ClientMessage:
+def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:
     try:
         message = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -171,6 +171,8 @@ def _update(update: Update) -> dict[str, Any]:
 
 def public_key(text: str) -> bytes | None:
     """A P-256 point in X9.62 uncompressed form, base64url with or without padding."""
+    if "+" in text or "/" in text:
+        return None  # the other alphabet, which the decoder would take as well
     try:
         bare = text.rstrip("=")
         raw = pybase64.b64decode(bare + "=" * (-len(bare) % 4), altchars="-_", validate=True)
