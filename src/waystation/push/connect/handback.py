@@ -49,10 +49,13 @@ class HandBack:
     ) -> None:
         """`connected_at_ms` names the connection that ended; None tells whoever is there."""
         delay_s = RETRY_FIRST_S
+        saved = False
         while True:
             try:
                 async with self._turnstile:
-                    await self._save(uaid, notifications)
+                    if not saved:
+                        await self._save(uaid, notifications)
+                        saved = True  # once: from now on it may be acked, and must not come again
                     await self._tell(uaid, connected_at_ms)
                 return
             except (UnavailableError, BusyError):

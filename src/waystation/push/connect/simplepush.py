@@ -7,7 +7,8 @@ Rule 2: an ack of version v settles every version up to v of its channel. The st
         row goes only if it still is the one that we read; otherwise a newer one is
         waiting for the next look.
 Rule 3: after hello, and whenever nothing is unacked and something may be stored, all
-        stored versions are sent in one message.
+        stored versions are sent in one message; those of a channel that ended while they were
+        read are not.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ class UpdateWindow:
         "_check_needed",
         "_direct",
         "_forgetting",
+        "_left",
         "_reading",
         "_stored",
         "direct_acked",
@@ -38,6 +40,7 @@ class UpdateWindow:
         self._stored: dict[ChannelId, Update] = {}
         self._check_needed = False
         self._reading = False
+        self._left: set[ChannelId] = set()  # channels that ended while we read
         self._forgetting = 0
         self.direct_acked = self.stored_acked = self.stored_sent = 0
 
@@ -93,6 +96,8 @@ class UpdateWindow:
         self._forgetting -= rows
 
     def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
+        if self._reading:
+            self._left.add(channel_id)
         self._stored.pop(channel_id, None)
         direct = self._direct.pop(channel_id, None)
         return [] if direct is None else [do.Settle(direct, 0)]
@@ -112,8 +117,11 @@ class UpdateWindow:
     def read(self, rows: Sequence[Update]) -> list[Effect]:
         assert self._reading
         self._reading = False
+        left, self._left = self._left, set()
         fresh: list[Update] = []
         for row in rows:
+            if row.channel_id in left:
+                continue
             sent = self._direct.get(row.channel_id)
             if sent is None or sent.version < row.version:
                 fresh.append(row)

@@ -12,6 +12,8 @@ Rule 4: a pass over storage sends a batch, waits until nothing is unacked and ev
 Rule 5: what is already outstanding is not sent again; rows are recognised by message
         id, because a topic's newer message has the same sort key.
 Rule 6: a notification with TTL 0 is sent and forgotten.
+Rule 7: when a subscription ends, nothing of it is owed any more, and what a read that was
+        already under way brings of it is not sent.
 """
 
 import enum
@@ -39,6 +41,7 @@ class DeliveryWindow:
         "_check_needed",
         "_direct",
         "_forgetting",
+        "_left",
         "_pass",
         "_refused",
         "_stored",
@@ -59,6 +62,7 @@ class DeliveryWindow:
         self._refused = False
         self._check_needed = False
         self._pass = Pass.NONE
+        self._left: set[ChannelId] | None = None  # channels that ended while we read
         self.sent_in_pass = 0
         self.direct_acked = self.stored_acked = self.stored_sent = 0
 
@@ -121,6 +125,8 @@ class DeliveryWindow:
     def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
         """Its subscription ended: nothing of it is owed any more."""
         effects: list[Effect] = []
+        if self._pass is Pass.READING:
+            self._left = (self._left or set()) | {channel_id}
         for notification in self.unacked_directs:
             if notification.channel_id == channel_id and self._direct:
                 del self._direct[notification.message_id]
@@ -156,6 +162,7 @@ class DeliveryWindow:
     def read(self, rows: Sequence[Notification]) -> list[Effect]:
         """What of the rows is to be sent. No rows: the pass is over."""
         assert self._pass is Pass.READING
+        left, self._left = self._left or (), None
         if not rows:
             self._pass = Pass.NONE
             self.sent_in_pass = 0
@@ -164,6 +171,8 @@ class DeliveryWindow:
             self._stored = {}
         fresh: list[Notification] = []
         for row in rows:
+            if row.channel_id in left:
+                continue
             # What was sent directly while we read, and yet stored because the sender's node did
             # not hear us, is not sent twice; from now on its ack has a row to delete.
             if not self._direct or self._direct.pop(row.message_id, None) is None:
