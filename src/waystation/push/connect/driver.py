@@ -79,6 +79,7 @@ class ConnectDriver:
         self._registry: Registry[Client] = Registry()
         self._wheel: Wheel[Client] = Wheel(TICK_S, WHEEL_SLOTS, clock.mono())
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._handing_back: set[asyncio.Task[None]] = set()
 
     @property
@@ -112,7 +113,9 @@ class ConnectDriver:
     def pinged(self, connection: Connection, payload: bytes) -> None: ...
 
     def ponged(self, connection: Connection) -> None:
-        _client(connection).session.ponged(mono=self._clock.mono())
+        client = _client(connection)
+        client.session.ponged(mono=self._clock.mono())
+        self._wake_anew(client)
 
     def broken(self, connection: Connection, code: int, reason: str) -> None:
         self._end(_client(connection), code, reason)
@@ -131,7 +134,7 @@ class ConnectDriver:
             isinstance(notification, Update) or notification.ttl_s > 0
         )
         if client.connection.congested or (journalled and journal is not None and journal.full):
-            client.session.congested()
+            self._perform(client, client.session.congested())
             self._observer.refused(uaid)
             return Answer.BUSY
         effects = client.session.direct(notification)
@@ -139,14 +142,15 @@ class ConnectDriver:
             self._observer.refused(uaid)
             return Answer.BUSY
         if not effects:
-            return Answer.TAKEN  # a SimplePush version that is not news
+            return Answer.TAKEN  # not news: it is outstanding already
         self._perform(client, effects)
         self._observer.taken(uaid, notification)
         if not journalled or journal is None:
             return Answer.TAKEN
         if await journal.accept(uaid, notification):
             return Answer.TAKEN
-        client.session.congested()  # the endpoint stores it now: look there later
+        # The endpoint stores it now: look there later.
+        self._perform(client, client.session.congested())
         return Answer.BUSY
 
     async def check_stored(self, uaid: Uaid) -> Answer:
@@ -168,13 +172,14 @@ class ConnectDriver:
 
     async def drain(self, *, spread_s: float) -> None:
         """End every conversation, evenly over `spread_s`, and wait until all is handed back."""
-        clients = list(self._registry)
-        began = self._clock.mono()
-        for index, client in enumerate(clients):
-            due_s = spread_s * index / len(clients)
-            if (ahead_s := due_s - (self._clock.mono() - began)) > TICK_S:
-                await asyncio.sleep(ahead_s)
-            self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
+        while clients := list(self._registry):  # again for those that arrive, or were aside
+            began = self._clock.mono()
+            for index, client in enumerate(clients):
+                due_s = spread_s * index / len(clients)
+                if (ahead_s := due_s - (self._clock.mono() - began)) > TICK_S:
+                    await asyncio.sleep(ahead_s)
+                self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
+            spread_s = 0.0
         while self._handing_back:
             await asyncio.wait(list(self._handing_back))
 
@@ -298,8 +303,12 @@ class ConnectDriver:
                 assert_never(effect)
 
     async def _subscribe(self, uaid: Uaid, effect: do.Subscribe) -> bool:
-        if effect.newcomer is not None and not await self._store.add_user_agent(effect.newcomer):
-            raise UnavailableError("the new uaid is taken")
+        newcomer = effect.newcomer
+        if newcomer is not None and not await self._store.add_user_agent(newcomer):
+            # Ours if an earlier attempt came this far and then the store failed.
+            held = await self._store.get_user_agent(uaid)
+            if held is None or held.connected_at_ms != newcomer.connected_at_ms:
+                raise UnavailableError("the new uaid is taken")
         return await self._store.add_channel(
             uaid, effect.channel_id, channels_max=self._terms.settings.max_channels_per_uaid
         )
@@ -318,7 +327,7 @@ class ConnectDriver:
         rows = [(n.sort_key, n.message_id) for n, _ in effect.acked]
         if self._journal is not None:
             for notification, _ in effect.acked:
-                self._journal.settle(uaid, notification)  # it may have been direct before
+                self._journal.settle(uaid, notification)  # it may be on its way back from here
         await self._store.forget(uaid, rows)
         for notification, code in effect.acked:
             self._observer.acked(uaid, notification, code, stored=True)
@@ -333,6 +342,7 @@ class ConnectDriver:
 
     def _greeted(self, client: Client) -> None:
         self._observer.hello(client.session, client.note)
+        self._wake_anew(client)
         older = self._registry.greeted(client)
         if older is not None:
             self._perform(older, older.session.ghosted())
@@ -350,11 +360,13 @@ class ConnectDriver:
         client.waiting = None
         self._wheel.cancel(client.timer)
         session = client.session
-        if session.state is State.GREETING or session.uaid is None:
+        if not session.greeted:
             self._observer.hello_refused(client.note, code)
         unacked = session.closed()
-        if session.uaid is not None:
-            self._registry.leave(session.uaid, client)
+        if session.uaid is not None and self._registry.leave(session.uaid, client):
+            older = self._registry.get(session.uaid)
+            if older is not None:  # found again; what was refused meanwhile is in storage
+                self._perform(older, older.session.check_stored()[1])
         for effect in unacked:
             assert isinstance(effect, do.HandBack)
             task = self._spawn("hand back", self._hand_back_unacked(client, effect))
@@ -380,15 +392,26 @@ class ConnectDriver:
     # Timers: one alarm for all clients
 
     def _wake_later(self, client: Client) -> None:
-        client.timer = self._wheel.add(client.session.wake_at, client)
-        if self._alarm is None:
+        wake_at = client.session.wake_at
+        client.timer = self._wheel.add(wake_at, client)
+        if self._alarm is None or wake_at < self._alarm_at:
             self._set_alarm()
 
+    def _wake_anew(self, client: Client) -> None:
+        """Its time may have moved to an earlier one."""
+        if self._wheel.cancel(client.timer):
+            self._wake_later(client)
+
     def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         next_at = self._wheel.next_at()
         if next_at is not None:
-            delay_s = max(0.0, next_at - self._clock.mono())
-            self._alarm = self._loop.call_later(min(delay_s, 1.0), self._ring)
+            mono = self._clock.mono()
+            delay_s = min(max(0.0, next_at - mono), 1.0)
+            self._alarm_at = mono + delay_s
+            self._alarm = self._loop.call_later(delay_s, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None

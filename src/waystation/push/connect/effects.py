@@ -106,7 +106,8 @@ class ForgetUpdate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """A direct notification is owed no more: acked with this code, or dropped (0)."""
+    """A direct notification is owed no more: acked with this code, or (0) dropped with its
+    channel or found in storage, where it is owed from now on."""
 
     notification: Notification | Update
     code: int

@@ -14,7 +14,7 @@ from waystation.base.clock import Clock
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.families import Families, families
 from waystation.push.connect.observer import Observer
-from waystation.push.connect.session import Session
+from waystation.push.connect.session import ALREADY_CONNECTED, Session
 from waystation.push.model import ChannelId, Milestone, Notification, Uaid, Update
 from waystation.push.wire.client import DECRYPTION_ERROR, DELIVERED, NOT_DELIVERED
 from waystation.push.wire.upgrade import Upgrade
@@ -106,9 +106,6 @@ class Reports(Observer):
         assert isinstance(note, _Note)
         self._emit(events.ConnHelloReject(cid=note.cid, code=code))
 
-    def already_connected(self) -> None:
-        self._metrics.counter("ua_already_connected").value += 1
-
     def closed(self, session: Session, note: object, code: int, reason: str) -> None:
         assert isinstance(note, _Note)
         uaid = session.uaid
@@ -121,6 +118,8 @@ class Reports(Observer):
                 uah=self._uah(uaid) if uaid is not None else None,
             )
         )
+        if reason == ALREADY_CONNECTED:
+            self._metrics.counter("ua_already_connected").value += 1
         its = note.families
         self._metrics.histogram(
             "ua_connection_lifespan_seconds", os=its.os, browser=its.browser

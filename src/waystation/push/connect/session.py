@@ -13,7 +13,7 @@ Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping an
 Rule 6: whatever is unacked when the conversation ends is handed back.
 
 The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
-to call `woken`. It never moves to an earlier time except inside `woken`.
+to call `woken`. It moves to an earlier time only with `Greeted`, in `ponged` and in `woken`.
 """
 
 import enum
@@ -40,6 +40,7 @@ from waystation.push.model import (
 from waystation.push.wire import client as wire
 
 NORMAL, UNSUPPORTED, INTERNAL = 1000, 1003, 1011
+ALREADY_CONNECTED = "AlreadyConnected"
 UNREGISTER_MANUAL = 200
 NACK_CODES = frozenset({301, 302, 303})
 
@@ -48,7 +49,8 @@ class State(enum.IntEnum):
     UNIDENTIFIED = 0
     GREETING = 1  # its record is being read and claimed
     IDENTIFIED = 2
-    CLOSED = 3
+    DROPPING = 3  # its record is being removed, and nothing new is begun
+    CLOSED = 4
 
 
 class Session:
@@ -66,6 +68,7 @@ class Session:
         "_window",
         "connected_at_ms",
         "direct_acked",
+        "greeted",
         "handed_back",
         "known",
         "nacks",
@@ -93,6 +96,7 @@ class Session:
         self._reset_after_pass = False
         self._last_ping = -1.0
         self._pong_due = False
+        self.greeted = False
         self.known = False
         self.reset = False
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
@@ -101,7 +105,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """A command is under way; further ones wait."""
-        return self._command is not None
+        return self._command is not None or self.state is State.DROPPING
 
     @property
     def _simple(self) -> bool:
@@ -152,7 +156,7 @@ class Session:
     def woken(self, *, mono: float) -> list[Effect]:
         if self.state is State.CLOSED or mono < self.wake_at:
             return []
-        if self.state is not State.IDENTIFIED:
+        if self.state < State.IDENTIFIED:
             return self._close(INTERNAL, "HandshakeTimeout")
         if self._pong_due:
             return self._close(INTERNAL, "PongTimeout")
@@ -182,10 +186,11 @@ class Session:
             return None  # the look after the greeting sees what is stored instead
         return self._window.direct(notification)
 
-    def congested(self) -> None:
-        """The driver refused a direct notification: too much is unsent."""
+    def congested(self) -> list[Effect]:
+        """The driver refused a direct notification: too much is unsent, or the journal is full."""
         if self.state is State.IDENTIFIED:
             self._window.refuse()
+        return self._look()  # with nothing unacked there will be no ack to remind us
 
     def check_stored(self) -> tuple[bool, list[Effect]]:
         """Whether storage is looked at now, or will be later."""
@@ -219,7 +224,7 @@ class Session:
             self.reset = True
             return self._greet_newcomer(mono)
         if record.connected_at_ms > now_ms:
-            return self._close(INTERNAL, "SM")  # connected elsewhere, or a clock is wrong
+            return self._close(INTERNAL, ALREADY_CONNECTED)  # elsewhere, or a clock is wrong
         self.uaid = record.uaid
         self.connected_at_ms = now_ms
         self._record = record
@@ -235,7 +240,7 @@ class Session:
         assert before is not None
         assert self.uaid is not None
         if not applied:
-            return self._close(INTERNAL, "SM")
+            return self._close(INTERNAL, ALREADY_CONNECTED)
         self.known = True
         effects = self._greet(self.uaid, mono)
         if before.node_id is not None and before.node_id != self._terms.node_id:
@@ -264,13 +269,15 @@ class Session:
     def _greet(self, uaid: Uaid, mono: float) -> list[Effect]:
         settings = self._terms.settings
         self.state = State.IDENTIFIED
+        self.greeted = True
         self.wake_at = mono + settings.auto_ping_interval_s
         if not self._simple:
             self._window = DeliveryWindow(unacked_max=settings.delivery_window)
+        wanted, self._hello_broadcasts = self._hello_broadcasts or {}, None
         self._subscriptions, delta = self._terms.broadcasts.subscribe(
-            _broadcasts.NONE, self._hello_broadcasts or {}
+            _broadcasts.NONE,
+            {} if self._simple else wanted,  # SimplePush's reply has no place for the answer
         )
-        self._hello_broadcasts = None
         reply = wire.hello_reply(simple(uaid), delta, webpush=not self._simple)
         return [do.Greeted(new=not self.known), do.Send(reply)]
 
@@ -293,7 +300,7 @@ class Session:
         """Not applied: the user agent has as many subscriptions as it may have."""
         message = self._command
         self._command = None
-        if self.state is State.CLOSED:
+        if self.state is not State.IDENTIFIED:
             return []
         assert isinstance(message, wire.Register)
         assert message.channelID is not None
@@ -319,7 +326,7 @@ class Session:
     def unsubscribed(self) -> list[Effect]:
         message = self._command
         self._command = None
-        if self.state is State.CLOSED:
+        if self.state is not State.IDENTIFIED:
             return []
         assert isinstance(message, wire.Unregister)
         assert message.channelID is not None
@@ -380,11 +387,10 @@ class Session:
 
     def _drop(self, reason: str) -> list[Effect]:
         self.reset = True
-        self._command = _DROPPING
+        self.state = State.DROPPING
         return [do.DropUserAgent(reason)]
 
     def dropped(self) -> list[Effect]:
-        self._command = None
         return self._close(NORMAL, "SM")
 
     # Endings
@@ -428,5 +434,4 @@ class Session:
 
 
 _CLAIMING = wire.Hello()
-_DROPPING = wire.Hello()
 _NO_WINDOW = DeliveryWindow(unacked_max=1)

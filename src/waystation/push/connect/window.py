@@ -81,6 +81,9 @@ class DeliveryWindow:
         """None: it may not be sent now, and storage will be looked at."""
         if isinstance(notification, Update):
             return None  # posted to an endpoint of the other protocol
+        message_id = notification.message_id
+        if message_id in (self._direct or ()) or message_id in (self._stored or ()):
+            return []  # it came twice, or through storage first: one ack is owed
         directs = len(self._direct) if self._direct else 0
         strict = self._unacked_max == 1 and bool(self._stored)
         if self._refused or directs >= self._unacked_max or strict:
@@ -89,7 +92,7 @@ class DeliveryWindow:
         if notification.ttl_s > 0:
             if self._direct is None:
                 self._direct = {}
-            self._direct[notification.message_id] = notification
+            self._direct[message_id] = notification
         return [do.Deliver(notification)]
 
     def refuse(self) -> None:
@@ -169,19 +172,26 @@ class DeliveryWindow:
             return []
         if self._stored is None:
             self._stored = {}
+        effects: list[Effect] = []
         fresh: list[Notification] = []
         for row in rows:
             if row.channel_id in left:
                 continue
             # What was sent directly while we read, and yet stored because the sender's node did
-            # not hear us, is not sent twice; from now on its ack has a row to delete.
-            if not self._direct or self._direct.pop(row.message_id, None) is None:
+            # not hear us, is not sent twice. From now on the row stands for it: its ack has a
+            # row to delete, and if no ack comes there is nothing to hand back.
+            direct = self._direct.pop(row.message_id, None) if self._direct else None
+            if direct is None:
                 fresh.append(row)
+            else:
+                effects.append(do.Settle(direct, 0))
             self._stored[row.message_id] = row
         self.sent_in_pass += len(fresh)
         self.stored_sent += len(fresh)
         self._pass = Pass.WAITING
-        return [do.DeliverStored(fresh)] if fresh else []
+        if fresh:
+            effects.append(do.DeliverStored(fresh))
+        return effects
 
     @property
     def pass_over(self) -> bool:
