@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.platform import STARTED, Serve
+from tests.e2e.megaphone import Megaphone
+from tests.e2e.platform import STARTED, Autoconnect, Autoendpoint, Serve, free_ports
 
+KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 SHOWN_LINES_MAX = 120
 _heard = pytest.StashKey[dict[int, int]]()
 
@@ -32,8 +34,51 @@ def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         connect__msg_limit=20,
         connect__ws_error_replies=True,
         connect__simplepush="s",
+        connect__megaphone_poll_interval_s=0.1,
     ) as serve:
         yield serve
+
+
+@pytest.fixture(scope="session")
+def megaphone() -> Iterator[Megaphone]:
+    """Where `impatient_server` reads its broadcasts."""
+    with Megaphone() as source:
+        source.broadcasts = {"test/one": "v1", "test/two": "v1"}
+        yield source
+
+
+@pytest.fixture(scope="session")
+def impatient_server(
+    tmp_path_factory: pytest.TempPathFactory, megaphone: Megaphone
+) -> Iterator[Serve]:
+    """Short waits: for a hello, between pings, for a Pong, between looks at the broadcasts."""
+    with Serve(
+        tmp_path_factory.mktemp("impatient"),
+        connect__open_handshake_timeout_s=0.4,
+        connect__auto_ping_interval_s=0.4,
+        connect__auto_ping_timeout_s=0.4,
+        connect__megaphone_api_url=megaphone.url,
+        connect__megaphone_poll_interval_s=0.1,
+    ) as serve:
+        yield serve
+
+
+@pytest.fixture(scope="session")
+def two_nodes(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Autoconnect, Autoconnect, Autoendpoint]]:
+    """Two connection nodes and an endpoint node, each with a data directory of its own, on one
+    store: what separate machines are to each other."""
+    root = tmp_path_factory.mktemp("nodes")
+    store_url = f"embedded://{root / 'store'}"
+    port = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with (
+        Autoendpoint(root / "endpoint", port=port, crypto_key=KEY, db_dsn=store_url) as endpoint,
+        Autoconnect(root / "a", endpoint_url=url, crypto_key=KEY, db_dsn=store_url) as first,
+        Autoconnect(root / "b", endpoint_url=url, crypto_key=KEY, db_dsn=store_url) as second,
+    ):
+        yield first, second, endpoint
 
 
 @pytest.fixture
