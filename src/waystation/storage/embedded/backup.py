@@ -181,17 +181,15 @@ def _bring_back(
     entry: bytes | None = None
     if table == "agents":
         row = AgentRow(value)
-        second = layout.second_after(row.expires_at_ms)
         value = layout.encode_agent(
             row.record(),
             channels=row.channels,
             expires_at_ms=row.expires_at_ms,
-            indexed_second=second,
+            indexed_at_ms=row.expires_at_ms,
         )
-        entry = layout.expiry_key(layout.AGENT, second, key)
+        entry = layout.expiry_key(layout.AGENT, row.expires_at_ms, key)
     elif table == "statuses":
-        second = layout.second_after(layout.decode_status(value).keep_until_ms)
-        entry = layout.expiry_key(layout.STATUS, second, key)
+        entry = layout.expiry_key(layout.STATUS, layout.decode_status(value).keep_until_ms, key)
     elif table == "tracked":
         entry = entry_of(key, layout.decode_tracked(value))
     if entry is not None:

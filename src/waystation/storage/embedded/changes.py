@@ -22,6 +22,7 @@ from waystation.push.model import (
 )
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment
+from waystation.storage.embedded.expiry import ExpiryIndex
 from waystation.storage.embedded.layout import AgentRow
 from waystation.storage.embedded.writer import WriterStats, WriteTransaction
 
@@ -40,7 +41,7 @@ class PushChanges:
         self._updates = env.tables["updates"]
         self._broadcasts = env.tables["broadcasts"]
         self._statuses = env.tables["statuses"]
-        self._expiry = env.tables["expiry"]
+        self._expiry = ExpiryIndex(env)
 
     # User agents
 
@@ -239,11 +240,10 @@ class PushChanges:
                 milestones = old.milestones | {note.milestone.value: first_ms}
                 status = MessageStatus(old.sender, milestones, until_ms)
                 if until_ms != old.keep_until_ms:
-                    second = layout.second_after(old.keep_until_ms)
-                    self._drop_entry(txn, layout.STATUS, second, key)
+                    entry = layout.expiry_key(layout.STATUS, old.keep_until_ms, key)
+                    self._expiry.drop(txn, entry)
             txn.put(key, layout.encode_status(status), db=self._statuses)
-            second = layout.second_after(until_ms)
-            txn.put(layout.expiry_key(layout.STATUS, second, key), b"", db=self._expiry)
+            self._expiry.add(txn, layout.expiry_key(layout.STATUS, until_ms, key))
 
     # Upkeep
 
@@ -255,8 +255,8 @@ class PushChanges:
         if removed >= limit:
             return removed, True
         gone, moved = 0, 0
-        for entry in self._due(txn, layout.AGENT, now_ms, limit - removed):
-            _, second, key = layout.split_expiry_key(entry)
+        for entry in self._expiry.due(txn, layout.AGENT, now_ms, limit - removed):
+            key = layout.split_expiry_key(entry)[2]
             value = txn.get(key, db=self._agents)
             row = None if value is None else AgentRow(value)
             if row is not None and row.expires_at_ms > now_ms:
@@ -270,7 +270,7 @@ class PushChanges:
             if more:
                 return removed + gone, True
             if row is None:
-                self._drop_entry(txn, layout.AGENT, second, key)
+                self._expiry.drop(txn, entry)
                 moved += 1
             else:
                 self._drop_agent(txn, Uaid(key))
@@ -311,21 +311,21 @@ class PushChanges:
         else:
             expires_at_ms = row.expires_at_ms
         if row is None or reindex:
-            second = layout.second_after(expires_at_ms)
+            indexed_at_ms = expires_at_ms
             if row is not None:
-                self._drop_entry(txn, layout.AGENT, row.indexed_second, record.uaid)
-            txn.put(layout.expiry_key(layout.AGENT, second, record.uaid), b"", db=self._expiry)
+                self._expiry.drop(txn, _agent_entry(record.uaid, row.indexed_at_ms))
+            self._expiry.add(txn, _agent_entry(record.uaid, indexed_at_ms))
         else:
-            second = row.indexed_second
+            indexed_at_ms = row.indexed_at_ms
         value = layout.encode_agent(
-            record, channels=channels, expires_at_ms=expires_at_ms, indexed_second=second
+            record, channels=channels, expires_at_ms=expires_at_ms, indexed_at_ms=indexed_at_ms
         )
         txn.put(record.uaid, value, db=self._agents)
 
     def _drop_agent(self, txn: WriteTransaction, uaid: Uaid) -> None:
         value = txn.pop(uaid, db=self._agents)
         if value is not None:
-            self._drop_entry(txn, layout.AGENT, AgentRow(value).indexed_second, uaid)
+            self._expiry.drop(txn, _agent_entry(uaid, AgentRow(value).indexed_at_ms))
 
     def _drop_rows(self, txn: WriteTransaction, uaid: Uaid, limit: int) -> Portion:
         """Notifications and updates of one user agent."""
@@ -343,20 +343,6 @@ class PushChanges:
                 dropped += 1
         return dropped, dropped >= limit
 
-    def _drop_entry(self, txn: WriteTransaction, kind: bytes, second: int, key: bytes) -> None:
-        txn.delete(layout.expiry_key(kind, second, key), db=self._expiry)
-
-    def _due(self, txn: WriteTransaction, kind: bytes, now_ms: int, limit: int) -> list[bytes]:
-        """Entries of one kind whose second has come, earliest first."""
-        end = layout.expiry_key(kind, now_ms // 1000 + 1, b"")
-        due: list[bytes] = []
-        with txn.cursor(self._expiry) as cursor:
-            found = cursor.set_range(kind)
-            while found and len(due) < limit and (key := cursor.key()) < end:
-                due.append(key)
-                found = cursor.next()
-        return due
-
     def _sweep_payloads(self, txn: WriteTransaction, now_ms: int, limit: int) -> int:
         end = layout.place_of(now_ms // 1000 + 1, 0, 0)
         removed = 0
@@ -370,9 +356,9 @@ class PushChanges:
         return removed
 
     def _sweep_statuses(self, txn: WriteTransaction, now_ms: int, limit: int) -> int:
-        due = self._due(txn, layout.STATUS, now_ms, limit)
+        due = self._expiry.due(txn, layout.STATUS, now_ms, limit)
         for entry in due:
-            txn.delete(entry, db=self._expiry)
+            self._expiry.drop(txn, entry)
             txn.delete(layout.split_expiry_key(entry)[2], db=self._statuses)
         return len(due)
 
@@ -389,3 +375,7 @@ class PushChanges:
             self._number = 0
         self._number += 1
         return layout.place_of(second, transaction, self._number)
+
+
+def _agent_entry(uaid: Uaid, at_ms: int) -> bytes:
+    return layout.expiry_key(layout.AGENT, at_ms, uaid)

@@ -10,7 +10,7 @@
 | statuses | time and hash of the message id | keep until, sender, milestones |
 | tracked | reliability id | milestone, expiry |
 | counts | milestone | how many tracked messages are in it |
-| expiry | kind, second, key of the row | nothing |
+| expiry | kind, time in ms, key of the row | nothing |
 
 A user agent's channels stand in its own row: one look-up serves a POST, and one write renews or
 removes all of it.
@@ -67,9 +67,10 @@ AGENT: Final = b"A"
 
 _SECOND_BYTES: Final = 5
 PLACE_BYTES: Final = _SECOND_BYTES + 6 + 3
-_ENTRY_HEAD_BYTES: Final = 1 + _SECOND_BYTES
+_TIME_BYTES: Final = 6
+_ENTRY_HEAD_BYTES: Final = 1 + _TIME_BYTES
 
-_AGENT_HEAD = struct.Struct(">QQI")  # expires_at_ms, second of the expiry entry, channels
+_AGENT_HEAD = struct.Struct(">QQI")  # expires_at_ms, time of the expiry entry, channels
 _PAYLOAD_HEAD = struct.Struct(">HHQ")  # lengths of row key and message id, accepted_at_ms
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -79,17 +80,13 @@ _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
 # Expiry entries
 
 
-def second_after(at_ms: int) -> int:
-    return -(-at_ms // 1000)
-
-
-def expiry_key(kind: bytes, second: int, row_key: bytes) -> bytes:
-    return kind + second.to_bytes(_SECOND_BYTES, "big") + row_key
+def expiry_key(kind: bytes, at_ms: int, row_key: bytes) -> bytes:
+    return kind + at_ms.to_bytes(_TIME_BYTES, "big") + row_key
 
 
 def split_expiry_key(key: bytes) -> tuple[bytes, int, bytes]:
-    second = int.from_bytes(key[1:_ENTRY_HEAD_BYTES], "big")
-    return key[:1], second, key[_ENTRY_HEAD_BYTES:]
+    at_ms = int.from_bytes(key[1:_ENTRY_HEAD_BYTES], "big")
+    return key[:1], at_ms, key[_ENTRY_HEAD_BYTES:]
 
 
 # User agents
@@ -98,10 +95,10 @@ def split_expiry_key(key: bytes) -> tuple[bytes, int, bytes]:
 class AgentRow:
     """A row of `agents`, decoded no further than somebody asks."""
 
-    __slots__ = ("_value", "expires_at_ms", "indexed_second", "record_at")
+    __slots__ = ("_value", "expires_at_ms", "indexed_at_ms", "record_at")
 
     def __init__(self, value: bytes) -> None:
-        self.expires_at_ms, self.indexed_second, count = _AGENT_HEAD.unpack_from(value)
+        self.expires_at_ms, self.indexed_at_ms, count = _AGENT_HEAD.unpack_from(value)
         self.record_at = _AGENT_HEAD.size + 16 * count
         self._value = value
 
@@ -118,9 +115,9 @@ class AgentRow:
 
 
 def encode_agent(
-    record: UserAgent, *, channels: bytes, expires_at_ms: int, indexed_second: int
+    record: UserAgent, *, channels: bytes, expires_at_ms: int, indexed_at_ms: int
 ) -> bytes:
-    head = _AGENT_HEAD.pack(expires_at_ms, indexed_second, len(channels) // 16)
+    head = _AGENT_HEAD.pack(expires_at_ms, indexed_at_ms, len(channels) // 16)
     return head + channels + _encode(record)
 
 

@@ -8,17 +8,18 @@ counts of terminal states outlive the rows.
 from waystation.push.model import Milestone
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment
+from waystation.storage.embedded.expiry import ExpiryIndex
 from waystation.storage.embedded.layout import TrackedRow
 from waystation.storage.embedded.writer import WriteTransaction
 
-KEEP_S = 86_400
+KEEP_MS = 86_400_000
 
 
 class TrackingChanges:
     def __init__(self, env: Environment) -> None:
         self._tracked = env.tables["tracked"]
         self._counts = env.tables["counts"]
-        self._expiry = env.tables["expiry"]
+        self._expiry = ExpiryIndex(env)
 
     def track(
         self, key: bytes, milestone: Milestone, expires_at_ms: int, txn: WriteTransaction
@@ -31,7 +32,7 @@ class TrackingChanges:
 
     def expire(self, now_ms: int, limit: int, txn: WriteTransaction) -> bool:
         """Move up to `limit` messages past their time to `expired`; whether more may wait."""
-        due = self._due(txn, layout.TRACKED, now_ms, limit)
+        due = self._expiry.due(txn, layout.TRACKED, now_ms, limit)
         for entry in due:
             key = layout.split_expiry_key(entry)[2]
             value = txn.get(key, db=self._tracked)
@@ -42,9 +43,9 @@ class TrackingChanges:
 
     def sweep(self, now_ms: int, limit: int, txn: WriteTransaction) -> int:
         """Forget up to `limit` messages that ended long ago; how many."""
-        due = self._due(txn, layout.TRACKED_ENDED, now_ms, limit)
+        due = self._expiry.due(txn, layout.TRACKED_ENDED, now_ms, limit)
         for entry in due:
-            txn.delete(entry, db=self._expiry)
+            self._expiry.drop(txn, entry)
             txn.delete(layout.split_expiry_key(entry)[2], db=self._tracked)
         return len(due)
 
@@ -53,9 +54,9 @@ class TrackingChanges:
     ) -> None:
         if old is not None:
             self._count(txn, old.milestone, -1)
-            txn.delete(entry_of(key, old), db=self._expiry)
+            self._expiry.drop(txn, entry_of(key, old))
         self._count(txn, new.milestone, 1)
-        txn.put(entry_of(key, new), b"", db=self._expiry)
+        self._expiry.add(txn, entry_of(key, new))
         txn.put(key, layout.encode_tracked(new), db=self._tracked)
 
     def _count(self, txn: WriteTransaction, milestone: Milestone, change: int) -> None:
@@ -65,20 +66,9 @@ class TrackingChanges:
         assert count >= 0, "a message is counted before it is moved"
         txn.put(key, layout.encode_version(count), db=self._counts)
 
-    def _due(self, txn: WriteTransaction, kind: bytes, now_ms: int, limit: int) -> list[bytes]:
-        end = layout.expiry_key(kind, now_ms // 1000 + 1, b"")
-        due: list[bytes] = []
-        with txn.cursor(self._expiry) as cursor:
-            found = cursor.set_range(kind)
-            while found and len(due) < limit and (key := cursor.key()) < end:
-                due.append(key)
-                found = cursor.next()
-        return due
-
 
 def entry_of(key: bytes, row: TrackedRow) -> bytes:
     """Where the row's entry stands in `expiry`."""
-    second = layout.second_after(row.expires_at_ms)
     if row.milestone.terminal:
-        return layout.expiry_key(layout.TRACKED_ENDED, second + KEEP_S, key)
-    return layout.expiry_key(layout.TRACKED, second, key)
+        return layout.expiry_key(layout.TRACKED_ENDED, row.expires_at_ms + KEEP_MS, key)
+    return layout.expiry_key(layout.TRACKED, row.expires_at_ms, key)

@@ -122,9 +122,9 @@ class _Checks:
         channels = layout.split_channels(row.channels)
         if len(set(channels)) != len(channels):
             self._report.problem("agents", key, "has a channel twice")
-        if row.indexed_second > layout.second_after(row.expires_at_ms):
+        if row.indexed_at_ms > row.expires_at_ms:
             self._report.problem("agents", key, "would be swept too late")
-        entry = layout.expiry_key(layout.AGENT, row.indexed_second, key)
+        entry = layout.expiry_key(layout.AGENT, row.indexed_at_ms, key)
         self._has_entry(txn, "agents", key, entry)
 
     def _notifications(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
@@ -160,8 +160,8 @@ class _Checks:
             self._report.problem("broadcasts", key, "is empty")
 
     def _statuses(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
-        second = layout.second_after(layout.decode_status(value).keep_until_ms)
-        self._has_entry(txn, "statuses", key, layout.expiry_key(layout.STATUS, second, key))
+        until_ms = layout.decode_status(value).keep_until_ms
+        self._has_entry(txn, "statuses", key, layout.expiry_key(layout.STATUS, until_ms, key))
 
     def _tracked(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
         self._has_entry(txn, "tracked", key, entry_of(key, layout.decode_tracked(value)))
@@ -171,15 +171,13 @@ class _Checks:
             self._report.problem("counts", key, "has no number")
 
     def _expiry(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
-        kind, second, row_key = layout.split_expiry_key(key)
+        kind, at_ms, row_key = layout.split_expiry_key(key)
         if kind == layout.AGENT:
             row = txn.get(row_key, db=self._tables["agents"])
-            agrees = row is not None and AgentRow(row).indexed_second == second
+            agrees = row is not None and AgentRow(row).indexed_at_ms == at_ms
         elif kind == layout.STATUS:
             row = txn.get(row_key, db=self._tables["statuses"])
-            agrees = row is not None and second == layout.second_after(
-                layout.decode_status(row).keep_until_ms
-            )
+            agrees = row is not None and layout.decode_status(row).keep_until_ms == at_ms
         elif kind in (layout.TRACKED, layout.TRACKED_ENDED):
             row = txn.get(row_key, db=self._tables["tracked"])
             agrees = row is not None and entry_of(row_key, layout.decode_tracked(row)) == key

@@ -60,13 +60,13 @@ def test_an_agents_row_comes_back_whole(
             record,
             channels=b"".join(channels),
             expires_at_ms=at_ms + 1,
-            indexed_second=second,
+            indexed_at_ms=second,
         )
     )
 
     assert row.record() == record
     assert layout.split_channels(row.channels) == channels
-    assert (row.expires_at_ms, row.indexed_second) == (at_ms + 1, second)
+    assert (row.expires_at_ms, row.indexed_at_ms) == (at_ms + 1, second)
 
 
 @given(st.lists(st.binary(min_size=16, max_size=16), max_size=6), st.data())
