@@ -1,6 +1,9 @@
 """The role connect of one worker: user agents on the public port, the node API on the relay's."""
 
+import asyncio
+import contextlib
 import hashlib
+import os
 import ssl
 
 from waystation.base.ids import new_uuid4
@@ -12,6 +15,7 @@ from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.reports import Reports
 from waystation.push.connect.server import WebSocketServer
 from waystation.push.connect.terms import Terms
+from waystation.push.link_doors import serve_link_socket
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.settings import Connect
 from waystation.push.token import Keys
@@ -32,6 +36,7 @@ class ConnectPart:
         settings = base.settings.connect
         self._base = base
         self._tls = tls
+        self._link: asyncio.Server | None = None
         self._broadcasts = Broadcasts()
         self._journal = (
             None
@@ -96,6 +101,9 @@ class ConnectPart:
         base.tasks.spawn("broadcasts", self._poller.run())
         sock = listen(base.settings.host, base.settings.connect.port, "connect.port")
         self._shell.listen(sock, self._tls)
+        self._link = await serve_link_socket(
+            base.data.socket(link_name(base.index)), self.driver, asyncio.get_running_loop()
+        )
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
         self._shell.use_certificate(tls)
@@ -109,6 +117,10 @@ class ConnectPart:
         await self._shell.close_all(CLOSE_RESTART, "Restart")
 
     async def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._base.data.socket(link_name(self._base.index)))
         self._shell.close()
         self.driver.close()
         if self._journal is not None:
@@ -141,6 +153,11 @@ class EndpointMint:
             return f"{self._url}/wpush/v1/{self._keys.endpoint_token(uaid, channel_id)}"
         token = self._keys.endpoint_token(uaid, channel_id, hashlib.sha256(key).digest())
         return f"{self._url}/wpush/v2/{token}"
+
+
+def link_name(index: int) -> str:
+    """The socket in run/ on which worker `index` hears from its siblings."""
+    return f"w{index}.sock"
 
 
 def shell_limits(settings: Connect) -> ShellLimits:

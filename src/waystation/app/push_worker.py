@@ -18,11 +18,10 @@ from waystation.base.errors import WaystationError
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.push.connect.handback import HandBack, replay
+from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
-from waystation.push.model import Notification, Uaid, Update
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
-from waystation.push.wire.relay import Answer, Node
 from waystation.storage.open import open_push_store
 from waystation.telemetry import events
 from waystation.telemetry.eventlog import EventLog
@@ -31,7 +30,7 @@ from waystation.telemetry.metrics import Metrics
 from waystation.telemetry.segments import folder_bytes
 
 from . import addresses
-from .connect_part import ConnectPart
+from .connect_part import ConnectPart, link_name
 from .data_dir import DataDir, Lock
 from .endpoint_part import EndpointPart
 from .health import Health, StoreProbe
@@ -53,29 +52,6 @@ COUNTED = {
     "stored": (events.PushStored.k,),
     "acked": (events.PushDelivered.k, events.PushDecryptionError.k, events.PushNotDelivered.k),
 }
-
-
-class OwnRelay:
-    """Reaches this very worker and nobody else."""
-
-    def __init__(self, node_id: str) -> None:
-        self._node_id = node_id
-        self.node: Node | None = None
-
-    async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
-        node = self._at(node_id)
-        return Answer.UNREACHABLE if node is None else await node.push(uaid, notification)
-
-    async def check_stored(self, node_id: str, uaid: Uaid) -> Answer:
-        node = self._at(node_id)
-        return Answer.UNREACHABLE if node is None else await node.check_stored(uaid)
-
-    async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer:
-        node = self._at(node_id)
-        return Answer.UNREACHABLE if node is None else await node.displace(uaid, connected_at_ms)
-
-    def _at(self, node_id: str) -> Node | None:
-        return self.node if node_id == self._node_id else None
 
 
 class PushWorker:
@@ -108,6 +84,7 @@ class PushWorker:
         self._tasks: Tasks | None = None
         self._events: EventLog | None = None
         self._milestones: MilestoneWriter | None = None
+        self._relay: RelayClient | None = None
         self._connect: ConnectPart | None = None
         self._endpoint: EndpointPart | None = None
         self._sweeper: Lock | None = None
@@ -134,7 +111,16 @@ class PushWorker:
         probe = StoreProbe(store, clock)
         await probe.look()
         node_id = addresses.node_id(settings, self._index, self._count)
-        relay = OwnRelay(node_id)
+        self._relay = relay = RelayClient(
+            settings.endpoint,
+            own_node_id=node_id,
+            relay_url=settings.connect.relay_url,
+            sibling_socket=lambda index: self._data.socket(link_name(index)),
+            secret=self._secrets.cluster_secret.encode(),
+            clock=clock,
+            loop=loop,
+            tls=ssl.create_default_context() if settings.connect.relay_tls else None,
+        )
         hand_back = HandBack(store, relay, clock, concurrency=settings.connect.save_concurrency)
         base = Base(
             settings=settings,
@@ -270,6 +256,8 @@ class PushWorker:
             await self._tasks.close()
         if self._connect is not None:
             await self._connect.close()
+        if self._relay is not None:
+            await self._relay.close()
         if self._milestones is not None:
             await self._milestones.close()
         if self._events is not None:

@@ -110,17 +110,18 @@ def serve(
     shutil.rmtree(reports, ignore_errors=True)  # of an earlier run; this one counts from zero
     reports.mkdir(mode=0o700)
 
-    def spawned() -> None:
-        # While the workers import, not before they are spawned: both take a moment.
+    def seal_events() -> None:
+        # At the start, while the workers import: loading this takes a moment too.
         from waystation.telemetry.segments import seal_abandoned  # noqa: PLC0415
 
         for path in seal_abandoned(data.events):
             lines.info("events.sealed", segment=path.name)
 
-    def died(_job: Job) -> None:
+    def died(victim: Job) -> None:
         from waystation.telemetry.exposition import retire  # noqa: PLC0415 seldom needed
 
-        retire(reports, [job.name for job in jobs if job is not _job])
+        retire(reports, [job.name for job in jobs if job is not victim])
+        seal_events()
 
     jobs = plan_jobs(roles, workers)
     supervisor = Supervisor(
@@ -129,7 +130,7 @@ def serve(
         lines=lines,
         on_ready=ready,
         on_failure=complain,
-        on_spawned=spawned,
+        on_spawned=seal_events,
         on_died=died,
         inherited=tuple(lock.fileno() for lock in locks),
         drain_s=settings.connect.drain_s if "connect" in roles else 0.0,

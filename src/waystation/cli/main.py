@@ -1,7 +1,8 @@
 """The command `waystation`.
 
 Only the module of the command that was asked for is imported, so that each starts quickly;
-`--help` imports them all. A module gives either `app` (a group) or a function named like it.
+`--help` imports them all. A module gives either `app` (a group) or a function named like it
+(and `CONTEXT` if its arguments are to be read in another way).
 """
 
 import importlib
@@ -43,7 +44,8 @@ def build_app(only: str | None = None) -> typer.Typer:
             if isinstance(group, typer.Typer):
                 app.add_typer(group, name=name)
             else:
-                app.command(name)(getattr(module, name))
+                settings = getattr(module, "CONTEXT", None)
+                app.command(name, context_settings=settings)(getattr(module, name))
     return app
 
 

@@ -1,0 +1,199 @@
+"""What `waystation doctor` looks at: each finding is ok, a warning or a failure with advice.
+
+Nothing here changes anything, except that the self-test subscribes a user agent of its own at the
+running server and sends it one notification.
+"""
+
+import os
+import resource
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from waystation.base.settings import SettingsError
+
+from .addresses import PortTakenError, reserve
+from .data_dir import DataDir, Serving, read_serving
+from .settings import Settings, is_loopback
+from .tls import load_tls
+
+FILES_MIN = 65_536
+CERTIFICATE_DAYS_MIN = 14
+DISK_BYTES_MIN = 1 << 30
+EARLIEST_S = 1_735_689_600  # 2025: a clock before this was never set
+SELF_TEST_TIMEOUT_S = 10.0
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of the report."""
+
+    verdict: Verdict
+    about: str
+    text: str
+    advice: str = ""
+
+
+def _ok(about: str, text: str) -> Finding:
+    return Finding(Verdict.OK, about, text)
+
+
+def _warn(about: str, text: str, advice: str) -> Finding:
+    return Finding(Verdict.WARN, about, text, advice)
+
+
+def _fail(about: str, text: str, advice: str) -> Finding:
+    return Finding(Verdict.FAIL, about, text, advice)
+
+
+def examine_files(settings: Settings) -> Iterator[Finding]:
+    """The data directory and the keys in it."""
+    data = DataDir(settings.data_dir)
+    if not data.root.exists():
+        advice = "start the server once: waystation serve"
+        yield _warn("data directory", f"{data.root} does not exist yet", advice)
+        return
+    for path in (data.root, data.keys, data.run):
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            yield _fail("data directory", f"{path} is open to others", f"chmod 700 {path}")
+    yield _ok("data directory", str(data.root))
+    free = shutil.disk_usage(data.root).free
+    if free < DISK_BYTES_MIN:
+        advice = "make room; a full disk refuses new notifications"
+        yield _warn("disk", f"{free >> 20} MiB free", advice)
+    else:
+        yield _ok("disk", f"{free >> 30} GiB free")
+    yield from _examine_keys(settings, data)
+
+
+def _examine_keys(settings: Settings, data: DataDir) -> Iterator[Finding]:
+    from waystation.push.token import InvalidKeyError, parse_key_list  # noqa: PLC0415 slow to load
+
+    path = data.keys / "crypto_keys"
+    if not settings.push.crypto_keys and not path.exists():
+        yield _warn("keys", "none yet", "they are made at the first start")
+        return
+    for file in data.keys.glob("*"):
+        if file.is_file() and stat.S_IMODE(file.stat().st_mode) & 0o077:
+            yield _fail("keys", f"{file} can be read by others", f"chmod 600 {file}")
+    try:
+        count = len(parse_key_list(settings.push.crypto_keys or path.read_text()))
+    except (InvalidKeyError, OSError) as exc:
+        yield _fail("keys", str(exc), "restore keys/crypto_keys from your backup")
+        return
+    yield _ok("keys", f"{count} crypto key{'s' if count > 1 else ''}; keep a copy of keys/")
+
+
+def examine_machine() -> Iterator[Finding]:
+    """What the system allows us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FILES_MIN:
+        yield _warn(
+            "open files",
+            f"at most {soft:,} per process (limit {hard:,}), so about as many connections",
+            "LimitNOFILE=1048576 in the systemd unit, or: ulimit -n 1048576",
+        )
+    else:
+        yield _ok("open files", f"{soft:,} per process")
+    if time.time() < EARLIEST_S:
+        yield _fail("clock", f"it says {time.strftime('%Y-%m-%d')}", "switch on NTP")
+    else:
+        yield _ok("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Finding]:
+    """Free, or ours."""
+    ports = {
+        "connect.port": (settings.host, settings.connect.port),
+        "connect.relay_port": (settings.host, settings.connect.relay_port),
+        "endpoint.port": (settings.host, settings.endpoint.port),
+        "console.port": (settings.console_host, settings.console.port),
+    }
+    for setting, (host, port) in ports.items():
+        ours = serving is not None and setting in serving.ports
+        if serving is not None and ours:
+            yield _ok("port", f"{serving.ports[setting]} ({setting}) is served by us")
+            continue
+        try:
+            reserve(host, port, setting).release()
+        except PortTakenError as exc:
+            yield _fail("port", str(exc), "see which program it is: ss -ltnp")
+        else:
+            yield _ok("port", f"{port} ({setting}) is free")
+    if settings.host in ("0.0.0.0", "::"):
+        yield _warn(
+            "relay",
+            f"the relay port {settings.connect.relay_port} listens on all addresses",
+            "let a firewall keep it from the outside; only your own nodes need it",
+        )
+
+
+def examine_tls(settings: Settings) -> Iterator[Finding]:
+    if not settings.tls.on:
+        if settings.endpoint.url.startswith("https:") or is_loopback(
+            settings.endpoint.url or f"http://{settings.host}"
+        ):
+            yield _ok("tls", "off here; a reverse proxy does it, or this is a private machine")
+        else:
+            yield _warn(
+                "tls",
+                "off, and endpoint.url is not https: browsers and senders refuse that",
+                "set tls.cert and tls.key, or put a reverse proxy in front (deploy/)",
+            )
+        return
+    try:
+        load_tls(settings.tls)
+    except SettingsError as exc:
+        yield _fail("tls", str(exc), "renew the certificate or correct the paths")
+        return
+    yield _certificate_age(Path(settings.tls.cert))
+
+
+def _certificate_age(path: Path) -> Finding:
+    from cryptography.x509 import load_pem_x509_certificates  # noqa: PLC0415 slow to load
+
+    leaf = load_pem_x509_certificates(path.read_bytes())[0]
+    days = (leaf.not_valid_after_utc.timestamp() - time.time()) / 86_400
+    if leaf.not_valid_before_utc.timestamp() > time.time():
+        return _fail("tls", f"{path} is not valid yet", "check the clock and the certificate")
+    if days < 0:
+        return _fail("tls", f"{path} has expired", "renew it, then: kill -HUP the server")
+    if days < CERTIFICATE_DAYS_MIN:
+        return _warn("tls", f"{path} expires in {days:.0f} days", "renew it, then send SIGHUP")
+    return _ok("tls", f"{path} is valid for {days:.0f} days")
+
+
+async def examine_store(settings: Settings) -> Finding:
+    from waystation.base.clock import SystemClock  # noqa: PLC0415
+    from waystation.base.errors import WaystationError  # noqa: PLC0415
+    from waystation.storage.open import open_push_store  # noqa: PLC0415 loads a driver
+
+    data = DataDir(settings.data_dir)
+    if settings.store.url.startswith("embedded") and not data.root.exists():
+        return _warn("store", "not made yet", "it is made at the first start")
+    try:
+        store = await open_push_store(
+            settings.store.url, data_dir=data.root, settings=settings.store, clock=SystemClock()
+        )
+        try:
+            await store.check()
+        finally:
+            await store.close()
+    except (WaystationError, OSError) as exc:
+        return _fail("store", str(exc), "waystation store check says more")
+    return _ok("store", f"{settings.store.url} opens and answers")
+
+
+def running_server(settings: Settings) -> Serving | None:
+    serving = read_serving(DataDir(settings.data_dir))
+    return serving if serving is not None and serving.pid != os.getpid() else None

@@ -1,0 +1,63 @@
+"""`waystation doctor`: looks at everything that usually goes wrong, and says what to do."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import EXIT_FAILED, say, settings_or_exit
+
+if TYPE_CHECKING:
+    from waystation.app.examination import Finding
+
+
+def doctor(
+    *,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", help="The server's data directory.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")] = None,
+    connect_url: Annotated[
+        str, typer.Option(help="Try this WebSocket URL instead of the running server's own.")
+    ] = "",
+) -> None:
+    """Check settings, files, ports, store, keys, TLS, and send one notification to itself.
+
+    Exit code 0 if nothing failed (warnings are fine), 1 otherwise.
+    """
+    from waystation.app import examination
+    from waystation.app.self_test import examine_server
+
+    settings = settings_or_exit(config, {"data_dir": None if data_dir is None else str(data_dir)})
+    worst = False
+
+    def tell(finding: "Finding") -> None:
+        nonlocal worst
+        worst = worst or finding.verdict is examination.Verdict.FAIL
+        say(f"{finding.verdict:<5} {finding.about:<15} {finding.text}")
+        if finding.advice:
+            say(f"{'':<21} → {finding.advice}")
+
+    serving = examination.running_server(settings)
+    for finding in (
+        *examination.examine_files(settings),
+        *examination.examine_machine(),
+        *examination.examine_ports(settings, serving),
+        *examination.examine_tls(settings),
+    ):
+        tell(finding)
+
+    async def examine_what_runs() -> None:
+        tell(await examination.examine_store(settings))
+        ws_url = connect_url or (serving.connect_url if serving else "")
+        endpoint_url = serving.endpoint_url if serving else settings.endpoint.url
+        if not ws_url and serving is None:
+            say("      self-test       not done: no server runs on this data directory")
+            return
+        async for found in examine_server(ws_url, endpoint_url):
+            tell(found)
+
+    asyncio.run(examine_what_runs())
+    if worst:
+        raise SystemExit(EXIT_FAILED)
