@@ -4,12 +4,19 @@
 three requests travel as a function call inside a worker, as link frames between
 our own workers and nodes, and as HTTP (`PUT /push/{uaid}`, `PUT /notif/{uaid}`,
 `DELETE /notif/{uaid}/{connected_at}`) for everyone else.
+
+The JSON of the HTTP form is here; the frames of the link are in `link_frames`.
 """
 
 import enum
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol
 
-from waystation.push.model import Notification, Uaid, Update
+import msgspec
+
+from waystation.base.ids import dashed, parse_uuid
+from waystation.push.errors import BadBodyError, InvalidMessageIdError
+from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update
 
 
 class Answer(enum.IntEnum):
@@ -47,3 +54,107 @@ class Relay(Protocol):
     async def check_stored(self, node_id: str, uaid: Uaid) -> Answer: ...
 
     async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer: ...
+
+
+# The HTTP form
+
+LIST_MAX = 1000  # updates in one request of the first design
+BODY_BYTES_MAX = 262_144  # of `PUT /push/{uaid}`
+
+_STATUSES = {answer.value: answer for answer in Answer if answer >= 100}
+
+
+def answer_of_status(status: int) -> Answer:
+    return _STATUSES.get(status, Answer.ODD)
+
+
+class _PushBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    channel_id: str = msgspec.field(name="channelID")
+    version: str | int
+    ttl: int = 0
+    topic: str | None = None
+    timestamp: int | None = None
+    data: str | None = None
+    headers: dict[str, str] | None = None
+    sortkey_timestamp: int | None = None  # ms; ours, so that what is stored later keeps its order
+    reliability_id: str | None = None
+    reliable_state: str | None = None
+
+
+_Bodies = Annotated[list[_PushBody], msgspec.Meta(max_length=LIST_MAX)]
+_decoder: msgspec.json.Decoder[_PushBody | list[_PushBody]] = msgspec.json.Decoder(
+    _PushBody | _Bodies
+)
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_push(notification: Notification | Update) -> bytes:
+    """The body of `PUT /push/{uaid}`."""
+    if isinstance(notification, Update):
+        return _encode(
+            _PushBody(
+                channel_id=dashed(notification.channel_id),
+                version=notification.version,
+                data=notification.data,
+            )
+        )
+    return _encode(
+        _PushBody(
+            channel_id=dashed(notification.channel_id),
+            version=notification.message_id,
+            ttl=notification.ttl_s,
+            topic=notification.topic,
+            timestamp=notification.timestamp_s,
+            data=notification.data,
+            headers=notification.headers,
+            sortkey_timestamp=notification.accepted_at_ms,
+            reliability_id=notification.reliability_id,
+            reliable_state=notification.reliable_state,
+        )
+    )
+
+
+def decode_push(
+    body: bytes, sort_key_of: Callable[[str], SortKey]
+) -> Sequence[Notification | Update]:
+    """What an endpoint node sends: of Web Push one, of SimplePush one or a list.
+
+    `sort_key_of` reads a message id; the wire does not hold the keys.
+    """
+    try:
+        decoded = _decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise BadBodyError(str(error)) from None
+    entries = decoded if isinstance(decoded, list) else [decoded]
+    return [_from_body(entry, sort_key_of) for entry in entries]
+
+
+def _from_body(body: _PushBody, sort_key_of: Callable[[str], SortKey]) -> Notification | Update:
+    channel_id = parse_uuid(body.channel_id)
+    if channel_id is None:
+        raise BadBodyError("channelID is not a UUID")
+    if isinstance(body.version, int):
+        if body.version < 0:
+            raise BadBodyError("version is negative")
+        return Update(ChannelId(channel_id), body.version, body.data)
+    if body.timestamp is None or body.timestamp < 0 or body.ttl < 0:
+        raise BadBodyError("timestamp and ttl are whole seconds")
+    try:
+        sort_key = sort_key_of(body.version)
+    except InvalidMessageIdError:
+        raise BadBodyError("version is not a message id of ours") from None
+    accepted_at_ms = body.sortkey_timestamp
+    if accepted_at_ms is None or accepted_at_ms // 1000 != body.timestamp:
+        accepted_at_ms = body.timestamp * 1000
+    return Notification(
+        ChannelId(channel_id),
+        MessageId(body.version),
+        sort_key,
+        accepted_at_ms,
+        body.ttl,
+        topic=body.topic,
+        data=body.data,
+        headers=body.headers,
+        reliability_id=body.reliability_id,
+        reliable_state=body.reliable_state,
+    )

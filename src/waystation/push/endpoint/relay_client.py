@@ -1,0 +1,207 @@
+"""All connection nodes, by their node id: which way a request takes.
+
+Rule 1: this worker is a function call, another worker of this node a unix socket, another node a
+        link, and whoever does not speak the link gets HTTP.
+Rule 2: nothing raises: a node that cannot be asked is UNREACHABLE, one that misbehaves is ODD.
+Rule 3: what a peer speaks is found out by trying, and tried again after `HTTP_ONLY_S`: a node may
+        be replaced by one of ours at any time.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from waystation.base.clock import Clock
+from waystation.push.endpoint.relay_http import HttpNode
+from waystation.push.link import LinkClient, NotALinkError
+from waystation.push.link_doors import PATH_END, UnixDial, UpgradeDial
+from waystation.push.model import Notification, Uaid, Update
+from waystation.push.settings import Endpoint
+from waystation.push.wire.relay import Answer, Node
+
+PEERS_MAX: Final = 1_024
+HTTP_ONLY_S: Final = 60.0
+
+
+class Peer(Node, Protocol):
+    async def close(self) -> None: ...
+
+
+class RelayClient:
+    """Implements `Relay`. `node` is this worker's own connection node, once there is one."""
+
+    def __init__(
+        self,
+        settings: Endpoint,
+        *,
+        own_node_id: str,
+        relay_url: str,
+        sibling_socket: Callable[[int], str],
+        secret: bytes,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.node: Node | None = None
+        self._settings = settings
+        self._own_node_id = own_node_id
+        self._siblings = relay_url.rstrip("/") + "/w/"
+        self._sibling_socket = sibling_socket
+        self._secret = secret
+        self._clock = clock
+        self._loop = loop
+        self._tls = tls
+        self._peers: dict[str, Peer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self.odd = 0  # times a node raised or misbehaved
+
+    async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
+        node = self._find(node_id)
+        try:
+            return Answer.UNREACHABLE if node is None else await node.push(uaid, notification)
+        except Exception:
+            self.odd += 1
+            return Answer.ODD
+
+    async def check_stored(self, node_id: str, uaid: Uaid) -> Answer:
+        node = self._find(node_id)
+        try:
+            return Answer.UNREACHABLE if node is None else await node.check_stored(uaid)
+        except Exception:
+            self.odd += 1
+            return Answer.ODD
+
+    async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer:
+        node = self._find(node_id)
+        try:
+            return (
+                Answer.UNREACHABLE if node is None else await node.displace(uaid, connected_at_ms)
+            )
+        except Exception:
+            self.odd += 1
+            return Answer.ODD
+
+    def sibling(self, index: int) -> Node:
+        """Another worker of this node, for requests that reached this one for it."""
+        node_id = f"{self._siblings}{index}"
+        if node_id == self._own_node_id and self.node is not None:
+            return self.node
+        peer = self._peers.get(node_id)
+        return peer if peer is not None else self._remember(node_id, self._unix(index))
+
+    def _find(self, node_id: str) -> Node | None:
+        if node_id == self._own_node_id and self.node is not None:
+            return self.node
+        peer = self._peers.get(node_id)
+        if peer is None:
+            peer = self._make(node_id)
+            if peer is not None:
+                self._remember(node_id, peer)
+        return peer
+
+    def _remember(self, node_id: str, peer: Peer) -> Peer:
+        if len(self._peers) >= PEERS_MAX:
+            # The one that was met first; if it is still in use it is made again.
+            oldest = self._peers.pop(next(iter(self._peers)))
+            closing = self._loop.create_task(oldest.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._peers[node_id] = peer
+        return peer
+
+    def _unix(self, index: int) -> Peer:
+        settings = self._settings
+        dial = UnixDial(self._sibling_socket(index), self._loop, settings.connection_timeout_s)
+        return LinkClient(dial, self._loop, timeout_s=settings.request_timeout_s)
+
+    def _make(self, node_id: str) -> Peer | None:
+        """None for a node id that names no place; such a route is cleared like a dead one."""
+        if node_id.startswith(self._siblings):
+            index = node_id[len(self._siblings) :]
+            if index.isdecimal() and len(index) < 5:
+                return self._unix(int(index))
+        try:
+            url = urlsplit(node_id)
+            port = url.port or (443 if url.scheme == "https" else 80)
+        except ValueError:
+            return None
+        if url.scheme not in ("http", "https") or not url.hostname or not node_id.isascii():
+            return None
+        return RemoteNode(
+            url.hostname,
+            port,
+            url.path.rstrip("/"),
+            self._settings,
+            secret=self._secret,
+            clock=self._clock,
+            loop=self._loop,
+            tls=self._tls if url.scheme == "https" else None,
+        )
+
+    async def close(self) -> None:
+        for peer in self._peers.values():
+            await peer.close()
+        self._peers.clear()
+
+
+class RemoteNode:
+    """A node on another machine: by link if it speaks it, else by HTTP."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        path: str,
+        settings: Endpoint,
+        *,
+        secret: bytes,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._clock = clock
+        self._http = HttpNode(host, port, path, settings, loop, tls=tls)
+        self._http_until = 0.0 if secret else float("inf")
+        dial = UpgradeDial(
+            host,
+            port,
+            path + PATH_END,
+            secret=secret,
+            loop=loop,
+            timeout_s=settings.connection_timeout_s,
+            tls=tls,
+        )
+        self._link = LinkClient(dial, loop, timeout_s=settings.request_timeout_s)
+
+    async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
+        if self._clock.mono() >= self._http_until:
+            try:
+                return await self._link.push(uaid, notification)
+            except NotALinkError:
+                self._http_only()
+        return await self._http.push(uaid, notification)
+
+    async def check_stored(self, uaid: Uaid) -> Answer:
+        if self._clock.mono() >= self._http_until:
+            try:
+                return await self._link.check_stored(uaid)
+            except NotALinkError:
+                self._http_only()
+        return await self._http.check_stored(uaid)
+
+    async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
+        if self._clock.mono() >= self._http_until:
+            try:
+                return await self._link.displace(uaid, connected_at_ms)
+            except NotALinkError:
+                self._http_only()
+        return await self._http.displace(uaid, connected_at_ms)
+
+    def _http_only(self) -> None:
+        self._http_until = self._clock.mono() + HTTP_ONLY_S
+
+    async def close(self) -> None:
+        await self._link.close()
+        await self._http.close()
