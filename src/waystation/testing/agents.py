@@ -27,10 +27,19 @@ NEVER_S = 1e9
 class Talk:
     """What a user agent knows of one connection."""
 
-    __slots__ = ("ack_after_s", "ack_share", "greeted", "node", "said_hello_at_s", "unacked")
+    __slots__ = (
+        "ack_after_s",
+        "ack_share",
+        "greeted",
+        "node",
+        "said_hello_at_s",
+        "said_uaid",
+        "unacked",
+    )
 
-    def __init__(self, node: "ConnectNode", said_hello_at_s: float) -> None:
+    def __init__(self, node: "ConnectNode", said_uaid: Uaid | None, said_hello_at_s: float) -> None:
         self.node = node
+        self.said_uaid = said_uaid
         self.said_hello_at_s = said_hello_at_s
         self.greeted = False
         self.ack_share = 1.0  # acked soon; the rest later
@@ -44,6 +53,7 @@ class SimUserAgent:
         self._rng = world.rng
         self.name = name
         self.uaid: Uaid | None = None
+        self._lives = 0  # how often it got a new uaid
         self.paths: dict[ChannelId, bytes] = {}  # endpoints, by channel
         self._wanted = 1 + self._rng.randrange(CHANNELS_MAX)
         self._registering: ChannelId | None = None
@@ -113,25 +123,26 @@ class SimUserAgent:
     async def connect(self) -> None:
         world = self._world
         node = self._rng.choice(world.connect_nodes)
-        while not node.up:  # noqa: ASYNC110 looking again costs nothing when time jumps
+        while not node.up:
             node = self._rng.choice(world.connect_nodes)
             await asyncio.sleep(0.05 + self._rng.random())
         assert node.shell is not None
         wire = node.shell.connect(self)
         assert wire is not None
         now_s = world.loop.time()
-        talk = Talk(node, now_s)
+        # Without a subscription its uaid is of no use, and the node may never have stored it.
+        talk = Talk(node, self.uaid if self.paths else None, now_s)
         if not world.quiet:
             talk.ack_share = self._rng.choice((1.0, 1.0, 1.0, 0.6, 0.3, 0.0))
             talk.ack_after_s = self._rng.choice((0.0, 0.0, 0.1, 2.0, 6.0, NEVER_S))
         self.talks[wire] = talk
         hello: dict[str, Any] = {"messageType": "hello", "use_webpush": True}
-        if self.uaid is not None:
-            hello["uaid"] = simple(self.uaid)
+        if talk.said_uaid is not None:
+            hello["uaid"] = simple(talk.said_uaid)
         world.history.note(self.name, f"says hello to {node.name}", self.uaid)
         wire.say(orjson.dumps(hello))
         deadline = now_s + HELLO_PATIENCE_S
-        while wire in self.talks and not talk.greeted and world.loop.time() < deadline:  # noqa: ASYNC110 as above
+        while wire in self.talks and not talk.greeted and world.loop.time() < deadline:  # noqa: ASYNC110 looking costs nothing when time jumps
             await asyncio.sleep(0.25)
         if wire in self.talks and not talk.greeted:
             self._end(wire, "gives up waiting for")
@@ -195,11 +206,14 @@ class SimUserAgent:
         uaid = Uaid(raw)
         history = self._world.history
         if self.uaid != uaid:
-            if self.paths and self.uaid is not None and self.uaid not in history.agent_gone_at:
+            if talk.said_uaid is not None and talk.said_uaid not in history.agent_gone_at:
                 history.problem(f"{self.name} was forgotten, and nobody had removed it")
+            if self.uaid is not None:
+                history.agent_gone_at.setdefault(self.uaid, self._world.loop.time())
             self.paths.clear()
             self.uaid = uaid
-            history.names[uaid] = self.name
+            history.names[uaid] = f"{self.name}{'+' * self._lives}"
+            self._lives += 1
             for other in list(self.talks):
                 if other is not wire:  # they speak for one who is no more
                     self._end(other, "leaves")

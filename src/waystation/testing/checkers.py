@@ -165,10 +165,15 @@ class History:
 
     # The store
 
-    def saved(self, source: str, uaid: Uaid, notifications: Sequence[Notification]) -> None:
+    def saved(
+        self, source: str, uaid: Uaid, notifications: Sequence[Notification], *, ghost: bool
+    ) -> None:
         for notification in notifications:
-            self.note(source, "saved", uaid, notification.message_id)
+            how = "saved, by one who is dead" if ghost else "saved"
+            self.note(source, how, uaid, notification.message_id)
             self.saved_at[notification.message_id] = self._clock.elapsed_s
+            if ghost:  # its journal owes it still, and will hand it back once more
+                self.misled.add(notification.message_id)
 
     def fetched(self, source: str, uaid: Uaid, rows: Sequence[Notification]) -> None:
         self.note(source, f"read {len(rows)} rows", uaid)
@@ -274,7 +279,8 @@ def nothing_left(history: History, now_ms: int) -> list[str]:
     return [
         f"{history.name_of(message_id)} is still in {where}"
         for where, _, message_id in history.left
-        if (post := history.by_message.get(message_id)) is None or post.outcome == "accepted"
+        if (post := history.by_message.get(message_id)) is None
+        or (post.outcome == "accepted" and post.uaid not in history.agent_gone_at)
     ]
 
 

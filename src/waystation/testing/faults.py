@@ -56,7 +56,11 @@ class StoreLuck(msgspec.Struct):
 class StoreWitness(Protocol):
     """Hears what took effect, when it did, and who asked for it."""
 
-    def saved(self, source: str, uaid: Uaid, notifications: Sequence[Notification]) -> None: ...
+    def saved(
+        self, source: str, uaid: Uaid, notifications: Sequence[Notification], *, ghost: bool
+    ) -> None:
+        """`ghost`: whoever asked for it has been killed meanwhile."""
+        ...
 
     def fetched(self, source: str, uaid: Uaid, rows: Sequence[Notification]) -> None: ...
 
@@ -81,6 +85,7 @@ class FaultyStore:
         self._luck = luck
         self._witness = witness
         self._source = source
+        self.ghost = False  # set when the node that asks here has been killed
         self._loop = asyncio.get_running_loop()
 
     async def _call(
@@ -191,7 +196,7 @@ class FaultyStore:
             "save",
             uaid,
             self._inner.save(uaid, notification),
-            lambda _: self._witness.saved(self._source, uaid, [notification]),
+            lambda _: self._witness.saved(self._source, uaid, [notification], ghost=self.ghost),
         )
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
@@ -199,7 +204,7 @@ class FaultyStore:
             "save_if_newer",
             uaid,
             self._inner.save_if_newer(uaid, notifications),
-            lambda _: self._witness.saved(self._source, uaid, notifications),
+            lambda _: self._witness.saved(self._source, uaid, notifications, ghost=self.ghost),
         )
 
     async def fetch(

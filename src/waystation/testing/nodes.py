@@ -20,7 +20,7 @@ from waystation.base.ids import new_uuid4
 from waystation.base.tasks import Tasks
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
-from waystation.push.connect.journal import Journal
+from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.observer import Observer as ConnectObserver
 from waystation.push.connect.session import Session
 from waystation.push.connect.terms import Terms
@@ -34,6 +34,7 @@ from waystation.push.token import Keys, MessageIds
 from waystation.push.vapid import Vapid
 from waystation.push.wire.relay import Node
 from waystation.testing.checkers import History, Outcome, Post
+from waystation.testing.faults import FaultyStore
 from waystation.testing.network import SimRelay, SimShell
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class ConnectNode:
         self.driver: ConnectDriver | None = None
         self.shell: SimShell | None = None
         self.journal: SimJournal | None = None
+        self._store: FaultyStore | None = None
         self._tasks: NodeTasks | None = None
         self.starting = False
 
@@ -163,7 +165,7 @@ class ConnectNode:
 
     async def _start(self, tasks: NodeTasks) -> None:
         world, settings = self._world, self._world.settings
-        store = world.make_store(self.name)
+        store = self._store = world.make_store(self.name)
         relay = SimRelay(world.network, self.name)
         hand_back = world.make_hand_back(store, relay, self.clock)
         if settings.inflight_journal != "off":
@@ -212,8 +214,20 @@ class ConnectNode:
             self.driver.close()
         if self.journal is not None:
             self.journal.kill()
+        if self._store is not None:
+            self._store.ghost = True
+        self._excuse_what_was_being_handed_back()
         self.driver = self.shell = self.journal = self._tasks = None
         self.starting = False
+
+    def _excuse_what_was_being_handed_back(self) -> None:
+        """Saved, but the journal does not know yet: it will be handed back once more."""
+        if not self._path.exists():
+            return
+        for entry in read_unsettled(self._path.read_bytes()):
+            notification = entry.notification
+            if notification is not None and notification.message_id in self._world.history.saved_at:
+                self._world.history.record_lost(notification.message_id)
 
     async def stop(self) -> None:
         """SIGTERM; what cannot be saved in time is left to the journal."""

@@ -36,6 +36,7 @@ from waystation.testing.loop import SimClock
 from waystation.testing.network import Luck, Network
 from waystation.testing.nodes import ConnectNode, EndpointNode, SimKeys, endpoint_path
 
+ON_THE_WAY_S = 15.0  # until then, what began in the chaos may still fail because of it
 QUIET_S = 60.0
 QUIET_MAX_S = 300.0
 
@@ -81,7 +82,7 @@ class PushWorld:
 
     # Where a test plants a mistake
 
-    def make_store(self, source: str) -> PushStore:
+    def make_store(self, source: str) -> FaultyStore:
         return FaultyStore(self._store, self._store_luck, self.history, source)
 
     def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
@@ -122,6 +123,7 @@ class PushWorld:
         await asyncio.sleep(self._chaos_s)
         await self._calm_down(chaos)
         await asyncio.gather(*lives)
+        await asyncio.sleep(ON_THE_WAY_S)
         await asyncio.gather(*(agent.settle() for agent in agents))
         await self._wait_until_done()
         for node in self.connect_nodes:
