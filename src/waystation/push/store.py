@@ -40,7 +40,8 @@ class PushStore(Protocol):
         ...
 
     async def add_user_agent(self, user_agent: UserAgent) -> bool:
-        """Applied only if there is no record of that uaid."""
+        """Applied only if there is no record of that uaid. Nothing that a forerunner left
+        behind is inherited."""
         ...
 
     async def claim_route(self, user_agent: UserAgent) -> bool:
@@ -61,25 +62,29 @@ class PushStore(Protocol):
     # Subscriptions
 
     async def add_channel(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
-        """Idempotent. Not applied if it would be one more than `channels_max`."""
+        """Idempotent. Not applied if it would be one more than `channels_max`, or if
+        there is no such user agent."""
         ...
 
     async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]: ...
 
     async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
-        """Whether it was there."""
+        """Whether it was there. Its notifications are not fetched any more and, where
+        that is cheap, removed with it; so is its update."""
         ...
 
     # Notifications
 
     async def save(self, uaid: Uaid, notification: Notification) -> None:
-        """Upsert by sort key: a topic replaces its predecessor."""
+        """Upsert by sort key: a topic replaces its predecessor. Whether user agent and
+        channel exist is not asked; what nobody can fetch goes when its time is over."""
         ...
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
-        """Hand back what was not acked. A topic row is written only if none exists
-        or the existing one is older (`accepted_at_ms`, then message id); nothing is
-        written for a user agent or channel that is gone. How many were written."""
+        """Hand back what was not acked. A row is written only if none exists under its
+        sort key or the existing one is older (`accepted_at_ms`, then message id);
+        nothing is written for a user agent or channel that is gone. How many were
+        written."""
         ...
 
     async def fetch(
@@ -100,7 +105,8 @@ class PushStore(Protocol):
     # SimplePush: one row per channel, the newest version
 
     async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        """Applied only if no row exists or its version is lower. Data is not kept."""
+        """Applied only if the channel exists, and no row or one of a lower version. Data
+        is not kept."""
         ...
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
@@ -131,7 +137,7 @@ class PushStore(Protocol):
         self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
     ) -> None:
         """Move a tracked message to `milestone`: it is counted in one state only.
-        A terminal state is never left."""
+        A terminal state is never left, and stays counted when its row is swept."""
         ...
 
     async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
