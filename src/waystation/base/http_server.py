@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from waystation.base.clock import Clock
-from waystation.base.http_connection import HttpConnection, HttpLimits
+from waystation.base.http_connection import HttpConnection
+from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Handler, Request, Response, Upgrade
 
 __all__ = ["Handler", "HttpLimits", "HttpServer", "Request", "Response", "Upgrade", "no_body"]

@@ -1,0 +1,244 @@
+"""Bytes become requests: the reading half of an HTTP/1.1 connection. httptools parses.
+
+Rule 1: how long a body may be is decided before it is read. One that is longer is not kept; the
+        request still goes on (`request.oversize`), because a handler's own checks may come first.
+Rule 2: an upgrade that nobody here speaks is ignored, and the request is read as any other.
+
+No I/O: what was read goes to a sink.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import httptools
+
+from waystation.base.http_limits import HttpLimits
+from waystation.base.http_message import Request
+
+
+class Sink(Protocol):
+    """The other half of the connection."""
+
+    ended: bool  # nothing is taken any more
+
+    @property
+    def upgrades(self) -> frozenset[bytes]: ...
+
+    def feed(self, data: bytes) -> None:
+        """Bytes that are to be read again."""
+        ...
+
+    def began(self) -> None:
+        """The first byte of a request is here."""
+        ...
+
+    def expects(self) -> None: ...
+
+    def accept(self, request: Request) -> None: ...
+
+    def cut_short(self, request: Request) -> None:
+        """Its body is so long that we do not wait for its end."""
+        ...
+
+    def accept_upgrade(self, request: Request, rest: bytes) -> None: ...
+
+    def refuse(self, status: int) -> None: ...
+
+
+class RequestReader:
+    """`feed` it; the other public methods are httptools'."""
+
+    __slots__ = (
+        "_body_limit",
+        "_body_max",
+        "_head_bytes",
+        "_headers",
+        "_in_head",
+        "_limits",
+        "_oversize",
+        "_parser",
+        "_parts",
+        "_repeated",
+        "_replaying",
+        "_request",
+        "_sink",
+        "_url",
+        "in_message",
+    )
+
+    def __init__(
+        self, sink: Sink, limits: HttpLimits, body_limit: Callable[[Request], int]
+    ) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._body_limit = body_limit
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._request: Request | None = None  # whose body is being read
+        self._parts: list[bytes] = []
+        self._body_max = 0
+        self._oversize = 0  # bytes of the body so far; 0 while it keeps to its limit
+        self._head_bytes = 0
+        self._repeated = 0
+        self._in_head = False
+        self._replaying = False
+        self.in_message = False
+
+    def feed(self, data: bytes, rest: bytes = b"") -> bool:
+        """Whether `rest` was taken over."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._on_upgrade(data[upgrade.args[0] :] + rest)
+            return True
+        except httptools.HttpParserError:
+            if not self._sink.ended:  # else the parser only complains about our own end
+                self._sink.refuse(400)
+            return True
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes >= self._limits.head_bytes_max * 2:
+                self._sink.refuse(431)
+                return True
+        return False
+
+    def on_message_begin(self) -> None:
+        self.in_message = self._in_head = True
+        self._sink.began()
+        if not self._replaying:
+            self._url = b""
+            self._headers = {}
+            self._repeated = 0
+
+    def on_url(self, url: bytes) -> None:
+        if not self._replaying:
+            self._url = self._url + url if self._url else url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._replaying or not self._in_head:
+            return  # a head of our own, or trailers, which nobody needs
+        headers = self._headers
+        name = name.lower()
+        value = value.rstrip(b" \t")
+        if name not in headers:
+            headers[name] = value
+        else:
+            self._repeated += 1
+            if self._repeated <= self._limits.headers_max:
+                headers[name] = headers[name] + b", " + value
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = 0
+        if self._sink.ended:
+            return
+        parser = self._parser
+        url, headers = self._url, self._headers
+        query = b""
+        if b"?" in url or not url.startswith(b"/"):
+            url, query = _split_target(url)
+        if not self._replaying:
+            self._request = request = Request(parser.get_method(), url, headers, query)
+        else:
+            request = self._request
+            assert request is not None
+        if len(headers) + self._repeated > self._limits.headers_max:
+            self._sink.refuse(431)
+            return
+        if parser.should_upgrade():
+            return
+        if b"content-length" in headers or b"transfer-encoding" in headers:
+            self._expect_body(request, headers)
+
+    def _expect_body(self, request: Request, headers: dict[bytes, bytes]) -> None:
+        self._body_max = self._body_limit(request)
+        length = int(headers.get(b"content-length", b"0"))  # the parser saw that it is a number
+        if length > self._body_max:
+            self._oversize = 1
+            if length > self._limits.discarded_bytes_max or b"expect" in headers:
+                self._cut_short()
+        elif headers.get(b"expect", b"").lower() == b"100-continue":
+            self._sink.expects()
+
+    def on_body(self, part: bytes) -> None:
+        if self._request is None:
+            return
+        if self._oversize:
+            self._oversize += len(part)
+            if self._oversize > self._limits.discarded_bytes_max:
+                self._cut_short()
+            return
+        parts = self._parts
+        parts.append(part)
+        self._body_max -= len(part)
+        if self._body_max < 0:
+            self._oversize = sum(map(len, parts))
+            parts.clear()
+
+    def on_message_complete(self) -> None:
+        self.in_message = False
+        request = self._request
+        if request is None or self._sink.ended:
+            return
+        if self._parser.should_upgrade():
+            return  # `feed_data` raises HttpParserUpgrade next
+        self._request = None
+        self._replaying = False
+        parts = self._parts
+        if parts:
+            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._parts = []
+        if self._oversize:
+            request.oversize = True
+            self._oversize = 0
+        parser = self._parser
+        if not parser.should_keep_alive() or (
+            # HTTP/1.0 wants its keep-alive confirmed in so many words: not worth it.
+            b"connection" in request.headers and parser.get_http_version() == "1.0"
+        ):
+            request.keep_alive = False
+        self._sink.accept(request)
+
+    def _cut_short(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        request.oversize = True
+        self._oversize = 0
+        self._sink.cut_short(request)
+
+    def _on_upgrade(self, rest: bytes) -> None:
+        request = self._request
+        if request is None or self._sink.ended:
+            return
+        token = request.headers.get(b"upgrade", b"").lower()
+        if request.method == b"CONNECT":
+            self._sink.refuse(405)
+        elif token in self._sink.upgrades and b"transfer-encoding" not in request.headers:
+            self._request = None
+            self.in_message = False
+            request.upgrade = token
+            self._sink.accept_upgrade(request, rest)
+        else:
+            # RFC 9110, section 7.8: an upgrade may be ignored, and some clients offer h2c with
+            # every request. The parser took the body for another protocol's bytes, so it is
+            # parsed again behind a head that says how long it is.
+            head = b"POST / HTTP/1.1\r\n"
+            for name in (b"content-length", b"transfer-encoding"):
+                if name in request.headers:
+                    head += name + b": " + request.headers[name] + b"\r\n"
+            if b"close" in request.headers.get(b"connection", b"").lower():
+                head += b"Connection: close\r\n"
+            self._parser = httptools.HttpRequestParser(self)
+            self._replaying = True
+            self._sink.feed(head + b"\r\n" + rest)
+
+
+def _split_target(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of origin-form, absolute-form and `*` (RFC 9112, section 3.2)."""
+    if not target.startswith(b"/") and b"://" in target:
+        _, _, rest = target.partition(b"://")
+        slash = rest.find(b"/")
+        target = rest[slash:] if slash >= 0 else b"/"
+    path, _, query = target.partition(b"?")
+    return path, query
