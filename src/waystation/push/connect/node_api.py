@@ -1,0 +1,122 @@
+"""The node API on the relay port: how other nodes reach this node's user agents by HTTP.
+
+    PUT    /push/{uaid}                     a notification: 200 taken, 404 not here, 503 not now
+    PUT    /notif/{uaid}                    look in storage: 200 now, 202 later, 404 not here
+    DELETE /notif/{uaid}/{connected_at}     let go of that very connection: 200
+    GET    /link                            our own nodes go on with link frames
+
+Each may stand behind `/w/{K}`: worker K of this node. Any worker takes it and passes it on;
+a K that is dead or unknown answers 404, so that the sender forgets the route.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from waystation.base.http_message import Request, Response
+from waystation.base.ids import parse_uuid
+from waystation.push.errors import BadBodyError
+from waystation.push.link_doors import PATH_END, TOKEN, accept_link
+from waystation.push.model import SortKey, Uaid
+from waystation.push.wire.relay import BODY_BYTES_MAX, Answer, Node, decode_push
+
+_TEXT: Final = b"text/plain"
+_WORKERS_MAX: Final = 10_000
+
+
+class NodeApi:
+    """Handler and body limit for the HTTP server of the relay port."""
+
+    def __init__(
+        self,
+        *,
+        node: Node,
+        worker: Callable[[int], Node | None],
+        sort_key_of: Callable[[str], SortKey],
+        health: Callable[[Request], Response | None],
+        secret: bytes,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._node = node
+        self._worker = worker
+        self._sort_key_of = sort_key_of
+        self._health = health
+        self._secret = secret
+        self._loop = loop
+
+    def __call__(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        parts = request.path.decode("latin-1").split("/")[1:]
+        node: Node | None = self._node
+        if parts[0] == "w" and len(parts) > 2:
+            node = self._named(parts[1])
+            parts = parts[2:]
+        if request.upgrade == TOKEN and parts == [PATH_END.lstrip("/")]:
+            if node is None:
+                return _absent()
+            return accept_link(request, node, self._secret, self._loop)
+        match parts, request.method:
+            case ["push", uaid], b"PUT":
+                return self._push(node, uaid, request)
+            case ["notif", uaid], b"PUT":
+                return self._check_stored(node, uaid)
+            case ["notif", uaid, connected_at], b"DELETE":
+                return self._displace(node, uaid, connected_at)
+            case ["push", _] | ["notif", _] | ["notif", _, _], _:
+                return Response.of(405)
+            case _:
+                return self._health(request) or Response.of(404)
+
+    @staticmethod
+    def body_limit(request: Request) -> int:
+        return BODY_BYTES_MAX if request.method == b"PUT" else 0
+
+    def _named(self, index: str) -> Node | None:
+        if not index.isdecimal() or not index.isascii() or int(index) >= _WORKERS_MAX:
+            return None
+        return self._worker(int(index))
+
+    async def _push(self, node: Node | None, uaid_text: str, request: Request) -> Response:
+        uaid = parse_uuid(uaid_text)
+        if node is None or uaid is None:
+            return _absent()
+        if request.oversize:
+            return Response.of(413)
+        try:
+            notifications = decode_push(request.body, self._sort_key_of)
+        except BadBodyError as error:
+            return Response.of(400, str(error).encode(), content_type=_TEXT)
+        answer = Answer.TAKEN
+        for notification in notifications:
+            answer = await node.push(Uaid(uaid), notification)
+            if answer is not Answer.TAKEN:
+                break
+        return _response(answer)
+
+    async def _check_stored(self, node: Node | None, uaid_text: str) -> Response:
+        uaid = parse_uuid(uaid_text)
+        if node is None or uaid is None:
+            return _absent()
+        return _response(await node.check_stored(Uaid(uaid)))
+
+    async def _displace(
+        self, node: Node | None, uaid_text: str, connected_at_text: str
+    ) -> Response:
+        uaid = parse_uuid(uaid_text)
+        if node is None or uaid is None or not connected_at_text.isdecimal():
+            return _absent()
+        return _response(await node.displace(Uaid(uaid), int(connected_at_text)))
+
+
+def _absent() -> Response:
+    return Response.of(404, b"Client not available", content_type=_TEXT)
+
+
+def _response(answer: Answer) -> Response:
+    """A worker that cannot be reached holds no user agents: the same as one who is not there."""
+    match answer:
+        case Answer.TAKEN | Answer.FLAGGED:
+            return Response.of(answer.value)
+        case Answer.BUSY | Answer.ODD:
+            return Response.of(Answer.BUSY.value)
+        case Answer.ABSENT | Answer.UNREACHABLE:
+            return _absent()
