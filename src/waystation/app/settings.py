@@ -25,7 +25,14 @@ from waystation.storage.settings import Store
 
 PREFIX = "WAYSTATION_"
 # Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
-ENV_BESIDE = ("WAYSTATION_CONFIG", "WAYSTATION_SOAK", "WAYSTATION_TEST_*", "WAYSTATION_BENCH_*")
+ENV_BESIDE = (
+    "WAYSTATION_CONFIG",
+    "WAYSTATION_COMMIT",
+    "WAYSTATION_BUILD",
+    "WAYSTATION_SOAK",
+    "WAYSTATION_TEST_*",
+    "WAYSTATION_BENCH_*",
+)
 PORT_BASE_MAX = 65_535 - 13  # the last of the ports that a base gives is base + 13
 WORKERS_MAX = 256
 

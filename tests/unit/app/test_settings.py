@@ -1,0 +1,174 @@
+"""Defaults, file, environment, flags; and what settings say about each other."""
+
+from pathlib import Path
+
+import pytest
+
+from waystation.app.settings import (
+    PORT_OFFSETS,
+    Settings,
+    cross_check,
+    decode_settings,
+    encode_settings,
+    is_loopback,
+    load_settings,
+    replaced,
+    shared_store,
+)
+from waystation.base.settings import SettingsError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_everything_has_a_default_and_the_defaults_hold_together() -> None:
+    settings = load_settings()
+
+    assert settings == Settings()
+    assert settings.host == "127.0.0.1"
+    assert settings.data_dir == Path("waystation-data")
+    assert (settings.connect.port, settings.connect.relay_port) == (8080, 8081)
+    assert (settings.endpoint.port, settings.console.port) == (8082, 8083)
+
+
+def test_flags_win_over_environment_over_file(tmp_path: Path) -> None:
+    config = write(
+        tmp_path / "c.toml", "host = '10.0.0.1'\nworkers = 3\n[connect]\nport = 1\nmsg_limit = 7\n"
+    )
+    settings = load_settings(
+        config=config,
+        env={"WAYSTATION_CONNECT__PORT": "2", "WAYSTATION_WORKERS": "4"},
+        flags={"workers": "5", "host": None},
+    )
+
+    assert settings.host == "10.0.0.1"
+    assert settings.connect.port == 2
+    assert settings.connect.msg_limit == 7
+    assert settings.workers == 5
+
+
+def test_an_unknown_key_is_an_error_that_names_it_and_the_nearest_known_one(
+    tmp_path: Path,
+) -> None:
+    config = write(tmp_path / "c.toml", "[connect]\nprot = 8080\n")
+    with pytest.raises(SettingsError, match=r"connect\.prot .*connect\.port"):
+        load_settings(config=config)
+    with pytest.raises(SettingsError, match="WAYSTATION_WORKER; did you mean WAYSTATION_WORKERS"):
+        load_settings(env={"WAYSTATION_WORKER": "3"})
+
+
+def test_names_that_others_read_are_no_settings() -> None:
+    env = {"WAYSTATION_SOAK": "1", "WAYSTATION_COMMIT": "abc", "WAYSTATION_CONFIG": "x"}
+
+    assert load_settings(env=env) == Settings()
+
+
+@pytest.mark.parametrize("text", ["workers = ", "\xff"])
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "c.toml"
+    config.write_bytes(text.encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"c\.toml is not TOML"):
+        load_settings(config=config)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"no settings file .*missing\.toml"):
+        load_settings(config=tmp_path / "missing.toml")
+
+
+def test_a_port_base_gives_all_ports_at_once() -> None:
+    settings = load_settings(flags={"port_base": 9000})
+
+    assert settings.connect.port == 9000
+    assert settings.connect.relay_port == 9001
+    assert settings.endpoint.port == 9002
+    assert settings.console.port == 9003
+    assert len(set(PORT_OFFSETS.values())) == len(PORT_OFFSETS)
+
+
+def test_a_single_port_stands_above_the_base() -> None:
+    settings = load_settings(flags={"port_base": 9000}, env={"WAYSTATION_CONSOLE__PORT": "0"})
+
+    assert settings.console.port == 0
+    assert settings.endpoint.port == 9002
+
+
+@pytest.mark.parametrize(
+    "env, expected",
+    [
+        ({"WAYSTATION_TLS__CERT": "c.pem"}, "must be set together"),
+        ({"WAYSTATION_CONNECT__RELAY_TLS": "yes"}, r"needs tls\.cert"),
+        ({"WAYSTATION_CONNECT__PORT": "8082"}, "both 8082"),
+        ({"WAYSTATION_ENDPOINT__URL": "push.example.org"}, r"expected http://HOST"),
+        ({"WAYSTATION_CONNECT__URL": "https://push.example.org"}, r"expected ws://HOST"),
+        ({"WAYSTATION_CONNECT__RELAY_URL": "http://a:b"}, r"connect\.relay_url"),
+        ({"WAYSTATION_STORE__URL": "memory:", "WAYSTATION_WORKERS": "2"}, "one process"),
+        ({"WAYSTATION_STORE__URL": "cassandra://x"}, "no store that we know"),
+        ({"WAYSTATION_CONNECT__SEND_BUFFER_HIGH_BYTES": "2000000"}, "send_buffer_max_bytes"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    env: dict[str, str], expected: str
+) -> None:
+    with pytest.raises(SettingsError, match=expected):
+        load_settings(env=env)
+
+
+def test_a_shared_store_needs_a_relay_address_that_leads_here() -> None:
+    def problems(relay_url: str) -> str:
+        changes = {"store": {"url": "redis://r"}, "connect": {"relay_url": relay_url}}
+        return "\n".join(cross_check(replaced(Settings(), changes)))
+
+    assert "connect.relay_url must be set" in problems("")
+    assert "is a loopback address" in problems("http://127.0.0.1:8081")
+    assert "is a loopback address" in problems("http://localhost:8081")
+    assert "relay_url" not in problems("http://10.0.0.5:8081")
+
+
+def test_ports_of_roles_that_do_not_run_do_not_matter() -> None:
+    settings = replaced(Settings(), {"connect": {"port": 8083}})
+
+    assert cross_check(settings, ("connect", "endpoint")) == []
+    assert cross_check(settings) != []
+
+
+def test_all_objections_are_reported_together() -> None:
+    env = {"WAYSTATION_CONNECT__PORT": "8082", "WAYSTATION_TLS__KEY": "k"}
+    with pytest.raises(SettingsError) as caught:
+        load_settings(env=env)
+
+    assert len(caught.value.problems) == 2
+
+
+def test_settings_reach_another_process_unchanged() -> None:
+    settings = load_settings(flags={"workers": "7", "data_dir": "/var/lib/x", "port_base": 9000})
+
+    assert decode_settings(encode_settings(settings)) == settings
+
+
+def test_auto_is_a_worker_for_each_core_we_may_use() -> None:
+    assert Settings().worker_count >= 1
+    assert Settings(workers=3).worker_count == 3
+
+
+@pytest.mark.parametrize(
+    "url, loopback",
+    [
+        ("http://localhost:1", True),
+        ("http://[::1]:1", True),
+        ("http://127.9.9.9", True),
+        ("http://a.localhost", True),
+        ("http://10.0.0.1", False),
+        ("http://localhost.example.org", False),
+    ],
+)
+def test_loopback_is_recognised(url: str, loopback: bool) -> None:
+    assert is_loopback(url) is loopback
+
+
+def test_embedded_and_memory_stores_are_this_machines_own() -> None:
+    assert not shared_store("embedded:./store")
+    assert not shared_store("memory:")
+    assert shared_store("redis://host")
