@@ -6,23 +6,26 @@ import hashlib
 import os
 import ssl
 
+from waystation.base.http_message import Request, Response
+from waystation.base.http_server import HttpServer
 from waystation.base.ids import new_uuid4
 from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.limits import ShellLimits
+from waystation.push.connect.node_api import NodeApi
 from waystation.push.connect.reports import Reports
 from waystation.push.connect.server import WebSocketServer
 from waystation.push.connect.terms import Terms
-from waystation.push.link_doors import serve_link_socket
+from waystation.push.link_doors import TOKEN, serve_link_socket
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.settings import Connect
-from waystation.push.token import Keys
+from waystation.push.token import Keys, MessageIds
 from waystation.push.wire.upgrade import HttpHead
 
 from .addresses import listen
-from .health import http_response
+from .health import health_response, http_response
 from .parts import Base
 
 CLOSE_RESTART = 1012
@@ -79,6 +82,24 @@ class ConnectPart:
             clock=base.clock,
             limits=shell_limits(settings),
         )
+        loop = asyncio.get_running_loop()
+        ids = MessageIds(base.keys, base.clock)
+        api = NodeApi(
+            node=self.driver,
+            worker=base.relay.sibling if base.count > 1 else lambda _index: None,
+            sort_key_of=lambda message_id: ids.parse(message_id).sort_key,
+            health=self._relay_health,
+            secret=base.secrets.cluster_secret.encode(),
+            loop=loop,
+        )
+        self._node_http = HttpServer(
+            api,
+            loop=loop,
+            clock=base.clock,
+            body_limit=api.body_limit,
+            on_failure=self._node_api_failed,
+            upgrades=frozenset({TOKEN}),
+        )
         source = (
             megaphone(settings.megaphone_api_url, settings.megaphone_api_token)
             if settings.megaphone_api_url
@@ -99,11 +120,18 @@ class ConnectPart:
         base = self._base
         await self._poller.poll()  # so that the first hello already hears of them
         base.tasks.spawn("broadcasts", self._poller.run())
-        sock = listen(base.settings.host, base.settings.connect.port, "connect.port")
-        self._shell.listen(sock, self._tls)
+        # Whoever looks for a user agent must find us before user agents do.
         self._link = await serve_link_socket(
             base.data.socket(link_name(base.index)), self.driver, asyncio.get_running_loop()
         )
+        await self._node_http.listen(
+            base.settings.host,
+            base.settings.connect.relay_port,
+            reuse_port=True,
+            tls=self._tls if base.settings.connect.relay_tls else None,
+        )
+        sock = listen(base.settings.host, base.settings.connect.port, "connect.port")
+        self._shell.listen(sock, self._tls)
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
         self._shell.use_certificate(tls)
@@ -117,6 +145,7 @@ class ConnectPart:
         await self._shell.close_all(CLOSE_RESTART, "Restart")
 
     async def close(self) -> None:
+        await self._node_http.close()
         if self._link is not None:
             self._link.close()
             with contextlib.suppress(FileNotFoundError):
@@ -129,6 +158,13 @@ class ConnectPart:
     def _plain_request(self, head: HttpHead) -> bytes | None:
         answer = self._base.health.answer("connect", head.method, head.path)
         return None if answer is None else http_response(answer, head=head.method == "HEAD")
+
+    def _relay_health(self, request: Request) -> Response | None:
+        return health_response(self._base.health, "connect", request, internal=True)
+
+    def _node_api_failed(self, _request: Request, error: BaseException) -> Response:
+        self._base.log.error("node_api.failed", exc_info=error)
+        return Response.of(503)
 
     def _polled(self, error: Exception | None) -> None:
         reason = "" if error is None else type(error).__name__

@@ -6,10 +6,10 @@ from structlog.typing import FilteringBoundLogger
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
 from waystation.push.connect.handback import HandBack
+from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.store import PushStore
 from waystation.push.token import Keys
-from waystation.push.wire.relay import Relay
 from waystation.telemetry.events import EventSink
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
@@ -33,7 +33,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     tasks: Tasks
     store: PushStore
     keys: Keys
-    relay: Relay
+    relay: RelayClient
     hand_back: HandBack
     milestones: MilestoneWriter
     events: EventSink
