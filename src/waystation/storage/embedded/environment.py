@@ -11,16 +11,25 @@ Rule 5: what a killed process left in the reader table is cleared at open and no
 
 import errno
 import os
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 import lmdb
+import msgspec
 
 from waystation.base.settings import SettingsError
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.settings import Store
 
 Database = lmdb._Database  # noqa: SLF001  # lmdb gives this type no other name
+
+STORE_ERRORS = (
+    lmdb.Error,
+    msgspec.MsgspecError,
+    struct.error,
+    OSError,
+)  # what reads and writes raise
 
 _META = b"meta"
 _FORMAT_KEY = b"format"
@@ -117,9 +126,11 @@ def _open_tables(
 
 
 def store_error(exc: Exception) -> StoreUnavailableError:
-    """The one place where what LMDB says becomes what push says."""
+    """The one place where what LMDB and our rows say becomes what push says."""
     if is_full(exc):
         return StoreFullError(str(exc))
+    if isinstance(exc, msgspec.MsgspecError | struct.error):
+        return StoreUnavailableError(f"a row of the store does not decode: {exc}")
     if isinstance(exc, lmdb.MapResizedError):
         return StoreUnavailableError(
             "another process has grown the store beyond this one's store.map_bytes: start all of"

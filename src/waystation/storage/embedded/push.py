@@ -8,10 +8,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from struct import error as StructError  # noqa: N812  # an exception, whatever its module calls it
 from typing import ParamSpec, TypeVar
 
-import lmdb
 import msgspec
 
 from waystation.base.clock import Clock
@@ -33,7 +31,7 @@ from waystation.push.model import (
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.changes import PushChanges
-from waystation.storage.embedded.environment import Environment, store_error
+from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.reads import PushReads
 from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.tracking import TrackingChanges
@@ -238,10 +236,8 @@ class EmbeddedPushStore:
     def _read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except lmdb.Error as exc:
+        except STORE_ERRORS as exc:
             raise store_error(exc) from exc
-        except (msgspec.MsgspecError, StructError) as exc:
-            raise StoreUnavailableError(f"a row of the store does not decode: {exc}") from exc
 
     def _change(self, operation: Operation[T]) -> asyncio.Future[T]:
         return self._writer.submit(operation, grows=False)

@@ -27,6 +27,7 @@ import msgspec
 from waystation.base.errors import WaystationError
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.embedded.environment import (
+    STORE_ERRORS,
     Environment,
     errno_of,
     is_full,
@@ -179,7 +180,9 @@ class Writer:
         while left:
             try:
                 left = self._attempt(left, outcomes)
-            except lmdb.Error as exc:  # no transaction at all: none of them was done
+            except Exception as exc:  # the thread must live on, or everybody waits for ever
+                told = {id(outcome.future) for outcome in outcomes}
+                left = [one for one in left if id(one.future) not in told]
                 outcomes += [_Outcome(one.future, None, store_error(exc)) for one in left]
                 break
         for outcome in outcomes:
@@ -194,7 +197,11 @@ class Writer:
         stats = self.stats
         txn = self._env.lmdb.begin(write=True)
         started = time.monotonic()
-        shortage = self._room.shortage(txn, started)
+        try:
+            shortage = self._room.shortage(txn, started)
+        except BaseException:
+            txn.abort()
+            raise
         stats.full = shortage is not None
         if shortage is not None:
             left = _refuse_growth(left, outcomes, StoreFullError(shortage))
@@ -236,7 +243,7 @@ class Writer:
                     return again
                 return self._in_halves(again, full, outcomes)
             return left[:at] + after
-        error = store_error(exc) if isinstance(exc, lmdb.Error) else exc
+        error = store_error(exc) if isinstance(exc, STORE_ERRORS) else exc
         outcomes.append(_Outcome(culprit.future, None, error))
         return left[:at] + left[at + 1 :]
 

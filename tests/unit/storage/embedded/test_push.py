@@ -170,6 +170,8 @@ async def test_a_row_that_does_not_decode_is_an_unavailable_store(
 
         with pytest.raises(StoreUnavailableError, match="does not decode"):
             await store.look_up(uaid, channel_id)
+        with pytest.raises(StoreUnavailableError, match="does not decode"):
+            await store.claim_route(UserAgent(uaid=uaid, connected_at_ms=clock.now_ms() + 1))
 
 
 async def test_the_writer_counts_what_it_does(store: EmbeddedPushStore, clock: ManualClock) -> None:

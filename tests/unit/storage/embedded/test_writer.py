@@ -288,3 +288,19 @@ async def test_a_write_that_a_full_disk_took_in_part_counts_as_full(
         await grow
     monkeypatch.undo()
     assert keys(env) == []
+
+
+async def test_a_store_whose_directory_is_gone_fails_each_write_and_the_writer_lives_on(
+    env: Environment, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> str:
+        raise FileNotFoundError("the directory is gone")
+
+    monkeypatch.setattr(Room, "shortage", gone)
+    for future in [writer.submit(put(env, b"%d" % n), grows=bool(n)) for n in range(2)]:
+        with pytest.raises(StoreUnavailableError, match="directory is gone"):
+            await future
+    monkeypatch.undo()
+
+    assert await writer.submit(put(env, b"later", "done"), grows=True) == "done"
+    assert writer.stats.waiting == 0
