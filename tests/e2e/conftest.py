@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.megaphone import Megaphone
-from tests.e2e.platform import STARTED, Autoconnect, Autoendpoint, Serve, free_ports
+from tests.e2e.platform import KEY, STARTED, Autoconnect, Autoendpoint, Serve, free_ports
 
-KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="
 SHOWN_LINES_MAX = 120
 _heard = pytest.StashKey[dict[int, int]]()
 
@@ -70,13 +69,13 @@ def two_nodes(
     """Two connection nodes and an endpoint node, each with a data directory of its own, on one
     store: what separate machines are to each other."""
     root = tmp_path_factory.mktemp("nodes")
-    store_url = f"embedded://{root / 'store'}"
+    shared = {"db_dsn": f"embedded://{root / 'store'}", "cluster__secret": "x" * 43}
     port = free_ports(1)
     url = f"http://127.0.0.1:{port}"
     with (
-        Autoendpoint(root / "endpoint", port=port, crypto_key=KEY, db_dsn=store_url) as endpoint,
-        Autoconnect(root / "a", endpoint_url=url, crypto_key=KEY, db_dsn=store_url) as first,
-        Autoconnect(root / "b", endpoint_url=url, crypto_key=KEY, db_dsn=store_url) as second,
+        Autoendpoint(root / "endpoint", port=port, crypto_key=KEY, **shared) as endpoint,
+        Autoconnect(root / "a", endpoint_url=url, crypto_key=KEY, **shared) as first,
+        Autoconnect(root / "b", endpoint_url=url, crypto_key=KEY, **shared) as second,
     ):
         yield first, second, endpoint
 

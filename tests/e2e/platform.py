@@ -30,6 +30,7 @@ BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 25.0
 READY_LINE = "waystation is ready"
+KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="  # for daemons that must share one
 PORTS = 14  # `--port-base N` gives away N … N+13
 
 # Whatever a test still knows of; it may have ended.
