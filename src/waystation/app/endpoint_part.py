@@ -13,7 +13,7 @@ from waystation.base.settings import SettingsError
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
-from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.reports import Reports
 from waystation.push.endpoint.router import Router
 from waystation.push.endpoint.server import EndpointServer
 from waystation.push.endpoint.simplepush import SimplePushIntake
@@ -30,7 +30,13 @@ class EndpointPart:
         settings, clock = base.settings.endpoint, base.clock
         self._base = base
         self._tls = tls
-        observer = Observer()
+        observer = Reports(
+            sink=base.events,
+            hashes=base.hashes,
+            metrics=base.metrics,
+            clock=clock,
+            peer_name=base.peer_name,
+        )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)
         router = Router(base.store, base.relay, base.milestones, observer)

@@ -66,12 +66,16 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float, Meta(ge=0), doc("A client ping sooner after the last one ends the connection.")
     ] = 30.0
     excessive_ping_code: Annotated[
-        int, Meta(ge=1000, le=4999), doc("Close code for too many pings (Autopush in Python: 4774).")
+        int,
+        Meta(ge=1000, le=4999),
+        doc("Close code for too many pings (Autopush in Python: 4774)."),
     ] = 1011
     delivery_window: Annotated[
         int,
         Meta(ge=1),
-        doc("Direct notifications that one user agent may owe an ack for before it counts as busy."),
+        doc(
+            "Direct notifications that one user agent may owe an ack for before it counts as busy."
+        ),
     ] = 128
     stored_batch_max: Annotated[
         int, Meta(ge=1, le=1000), doc("Stored notifications sent before their acks are awaited.")
@@ -109,7 +113,9 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = "write"
     inflight_max_bytes: Annotated[
-        int, Meta(ge=65_536), doc("Journal size at which direct delivery stops and we store instead.")
+        int,
+        Meta(ge=65_536),
+        doc("Journal size at which direct delivery stops and we store instead."),
     ] = 256 * 2**20
     ws_error_replies: Annotated[
         bool, doc("Answer bad commands with a status instead of closing.")
@@ -120,7 +126,9 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "p"
     megaphone_api_url: Annotated[
         str,
-        doc("Where broadcasts are polled; empty: those published here.", daemon="megaphone_api_url"),
+        doc(
+            "Where broadcasts are polled; empty: those published here.", daemon="megaphone_api_url"
+        ),
     ] = ""
     megaphone_api_token: Annotated[
         str, doc("Sent as Authorization to that URL.", daemon="megaphone_api_token")
@@ -128,9 +136,7 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     megaphone_poll_interval_s: Annotated[
         float, Meta(gt=0), doc("How often broadcasts are read.", daemon="megaphone_poll_interval")
     ] = 30.0
-    drain_s: Annotated[
-        float, Meta(ge=0), doc("Over how long a stop spreads the closes.")
-    ] = 10.0
+    drain_s: Annotated[float, Meta(ge=0), doc("Over how long a stop spreads the closes.")] = 10.0
     relay_tls: Annotated[bool, doc("TLS on the relay port as well.")] = False
 
 
@@ -173,10 +179,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     rate_keys_max: Annotated[
         int, Meta(ge=1), doc("Keys and subscriptions whose rate is remembered per worker.")
     ] = 100_000
-    vapid_cache_max: Annotated[int, Meta(ge=0), doc("Verified tokens remembered per worker.")] = 16_384
-    token_cache_max: Annotated[int, Meta(ge=0), doc("Decrypted endpoints remembered per worker.")] = (
+    vapid_cache_max: Annotated[int, Meta(ge=0), doc("Verified tokens remembered per worker.")] = (
         16_384
     )
+    token_cache_max: Annotated[
+        int, Meta(ge=0), doc("Decrypted endpoints remembered per worker.")
+    ] = 16_384
     max_requests: Annotated[
         int, Meta(ge=1), doc("Requests under way per worker; more are answered 503.")
     ] = 10_000
