@@ -6,6 +6,7 @@ Rule 2: an answer is taken only whole: `{"broadcasts": {id: version, ...}}`, wit
 """
 
 import asyncio
+import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
 from http.client import HTTPException
@@ -42,8 +43,12 @@ def megaphone(url: str, token: str = "") -> Source:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 the scheme is checked above
 
     def read() -> bytes:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 as above
-            return answer.read(ANSWER_BYTES_MAX + 1)
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 as above
+                return answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as exc:
+            exc.close()  # it holds the connection
+            raise
 
     async def fetch() -> Mapping[str, str]:
         data = await asyncio.to_thread(read)
