@@ -10,8 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from waystation.base.clock import SystemClock
 from waystation.push.model import ChannelId, Uaid, UserAgent
+from waystation.storage.embedded import writer
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
@@ -217,30 +220,63 @@ async def test_of_two_processes_that_claim_a_user_agent_in_one_millisecond_one_w
     await store.close()
 
 
-async def test_a_reader_that_was_killed_does_not_keep_pages_for_ever(tmp_path: Path) -> None:
-    """Its slot in the reader table is cleared at the next open."""
-    path = tmp_path / "push"
-    await prepare(path)
-    holder = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import lmdb, sys, time\n"
-            "env = lmdb.open(sys.argv[1], map_size=1 << 28, max_dbs=20)\n"
-            "txn = env.begin()\n"
-            "txn.get(b'x')\n"
-            "print('holding', flush=True)\n"
-            "time.sleep(60)\n",
-            str(path),
-        ],
-        stdout=subprocess.PIPE,
-    )
+HOLDER = """
+import lmdb, sys, time
+env = lmdb.open(sys.argv[1], map_size=1 << 28, max_dbs=20)
+txn = env.begin()
+txn.get(b"x")
+print("holding", flush=True)
+time.sleep(60)
+"""
+
+OPENER = """
+import sys
+from pathlib import Path
+from waystation.storage.embedded.upkeep import open_environment
+from waystation.storage.settings import Store
+open_environment(Path(sys.argv[1]), Store(map_bytes=256 << 20)).close()
+"""
+
+
+def killed_reader(path: Path) -> str:
+    """The process id of one that was killed in the middle of a read."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"holding\n"
     os.kill(holder.pid, signal.SIGKILL)
     holder.communicate(timeout=30)
-    store = await open_store(path)
-    readers = store.env.lmdb.readers()
+    return str(holder.pid)
+
+
+async def test_what_a_killed_reader_held_is_free_again_when_somebody_opens_the_store(
+    tmp_path: Path,
+) -> None:
+    """Otherwise no page freed since could ever be used again."""
+    await prepare(tmp_path / "push")
+    store = await open_store(tmp_path / "push")
+    pid = killed_reader(tmp_path / "push")
+    before = store.env.lmdb.readers()
+    subprocess.run([sys.executable, "-c", OPENER, str(tmp_path / "push")], timeout=60, check=True)
+    after = store.env.lmdb.readers()
     await store.close()
 
-    assert str(holder.pid) not in readers
+    assert pid in before
+    assert pid not in after
+
+
+async def test_what_a_killed_reader_held_is_free_again_after_a_while_of_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await prepare(tmp_path / "push")
+    store = await open_store(tmp_path / "push")
+    pid = killed_reader(tmp_path / "push")
+    await store.publish_broadcast("test/soon", "v1")
+    before = store.env.lmdb.readers()
+    monkeypatch.setattr(writer, "_READER_CHECK_INTERVAL_S", 0.0)
+    for n in range(2):  # the writer looks after each commit, so before the second one answers
+        await store.publish_broadcast("test/later", f"v{n}")
+    after = store.env.lmdb.readers()
+    await store.close()
+
+    assert pid in before
+    assert pid not in after

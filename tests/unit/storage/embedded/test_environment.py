@@ -126,3 +126,13 @@ def test_a_full_map_and_a_full_disk_are_one_error() -> None:
     assert not isinstance(store_error(DiskError(errno.EIO)), StoreFullError)
     assert not isinstance(store_error(lmdb.Error("x")), StoreFullError)
     assert "store.map_bytes" in str(store_error(lmdb.MapResizedError("x")))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_commits_are_flushed_unless_told_otherwise(sync: bool, tmp_path: Path) -> None:
+    env = open_at(tmp_path, settings=Store(map_bytes=1 << 24, sync=sync))
+    flags = env.lmdb.flags()
+    env.close()
+
+    assert Store().sync
+    assert (flags["sync"], flags["metasync"]) == (sync, sync)
