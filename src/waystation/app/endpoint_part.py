@@ -35,7 +35,6 @@ class EndpointPart:
             hashes=base.hashes,
             metrics=base.metrics,
             clock=clock,
-            peer_name=base.peer_name,
         )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)

@@ -1,7 +1,5 @@
 """What the roles of one push worker share, made once and handed to each."""
 
-import hashlib
-
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
@@ -19,7 +17,6 @@ from waystation.telemetry.metrics import Metrics
 from .data_dir import DataDir
 from .health import Health
 from .keys import Secrets
-from .process import event_node
 from .settings import Settings
 
 
@@ -44,11 +41,3 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     health: Health
     log: FilteringBoundLogger
-
-    def peer_name(self, node_id: str) -> str:
-        """How events name a connection node: never by its address."""
-        own = self.settings.connect.relay_url.rstrip("/")
-        if node_id == self.node_id or node_id.startswith(f"{own}/w/"):
-            index = node_id[len(own) :].removeprefix("/w/") or str(self.index)
-            return event_node(self.settings.cluster.node, f"push.{index}")
-        return f"node-{hashlib.sha256(node_id.encode()).hexdigest()[:12]}"

@@ -1,15 +1,16 @@
-"""What happens on an endpoint node, told as events and numbers.
+"""What happens to POSTs, told as events and numbers.
 
-Answers of success are sampled: each message has events of its own, so one `ep.request` stands for
-`SAMPLE` of them (its weight says so). Answers of failure are all written.
+An event is a fact for the pipeline, a number is for a dashboard. Ids appear as keyed hashes only,
+nodes under names that are no addresses. A POST that goes well is reported three or four times
+within one turn, so the hashes of the last notification are kept: they are most of the cost.
 """
 
-from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
+from urllib.parse import urlsplit
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
+from waystation.base.limits import BoundedLru
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import VapidError
 from waystation.push.model import WEBPUSH, ChannelId, Notification, Uaid
@@ -17,9 +18,9 @@ from waystation.push.vapid import Sender
 from waystation.push.wire.error_forms import form_of
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
-from waystation.telemetry.metrics import Metrics
+from waystation.telemetry.metrics import Cell, Metrics
 
-SAMPLE: Final = 16
+NAMES_MAX: Final = 1_024  # of nodes and of senders' `sub`
 
 
 class Reports(Observer):
@@ -30,27 +31,49 @@ class Reports(Observer):
         hashes: EventHashes,
         metrics: Metrics,
         clock: Clock,
-        peer_name: Callable[[str], str],
+        database: str = "",
     ) -> None:
         self._emit = sink.emit
         self._hashes = hashes
         self._metrics = metrics
         self._clock = clock
-        self._peer = lru_cache(maxsize=4096)(peer_name)  # node ids are few and come again
-        self._successes = 0
-        self._received = metrics.counter("notification_received")
-        self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
-        self._direct = metrics.counter("notification_direct", status="200")
+        self._last: Notification | None = None
+        self._last_mid = ""
+        self._last_uah = 0
+        self._last_chh = 0
+        self._peers: BoundedLru[str, str] = BoundedLru(NAMES_MAX)
+        self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
+        count = metrics.counter
+        self._received = {
+            tracked: count("notification_received", trackable=str(tracked).lower())
+            for tracked in (False, True)
+        }
+        self._drafts = {n: count("updates_vapid", draft=f"draft0{n}") for n in (1, 2)}
+        self._authorized = count("notification_auth_result", result="ok")
         self._stored = {
-            topic: metrics.counter("notification_message", event="stored", topic=topic)
-            for topic in ("true", "false")
-        }
-        self._payload = {
-            outcome: metrics.counter(
-                "notification_message_data_bytes", destination=outcome, platform=WEBPUSH
+            topic: count(
+                "notification_message",
+                event="stored",
+                topic=str(topic).lower(),
+                database=database,
             )
-            for outcome in ("Direct", "Stored")
+            for topic in (False, True)
         }
+        self._expired = count("notification_message", event="expired", database=database)
+        self._bytes = {
+            where: count("notification_message_data_bytes", destination=where, platform=WEBPUSH)
+            for where in ("Direct", "Stored")
+        }
+        self._encodings: dict[str, Cell] = {
+            name: count("updates_notification_encoding", encoding=name)
+            for name in ("aesgcm", "aes128gcm")
+        }
+        self._answers = {
+            status: count("notification_direct", status=str(status)) for status in (200, 404, 503)
+        }
+        self._host_gone = count("updates_client_host_gone")
+        self._unreachable = count("error_node", reason="connect")
+        self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
 
     def answered(
         self,
@@ -63,57 +86,58 @@ class Reports(Observer):
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        took_s = self._clock.mono() - began
-        self._request_s.observe(took_s)
-        weight = 1
-        if error is None:
-            self._successes += 1
-            if self._successes % SAMPLE:
-                return
-            weight = SAMPLE
-        errno = 0 if error is None else form_of(type(error)).errno or 0
         now_ms = self._clock.now_ms()
-        app = None if sender is None else self._hashes.app(sender.public_key)
+        took_s = self._clock.mono() - began
+        errno = 0 if error is None else form_of(type(error)).errno or 0
+        if sender is not None:
+            self._drafts[sender.draft].value += 1
+            self._authorized.value += 1
         if error is not None:
-            label = error.label if isinstance(error, WaystationError) else "general"
+            label = error.label if isinstance(error, WaystationError) else "bug"
             self._metrics.counter("api_error", label=label).value += 1
             if isinstance(error, VapidError):
-                self._emit(events.EpAuthError(errno=errno, app=app))
+                self._metrics.counter("notification_auth_result", result="error").value += 1
+                self._emit(events.EpAuthError(errno=errno, app=_app(sender)))
+        self._request_s.observe(took_s)
+        last = self._last
+        if channel_id is None:
+            chh = None
+        elif last is not None and last.channel_id == channel_id:
+            chh = self._last_chh
+        else:
+            chh = self._hashes.chh(channel_id, now_ms)
         self._emit(
             events.EpRequest(
                 code=status,
                 errno=errno,
                 size=size,
                 ttl=ttl_s,
-                dur=int(took_s * 1e6),
-                app=app,
-                chh=None if channel_id is None else self._hashes.chh(channel_id, now_ms),
-                attrs=self._claims(sender, now_ms),
-            ),
-            weight,
-        )
-
-    def _claims(self, sender: Sender | None, now_ms: int) -> events.EpRequestAttrs:
-        if sender is None:
-            return events.EpRequestAttrs()
-        return events.EpRequestAttrs(
-            aud=self._hashes.claim(sender.aud, now_ms),
-            sub=None if sender.sub is None else self._hashes.claim(sender.sub, now_ms),
+                dur=round(took_s * 1_000_000),
+                app=_app(sender),
+                chh=chh,
+                attrs=events.EpRequestAttrs(sub=self._sub(sender, now_ms)),
+            )
         )
 
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
-        self._received.value += 1
-        sender = notification.sender
+        now_ms = notification.accepted_at_ms
+        self._last = notification
+        self._last_mid = self._hashes.mid(notification.message_id, notification.timestamp_s)
+        self._last_uah = self._hashes.uah(uaid, now_ms)
+        self._last_chh = self._hashes.chh(notification.channel_id, now_ms)
+        self._received[notification.reliability_id is not None].value += 1
+        if notification.headers is not None:
+            self._encodings[notification.headers["encoding"]].value += 1
+        app = notification.sender
         self._emit(
             events.PushReceived(
-                mid=self._mid(notification),
-                uah=self._uah(uaid),
-                chh=self._hashes.chh(notification.channel_id, self._clock.now_ms()),
+                mid=self._last_mid,
+                uah=self._last_uah,
+                chh=self._last_chh,
                 ttl=notification.ttl_s,
                 size=size,
                 via=WEBPUSH,
-                # `sender` is the very hash of which `app` is the beginning.
-                app=None if sender is None else int.from_bytes(sender[:8], "big", signed=True),
+                app=None if app is None else int.from_bytes(app[:8], "big", signed=True),
             )
         )
 
@@ -121,44 +145,78 @@ class Reports(Observer):
         self._emit(events.PushIntTransmitted(mid=self._mid(notification), peer=self._peer(node_id)))
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
-        self._direct.value += 1
-        self._count_payload("Direct", notification)
+        self._answers[200].value += 1
+        self._bytes["Direct"].value += _size(notification)
 
     def stored(self, uaid: Uaid, notification: Notification) -> None:
         topic = notification.topic is not None
-        self._stored["true" if topic else "false"].value += 1
-        self._count_payload("Stored", notification)
-        self._emit(events.PushStored(mid=self._mid(notification), uah=self._uah(uaid), flag=topic))
+        self._stored[topic].value += 1
+        self._bytes["Stored"].value += _size(notification)
+        mid = self._mid(notification)
+        self._emit(events.PushStored(mid=mid, uah=self._uah(uaid, notification), flag=topic))
 
     def expired(self, notification: Notification) -> None:
-        self._metrics.counter("notification_message", event="expired").value += 1
+        self._expired.value += 1
         self._emit(events.PushExpired(mid=self._mid(notification)))
 
     def errored(self, notification: Notification, errno: int) -> None:
         self._emit(events.PushErrored(mid=self._mid(notification), errno=errno))
 
     def node_busy(self, uaid: Uaid, node_id: str) -> None:
-        self._metrics.counter("notification_direct", status="503").value += 1
+        self._answers[503].value += 1
         self._emit(events.EpNodeBusy(peer=self._peer(node_id), uah=self._uah(uaid)))
 
     def node_gone(self, uaid: Uaid, node_id: str) -> None:
-        self._metrics.counter("notification_direct", status="404").value += 1
+        self._answers[404].value += 1
         self._emit(events.EpNodeGone(peer=self._peer(node_id), uah=self._uah(uaid)))
 
     def node_unreachable(self, uaid: Uaid, node_id: str) -> None:
-        self._metrics.counter("updates_client_host_gone").value += 1
+        self._host_gone.value += 1
+        self._unreachable.value += 1
         self._emit(events.EpNodeTimeout(peer=self._peer(node_id), uah=self._uah(uaid)))
 
     def user_agent_dropped(self, uaid: Uaid) -> None:
         self._metrics.counter("updates_drop_user", errno="106").value += 1
-        self._emit(events.ConnDropUser(uah=self._uah(uaid), code=106))
 
-    def _count_payload(self, outcome: str, notification: Notification) -> None:
-        if notification.data is not None:
-            self._payload[outcome].value += len(notification.data)
-
-    def _uah(self, uaid: Uaid) -> int:
-        return self._hashes.uah(uaid, self._clock.now_ms())
+    # Hashes and names
 
     def _mid(self, notification: Notification) -> str:
+        if notification is self._last:
+            return self._last_mid
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
+
+    def _uah(self, uaid: Uaid, notification: Notification | None = None) -> int:
+        if notification is not None and notification is self._last:
+            return self._last_uah
+        return self._hashes.uah(uaid, self._clock.now_ms())
+
+    def _peer(self, node_id: str) -> str:
+        """`node-<hash>.connect.<k>`: the same for all events about that worker, and no address."""
+        name = self._peers.get(node_id)
+        if name is None:
+            base, _, index = node_id.rpartition("/w/")
+            host = self._hashes.iph(urlsplit(base or node_id).netloc, 0) & 0xFFFF_FFFF_FFFF_FFFF
+            worker = index if base and index.isdecimal() else "0"
+            name = f"node-{host:016x}.connect.{worker[:4]}"
+            self._peers.put(node_id, name)
+        return name
+
+    def _sub(self, sender: Sender | None, now_ms: int) -> int | None:
+        if sender is None or sender.sub is None:
+            return None
+        # Remembered for an hour, because the key behind the hash changes with the quarter.
+        hour = now_ms // 3_600_000
+        known = self._subs.get(sender.sub, hour)
+        if known is None:
+            known = self._hashes.claim(sender.sub, now_ms)
+            self._subs.put(sender.sub, known, hour + 1)
+        return known
+
+
+def _app(sender: Sender | None) -> int | None:
+    return None if sender is None else int.from_bytes(sender.key_hash[:8], "big", signed=True)
+
+
+def _size(notification: Notification) -> int:
+    """Bytes of the payload before base64."""
+    return 0 if notification.data is None else len(notification.data) * 3 // 4
