@@ -223,14 +223,3 @@ def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
 
 def _unpadded(text: bytes) -> bytes:
     return pybase64.b64decode(text.rstrip(b"="), b"-_", validate=True, padded=False)
-
-
-def tracked_key_hashes(keys: list[str]) -> frozenset[bytes]:
-    """SHA-256 of each key of `push.tracking_keys`; a key that is none is an error."""
-    hashes: set[bytes] = set()
-    for position, text in enumerate(keys, start=1):
-        point = decode_public_key(text)
-        if point is None:
-            raise ValueError(f"tracking key {position} is not a VAPID public key")
-        hashes.add(hashlib.sha256(point).digest())
-    return frozenset(hashes)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer, b64
 from waystation.push import vapid as module
 from waystation.push.errors import InvalidEncryptionError, VapidError
-from waystation.push.vapid import Vapid, decode_public_key, read_authorization, tracked_key_hashes
+from waystation.push.vapid import Vapid, decode_public_key, read_authorization
 
 NOW = 1_700_000_000
 SERVER = AppServer()
@@ -250,11 +250,11 @@ class TestMemory:
         assert none._verified is None
 
 
-def test_tracking_keys_are_compared_by_their_bytes() -> None:
+def test_a_public_key_is_65_bytes_in_any_base64() -> None:
     key = SERVER.public_key
-    spellings = [key, key + "=", key.replace("-", "+").replace("_", "/") + "="]
+    spellings = [key, key + "=", key.replace("-", "+").replace("_", "/") + "=", key.encode()]
 
-    assert tracked_key_hashes(spellings) == {SERVER.key_hash}
-    with pytest.raises(ValueError, match="tracking key 2"):
-        tracked_key_hashes([key, "nonsense"])
-    assert decode_public_key("é") is None
+    assert {decode_public_key(spelling) for spelling in spellings} == {SERVER.point}
+    assert [decode_public_key(bad) for bad in ("é", "", "AAAA", b64(SERVER.point[1:]))] == [
+        None
+    ] * 4

@@ -195,7 +195,10 @@ class Reports(Observer):
         name = self._peers.get(node_id)
         if name is None:
             base, _, index = node_id.rpartition("/w/")
-            host = self._hashes.iph(urlsplit(base or node_id).netloc, 0) & 0xFFFF_FFFF_FFFF_FFFF
+            host = (
+                self._hashes.iph("node " + urlsplit(base or node_id).netloc, 0)
+                & 0xFFFF_FFFF_FFFF_FFFF
+            )
             worker = index if base and index.isdecimal() else "0"
             name = f"node-{host:016x}.connect.{worker[:4]}"
             self._peers.put(node_id, name)
