@@ -68,9 +68,15 @@ asyncio.run(main())
 
 
 def start_writer(path: Path, name: str, rounds: int) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(path), name, str(rounds)], stdout=subprocess.PIPE
-    )
+    """Its words go to a file: a full pipe would hold it up."""
+    with told_by(path, name).open("wb") as told:
+        return subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), name, str(rounds)], stdout=told
+        )
+
+
+def told_by(path: Path, name: str) -> Path:
+    return path.with_name(f"{name}.told")
 
 
 def lines(output: bytes) -> list[list[str]]:
@@ -116,13 +122,15 @@ async def test_a_process_killed_at_any_moment_loses_nothing_it_acknowledged(
     expected: set[tuple[int, str]] = set()
     for kill in range(KILLS):
         child = start_writer(path, f"k{kill}", rounds=1_000_000)
-        assert child.stdout is not None
-        first = child.stdout.readline()
+        deadline = time.monotonic() + 60
+        while not told_by(path, f"k{kill}").stat().st_size:
+            assert time.monotonic() < deadline, "the writer did not start"
+            time.sleep(0.01)
         # A moment later its first commits are under way.
         time.sleep(0.05 + chance.random() * 0.4)
         child.send_signal(signal.SIGKILL)
-        output, _ = child.communicate(timeout=60)
-        told = lines(first + output)
+        child.wait(timeout=60)
+        told = lines(told_by(path, f"k{kill}").read_bytes())
         expected |= owed(told)
         store = await open_store(path)
         report = check_store(store.env)
@@ -141,16 +149,16 @@ async def test_two_processes_write_to_one_store_while_a_third_reads(tmp_path: Pa
     await prepare(path)
     store = await open_store(path)
     children = [start_writer(path, name, rounds=6) for name in ("a", "b")]
-    reading = [asyncio.create_task(asyncio.to_thread(child.communicate)) for child in children]
+    ends = [asyncio.create_task(asyncio.to_thread(child.wait, 100)) for child in children]
     looks = 0
-    while not all(task.done() for task in reading):
+    while not all(task.done() for task in ends):
         assert await store.get_user_agent(UAIDS[looks % 20]) is not None
         await store.publish_broadcast("test/beside", str(looks))
         looks += 1
         await asyncio.sleep(0.005)
-    outputs = [(await task)[0] for task in reading]
+    outputs = [told_by(path, name).read_bytes() for name in ("a", "b")]
 
-    assert [child.returncode for child in children] == [0, 0]
+    assert [await task for task in ends] == [0, 0]
     expected = set[tuple[int, str]]().union(*(owed(lines(output)) for output in outputs))
     assert len(expected) == 2 * 40 * 4
     assert await stored(store) == expected
