@@ -1,11 +1,18 @@
 """The HTTP server over loopback sockets, on uvloop as in production."""
 
 import asyncio
+import datetime
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from waystation.base.clock import SystemClock
 from waystation.base.http_server import HttpLimits, HttpServer, Request, Response, Upgrade
@@ -30,7 +37,7 @@ class Site:
         if request.path == b"/crash":
             raise RuntimeError("a bug")
         if request.path == b"/large":
-            return Response.of(200, b"x" * 4_000_000)
+            return Response.of(200, b"x" * 20_000_000)
         if request.path == b"/empty":
             return Response.of(204)
         if request.upgrade == b"echo":
@@ -526,5 +533,53 @@ def test_closing_the_server_finishes_what_is_under_way_and_closes_the_rest() -> 
             _, headers, body = await answer(busy)
             assert (headers[b"connection"], body) == (b"close", b"/wait")
             await closing
+
+    run(test())
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "both.pem"
+    pem.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        + certificate.public_bytes(Encoding.PEM)
+    )
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pem)
+    return context
+
+
+def test_the_same_over_tls(tmp_path: Path) -> None:
+    async def test() -> None:
+        site = Site()
+        site.gate = asyncio.Event()
+        async with serving(site) as (server, _):
+            port = await server.listen("127.0.0.1", 0, tls=self_signed(tmp_path))
+            trusting = ssl.create_default_context()
+            trusting.check_hostname = False
+            trusting.verify_mode = ssl.CERT_NONE
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            writer.write(post(b"/a", b"x" * BODY_MAX) + post(b"/wait", b""))
+
+            assert len((await answer(reader))[2]) == 3 + BODY_MAX
+            site.gate.set()
+            assert (await answer(reader))[2] == b"/wait"
+            writer.write(b"nonsense\r\n\r\n")
+            assert (await answer(reader))[0] == 400
+            await grow_old(server, 3)  # TLS cannot half-close: the sweep ends it
+            assert await reader.read() == b""
+            writer.close()
 
     run(test())
