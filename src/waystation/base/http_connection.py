@@ -117,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
             self._unfed += data
             return
         self._turn = True
-        self.feed(data)
+        self._feed(data)
         self._turn = False
         if self._out:
             self._flush()
@@ -167,22 +167,12 @@ class HttpConnection(asyncio.Protocol):
         self.accept(request)
         self.ended = True
 
-    def accept_upgrade(self, request: Request, rest: bytes) -> None:
-        if self._running is not None or self._queue:
-            self.refuse(400)
-            return
-        request.keep_alive = False  # if it is refused, nobody knows what the client sends next
-        self._unfed = rest
-        self._reading = False
-        if self._transport is not None:
-            self._transport.pause_reading()
-        self.accept(request)
-
     # Requests begin, wait and end
 
     def accept(self, request: Request) -> None:
         if self._running is not None or self._queue or self._write_paused:
             self._queue.append(request)
+            self._continue_due = False  # it did not wait for the word
             self._update_reading()
         else:
             self._run(request)
@@ -258,7 +248,7 @@ class HttpConnection(asyncio.Protocol):
                 self._run(self._queue.popleft())
             elif self._unfed:
                 data, self._unfed = self._unfed, b""
-                self.feed(data)
+                self._feed(data)
             else:
                 break
         if self._continue_due and self._running is None and not self._queue and not self.ended:
@@ -282,21 +272,29 @@ class HttpConnection(asyncio.Protocol):
 
     # Reading
 
-    def feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
+        # In pieces, so that no head can grow beyond its limit inside one large read.
         limit = self._server.limits.head_bytes_max
-        if len(data) <= limit:
-            self._reader.feed(data)
-            return
-        # In slices, so that no head can grow beyond its limit inside one large read.
-        for start in range(0, len(data), limit):
+        position = limit
+        piece = data if len(data) <= limit else data[:limit]
+        while True:
+            more = self._reader.feed(piece)
+            if more is None:
+                if position >= len(data):
+                    return
+                piece = data[position : position + limit]
+                position += limit
+            elif isinstance(more, bytes):
+                piece = more
+            else:
+                self._upgrade(more.request, more.rest + data[position:])
+                return
             if self.ended:
-                self._discard(len(data) - start)
+                self._discard(len(piece) + max(0, len(data) - position))
                 return
             if self._busy():
-                self._unfed = data[start:]
+                self._unfed = piece + data[position:]
                 self._update_reading()
-                return
-            if self._reader.feed(data[start : start + limit], data[start + limit :]):
                 return
 
     def _busy(self) -> bool:
@@ -313,6 +311,17 @@ class HttpConnection(asyncio.Protocol):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def _upgrade(self, request: Request, rest: bytes) -> None:
+        if self._running is not None or self._queue:
+            self.refuse(400)
+            return
+        request.keep_alive = False  # if it is refused, nobody knows what the client sends next
+        self._unfed = rest
+        self._reading = False
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self.accept(request)
 
     def _hand_over(self, answer: Upgrade) -> None:
         transport = self._transport

@@ -24,10 +24,6 @@ class Sink(Protocol):
     @property
     def upgrades(self) -> frozenset[bytes]: ...
 
-    def feed(self, data: bytes) -> None:
-        """Bytes that are to be read again."""
-        ...
-
     def began(self) -> None:
         """The first byte of a request is here."""
         ...
@@ -40,9 +36,17 @@ class Sink(Protocol):
         """Its body is so long that we do not wait for its end."""
         ...
 
-    def accept_upgrade(self, request: Request, rest: bytes) -> None: ...
-
     def refuse(self, status: int) -> None: ...
+
+
+class Asked:
+    """A request for another protocol that is spoken here, and the first bytes of that."""
+
+    __slots__ = ("request", "rest")
+
+    def __init__(self, request: Request, rest: bytes) -> None:
+        self.request = request
+        self.rest = rest
 
 
 class RequestReader:
@@ -85,23 +89,22 @@ class RequestReader:
         self._replaying = False
         self.in_message = False
 
-    def feed(self, data: bytes, rest: bytes = b"") -> bool:
-        """Whether `rest` was taken over."""
+    def feed(self, data: bytes) -> "bytes | Asked | None":
+        """None when all was read. Bytes are to be fed next, before anything else. `Asked` means
+        that what follows is not for us to read."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._on_upgrade(data[upgrade.args[0] :] + rest)
-            return True
+            return self._on_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             if not self._sink.ended:  # else the parser only complains about our own end
                 self._sink.refuse(400)
-            return True
+            return None
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes >= self._limits.head_bytes_max * 2:
                 self._sink.refuse(431)
-                return True
-        return False
+        return None
 
     def on_message_begin(self) -> None:
         self.in_message = self._in_head = True
@@ -207,31 +210,31 @@ class RequestReader:
         self._oversize = 0
         self._sink.cut_short(request)
 
-    def _on_upgrade(self, rest: bytes) -> None:
+    def _on_upgrade(self, rest: bytes) -> "bytes | Asked | None":
         request = self._request
         if request is None or self._sink.ended:
-            return
+            return None
         token = request.headers.get(b"upgrade", b"").lower()
         if request.method == b"CONNECT":
             self._sink.refuse(405)
-        elif token in self._sink.upgrades and b"transfer-encoding" not in request.headers:
+            return None
+        if token in self._sink.upgrades and b"transfer-encoding" not in request.headers:
             self._request = None
             self.in_message = False
             request.upgrade = token
-            self._sink.accept_upgrade(request, rest)
-        else:
-            # RFC 9110, section 7.8: an upgrade may be ignored, and some clients offer h2c with
-            # every request. The parser took the body for another protocol's bytes, so it is
-            # parsed again behind a head that says how long it is.
-            head = b"POST / HTTP/1.1\r\n"
-            for name in (b"content-length", b"transfer-encoding"):
-                if name in request.headers:
-                    head += name + b": " + request.headers[name] + b"\r\n"
-            if b"close" in request.headers.get(b"connection", b"").lower():
-                head += b"Connection: close\r\n"
-            self._parser = httptools.HttpRequestParser(self)
-            self._replaying = True
-            self._sink.feed(head + b"\r\n" + rest)
+            return Asked(request, rest)
+        # RFC 9110, section 7.8: an upgrade may be ignored, and some clients offer h2c with every
+        # request. The parser took the body for another protocol's bytes, so it is parsed again
+        # behind a head that says how long it is.
+        head = b"POST / HTTP/1.1\r\n"
+        for name in (b"content-length", b"transfer-encoding"):
+            if name in request.headers:
+                head += name + b": " + request.headers[name] + b"\r\n"
+        if b"close" in request.headers.get(b"connection", b"").lower():
+            head += b"Connection: close\r\n"
+        self._parser = httptools.HttpRequestParser(self)
+        self._replaying = True
+        return head + b"\r\n" + rest
 
 
 def _split_target(target: bytes) -> tuple[bytes, bytes]:

@@ -419,6 +419,55 @@ def test_an_offer_of_h2c_is_ignored_and_the_body_still_read() -> None:
     run(test())
 
 
+def test_a_flood_of_upgrades_that_nobody_speaks_is_answered_one_by_one() -> None:
+    async def test() -> None:
+        site = Site()
+        async with serving(site) as (_, connect):
+            reader, writer = await connect()
+            offer = (b"Connection: Upgrade", b"Upgrade: h2c")
+            writer.write(b"".join(post(b"/%d" % n, b"x", *offer) for n in range(3000)))
+            for n in range(3000):
+                assert (await answer(reader))[2] == b"/%d x" % n
+
+    run(test())
+
+
+def test_a_client_that_does_not_wait_for_100_gets_none_later() -> None:
+    async def test() -> None:
+        site = Site()
+        site.gate = asyncio.Event()
+        async with serving(site) as (_, connect):
+            reader, writer = await connect()
+            writer.write(post(b"/wait", b"") + post(b"/e", b"abc", b"Expect: 100-continue"))
+            await asyncio.sleep(0.05)
+            site.gate.set()
+
+            assert (await answer(reader))[2] == b"/wait"
+            assert (await answer(reader))[2] == b"/e abc"
+            writer.write(post(b"/f", b""))
+            assert (await answer(reader))[2] == b"/f "
+
+    run(test())
+
+
+def test_a_client_that_waits_for_100_behind_another_request_gets_it_in_its_turn() -> None:
+    async def test() -> None:
+        site = Site()
+        site.gate = asyncio.Event()
+        async with serving(site) as (_, connect):
+            reader, writer = await connect()
+            writer.write(post(b"/wait", b"") + post(b"/e", b"abc", b"Expect: 100-continue")[:-3])
+            await asyncio.sleep(0.05)
+            site.gate.set()
+
+            assert (await answer(reader))[2] == b"/wait"
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+            writer.write(b"abc")
+            assert (await answer(reader))[2] == b"/e abc"
+
+    run(test())
+
+
 def test_an_upgrade_hands_the_connection_over_with_what_came_after_it() -> None:
     async def test() -> None:
         async with serving(Site()) as (server, connect):
