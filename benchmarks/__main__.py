@@ -60,7 +60,9 @@ def _steps(
         ours = stack.enter_context(floor_server("ours"))
         yield "floor", lambda: [floor.run(bare, scale)]
         yield "http", lambda: [floor.run(ours, scale, "our HTTP server, empty handler")]
-    if set(wanted) - {"floor", "broadcast"}:
+    if "idle" in wanted:
+        yield "idle", lambda: [_idle(options, scale)]
+    if set(wanted) - {"floor", "idle", "broadcast"}:
         target = _target(options, stack)
         yield from (step for step in _push_steps(target, scale) if step[0].split(",")[0] in wanted)
     if "broadcast" in wanted:
@@ -74,7 +76,11 @@ def _push_steps(target: Target, scale: Scale) -> Iterator[tuple[str, Step]]:
     yield "latency", lambda: [latency.run(target, scale)]
     yield "latency, new tokens", lambda: [latency.run(target, scale, fresh=True)]
     yield "hello", lambda: [hello.run(target, scale)]
-    yield "idle", lambda: [idle.run(target, scale)]
+
+
+def _idle(options: argparse.Namespace, scale: Scale) -> Measurement:
+    with contextlib.ExitStack() as stack:
+        return idle.run(_target(options, stack), scale)
 
 
 def _broadcast_steps(

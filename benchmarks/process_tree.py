@@ -1,7 +1,8 @@
 """What the processes of a server have used: CPU seconds and memory, read from /proc.
 
 CPU is user + system of every living process of the tree. Memory is PSS: pages that processes share
-are counted once, divided among them.
+are counted once, divided among them. Its anonymous part leaves out mapped files, that is the pages
+of an embedded store, which the system takes back when it needs them.
 """
 
 import os
@@ -16,6 +17,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 class Usage(msgspec.Struct, frozen=True):
     cpu_s: float
     pss_kib: int
+    anonymous_kib: int
     processes: int
 
 
@@ -48,20 +50,21 @@ def cpu_s(pids: Iterable[int]) -> float:
     return ticks / _TICKS_PER_S
 
 
-def pss_kib(pids: Iterable[int]) -> int:
+def pss_kib(pids: Iterable[int], part: str = "Pss") -> int:
+    """`part` may be `Pss_Anon`, `Pss_File` or `Pss_Shmem` as well."""
     total = 0
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
-        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{part}:"))
     return total
 
 
 def usage(roots: Iterable[int]) -> Usage:
     pids = tree(roots)
-    return Usage(cpu_s(pids), pss_kib(pids), len(pids))
+    return Usage(cpu_s(pids), pss_kib(pids), pss_kib(pids, "Pss_Anon"), len(pids))
 
 
 def _stat(pid: int) -> list[str] | None:

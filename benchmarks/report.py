@@ -47,13 +47,16 @@ def to_terminal(report: Report) -> None:
         print(to_markdown(report))
         return
     table = Table(title="server CPU per operation, medians of the rounds")
-    for number, column in enumerate(COLUMNS):
-        table.add_column(column, justify="left" if number in (0, len(COLUMNS) - 1) else "right")
+    for number, column in enumerate(COLUMNS[:-1]):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows(report.summaries):
-        table.add_row(*row)
-    console = Console()
+        table.add_row(*row[:-1])
+    console = Console(highlight=False, soft_wrap=True)
     console.print(table)
-    console.print(f"{report.environment.machine}; {report.environment.commit}", highlight=False)
+    for row in rows(report.summaries):
+        if row[-1]:
+            console.print(f"{row[0]}: {row[-1]}")
+    console.print(f"{report.environment.machine}; commit {report.environment.commit}")
 
 
 def to_json(report: Report) -> bytes:

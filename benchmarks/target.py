@@ -33,7 +33,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     latency_posts: int = 2000
     hellos: int = 4000
     idle: int = 10_000
-    broadcast_agents: int = 1000
+    broadcast_agents: int = 4000
     broadcasts: int = 5
     tokens_per_s: int = 8000  # prepared for a run in which every token is new
 
@@ -43,7 +43,7 @@ QUICK = Scale(
     latency_posts=500,
     hellos=1000,
     idle=2000,
-    broadcast_agents=300,
+    broadcast_agents=1000,
     broadcasts=3,
 )
 SMOKE = Scale(

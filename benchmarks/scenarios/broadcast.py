@@ -18,7 +18,7 @@ from benchmarks.target import Scale, Target, per_operation_us
 from waystation.client.http import HttpClient
 
 SETTINGS = {
-    "CONNECT__MEGAPHONE_POLL_INTERVAL_S": "0.2",
+    "CONNECT__MEGAPHONE_POLL_INTERVAL_S": "0.5",
     "CONNECT__AUTO_PING_INTERVAL_S": "1",
 }
 

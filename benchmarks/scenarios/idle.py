@@ -1,4 +1,7 @@
-"""Subscribed user agents that say nothing: memory of the server for each, and its CPU meanwhile."""
+"""Subscribed user agents that say nothing: memory of the server for each, and its CPU meanwhile.
+
+A server that was busy before has room left over from that, so a fresh one is measured.
+"""
 
 import asyncio
 import resource
@@ -43,9 +46,10 @@ def run(target: Target, scale: Scale) -> Measurement:
     if before is not None and connected is not None and quiet is not None:
         kib = (connected.pss_kib - before.pss_kib) / scale.idle
         share_of_core = (quiet.cpu_s - connected.cpu_s) / QUIET_S
+        anonymous = (connected.anonymous_kib - before.anonymous_kib) / scale.idle
         notes = (
-            f"{scale.idle} connections, {connected.pss_kib / 1024:.0f} MiB in all,"
-            f" {share_of_core:.1%} of a core while idle"
+            f"{anonymous:.2f} KiB of it without the store's mapped file; {scale.idle} connections,"
+            f" {connected.pss_kib / 1024:.0f} MiB in all, {share_of_core:.1%} of a core while idle"
         )
     return Measurement(
         scenario="idle",

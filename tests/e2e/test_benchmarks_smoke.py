@@ -1,6 +1,10 @@
 """The scenarios on a small server in memory: they count right, and they notice what is lost."""
 
+import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +12,6 @@ from benchmarks.floor import floor_server
 from benchmarks.scenarios import direct, floor, hello, idle, latency, stored
 from benchmarks.target import SMOKE, Target
 from tests.e2e.small_server import SmallServer, small_server
-
 
 pytestmark = pytest.mark.e2e
 
@@ -87,3 +90,35 @@ def test_the_floor_answers_posts(kind: str) -> None:
 
     assert measurement.operations > 10
     assert measurement.cpu_us is not None
+
+
+def test_the_whole_tool_runs_on_a_real_server(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    options = ["--smoke", "--rounds", "1", "--workers", "1", "--out", str(out), "--markdown", "-"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks", *options],
+        cwd=Path(__file__).resolve().parents[2],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    scenarios = {summary["scenario"]: summary for summary in report["summaries"]}
+    assert scenarios.keys() >= {
+        "floor",
+        "direct",
+        "direct, new tokens",
+        "stored",
+        "stored, catching up",
+        "one in flight",
+        "one in flight, new tokens",
+        "hello",
+        "idle",
+        "broadcast",
+    }
+    assert all(not summary["lost"] for summary in scenarios.values())
+    assert scenarios["direct"]["floors"] > 1
+    assert "| direct |" in done.stdout

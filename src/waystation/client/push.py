@@ -46,6 +46,7 @@ from .encryption import AgentKeys
 from .subscriptions import AgentState, StateFile, Subscription
 
 FRAME_BYTES_MAX = 1_048_576
+CLOSE_GOING_AWAY = 1001
 CLOSE_STAY_AWAY = 4774  # Autopush: too many pings; come back late
 
 
@@ -104,6 +105,7 @@ class UserAgent:
         self._socket: ClientConnection | None = None
         self._welcomed = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
+        self._closing = False
         self._callbacks: set[asyncio.Task[None]] = set()
         self.hellos = 0  # answered ones; more than one means that we reconnected
         self.last_problem = ""  # why the last connection ended
@@ -125,6 +127,9 @@ class UserAgent:
         self._runner = asyncio.get_running_loop().create_task(self._run(), name="user-agent")
 
     async def close(self) -> None:
+        """Takes leave of the node properly; unacked notifications stay with it."""
+        self._closing = True
+        await self.drop_connection(CLOSE_GOING_AWAY)
         tasks = [task for task in (self._runner, *self._callbacks) if task is not None]
         for task in tasks:
             task.cancel()
@@ -199,16 +204,16 @@ class UserAgent:
         while True:
             yield await self.receive()
 
-    async def drop_connection(self) -> None:
+    async def drop_connection(self, code: int = 1000) -> None:
         """Hangs up; the user agent reconnects by itself."""
         if self._socket is not None:
-            await self._socket.close()
+            await self._socket.close(code)
 
     # the shell around the conversation
 
     async def _run(self) -> None:
         failures = 0
-        while True:
+        while not self._closing:
             hellos = self.hellos
             stay_away = False
             try:
@@ -244,12 +249,15 @@ class UserAgent:
         while True:
             wait_s = self._ping_interval_s if self._conversation.open else self._request_timeout_s
             try:
-                frame = await asyncio.wait_for(socket.recv(), wait_s)
+                # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
+                async with asyncio.timeout(wait_s):
+                    frame = await socket.recv()
             except TimeoutError:
                 if not self._conversation.open:
                     raise
                 await socket.send(PING)
-                frame = await asyncio.wait_for(socket.recv(), self._request_timeout_s)
+                async with asyncio.timeout(self._request_timeout_s):
+                    frame = await socket.recv()
             for effect in self._conversation.frame(frame):
                 await self._perform(effect, socket)
 
@@ -291,7 +299,8 @@ class UserAgent:
         self._replies[key] = reply
         await self._say(frame)
         try:
-            answer = await asyncio.wait_for(reply, self._request_timeout_s)
+            async with asyncio.timeout(self._request_timeout_s):
+                answer = await reply
         except TimeoutError as exc:
             self._replies.pop(key, None)
             raise NotConnectedError(f"no answer within {self._request_timeout_s:g} s") from exc

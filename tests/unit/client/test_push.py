@@ -111,6 +111,14 @@ async def test_subscribing_receiving_and_acking(node: Node) -> None:
     assert agent.uaid == UAID
 
 
+async def test_a_user_agent_takes_leave_as_the_protocol_wants(node: Node) -> None:
+    async with agent_of(node) as agent:
+        await agent.connected(10)
+
+    await asyncio.wait_for(node.connections[-1].wait_closed(), 10)
+    assert node.connections[-1].close_code == 1001
+
+
 async def test_messages_are_iterated(node: Node) -> None:
     texts: list[str] = []
     async with agent_of(node) as agent:
