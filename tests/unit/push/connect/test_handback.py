@@ -1,0 +1,246 @@
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.push.connect.talk import (
+    CHANNEL,
+    NODE,
+    NOW_MS,
+    OTHER_CHANNEL,
+    UAID,
+    notification,
+    record,
+    update,
+)
+from waystation.base.clock import ManualClock
+from waystation.base.errors import UnavailableError
+from waystation.push.connect import handback
+from waystation.push.connect.handback import HandBack, replay
+from waystation.push.connect.journal import Journal
+from waystation.push.model import Notification, Uaid, Update, UserAgent
+from waystation.push.wire.relay import Answer
+from waystation.storage.memory.push import MemoryPushStore
+
+GONE = Uaid(b"\x33" * 16)
+
+
+class Told:
+    """A relay that records whom it was to tell."""
+
+    def __init__(self) -> None:
+        self.checks: list[tuple[str, Uaid]] = []
+
+    async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
+        raise AssertionError("nobody pushes here")
+
+    async def check_stored(self, node_id: str, uaid: Uaid) -> Answer:
+        self.checks.append((node_id, uaid))
+        return Answer.TAKEN
+
+    async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer:
+        raise AssertionError("nobody is displaced here")
+
+
+class Trying(MemoryPushStore):
+    """A store that fails as often as it is told to, call by call."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.save_failures = self.read_failures = self.saves = 0
+
+    async def save_if_newer(self, uaid: Uaid, notifications: object) -> int:
+        if self.save_failures:
+            self.save_failures -= 1
+            raise UnavailableError("down")
+        self.saves += 1
+        return await super().save_if_newer(uaid, notifications)  # type: ignore[arg-type]
+
+    async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
+        if self.read_failures:
+            self.read_failures -= 1
+            raise UnavailableError("down")
+        return await super().get_user_agent(uaid)
+
+
+class House:
+    def __init__(self) -> None:
+        self.clock = ManualClock(now_ms=NOW_MS)
+        self.store = Trying(self.clock)
+        self.relay = Told()
+        self.hand_back = HandBack(
+            self.store, self.relay, self.clock, concurrency=2, jitter=lambda: 0.0
+        )
+
+    async def stored(self, uaid: Uaid = UAID) -> list[Notification]:
+        now_ms = self.clock.now_ms()
+        return list(await self.store.fetch(uaid, now_ms=now_ms, after=None, limit=100))
+
+
+@pytest.fixture
+async def house(monkeypatch: pytest.MonkeyPatch) -> House:
+    monkeypatch.setattr(handback, "RETRY_FIRST_S", 0.001)
+    house = House()
+    await house.store.claim_route(record(node_id=NODE, connected_at_ms=NOW_MS))
+    await house.store.add_channel(UAID, CHANNEL, channels_max=10)
+    return house
+
+
+async def test_what_was_not_acked_is_stored(house: House) -> None:
+    """C-040, C-090"""
+    both = [notification(1), notification(2)]
+    await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+
+    assert await house.stored() == both
+    assert house.relay.checks == []
+
+
+async def test_the_node_where_the_user_agent_is_now_is_told(house: House) -> None:
+    """C-080"""
+    await house.store.claim_route(record(node_id="http://b:8081", connected_at_ms=NOW_MS + 5))
+    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+
+    assert house.relay.checks == [("http://b:8081", UAID)]
+
+
+async def test_whoever_has_no_route_is_not_told(house: House) -> None:
+    held = await house.store.get_user_agent(UAID)
+    assert held is not None
+    assert held.route is not None
+    await house.store.clear_route(UAID, held.route)
+    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=None)
+
+    assert await house.stored() == [notification(1)]
+    assert house.relay.checks == []
+
+
+async def test_what_is_over_is_not_stored(house: House) -> None:
+    house.clock.advance(300)
+    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+    house.clock.set_wall_ms(NOW_MS)
+
+    assert await house.stored() == []
+
+
+async def test_nothing_is_written_for_a_user_agent_or_channel_that_is_gone(house: House) -> None:
+    stray = notification(1, channel_id=OTHER_CHANNEL)
+    await house.hand_back.hand_back(UAID, [stray], connected_at_ms=NOW_MS)
+    await house.hand_back.hand_back(GONE, [notification(2)], connected_at_ms=NOW_MS)
+
+    assert await house.stored() == []
+    assert await house.stored(GONE) == []
+    assert house.relay.checks == []
+
+
+async def test_a_newer_message_of_the_topic_is_not_overwritten(house: House) -> None:
+    """C-086"""
+    older = notification("old", topic="t")
+    newer = notification("new", topic="t", accepted_at_ms=NOW_MS + 1)
+    await house.store.save(UAID, newer)
+    await house.hand_back.hand_back(UAID, [older], connected_at_ms=NOW_MS)
+
+    assert await house.stored() == [newer]
+
+
+async def test_versions_of_simplepush_are_stored_without_their_data(house: House) -> None:
+    """C-151"""
+    await house.hand_back.hand_back(UAID, [update(5, data="hi")], connected_at_ms=NOW_MS)
+
+    assert await house.store.fetch_updates(UAID, limit=10) == [Update(CHANNEL, 5)]
+
+
+async def test_a_store_that_is_down_is_tried_until_it_answers(house: House) -> None:
+    house.store.save_failures = 4
+    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+
+    assert await house.stored() == [notification(1)]
+
+
+async def test_what_is_saved_is_not_saved_again_because_telling_failed(house: House) -> None:
+    """It may have been delivered and acked meanwhile."""
+    house.store.read_failures = 3
+    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=None)
+
+    assert house.store.saves == 1
+    assert house.relay.checks == [(NODE, UAID)]
+
+
+async def test_no_more_than_so_many_are_under_way_at_once(house: House) -> None:
+    inside, most = 0, 0
+    release = asyncio.Event()
+
+    async def slow(uaid: Uaid, notifications: object) -> int:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await release.wait()
+        inside -= 1
+        return 1
+
+    house.store.save_if_newer = slow
+    tasks = [
+        asyncio.ensure_future(
+            house.hand_back.hand_back(UAID, [notification(n)], connected_at_ms=NOW_MS)
+        )
+        for n in range(6)
+    ]
+    await asyncio.sleep(0)
+    release.set()
+    await asyncio.gather(*tasks)
+
+    assert most == 2
+
+
+class TestReplay:
+    async def left_by_a_dead_worker(
+        self, path: Path, leave: Callable[[Journal], object] = lambda journal: None
+    ) -> None:
+        journal = Journal(path, mode="write", bytes_max=2**20)
+        await journal.accept(UAID, notification(1))
+        await journal.accept(UAID, notification(2))
+        await journal.accept(UAID, update(7))
+        await journal.accept(GONE, notification(3))
+        leave(journal)
+        journal.close()
+
+    async def test_what_a_dead_worker_owed_is_handed_back_and_told(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        """C-089"""
+        path = tmp_path / "0.log"
+        await self.left_by_a_dead_worker(path, lambda one: one.settle(UAID, notification(1)))
+
+        assert await replay(path, house.hand_back) == 3
+        assert await house.stored() == [notification(2)]
+        assert await house.store.fetch_updates(UAID, limit=10) == [Update(CHANNEL, 7)]
+        assert house.relay.checks == [(NODE, UAID)]
+        assert path.read_bytes() == b""
+        assert await replay(path, house.hand_back) == 0
+
+    async def test_the_journal_of_a_worker_that_is_alive_is_left_alone(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "0.log"
+        journal = Journal(path, mode="write", bytes_max=2**20)
+        await journal.accept(UAID, notification(1))
+
+        assert await replay(path, house.hand_back) == 0
+        assert await house.stored() == []
+        assert path.stat().st_size > 0
+        journal.close()
+
+    async def test_a_replay_that_is_broken_off_leaves_everything_for_the_next(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "0.log"
+        await self.left_by_a_dead_worker(path)
+        house.store.save_failures = 10**6
+        broken_off = asyncio.ensure_future(replay(path, house.hand_back))
+        await asyncio.sleep(0.01)
+        broken_off.cancel()
+        await asyncio.wait([broken_off])
+        house.store.save_failures = 0
+
+        assert await replay(path, house.hand_back) == 4
+        assert await house.stored() == [notification(1), notification(2)]
