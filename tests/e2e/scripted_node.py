@@ -49,7 +49,7 @@ class ScriptedNode:
         self.heard: list[str] = []  # kinds, in the order of arrival
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
+        with suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while request := await self._read(reader):
                 if request.kind != "link":
                     self.heard.append(request.kind)
@@ -63,10 +63,11 @@ class ScriptedNode:
                     break
                 if status == GARBAGE:
                     writer.write(b"\x00\x01 this is not HTTP\r\n\r\n")
+                    await writer.drain()
                     break
                 writer.write(b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
                 await writer.drain()
-        writer.close()
+        writer.transport.abort()  # a kept connection must not look alive to the endpoint
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -126,7 +126,7 @@ async def test_who_is_not_there_is_answered_404(server: Serve, path: str) -> Non
                 assert answer.status == 404
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"7", b'{"channelID":"x"}', b"\xff\xfe"])
+@pytest.mark.parametrize("body", [b"", b"{", b"[7]", b"7", b'{"channelID":"x"}', b"\xff\xfe"])
 async def test_what_is_no_notification_is_answered_400(strict_server: Serve, body: bytes) -> None:
     """C-081"""
     async with user_agent(strict_server.ws_url) as agent:

@@ -16,6 +16,7 @@ from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.base.http_message import Request, Response
 from waystation.console.model import HealthAnswer
+from waystation.push.milestones import reliability_lines
 
 from .settings import Role
 from .version import Build
@@ -66,6 +67,10 @@ class StoreProbe:
             self.trouble = str(exc) or exc.label
         else:
             self.trouble = None
+
+    def tracked(self) -> bytes:
+        """Lines for `/metrics`. Of the whole store, so they are nobody's among the workers."""
+        return reliability_lines(self.milestones).encode()
 
     async def run(self) -> None:
         while True:
@@ -119,7 +124,7 @@ class Health:
             case "/__milestones__" if role == "endpoint" or internal:
                 return _json(200, self._probe.milestones)
             case "/metrics" if internal or self._metrics_public:
-                return HealthAnswer(200, METRICS_TYPE, self._metrics())
+                return HealthAnswer(200, METRICS_TYPE, self._metrics() + self._probe.tracked())
             case _:
                 return None
 
