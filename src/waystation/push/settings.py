@@ -25,6 +25,7 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "Fernet keys for endpoint tokens and message ids, newest first, as a list in any"
             " spelling; empty: made at first start and kept in the data directory.",
             daemon="crypto_key",
+            secret=True,
         ),
     ] = ""
     sort_keys: Annotated[
@@ -131,7 +132,8 @@ class Connect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = ""
     megaphone_api_token: Annotated[
-        str, doc("Sent as Authorization to that URL.", daemon="megaphone_api_token")
+        str,
+        doc("Sent as Authorization to that URL.", daemon="megaphone_api_token", secret=True),
     ] = ""
     megaphone_poll_interval_s: Annotated[
         float, Meta(gt=0), doc("How often broadcasts are read.", daemon="megaphone_poll_interval")

@@ -1,0 +1,61 @@
+"""Which roles become which processes, and what a person is told."""
+
+import pytest
+
+from waystation.app.addresses import listening, settle
+from waystation.app.serving import (
+    RoleError,
+    firefox_settings,
+    parse_roles,
+    plan_jobs,
+    render_table,
+)
+from waystation.app.settings import Settings, replaced
+
+
+def test_without_names_all_roles_of_this_version_start() -> None:
+    assert parse_roles([]) == ("connect", "endpoint", "console")
+
+
+def test_roles_are_taken_once_and_in_our_order() -> None:
+    assert parse_roles(["endpoint", "connect", "endpoint"]) == ("connect", "endpoint")
+
+
+@pytest.mark.parametrize("role", ["queue", "presence", "proxy", "controller"])
+def test_a_role_that_is_still_to_come_is_refused_with_that_reason(role: str) -> None:
+    with pytest.raises(RoleError, match="is not in this version"):
+        parse_roles([role])
+
+
+def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(RoleError, match="connect, endpoint, console"):
+        parse_roles(["conect"])
+
+
+def test_push_workers_share_their_roles_and_the_console_stands_alone() -> None:
+    jobs = plan_jobs(("connect", "endpoint", "console"), 2)
+
+    assert [job.name for job in jobs] == ["push.0", "push.1", "console.0"]
+    assert jobs[1].roles == ("connect", "endpoint")
+    assert jobs[2].roles == ("console",)
+    assert [job.name for job in plan_jobs(("console",), 4)] == ["console.0"]
+
+
+def test_the_table_names_address_and_setting() -> None:
+    table = render_table(listening(settle(Settings(), {}), ("connect", "endpoint", "console")))
+
+    assert "ws://127.0.0.1:8080/" in table
+    assert "endpoint.port" in table
+    assert len(table.splitlines()) == 5
+
+
+def test_firefox_is_told_to_allow_ws_only_where_it_is_ws() -> None:
+    plain = firefox_settings(settle(Settings(), {}))
+    secure = firefox_settings(
+        settle(replaced(Settings(), {"connect": {"url": "wss://push.example.org/"}}), {})
+    )
+
+    assert "dom.push.serverURL" in plain
+    assert "dom.push.testing.allowInsecureServerURL" in plain
+    assert "wss://push.example.org/" in secure
+    assert "allowInsecureServerURL" not in secure
