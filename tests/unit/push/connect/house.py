@@ -145,7 +145,11 @@ class House:
     """A worker. `failures` are our own mistakes."""
 
     def __init__(
-        self, folder: Path | None = None, observer: Observer | None = None, **settings: Any
+        self,
+        folder: Path | None = None,
+        *,
+        observe: Callable[[ManualClock], Observer] = lambda _: Observer(),
+        **settings: Any,
     ) -> None:
         self.clock = ManualClock(now_ms=NOW_MS)
         self.store = LuckyStore(self.clock)
@@ -171,7 +175,7 @@ class House:
             journal=self.journal,
             tasks=self.tasks,
             clock=self.clock,
-            observer=observer,
+            observer=observe(self.clock),
         )
         self.relay.driver = self.driver
 
