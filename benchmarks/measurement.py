@@ -58,31 +58,35 @@ def summarise(rounds: Sequence[Sequence[Measurement]], floor: str) -> list[Summa
 
 
 def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> Summary:
-    mine: list[Measurement] = []
-    ratios: list[float] = []
-    for one in rounds:
-        by_name = {measurement.scenario: measurement for measurement in one}
-        if name not in by_name:
-            continue
-        measurement = by_name[name]
-        mine.append(measurement)
-        base = by_name.get(floor)
-        if base is not None and base.cpu_us and measurement.cpu_us is not None:
-            ratios.append(measurement.cpu_us / base.cpu_us)
+    mine = [measurement for one in rounds for measurement in one if measurement.scenario == name]
     lost = [one.lost for one in mine if one.lost is not None]
+    notes = list(dict.fromkeys(one.notes for one in mine if one.notes))
+    if name == "broadcast" and (over := _median(_ratios(name, "nchan", rounds))) is not None:
+        notes.append(f"{over:.2f} × nchan")
     return Summary(
         scenario=name,
         operation=mine[0].operation,
         rounds=len(mine),
         rate=statistics.median(one.rate for one in mine),
         cpu_us=_median([one.cpu_us for one in mine]),
-        floors=_median(list(ratios)),
+        floors=_median(_ratios(name, floor, rounds)),
         p50_ms=_median([one.p50_ms for one in mine]),
         p99_ms=_median([one.p99_ms for one in mine]),
         kib=_median([one.kib for one in mine]),
         lost=sum(lost) if lost else None,
-        notes="; ".join(dict.fromkeys(one.notes for one in mine if one.notes)),
+        notes="; ".join(notes),
     )
+
+
+def _ratios(name: str, base: str, rounds: Sequence[Sequence[Measurement]]) -> list[float]:
+    """CPU of one scenario in units of another's, each within its round."""
+    ratios: list[float] = []
+    for one in rounds:
+        cpu_us = {measurement.scenario: measurement.cpu_us for measurement in one}
+        above, below = cpu_us.get(name), cpu_us.get(base)
+        if above is not None and below:
+            ratios.append(above / below)
+    return ratios
 
 
 def _median(values: Sequence[float | None]) -> float | None:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from waystation.client.subscriptions import Subscription
 
 
+FIRST_CONTACT_S = 5.0  # later breaks are waited out for as long as they last
+
+
 def keep_dir() -> Path:
     """Where `listen` keeps its subscriptions and `send` its key."""
     return Path(typer.get_app_dir("waystation"))
@@ -80,7 +83,7 @@ async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _
 
     async with UserAgent(url, state_file=file, on_lost=on_lost) as agent:
         before = agent.subscriptions
-        await agent.connected(10)
+        await agent.connected(FIRST_CONTACT_S)
         kept = [one for one in agent.subscriptions.values() if one.app_server_key == key]
         if kept:
             out.subscribed(agent, kept[0])

@@ -30,6 +30,12 @@ def test_a_ratio_is_taken_within_its_round() -> None:
     assert direct.rate == 50.0
 
 
+def test_a_broadcast_is_compared_with_nchan_where_there_is_one() -> None:
+    (broadcast, _) = summarise([[one("broadcast", 9.0), one("nchan", 6.0)]], "floor")
+
+    assert broadcast.notes == "1.50 × nchan"
+
+
 def test_what_was_lost_is_summed_over_all_rounds() -> None:
     rounds = [[one("stored", 1.0, lost=0)], [one("stored", 1.0, lost=2)]]
 

@@ -1,18 +1,20 @@
 """The small HTTP client against servers that behave and servers that do not."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.unit.client.certificates import Certificates
 from waystation.client.http import HttpClient, HttpError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
-async def serving(handler: Handler) -> AsyncIterator[str]:
+async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -21,9 +23,9 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    server = await asyncio.start_server(handle, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
         await asyncio.sleep(0)
@@ -163,3 +165,18 @@ async def test_a_header_cannot_smuggle_another() -> None:
     async with HttpClient() as http:
         with pytest.raises(ValueError, match="character"):
             await http.request("GET", "http://127.0.0.1:9/", headers={"Topic": "a\r\nX: y"})
+
+
+async def test_https_with_a_ca_that_we_trust(certificates: Certificates) -> None:
+    async with (
+        serving(answering(CREATED, CREATED), certificates.server) as url,
+        HttpClient(tls=certificates.client) as http,
+    ):
+        assert (await http.request("POST", url, body=b"x")).status == 201
+        assert (await http.request("POST", url, body=b"y")).status == 201
+
+
+async def test_https_with_a_ca_that_we_do_not_trust_is_an_error(certificates: Certificates) -> None:
+    async with serving(answering(CREATED), certificates.server) as url, HttpClient() as http:
+        with pytest.raises(HttpError, match=r"(?i)certificate"):
+            await http.request("POST", url)

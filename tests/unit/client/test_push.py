@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
+from tests.unit.client.certificates import Certificates
 from waystation.client.encryption import b64url, encrypt
 from waystation.client.push import NotConnectedError, SubscribeRefusedError, UserAgent
 from waystation.client.subscriptions import StateFile, Subscription
@@ -280,3 +281,13 @@ def test_the_pause_doubles_up_to_its_limit_and_is_random() -> None:
     for pause, ceiling in zip(pauses, (1, 2, 4, 8, 8, 8), strict=True):
         assert ceiling / 2 <= pause <= ceiling
     assert len({agent._backoff_s(9) for _ in range(5)}) == 5
+
+
+async def test_a_node_with_tls(certificates: Certificates) -> None:
+    node = Node()
+    async with serve(
+        node.handle, "127.0.0.1", 0, compression=None, ssl=certificates.server
+    ) as server:
+        node.url = f"wss://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with agent_of(node, tls=certificates.client) as agent:
+            assert await agent.connected(10) == UAID
