@@ -24,7 +24,7 @@ def main() -> None:
         on_failure=lambda reason: print("failed:", reason, flush=True),
         on_died=lambda job: print("died:", job.name, flush=True),
         drain_s=float(os.environ.get("PLAIN_DRAIN_S", "0")),
-        command=lambda fd: [sys.executable, plain_worker.__file__, "--control", str(fd)],
+        command=lambda fd: [sys.executable, "-m", plain_worker.__name__, "--control", str(fd)],
     )
     raise SystemExit(supervisor.run())
 

@@ -173,7 +173,7 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     supervised.wait_for("all ready")
     supervised.process.terminate()
     supervised.wait_for("stop")
-    time.sleep(0.4)  # sooner, it would count as the same signal told twice
+    time.sleep(0.1)  # sooner, it would count as the same signal told twice
     supervised.process.terminate()
     supervised.wait_for("stop.at_once")
 

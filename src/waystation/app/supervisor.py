@@ -41,7 +41,7 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 START_TIMEOUT_S = 60.0
-SAME_SIGNAL_S = 0.3  # some tools tell a process and then its whole group: that is one signal
+SAME_SIGNAL_S = 0.03  # tools that tell a process and then its whole group mean one signal
 STOP_GRACE_S = 10.0  # beyond the drain, before we kill
 
 

@@ -1,0 +1,212 @@
+"""`autoconnect` and `autoendpoint`: Autopush's settings, one store, one set of keys."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from waystation.client.appserver import AppServer
+from waystation.client.http import HttpClient
+from waystation.client.local_server import free_port_base
+from waystation.client.push import UserAgent
+from waystation.client.vapid import VapidKey
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 20.0
+BIN = Path(sys.executable).parent
+
+
+class Daemons:
+    """Both, on one data directory; their lines go to a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.base = free_port_base()
+        self.log = directory / "log"
+        self.env = {
+            "AUTOCONNECT__PORT": str(self.base),
+            "AUTOCONNECT__ROUTER_PORT": str(self.base + 1),
+            "AUTOCONNECT__ENDPOINT_HOSTNAME": "127.0.0.1",
+            "AUTOCONNECT__ENDPOINT_PORT": str(self.base + 2),
+            "AUTOCONNECT__DATA_DIR": str(directory / "data"),
+            "AUTOEND__PORT": str(self.base + 2),
+            "AUTOEND__DATA_DIR": str(directory / "data"),
+            "AUTOEND__AUTH_KEYS": '["a-secret"]',
+        }
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, name: str, **env: str) -> subprocess.Popen[bytes]:
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [BIN / name], env={**os.environ, **self.env, **env}, stderr=log, cwd="/"
+            )
+        self.processes.append(process)
+        return process
+
+    def wait_for(self, port: int) -> float:
+        """Seconds until somebody listens there."""
+        began = time.monotonic()
+        while time.monotonic() < began + WAIT_S:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return time.monotonic() - began
+            assert all(p.poll() is None for p in self.processes), self.log.read_text()
+            time.sleep(0.01)
+        raise AssertionError(f"nobody listens on {port}: {self.log.read_text()}")
+
+    def start_both(self) -> None:
+        for name in ("autoconnect", "autoendpoint"):
+            self.start(name)
+        for port in range(self.base, self.base + 3):
+            self.wait_for(port)
+
+    @property
+    def ws_url(self) -> str:
+        return f"ws://127.0.0.1:{self.base}/"
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait(WAIT_S)
+
+
+@pytest.fixture
+def daemons(tmp_path: Path) -> Iterator[Daemons]:
+    daemons = Daemons(tmp_path)
+    yield daemons
+    daemons.end()
+
+
+async def test_a_notification_crosses_from_one_to_the_other(daemons: Daemons) -> None:
+    """Both open the same embedded store and the same keys, and the relay leads across."""
+    daemons.start_both()
+    vapid = VapidKey.generate()
+    async with UserAgent(daemons.ws_url) as agent, AppServer(vapid) as app_server:
+        await agent.connected(WAIT_S)
+        subscription = await agent.subscribe(vapid.public_text)
+        keys = subscription.public_keys
+        await app_server.send(subscription.endpoint, keys, b"direct", ttl_s=0)
+        direct = await agent.receive()
+
+    assert subscription.endpoint.startswith(f"http://127.0.0.1:{daemons.base + 2}/wpush/v2/")
+    assert direct.payload == b"direct"  # with TTL 0 it can only have been direct
+
+
+async def test_what_is_posted_while_nobody_is_connected_waits_through_a_restart(
+    daemons: Daemons,
+) -> None:
+    daemons.start_both()
+    vapid = VapidKey.generate()
+    agent = UserAgent(daemons.ws_url)
+    async with agent, AppServer(vapid) as app_server:
+        await agent.connected(WAIT_S)
+        subscription = await agent.subscribe(vapid.public_text)
+        state = agent._state
+        await agent.close()
+        await app_server.send(subscription.endpoint, subscription.public_keys, b"kept", ttl_s=600)
+    for process in daemons.processes:
+        process.kill()
+        process.wait(WAIT_S)
+    daemons.processes.clear()
+    daemons.start_both()
+    async with UserAgent(daemons.ws_url, state=state) as again:
+        kept = await again.receive()
+
+    assert kept.payload == b"kept"
+
+
+def test_each_listens_soon_after_its_start(daemons: Daemons) -> None:
+    """A second when the machine is its own; here others run beside it."""
+    daemons.start("autoconnect")
+    connect_s = daemons.wait_for(daemons.base)
+    daemons.start("autoendpoint")
+    endpoint_s = daemons.wait_for(daemons.base + 2)
+
+    assert max(connect_s, endpoint_s) < 5.0
+
+
+async def test_both_answer_the_health_routes(daemons: Daemons) -> None:
+    daemons.start_both()
+    async with HttpClient() as http:
+        for port in range(daemons.base, daemons.base + 3):
+            health = await http.request("GET", f"http://127.0.0.1:{port}/__heartbeat__")
+            beat = await http.request("GET", f"http://127.0.0.1:{port}/__lbheartbeat__")
+
+            assert health.status == beat.status == 200
+            assert msgspec.json.decode(health.body)["status"] == "OK"
+            assert beat.body == b""
+        public = await http.request("GET", f"http://127.0.0.1:{daemons.base + 2}/metrics")
+        internal = await http.request("GET", f"http://127.0.0.1:{daemons.base + 1}/metrics")
+
+    assert public.status == 404
+    assert internal.status == 200
+
+
+@pytest.mark.parametrize("name", ["autoconnect", "autoendpoint"])
+def test_sigterm_ends_it_with_code_zero(daemons: Daemons, name: str) -> None:
+    process = daemons.start(name)
+    daemons.wait_for(daemons.base if name == "autoconnect" else daemons.base + 2)
+    process.send_signal(signal.SIGTERM)
+
+    assert process.wait(WAIT_S) == 0
+
+
+def test_without_auth_keys_the_endpoint_does_not_start_and_says_why(daemons: Daemons) -> None:
+    process = daemons.start("autoendpoint", AUTOEND__AUTH_KEYS="[]")
+
+    assert process.wait(WAIT_S) == 78
+    assert "AUTOEND__AUTH_KEYS is empty" in daemons.log.read_text()
+
+
+def test_a_key_that_is_no_key_is_refused(daemons: Daemons) -> None:
+    process = daemons.start("autoconnect", AUTOCONNECT__CRYPTO_KEY='["short"]')
+
+    assert process.wait(WAIT_S) == 78
+    assert "crypto key 1" in daemons.log.read_text()
+
+
+def test_a_second_one_on_the_same_directory_is_refused(daemons: Daemons) -> None:
+    daemons.start("autoconnect")
+    daemons.wait_for(daemons.base)
+    second = daemons.start("autoconnect", AUTOCONNECT__PORT=str(daemons.base + 5))
+
+    assert second.wait(WAIT_S) == 78
+    assert "already runs the role connect" in daemons.log.read_text()
+
+
+def test_a_port_that_is_taken_is_named(daemons: Daemons) -> None:
+    with socket.create_server(("127.0.0.1", daemons.base + 2)):
+        process = daemons.start("autoendpoint")
+
+        assert process.wait(WAIT_S) == 1
+        assert f"{daemons.base + 2} (endpoint.port) is taken" in daemons.log.read_text()
+
+
+def test_unknown_names_are_logged_once_and_known_ones_from_a_file_hold(
+    daemons: Daemons, tmp_path: Path
+) -> None:
+    config = tmp_path / "autoconnect.toml"
+    config.write_text("no_such_thing = 1\nmsg_limit = 3\n")
+    with daemons.log.open("ab") as log:
+        daemons.processes.append(
+            subprocess.Popen(
+                [BIN / "autoconnect", "-c", config], env={**os.environ, **daemons.env}, stderr=log
+            )
+        )
+    daemons.wait_for(daemons.base)
+    until = time.monotonic() + WAIT_S
+    while '"ready"' not in daemons.log.read_text() and time.monotonic() < until:
+        time.sleep(0.02)
+    lines = [msgspec.json.decode(line) for line in daemons.log.read_bytes().splitlines()]
+    unknown = [line for line in lines if line["Fields"]["message"] == "settings.unknown"]
+
+    assert [line["Fields"]["name"] for line in unknown] == [f"no_such_thing in {config}"]
+    assert lines[0]["Type"] == "autoconnect:log"
