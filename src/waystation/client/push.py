@@ -158,6 +158,11 @@ class UserAgent:
         return self._state.uaid
 
     @property
+    def state(self) -> AgentState:
+        """Who we are; give it to the next `UserAgent` to go on where this one ended."""
+        return self._state
+
+    @property
     def subscriptions(self) -> dict[str, Subscription]:
         return dict(self._state.subscriptions)
 
