@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.unit.waiting import until
 from waystation.base.clock import SystemClock
 from waystation.base.http_server import HttpLimits, HttpServer, Request, Response, Upgrade
 
@@ -149,7 +150,7 @@ def test_pipelined_requests_are_answered_in_order_though_the_first_waits() -> No
             writer.write(
                 post(b"/wait1", b"") + post(b"/b", b"2") + post(b"/wait3", b"") + post(b"/d", b"")
             )
-            await asyncio.sleep(0.05)
+            await until(lambda: site.seen)
 
             assert [request.path for request in site.seen] == [b"/wait1"]
             site.gate.set()
@@ -172,7 +173,7 @@ def test_more_pipelined_requests_than_the_limit_stop_the_reading_but_lose_nothin
             writer.write(
                 post(b"/wait", b"") + b"".join(post(b"/%d" % n, b"x" * 100) for n in range(900))
             )
-            await asyncio.sleep(0.1)
+            await until(lambda: site.seen)
             (connection,) = server.connections
 
             assert len(connection._queue) < 30
@@ -512,7 +513,9 @@ def test_idle_slow_and_stalled_clients_are_let_go_and_a_waiting_one_is_not() -> 
             waiting_writer.write(post(b"/wait", b""))
             stalled, stalled_writer = await connect()
             stalled_writer.write(b"GET /large HTTP/1.1\r\n\r\n" * 3)
-            await asyncio.sleep(0.1)
+            await until(lambda: len(site.seen) == 2)
+            await until(lambda: any(c._reader.in_message for c in server.connections))
+            await until(lambda: any(c._write_paused for c in server.connections))
 
             await grow_old(server, 21)
             assert (await answer(slow))[0] == 408
@@ -536,9 +539,10 @@ def test_a_handler_finishes_though_its_client_has_left() -> None:
         async with serving(site) as (server, connect):
             _, writer = await connect()
             writer.write(post(b"/wait", b""))
-            await asyncio.sleep(0.05)
+            await until(lambda: server.tasks)
             writer.transport.abort()
-            await asyncio.sleep(0.05)
+            # A close looks like a half-close until we write to it.
+            await until(lambda: all(c._eof for c in server.connections))
             (task,) = server.tasks
             site.gate.set()
 
@@ -551,11 +555,12 @@ def test_a_half_closed_client_gets_all_its_answers() -> None:
     async def test() -> None:
         site = Site()
         site.gate = asyncio.Event()
-        async with serving(site) as (_, connect):
+        async with serving(site) as (server, connect):
             reader, writer = await connect()
             writer.write(post(b"/wait", b"") + post(b"/b", b""))
+            await until(lambda: site.seen)
             writer.write_eof()
-            await asyncio.sleep(0.05)
+            await until(lambda: any(c._eof for c in server.connections))
             site.gate.set()
 
             assert (await answer(reader))[2] == b"/wait"
@@ -574,7 +579,7 @@ def test_closing_the_server_finishes_what_is_under_way_and_closes_the_rest() -> 
             idle, _ = await connect()
             busy, writer = await connect()
             writer.write(post(b"/wait", b""))
-            await asyncio.sleep(0.05)
+            await until(lambda: site.seen)
             closing = asyncio.create_task(server.close(5))
 
             assert await idle.read() == b""

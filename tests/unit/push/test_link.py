@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
+from tests.unit.waiting import until
 from waystation.base.clock import SystemClock
 from waystation.base.http_server import HttpServer, Request, Response, no_body
 from waystation.push import link as link_module
@@ -137,10 +138,7 @@ def test_a_peer_that_dies_answers_all_at_once_and_is_found_again(tmp_path: Path)
         server = await loop.create_unix_server(accept, str(path))
         client = LinkClient(UnixDial(str(path), loop, 1.0), loop, timeout_s=60)
         waiting = [asyncio.create_task(client.push(UAID, message(n))) for n in range(5)]
-        for _ in range(500):
-            if len(node.seen) == 5:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: len(node.seen) == 5)
         servers[0].close()
 
         assert set(await asyncio.gather(*waiting)) == {Answer.UNREACHABLE}
@@ -207,7 +205,7 @@ def test_more_pushes_than_may_be_under_way_are_busy_but_checks_go_on(
         node.gate = asyncio.Event()
         server, client = await unix_pair(tmp_path / "s", node)
         waiting = [asyncio.create_task(client.push(UAID, message(n))) for n in range(3)]
-        await asyncio.sleep(0.05)
+        await until(lambda: len(node.seen) == 3)
 
         assert await client.push(UAID, message(9)) is Answer.BUSY
         check = asyncio.create_task(client.check_stored(UAID))

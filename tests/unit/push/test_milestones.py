@@ -1,6 +1,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from tests.unit.waiting import until
 from waystation.base.clock import ManualClock
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.milestones import BATCH_MAX, MilestoneWriter, reliability_lines
@@ -103,13 +104,13 @@ async def test_a_slow_store_sees_one_write_at_a_time() -> None:
     store.gate = asyncio.Event()
     writer = writer_on(store, clock, interval_s=0.001)
     writer.note(message(1), Milestone.RECEIVED)
-    await asyncio.sleep(0.02)
+    await until(lambda: store.batches)
     writer.note(message(1), Milestone.STORED)
     await asyncio.sleep(0.02)
 
     assert store.batches == [1]
     store.gate.set()
-    await asyncio.sleep(0.05)
+    await until(lambda: len(store.batches) == 2)
     assert store.batches == [1, 1]
     await writer.close()
 
