@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import orjson
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.push.connect.broadcasts import Broadcasts
@@ -73,6 +73,7 @@ def test_an_ack_is_always_an_ack(fields: dict[str, Any], updates: Any) -> None:
     assert isinstance(decode(text), wire.Ack)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(MESSAGES, max_size=8), st.booleans(), st.sampled_from(["off", "p", "s"]))
 def test_a_session_survives_any_messages(
     messages: list[Any], replies: bool, simplepush: str

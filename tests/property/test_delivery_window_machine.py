@@ -231,7 +231,7 @@ class WindowBesideModel(RuleBasedStateMachine):
 
 
 TestWindow = WindowBesideModel.TestCase
-TestWindow.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestWindow.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 
 
 def test_the_model_sees_a_window_that_forgets() -> None:
