@@ -2,8 +2,8 @@
 
 Rule 1: noting a milestone never waits and never fails; what a notification's sender may ask about
         later must not slow it down now.
-Rule 2: at most `notes_max` wait; more are dropped and counted. A status may then be incomplete,
-        the notification itself is not touched.
+Rule 2: at most `notes_max` of each kind wait; more are dropped and counted. A status may then be
+        incomplete; the notification itself is not touched.
 Rule 3: the store is written at most twice a second, in batches; one write is under way at a time,
         so a message's milestones arrive in the order in which they were noted.
 
@@ -25,6 +25,7 @@ from waystation.push.store import PushStore
 
 NOTES_MAX: Final = 2_048  # 4,096 a second: on the embedded store about 2 % of a core, at any load
 BATCH_MAX: Final = 1_024
+MOVES_MAX: Final = 64  # tracked messages moved at the same time
 INTERVAL_S: Final = 0.5
 KEEP_MS: Final = 3_600_000  # a status outlives its message by an hour
 
@@ -70,11 +71,8 @@ class MilestoneWriter:
         sender = notification.sender if self._message_status else None
         if sender is None and notification.reliability_id is None:
             return
-        if len(self._notes) + len(self._moves) >= self._notes_max or self._closed:
-            self.dropped += 1
-            return
         now_ms = self._clock.now_ms()
-        if sender is not None:
+        if sender is not None and self._has_room(len(self._notes)):
             self._notes.append(
                 MilestoneNote(
                     notification.message_id,
@@ -84,20 +82,32 @@ class MilestoneWriter:
                     notification.expires_at_ms + KEEP_MS,
                 )
             )
-        if notification.reliability_id is not None:
+        if notification.reliability_id is not None and self._has_room(len(self._moves)):
             self._moves.append(
                 _Move(notification.reliability_id, milestone, now_ms, notification.expires_at_ms)
             )
-        if self._timer is None and self._writing is None:
+        if self._timer is None and self._writing is None and not self._closed:
             self._timer = self._loop.call_later(self._interval_s, self._begin)
+
+    def _has_room(self, waiting: int) -> bool:
+        """Of each kind alone, so that many statuses do not push out a few tracked messages."""
+        if waiting < self._notes_max and not self._closed:
+            return True
+        self.dropped += 1
+        return False
 
     def _begin(self) -> None:
         self._timer = None
         self._writing = self._loop.create_task(self._write(), name="milestones")
         self._writing.add_done_callback(self._written)
 
-    def _written(self, _task: asyncio.Task[None]) -> None:
+    def _written(self, task: asyncio.Task[None]) -> None:
         self._writing = None
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug of a backend: said aloud, and milestones go on
+            self._loop.call_exception_handler(
+                {"message": "milestones could not be written", "exception": error}
+            )
         if (self._notes or self._moves) and not self._closed:
             self._timer = self._loop.call_later(self._interval_s, self._begin)
 
@@ -110,16 +120,34 @@ class MilestoneWriter:
             except WaystationError:
                 self.failed += len(batch)
         for _ in range(len(self._moves)):
+            if self._moves:
+                await self._move()
+
+    async def _move(self) -> None:
+        """The next tracked messages together, as far as they are different ones."""
+        moves: dict[str, _Move] = {}
+        while self._moves and len(moves) < MOVES_MAX:
+            if self._moves[0].reliability_id in moves:
+                break  # its second step waits for the first
             move = self._moves.popleft()
-            try:
-                await self._store.track(
+            moves[move.reliability_id] = move
+        results = await asyncio.gather(
+            *(
+                self._store.track(
                     move.reliability_id,
                     move.milestone,
                     at_ms=move.at_ms,
                     expires_at_ms=move.expires_at_ms,
                 )
-            except WaystationError:
+                for move in moves.values()
+            ),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, WaystationError):
                 self.failed += 1
+            elif result is not None:
+                raise result
 
     async def flush(self) -> None:
         """Everything noted so far is in the store, or has failed."""

@@ -98,6 +98,33 @@ async def test_notes_beyond_the_limit_are_dropped_and_counted() -> None:
     assert (store.batches, writer.dropped) == ([10], 5)
 
 
+async def test_many_statuses_do_not_push_out_tracked_messages() -> None:
+    clock = ManualClock()
+    store = SlowStore(clock)
+    writer = writer_on(store, clock, notes_max=10, interval_s=3600)
+    for n in range(20):
+        writer.note(message(n), Milestone.RECEIVED)
+    writer.note(message(50, signed=False, tracked=True), Milestone.RECEIVED)
+    await writer.close()
+
+    assert writer.dropped == 10
+    assert (await store.count_milestones(now_ms=clock.now_ms()))["received"] == 1
+
+
+async def test_the_steps_of_a_tracked_message_keep_their_order() -> None:
+    clock = ManualClock()
+    store = SlowStore(clock)
+    writer = writer_on(store, clock, interval_s=3600)
+    steps = (Milestone.RECEIVED, Milestone.INT_TRANSMITTED, Milestone.RECEIVED, Milestone.STORED)
+    for milestone in steps:
+        for n in range(100):
+            writer.note(message(n, signed=False, tracked=True), milestone)
+    await writer.close()
+    counts = await store.count_milestones(now_ms=clock.now_ms())
+
+    assert {state: count for state, count in counts.items() if count} == {"stored": 100}
+
+
 async def test_a_slow_store_sees_one_write_at_a_time() -> None:
     clock = ManualClock()
     store = SlowStore(clock)
