@@ -69,7 +69,7 @@ docs: $(VENV)/dev.stamp ## Write the generated pages of docs/
 lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions that fit pyproject.toml
 	$(UV_COMPILE) requirements/tools.in -o requirements/tools.lock
 	$(UV_COMPILE) -c requirements/tools.lock pyproject.toml -o requirements/base.lock
-	$(UV_COMPILE) -c requirements/tools.lock -c requirements/base.lock pyproject.toml --group dev -o requirements/dev.lock
+	$(UV_COMPILE) -c requirements/tools.lock -c requirements/base.lock pyproject.toml --all-extras --group dev -o requirements/dev.lock
 	$(BIN)/python tools/lock_senders.py
 
 changelog: ## Move the fragments of changes/ into CHANGELOG.md; VERSION=1.2.3
