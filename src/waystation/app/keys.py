@@ -109,6 +109,12 @@ def ensure_secrets(
     return _parse(data, texts), made
 
 
+def read_secret(data: DataDir, name: str) -> str | None:
+    """One secret as its file has it; looking makes none."""
+    text = _read(data.keys / name)
+    return None if text is None else text.strip()
+
+
 def _parse(data: DataDir, texts: Mapping[str, str]) -> Secrets:
     event_path = data.keys / "event_key"
     try:

@@ -51,7 +51,7 @@ def auth_secret(
     """The secret with which a bridge's user agent registers (HMAC of its id)."""
     from waystation.app.data_dir import DataDir
     from waystation.app.keys import auth_secret as make
-    from waystation.app.keys import ensure_secrets
+    from waystation.app.keys import read_secret
     from waystation.base.ids import parse_uuid, simple
     from waystation.push.token import parse_list
 
@@ -60,9 +60,10 @@ def auth_secret(
         give_up(f"{uaid!r} is not a UUID", EXIT_USAGE)
     if not key:
         data = DataDir(_settings(config, data_dir).data_dir)
-        if not data.keys.is_dir():
+        keys = parse_list(read_secret(data, "auth_keys") or "")
+        if not keys:
             give_up(f"there are no keys in {data.root}; give --key or --data-dir", EXIT_USAGE)
-        key = parse_list(ensure_secrets(data)[0].auth_keys)[0]
+        key = keys[0]
     say(make(key, simple(raw)))
 
 
@@ -131,7 +132,7 @@ def _open(url: str, settings: "Settings") -> "EndpointToken":
     import re
 
     from waystation.app.data_dir import DataDir, DataDirError
-    from waystation.app.keys import ensure_secrets
+    from waystation.app.keys import read_secret
     from waystation.base.clock import SystemClock
     from waystation.push.errors import InvalidTokenError
     from waystation.push.token import InvalidKeyError, Keys
@@ -140,11 +141,11 @@ def _open(url: str, settings: "Settings") -> "EndpointToken":
     if found is None:
         give_up("this is not an endpoint URL: it should end in /wpush/v1/… or /wpush/v2/…", 2)
     data = DataDir(settings.data_dir)
-    if not settings.push.crypto_keys and not data.keys.is_dir():
-        give_up(f"there are no keys in {data.root}; give --data-dir or push.crypto_keys")
     try:
-        secrets, _ = ensure_secrets(data, crypto_keys=settings.push.crypto_keys)
-        keys = Keys.parse(secrets.crypto_keys, SystemClock())
+        text = settings.push.crypto_keys or read_secret(data, "crypto_keys")
+        if not text:
+            give_up(f"there are no keys in {data.root}; give --data-dir or push.crypto_keys")
+        keys = Keys.parse(text, SystemClock())
         return keys.open_endpoint(found[2] or "v1", found[3].encode())
     except (DataDirError, InvalidKeyError) as exc:
         give_up(str(exc), EXIT_FAILED)

@@ -49,14 +49,20 @@ def build_app(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _waystation(
-    version: bool = typer.Option(False, "--version", help="Show the version and exit."),
-) -> None:
-    if version:
+def _show_version(asked: bool) -> None:
+    if asked:
         from waystation.app.version import build
 
         typer.echo(f"waystation {build().version}")
         raise typer.Exit
+
+
+def _waystation(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    """Options before a command."""
 
 
 def main() -> None:

@@ -1,0 +1,193 @@
+"""`waystation serve` as a person and a service manager see it."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from waystation.app.data_dir import DataDir, Serving, read_serving
+from waystation.client.http import HttpClient
+from waystation.client.local_server import LocalServer, ServerDidNotStartError
+from waystation.console.model import ServerStatus
+
+pytestmark = pytest.mark.e2e
+
+WAIT_S = 30.0
+COMMAND = [sys.executable, "-m", "waystation.cli.main"]
+
+
+def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
+    directory = tmp_path_factory.mktemp("serve") / "data"
+    with LocalServer(directory, options=("--workers", "2")) as server:
+        yield server
+
+
+def told(server: LocalServer) -> Serving:
+    serving = read_serving(DataDir(server.data_dir))
+    assert serving is not None
+    return serving
+
+
+async def get(url: str) -> tuple[int, bytes]:
+    async with HttpClient() as http:
+        answer = await http.request("GET", url)
+        return answer.status, answer.body
+
+
+def test_it_says_what_listens_where_and_what_firefox_needs(server: LocalServer) -> None:
+    lines = "\n".join(server.lines)
+
+    assert lines.count("waystation is ready") == 1
+    for address in (server.ws_url, server.relay_url, server.endpoint_url, server.console_url):
+        assert address in lines
+    assert "dom.push.serverURL" in lines
+    assert "First start: made crypto_keys" in lines
+
+
+def test_the_addresses_in_force_are_written_down(server: LocalServer) -> None:
+    serving = told(server)
+
+    assert serving.pid == server.pid
+    assert serving.workers == 2
+    assert serving.connect_url == f"{server.ws_url}/"
+    assert serving.endpoint_url == server.endpoint_url
+    assert serving.ports["console.port"] == server.port_base + 3
+
+
+async def test_the_console_shows_every_worker(server: LocalServer) -> None:
+    async def status() -> ServerStatus:
+        _, body = await get(f"{server.console_url}/v1/status")
+        return msgspec.json.decode(body, type=ServerStatus)
+
+    deadline = time.monotonic() + WAIT_S
+    while len((await status()).workers) < 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+    shown = await status()
+    page = (await get(f"{server.console_url}/"))[1].decode()
+
+    assert {worker.name for worker in shown.workers} == {"push.0", "push.1"}
+    assert shown.missing == ()
+    assert "All is well." in page
+
+
+async def test_metrics_of_all_workers_are_one_exposition(server: LocalServer) -> None:
+    for url in (server.console_url, server.relay_url):
+        status, body = await get(f"{url}/metrics")
+
+        assert status == 200
+        assert body.count(b"# TYPE waystation_ua_connections gauge") == 1
+        assert b'worker="push.0"' in body
+        assert b'worker="push.1"' in body
+
+
+def test_a_second_server_on_the_same_directory_is_refused(server: LocalServer) -> None:
+    second = run("serve", "--data-dir", str(server.data_dir), "--port-base", "0")
+
+    assert second.returncode == 78
+    assert f"process {server.pid} already runs the role connect" in second.stderr
+
+
+def test_a_second_server_on_the_same_port_is_refused(server: LocalServer, tmp_path: Path) -> None:
+    second = run(
+        "serve", "--data-dir", str(tmp_path / "other"), "--port-base", str(server.port_base)
+    )
+
+    assert second.returncode == 1
+    assert f"127.0.0.1:{server.port_base} (connect.port) is taken" in second.stderr
+
+
+def test_the_doctor_finds_a_running_server_in_good_health(server: LocalServer) -> None:
+    examined = run("doctor", "--data-dir", str(server.data_dir))
+
+    assert examined.returncode == 0, examined.stdout
+    assert "subscribed, sent, received, acked" in examined.stdout
+    assert "fail" not in examined.stdout
+
+
+def test_a_store_can_be_checked_and_backed_up_beside_the_server(
+    server: LocalServer, tmp_path: Path
+) -> None:
+    directory = str(server.data_dir)
+    checked = run("store", "check", "--data-dir", directory)
+    saved = run("store", "backup", str(tmp_path / "backup"), "--data-dir", directory)
+    refused = run("store", "restore", str(tmp_path / "backup"), "--data-dir", directory)
+
+    assert (checked.returncode, saved.returncode) == (0, 0), checked.stderr + saved.stderr
+    assert "no problems" in checked.stdout
+    assert refused.returncode == 1
+    assert "is in use" in refused.stderr
+
+
+def test_port_zero_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    zero = {f"WAYSTATION_{name}__PORT": "0" for name in ("CONNECT", "ENDPOINT", "CONSOLE")}
+    with subprocess.Popen(
+        [*COMMAND, "serve", "--data-dir", str(data), "--workers", "1"],
+        env={**os.environ, **zero, "WAYSTATION_CONNECT__RELAY_PORT": "0"},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        said = [line.strip() for line in iter(process.stdout.readline, "waystation is ready\n")]
+        serving = read_serving(DataDir(data))
+        assert serving is not None
+        for port in serving.ports.values():
+            socket.create_connection(("127.0.0.1", port), 5).close()
+        process.send_signal(signal.SIGTERM)
+
+        assert process.wait(WAIT_S) == 0
+        assert len(set(serving.ports.values())) == 4
+        assert any(str(serving.ports["connect.port"]) in line for line in said)
+        assert read_serving(DataDir(data)) is None
+
+
+def test_kill_nine_of_everything_and_a_start_at_once(tmp_path: Path) -> None:
+    server = LocalServer(tmp_path / "data", options=("--workers", "2"))
+    try:
+        server.start()
+        os.kill(
+            server.pid, signal.SIGKILL
+        )  # the supervisor alone: its workers follow by themselves
+        server._child.wait(WAIT_S)  # pyright: ignore[reportOptionalMemberAccess]
+        took_s = server.start()
+
+        assert took_s < WAIT_S
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
+def test_roles_can_be_started_alone(tmp_path: Path) -> None:
+    with LocalServer(tmp_path / "data", roles=("endpoint",), options=("--workers", "1")) as server:
+        serving = told(server)
+
+        assert serving.roles == ("endpoint",)
+        assert list(serving.ports) == ["endpoint.port"]
+
+
+def test_a_key_that_is_no_key_ends_the_start_with_its_sentence(tmp_path: Path) -> None:
+    server = LocalServer(tmp_path / "data", env={"WAYSTATION_PUSH__CRYPTO_KEYS": "short"})
+    with pytest.raises(ServerDidNotStartError, match="ended with code 78"):
+        server.start()
+
+    assert any("crypto key 1" in line for line in server.lines)
