@@ -16,6 +16,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     cpu_us: float | None = None  # per operation
     p50_ms: float | None = None
     p99_ms: float | None = None
+    frame_ms: float | None = None  # POST to frame, median
     kib: float | None = None  # memory per connection
     lost: int | None = None  # answered 201 and never seen again: must be 0
     notes: str = ""
@@ -36,6 +37,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     floors: float | None
     p50_ms: float | None
     p99_ms: float | None
+    frame_ms: float | None
     kib: float | None
     lost: int | None
     notes: str
@@ -72,6 +74,7 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
         floors=_median(_ratios(name, floor, rounds)),
         p50_ms=_median([one.p50_ms for one in mine]),
         p99_ms=_median([one.p99_ms for one in mine]),
+        frame_ms=_median([one.frame_ms for one in mine]),
         kib=_median([one.kib for one in mine]),
         lost=sum(lost) if lost else None,
         notes="; ".join(notes),

@@ -1,5 +1,6 @@
 """How the numbers are shown: a table for people, JSON for programs, Markdown for documents."""
 
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -7,7 +8,19 @@ import msgspec
 from .environment import Environment
 from .measurement import Measurement, Summary
 
-COLUMNS = ("scenario", "per second", "CPU µs", "× F", "p50 ms", "p99 ms", "lost", "notes")
+COLUMNS = (
+    "scenario",
+    "per second",
+    "CPU µs",
+    "× F",
+    "p50 ms",
+    "p99 ms",
+    "frame ms",
+    "lost",
+    "notes",
+)
+
+TABLE_COLUMNS = 110  # a pipe has no width of its own, and half a number is worse than a long line
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -25,6 +38,7 @@ def rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
             _number(summary.floors, 2),
             _number(summary.p50_ms, 2),
             _number(summary.p99_ms, 2),
+            _number(summary.frame_ms, 2),
             "" if summary.lost is None else str(summary.lost),
             "; ".join(
                 part
@@ -51,7 +65,8 @@ def to_terminal(report: Report) -> None:
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows(report.summaries):
         table.add_row(*row[:-1])
-    console = Console(highlight=False, soft_wrap=True)
+    width = None if sys.stdout.isatty() else TABLE_COLUMNS
+    console = Console(highlight=False, soft_wrap=True, width=width)
     console.print(table)
     for row in rows(report.summaries):
         if row[-1]:
@@ -68,7 +83,7 @@ def to_markdown(report: Report) -> str:
     packages = ", ".join(f"{name} {version}" for name, version in where.packages.items())
     lines = [
         f"| {' | '.join(COLUMNS)} |",
-        "|---|---:|---:|---:|---:|---:|---:|---|",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
         *(f"| {' | '.join(row)} |" for row in rows(report.summaries)),
         "",
         f"Measured {where.measured_at} on {where.machine}; {where.python}, {packages}; commit"
