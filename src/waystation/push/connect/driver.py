@@ -13,8 +13,8 @@ from typing import Any, assert_never
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
 from waystation.base.tasks import Done, Tasks, eager
-from waystation.base.wheel import Wheel
 from waystation.push.connect import effects as do
+from waystation.push.connect.alarm import Alarm
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.handback import HandBack
@@ -30,9 +30,7 @@ from waystation.push.wire.relay import Answer, Relay
 from waystation.push.wire.upgrade import Upgrade
 from waystation.push.wire.websocket import ping_frame, text_frame
 
-TICK_S = 0.05
-WHEEL_SLOTS = 2048
-WAKES_MAX = 1000  # timers looked at in one turn
+SPREAD_STEP_S = 0.05  # a stop does not wait for less
 SERVICE_RESTART = 1012
 _PING_FRAME = ping_frame()
 
@@ -77,9 +75,7 @@ class ConnectDriver:
         self._observer = observer if observer is not None else Observer()
         self._loop = asyncio.get_running_loop()
         self._registry: Registry[Client] = Registry()
-        self._wheel: Wheel[Client] = Wheel(TICK_S, WHEEL_SLOTS, clock.mono())
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._alarm: Alarm[Client] = Alarm(clock, self._loop, self._wake)
         self._handing_back: set[asyncio.Task[None]] = set()
 
     @property
@@ -92,7 +88,7 @@ class ConnectDriver:
         session = Session(self._terms, mono=self._clock.mono())
         client = Client(connection, session, self._observer.opened(connection, upgrade))
         connection.handler_state = client
-        self._wake_later(client)
+        client.timer = self._alarm.set(session.wake_at, client)
         return self
 
     def text(self, connection: Connection, text: bytes) -> None:
@@ -176,7 +172,7 @@ class ConnectDriver:
             began = self._clock.mono()
             for index, client in enumerate(clients):
                 due_s = spread_s * index / len(clients)
-                if (ahead_s := due_s - (self._clock.mono() - began)) > TICK_S:
+                if (ahead_s := due_s - (self._clock.mono() - began)) > SPREAD_STEP_S:
                     await asyncio.sleep(ahead_s)
                 self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
             spread_s = 0.0
@@ -358,7 +354,7 @@ class ConnectDriver:
             return
         client.connection = None
         client.waiting = None
-        self._wheel.cancel(client.timer)
+        self._alarm.cancel(client.timer)
         session = client.session
         if not session.greeted:
             self._observer.hello_refused(client.note, code)
@@ -389,46 +385,22 @@ class ConnectDriver:
     def _spawn(self, name: str, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.spawn(name, coro)
 
-    # Timers: one alarm for all clients
+    # Timers
 
-    def _wake_later(self, client: Client) -> None:
-        wake_at = client.session.wake_at
-        client.timer = self._wheel.add(wake_at, client)
-        if self._alarm is None or wake_at < self._alarm_at:
-            self._set_alarm()
+    def _wake(self, client: Client, mono: float) -> None:
+        if client.connection is None:
+            return
+        self._perform(client, client.session.woken(mono=mono))
+        if client.alive:
+            client.timer = self._alarm.set(client.session.wake_at, client)
 
     def _wake_anew(self, client: Client) -> None:
         """Its time may have moved to an earlier one."""
-        if self._wheel.cancel(client.timer):
-            self._wake_later(client)
-
-    def _set_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        next_at = self._wheel.next_at()
-        if next_at is not None:
-            mono = self._clock.mono()
-            delay_s = min(max(0.0, next_at - mono), 1.0)
-            self._alarm_at = mono + delay_s
-            self._alarm = self._loop.call_later(delay_s, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        mono = self._clock.mono()
-        for client in self._wheel.advance(mono, WAKES_MAX):
-            if client.connection is None:
-                continue
-            self._perform(client, client.session.woken(mono=mono))
-            if client.alive:
-                self._wake_later(client)
-        if self._alarm is None:
-            self._set_alarm()
+        if self._alarm.cancel(client.timer):
+            client.timer = self._alarm.set(client.session.wake_at, client)
 
     def close(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.close()
 
 
 def _client(connection: Connection) -> Client:

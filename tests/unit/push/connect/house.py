@@ -202,7 +202,7 @@ class House:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.driver._ring()
+        self.driver._alarm.ring()
 
     async def settle(self) -> None:
         """Let everything that is under way and not held come to its end."""

@@ -691,15 +691,15 @@ class TestTimers:
             assert peer.pings == count
             house.driver.ponged(peer.connection)
 
-        assert house.driver._alarm_at <= house.clock.mono() + 1.1
+        assert house.driver._alarm.rings_at <= house.clock.mono() + 1.1
 
     async def test_a_sooner_timer_moves_the_alarm(self, make: Make) -> None:
         house = make(open_handshake_timeout_s=0.5, auto_ping_interval_s=300.0)
         house.greeted(uaid=None)
-        assert house.driver._alarm_at > house.clock.mono() + 0.5
+        assert house.driver._alarm.rings_at > house.clock.mono() + 0.5
         house.connect()
 
-        assert house.driver._alarm_at <= house.clock.mono() + 0.56
+        assert house.driver._alarm.rings_at <= house.clock.mono() + 0.56
 
     async def test_broadcasts_are_told_at_the_tick(self, make: Make) -> None:
         """C-133"""
@@ -718,7 +718,7 @@ class TestTimers:
         house.pass_time(1000)
 
         assert peer.pings == 0
-        assert len(house.driver._wheel) == 0
+        assert len(house.driver._alarm) == 0
 
 
 class TestSimplePush:
