@@ -138,6 +138,11 @@ class Process(abc.ABC):
             for pump in self._pumps:
                 pump.join(5)
 
+    def wait(self, timeout_s: float = 10.0) -> int:
+        """Until somebody else has ended it: the exit code. Its children may still be there."""
+        assert self._child is not None
+        return self._child.wait(timeout_s)
+
     def stop(self) -> int:
         """SIGTERM, and the exit code."""
         assert self._child is not None
