@@ -4,17 +4,27 @@ import asyncio
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
 
 from waystation.app.data_dir import DataDir, Serving, read_serving
+from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
 from waystation.client.local_server import LocalServer, ServerDidNotStartError
+from waystation.client.push import UserAgent
+from waystation.client.vapid import VapidKey
 from waystation.console.model import ServerStatus
 
 pytestmark = pytest.mark.e2e
@@ -192,3 +202,79 @@ def test_a_key_that_is_no_key_ends_the_start_with_its_sentence(tmp_path: Path) -
         server.start()
 
     assert any("crypto key 1" in line for line in server.lines)
+
+
+def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    """A self-signed one for 127.0.0.1; `name` is its common name."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=30))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = directory / "cert.pem", directory / "key.pem"
+    cert_path.write_bytes(certificate.public_bytes(Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_path, key_path
+
+
+def name_shown_on(port: int) -> str:
+    """The common name of the certificate that a client is shown there now."""
+    pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    return str(certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
+
+
+async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
+    tmp_path: Path,
+) -> None:
+    cert, key = make_certificate(tmp_path, "first")
+    env = {"WAYSTATION_TLS__CERT": str(cert), "WAYSTATION_TLS__KEY": str(key)}
+    with LocalServer(tmp_path / "data", env=env, options=("--workers", "2")) as server:
+        serving = told(server)
+        trust = ssl.create_default_context(cafile=str(cert))
+        vapid = VapidKey.generate()
+        async with (
+            UserAgent(serving.connect_url, tls=trust) as agent,
+            AppServer(vapid, http=HttpClient(tls=trust)) as app_server,
+        ):
+            await agent.connected(WAIT_S)
+            subscription = await agent.subscribe(vapid.public_text)
+            await app_server.send(
+                subscription.endpoint, subscription.public_keys, b"sealed twice", ttl_s=60
+            )
+            received = await agent.receive()
+
+            assert serving.connect_url.startswith("wss://")
+            assert subscription.endpoint.startswith(f"https://127.0.0.1:{server.port_base + 2}/")
+            assert received.payload == b"sealed twice"
+
+            public = [server.port_base, server.port_base + 2, server.port_base + 3]
+            assert {name_shown_on(port) for port in public} == {"first"}
+            make_certificate(tmp_path, "second")
+            os.kill(server.pid, signal.SIGHUP)
+            shown: set[str] = set()
+            for _ in range(200):  # several workers, each in its own time
+                shown = {name_shown_on(port) for port in public for _ in range(4)}
+                if shown == {"second"}:
+                    break
+            assert shown == {"second"}
+
+            cert.write_text("not a certificate")
+            os.kill(server.pid, signal.SIGHUP)
+            await asyncio.sleep(0.5)
+            assert {name_shown_on(port) for port in public} == {"second"}
+            await app_server.send(subscription.endpoint, ttl_s=60)  # and nobody was cut off
+            assert (await agent.receive()).payload is None
