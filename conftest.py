@@ -1,39 +1,46 @@
 """What a run leaves out, and what stays together: for every test of the repository.
 
 Rule 1: SKIP=firefox,node deselects the tests that carry these markers, and the summary says so.
-Rule 2: under xdist, an e2e file without a group of its own is one group: it starts its server
-        once, and its tests keep their order. Tests of Firefox are one group over all files,
-        since each starts a browser.
+Rule 2: under xdist (`--dist loadgroup`), an e2e file is one group: it starts its servers once, and
+        its tests keep their order. A folder below e2e is one group over all its files, since
+        each test of Firefox would start a browser. Groups follow from paths: xdist's own way,
+        a suffix of the node id, has no effect on a pytest whose ids are structured (9.2).
 Rule 3: a test that is still running after TEST_LIMIT_S fails, and the run goes on. Should it be
         stuck where a signal cannot reach it, `faulthandler_timeout` ends its process later.
 """
 
 import signal
 from collections.abc import Generator
-from pathlib import Path
+from pathlib import PurePosixPath
 from types import FrameType
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tools.prepare_tests import skipped
 
 TEST_LIMIT_S = 150  # generous: a small machine may be busy with other things
-E2E = Path(__file__).parent / "tests" / "e2e"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     left_out = [item for item in items if any(map(item.get_closest_marker, skipped()))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    for item in items:
-        if item.get_closest_marker("xdist_group"):
-            continue
-        if item.get_closest_marker("firefox"):
-            item.add_marker(pytest.mark.xdist_group("firefox"))
-        elif item.path.is_relative_to(E2E):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
+class Groups(LoadScopeScheduling):
+    """Who runs together in one process (rule 2)."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = PurePosixPath(nodeid.partition("::")[0])
+        return "/".join(path.parts[:3]) if path.parts[:2] == ("tests", "e2e") else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups | None:
+    return Groups(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 def _too_long(_signum: int, _frame: FrameType | None) -> None:
