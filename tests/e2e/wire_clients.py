@@ -7,6 +7,7 @@ app server on HTTP written by hand, signatures on `cryptography`.
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -15,7 +16,6 @@ import struct
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
@@ -58,6 +58,7 @@ class UserAgent:
         self.uaid = ""
         self._tls = tls
         self._socket: ClientConnection | None = None
+        self._acked = False  # since the server last answered something
 
     async def open(self, *, subprotocols: Sequence[str] = ()) -> Self:
         """Upgraded, but without a word yet."""
@@ -149,11 +150,13 @@ class UserAgent:
             {"channelID": one["channelID"], "version": one["version"], "code": code}
             for one in messages
         ]
+        self._acked = True
         await self.send({"messageType": "ack", "updates": updates})
 
     async def settled(self) -> None:
-        """Everything sent before has been taken: an unregister of nobody's channel is answered."""
+        """All acks are recorded: a command after them is answered, an unregister of nothing."""
         await self.unregister(new_channel())
+        self._acked = False
 
     async def closed(self, timeout_s: float = EXPECT_S) -> int:
         """The server's close code, after whatever else it had to say."""
@@ -168,8 +171,18 @@ class UserAgent:
         return code
 
     async def leave(self) -> None:
-        """Closes as a browser does that ends, and waits until the server knows."""
+        """Closes as a browser does that ends; the server has recorded every ack by then.
+
+        It would take acks of the last moment as well, but may not have written them down before
+        the next connection, on another worker, is told what waits.
+        """
         if self._socket is not None:
+            if self._acked:
+                with contextlib.suppress(ConnectionClosed):
+                    await self.send({"messageType": "unregister", "channelID": new_channel()})
+                    while (await self.receive())["messageType"] != "unregister":
+                        pass  # not acked, so it comes again
+                self._acked = False
             await self._socket.close()
             self._socket = None
 
@@ -189,7 +202,7 @@ class UserAgent:
         await self.vanish()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def user_agent(url: str, **fields: Any) -> AsyncIterator[UserAgent]:
     """One that has said hello."""
     async with UserAgent(url) as agent:
