@@ -53,6 +53,7 @@ class SimUserAgent:
         self._rng = world.rng
         self.name = name
         self.uaid: Uaid | None = None
+        self._said_hello_at_s = 0.0  # the last time
         self._lives = 0  # how often it got a new uaid
         self.paths: dict[ChannelId, bytes] = {}  # endpoints, by channel
         self._wanted = 1 + self._rng.randrange(CHANNELS_MAX)
@@ -60,7 +61,6 @@ class SimUserAgent:
         self._dropping: set[ChannelId] = set()
         self._dropped: set[ChannelId] = set()
         self.talks: dict[Wire, Talk] = {}
-        self._changed = asyncio.Event()
 
     @property
     def greeted(self) -> bool:
@@ -71,26 +71,34 @@ class SimUserAgent:
     async def live(self) -> None:
         rng, world = self._rng, self._world
         await asyncio.sleep(rng.random() * 2)
-        while not world.quiet:
+        while not world.dancing:
             if not self.greeted:
                 await self.connect()
-            await self._sleep(rng.expovariate(1 / 6))
-            if world.quiet:
-                return
-            self._do_something()
+            await asyncio.sleep(rng.expovariate(1 / 4))
+            if not world.dancing:
+                self._do_something()
             if rng.random() < 0.3:
-                await self._sleep(rng.random() * 5)
+                await asyncio.sleep(rng.random() * 3)
 
-    async def _sleep(self, seconds: float) -> None:
-        """Or less, if the world becomes quiet."""
-        self._changed.clear()
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._world.quiet:
-                    await self._changed.wait()
-                    self._changed.clear()
-        except TimeoutError:
-            pass
+    async def dance(self) -> None:
+        """Move once or more while everything is late but nothing fails: whoever is overlooked
+        now has no later connection that would make up for it."""
+        rng = self._rng
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            await asyncio.sleep(rng.random() * 3)
+            for wire in list(self.talks):
+                match rng.choice(("hang up", "vanish", "cut", "keep")):
+                    case "hang up":
+                        self._end(wire, "hangs up")
+                        wire.hang_up()
+                    case "vanish":
+                        self._end(wire, "vanishes")
+                        wire.vanish()
+                    case "cut":
+                        wire.cut()
+                    case _:
+                        pass
+            await self.connect()
 
     def _do_something(self) -> None:
         rng = self._rng
@@ -129,7 +137,7 @@ class SimUserAgent:
         assert node.shell is not None
         wire = node.shell.connect(self)
         assert wire is not None
-        now_s = world.loop.time()
+        now_s = self._said_hello_at_s = world.loop.time()
         # Without a subscription its uaid is of no use, and the node may never have stored it.
         talk = Talk(node, self.uaid if self.paths else None, now_s)
         if not world.quiet:
@@ -141,12 +149,28 @@ class SimUserAgent:
             hello["uaid"] = simple(talk.said_uaid)
         world.history.note(self.name, f"says hello to {node.name}", self.uaid)
         wire.say(orjson.dumps(hello))
+        if self.paths and not world.quiet and self._rng.random() < 0.6:
+            self._be_posted_to()
         deadline = now_s + HELLO_PATIENCE_S
         while wire in self.talks and not talk.greeted and world.loop.time() < deadline:  # noqa: ASYNC110 looking costs nothing when time jumps
             await asyncio.sleep(0.25)
         if wire in self.talks and not talk.greeted:
             self._end(wire, "gives up waiting for")
             wire.vanish()
+
+    def _be_posted_to(self) -> None:
+        """App servers know nothing of hellos, but this is when it is interesting to post."""
+        assert self.uaid is not None
+        rng = self._rng
+        channel_id = rng.choice(list(self.paths))
+        for _ in range(rng.choice((1, 3, 6))):
+            self._world.loop.call_later(
+                rng.random() * rng.choice((0.1, 0.5, 4.0)),
+                rng.choice(self._world.app_servers).post,
+                self.uaid,
+                channel_id,
+                self.paths[channel_id],
+            )
 
     def _end(self, wire: Wire, how: str) -> None:
         talk = self.talks.pop(wire)
@@ -156,7 +180,6 @@ class SimUserAgent:
     def lost(self, wire: Wire, code: int) -> None:
         if wire in self.talks:
             self._end(wire, f"lost ({code})")
-            self._changed.set()
 
     # The end of the chaos
 
@@ -164,7 +187,6 @@ class SimUserAgent:
         """Be connected, and ack all that is owed. Whom a node could not be told about connects
         anew; the others must have been told."""
         world = self._world
-        self._changed.set()
         for wire, talk in list(self.talks.items()):
             wire.read_again()
             talk.ack_share, talk.ack_after_s = 1.0, 0.0
@@ -177,6 +199,14 @@ class SimUserAgent:
             if current and world.skewed and max(current) > world.quiet_at_s:
                 break
             await self.connect()
+
+    @property
+    def connected_to(self) -> str | None:
+        """The node of its newest connection, which is where its route must lead."""
+        newest = max(self.talks.values(), key=lambda talk: talk.said_hello_at_s, default=None)
+        if newest is None or not newest.greeted or newest.said_hello_at_s != self._said_hello_at_s:
+            return None
+        return newest.node.node_id
 
     # What a node says
 
@@ -280,6 +310,9 @@ class SimUserAgent:
             for message_id in message_ids:
                 if message_id in talk.unacked:
                     talk.unacked.remove(message_id)
+        if self.uaid is not None:
+            for message_id in message_ids:
+                self._world.history.acked_by(self.name, self.uaid, message_id)
         updates = [{"channelID": None, "version": message_id} for message_id in message_ids]
         wire.say(orjson.dumps({"messageType": "ack", "updates": updates}))
 
@@ -292,10 +325,9 @@ class SimUserAgent:
 class SimAppServer:
     """Posts for anybody, alone and in bursts, and withdraws now and then."""
 
-    def __init__(self, world: "PushWorld", name: str) -> None:
+    def __init__(self, world: "PushWorld") -> None:
         self._world = world
         self._rng = world.rng
-        self._name = name
 
     async def live(self) -> None:
         rng, world = self._rng, self._world
@@ -304,15 +336,15 @@ class SimAppServer:
             if world.quiet or not world.channels:
                 continue
             burst = rng.choice((1, 1, 1, 2, 4, 8))
-            uaid, channel_id, path = rng.choice(world.channels[-12:])
+            uaid, channel_id, path = rng.choice(world.channels[-8:])  # some are gone by now
             for _ in range(burst):
-                self._post(uaid, channel_id, path)
+                self.post(uaid, channel_id, path)
             if rng.random() < 0.1:
                 self._withdraw()
 
-    def _post(self, uaid: Uaid, channel_id: ChannelId, path: bytes) -> None:
+    def post(self, uaid: Uaid, channel_id: ChannelId, path: bytes) -> None:
         rng, world = self._rng, self._world
-        topic = rng.choice(("a", "b")) if rng.random() < 0.25 else None
+        topic = rng.choice(("a", "b")) if rng.random() < 0.35 else None
         ttl_s = rng.choices((0, 3, 15, 86_400), (1, 1, 1, 9))[0]
         post = Post(len(world.posts), uaid, channel_id, topic, ttl_s)
         world.posts[post.number] = post

@@ -76,7 +76,7 @@ class History:
         self.names: dict[bytes, str] = {}  # of user agents and channels
         self.posts: list[Post] = []
         self.by_message: dict[MessageId, Post] = {}
-        self.heard: dict[MessageId, list[float]] = defaultdict(list)
+        self.acked: set[MessageId] = set()  # by user agents; recorded or not
         self.recorded: dict[MessageId, float] = {}  # acks that must not be forgotten
         self.sent_direct: set[MessageId] = set()  # when it was last sent
         self.misled: set[MessageId] = set()
@@ -196,7 +196,9 @@ class History:
     def failed(self, source: str, call: str, uaid: Uaid, *, applied: bool) -> None:
         after = " after its effect" if applied else ""
         self.note(source, f"{call} failed{after}", uaid)
-        if source.startswith("e"):
+        if source.startswith("e") or (applied and call == "claim_route"):
+            # Nobody was told; or the route leads to a connection that was given up, away from
+            # an older one that the user agent still has.
             self.trouble_at[uaid] = self._clock.elapsed_s
         elif applied and call == "save_if_newer":
             # Handing back is tried again, and may come after the ack of the first try's row.
@@ -208,7 +210,10 @@ class History:
 
     def heard_by(self, name: str, uaid: Uaid, message_id: MessageId) -> None:
         self.note(name, "has it", uaid, message_id)
-        self.heard[message_id].append(self._clock.elapsed_s)
+
+    def acked_by(self, name: str, uaid: Uaid, message_id: MessageId) -> None:
+        self.note(name, "acks it", uaid, message_id)
+        self.acked.add(message_id)
 
     def heard_for_gone_channel(self, name: str, message_id: MessageId) -> None:
         """After the user agent was told that the channel is gone. A direct notification whose
@@ -237,7 +242,10 @@ Checker = Callable[[History, int], list[str]]
 
 
 def nothing_lost(history: History, now_ms: int) -> list[str]:
-    """Accepted is received, or over, or replaced, or withdrawn, or its channel is gone."""
+    """Accepted is received, or over, or replaced, or withdrawn, or its channel is gone.
+
+    Received means acked by the user agent: what it had on a connection that ended before its ack
+    must come again."""
     by_topic: dict[tuple[Uaid, ChannelId, str], list[Post]] = defaultdict(list)
     for post in history.posts:
         if post.topic is not None and post.notification is not None:
@@ -248,7 +256,7 @@ def nothing_lost(history: History, now_ms: int) -> list[str]:
         if post.outcome != "accepted" or post.ttl_s == 0 or post.withdrawn:
             continue
         assert notification is not None
-        if notification.message_id in history.heard or notification.expired(now_ms):
+        if notification.message_id in history.acked or notification.expired(now_ms):
             continue
         if post.uaid in history.agent_gone_at:
             continue
@@ -260,7 +268,7 @@ def nothing_lost(history: History, now_ms: int) -> list[str]:
             if other is not post
         ):
             continue
-        lost.append(f"#{post.number} was accepted at {post.ended_s:.3f} and never arrived")
+        lost.append(f"#{post.number} was accepted at {post.ended_s:.3f} and never received")
     return lost
 
 

@@ -98,8 +98,7 @@ class Network:
     def join(self, source: str, node_id: str) -> None:
         self._parted.discard((source, node_id))
 
-    def calm(self) -> None:
-        self.luck.calm = True
+    def join_all(self) -> None:
         self._parted.clear()
 
     def parted(self, source: str, node_id: str) -> bool:

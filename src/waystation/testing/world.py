@@ -42,7 +42,7 @@ QUIET_MAX_S = 300.0
 
 
 class PushWorld:
-    def __init__(self, seed: int, *, chaos_s: float = 45.0) -> None:
+    def __init__(self, seed: int, *, chaos_s: float = 20.0) -> None:
         self.seed = seed
         self.clock = SimClock()
         self.rng = rng = random.Random(seed)
@@ -69,15 +69,21 @@ class PushWorld:
         failing = rng.choice((0.0, 0.01, 0.03))
         self._luck = Luck(rng, slow_s=rng.choice((0.3, 2.0)), request_lost=lossy, answer_lost=lossy)
         self._store_luck = StoreLuck(
-            rng, slow_s=rng.choice((0.5, 4.0)), fails_before=failing, fails_after=failing
+            rng,
+            wait_s=rng.choice((0.03, 0.3)),
+            slow_s=rng.choice((0.5, 4.0)),
+            fails_before=failing,
+            fails_after=failing,
         )
         self.keys = SimKeys(self)
+        self.dancing = False
         self.quiet = False
         self.quiet_at_s = 0.0
         self.posts: dict[int, Post] = {}
         self.channels: list[tuple[Uaid, ChannelId, bytes]] = []
         self.connect_nodes: list[ConnectNode] = []
         self.endpoint_nodes: list[EndpointNode] = []
+        self.app_servers: list[SimAppServer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # Where a test plants a mistake
@@ -117,15 +123,19 @@ class PushWorld:
             node.start()
         self.endpoint_nodes += [EndpointNode(self, f"e{n}", self._skew_ms()) for n in range(2)]
         agents = [SimUserAgent(self, f"ua{n}") for n in range(rng.choice((2, 3, 4)))]
-        lives = [self.spawn(agent.live()) for agent in agents]
-        lives += [self.spawn(SimAppServer(self, f"app{n}").live()) for n in range(2)]
+        self.app_servers += [SimAppServer(self) for _ in range(2)]
         chaos = self.spawn(self._chaos())
+        posting = [self.spawn(server.live()) for server in self.app_servers]
+        lives = [self.spawn(agent.live()) for agent in agents]
         await asyncio.sleep(self._chaos_s)
-        await self._calm_down(chaos)
-        await asyncio.gather(*lives)
+        chaos.cancel()
+        await self._last_dance(agents, lives)
+        await self._calm_down()
+        await asyncio.gather(*posting)
         await asyncio.sleep(ON_THE_WAY_S)
         await asyncio.gather(*(agent.settle() for agent in agents))
         await self._wait_until_done()
+        await self._check_routes(agents)
         for node in self.connect_nodes:
             if node.driver is not None:
                 node.kill()
@@ -189,13 +199,32 @@ class PushWorld:
         await asyncio.sleep(self.rng.random() * 5)
         self.network.join(endpoint.name, node.node_id)
 
-    async def _calm_down(self, chaos: "asyncio.Task[None]") -> None:
-        chaos.cancel()
+    async def _last_dance(
+        self, agents: list[SimUserAgent], lives: "list[asyncio.Task[None]]"
+    ) -> None:
+        """Nothing fails any more, but everything still takes its time."""
+        self.history.note("world", "the last dance")
+        self._luck.request_lost = self._luck.answer_lost = 0.0
+        self._store_luck.fails_before = self._store_luck.fails_after = 0.0
+        self._store_luck.down = False
+        self.journal_fails = 0.0
+        self.network.join_all()
+        self._start_all()
+        self.dancing = True
+        await asyncio.gather(*lives)
+        await asyncio.gather(*(agent.dance() for agent in agents))
+        if self.rng.random() < 0.5:
+            self.rng.choice(self.connect_nodes).kill()
+
+    async def _calm_down(self) -> None:
         self.history.note("world", "quiet from now on")
         self.quiet = True
         self.quiet_at_s = self.clock.elapsed_s
-        self.network.calm()
+        self._luck.calm = True
         self._store_luck.calm = True
+        self._start_all()
+
+    def _start_all(self) -> None:
         for node in self.connect_nodes:
             if node.journal is not None:
                 node.journal.calm()
@@ -227,6 +256,15 @@ class PushWorld:
                 ]
         self.history.left = left
         return bool(left)
+
+    async def _check_routes(self, agents: list[SimUserAgent]) -> None:
+        """Where a user agent is connected, its route leads; else nobody would tell it anything."""
+        for agent in agents:
+            record = await self._store.get_user_agent(agent.uaid) if agent.uaid else None
+            if record is not None and agent.connected_to not in (None, record.node_id):
+                self.history.problem(
+                    f"{agent.name} is connected, but its route does not lead there"
+                )
 
     def broken_promises(self) -> list[str]:
         return broken_promises(self.history, self.clock.now_ms())
