@@ -64,9 +64,9 @@ async def test_a_change_is_told_at_the_next_tick_to_those_who_subscribed(
         message = await first.expect("broadcast")
 
         assert message == {"messageType": "broadcast", "broadcasts": {"test/one": "v5"}}
-        await second.silence(2 * TICK_S)
-        await nobody.silence(0.05)
-        await first.silence(0.05)  # told once
+        await second.expect_silence(2 * TICK_S)
+        await nobody.expect_silence(0.05)
+        await first.expect_silence(0.05)  # told once
 
 
 async def test_nothing_is_told_while_nothing_changes(
@@ -75,7 +75,7 @@ async def test_nothing_is_told_while_nothing_changes(
     """C-136: over two ticks"""
     announce(megaphone, one="v6")
     async with user_agent(impatient_server.ws_url, broadcasts={"test/one": "v6"}) as agent:
-        await agent.silence(2.5 * TICK_S)
+        await agent.expect_silence(2.5 * TICK_S)
 
 
 async def test_subscribing_later_is_answered_only_if_there_is_news(
@@ -91,7 +91,7 @@ async def test_subscribing_later_is_answered_only_if_there_is_news(
         await agent.send({"messageType": "broadcast_subscribe", "broadcasts": {"test/two": "v7"}})
 
         assert message["broadcasts"] == {"test/one": "v7"}
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
         announce(megaphone, two="v8")
         assert (await agent.expect("broadcast"))["broadcasts"] == {"test/two": "v8"}
 

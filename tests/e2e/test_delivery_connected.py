@@ -108,7 +108,7 @@ async def test_ttl_zero_is_for_now_or_never(server: Serve) -> None:
 
         assert version_of(answer) == message["version"]
         assert answer.headers["ttl"] == "0"
-        await agent.silence()
+        await agent.expect_silence()
 
 
 @pytest.mark.parametrize("how", ["leave", "vanish"])
@@ -124,7 +124,7 @@ async def test_what_was_not_acked_comes_again(server: Serve, how: str, topic: st
 
         assert await agent.notification(ack=True) == first
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_what_was_acked_does_not_come_again(server: Serve) -> None:
@@ -135,7 +135,7 @@ async def test_what_was_acked_does_not_come_again(server: Serve) -> None:
         await agent.notification(ack=True)
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 @pytest.mark.parametrize("code", [100, 101, 102, 0, 65_535])
@@ -147,7 +147,7 @@ async def test_any_code_of_an_ack_ends_the_message(server: Serve, code: int) -> 
         await agent.ack(await agent.notification(), code=code)
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_each_channel_has_its_own_messages(server: Serve) -> None:
@@ -185,7 +185,7 @@ async def test_beyond_the_window_messages_are_stored_and_come_after_the_acks(
             await asyncio.sleep(0.002)  # within one millisecond two workers know no order
             versions.append(version_of(await accepted(endpoint, b"%d" % n)))
         direct = await agent.notifications(128)
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         await agent.ack(*direct)
         stored = await agent.notifications(10)  # a batch
         await agent.ack(*stored)
@@ -263,4 +263,4 @@ async def test_a_replacement_outlives_the_ack_of_what_it_replaced(server: Serve)
         assert second["version"] == again["version"] == version_of(other)
         assert again["data"] == b64url(b"second")
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()

@@ -90,7 +90,7 @@ async def test_it_comes_again_until_it_is_acked(server: Serve) -> None:
         await agent.notification(ack=True)
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_two_that_were_not_acked_both_come_again(server: Serve) -> None:
@@ -115,7 +115,7 @@ async def test_two_that_were_acked_do_not(server: Serve, order: tuple[int, int])
             await agent.ack(messages[index])
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_of_two_only_the_one_that_was_not_acked_comes_again(server: Serve) -> None:
@@ -130,7 +130,7 @@ async def test_of_two_only_the_one_that_was_not_acked_comes_again(server: Serve)
         assert versions([await agent.notification(ack=True)]) == [second]
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_of_one_topic_only_the_last_arrives(server: Serve) -> None:
@@ -144,7 +144,7 @@ async def test_of_one_topic_only_the_last_arrives(server: Serve) -> None:
 
         assert [message["version"]] == last
         assert message["data"] == b64url(b"new")
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_a_topic_that_was_acked_does_not_come_again(server: Serve) -> None:
@@ -156,7 +156,7 @@ async def test_a_topic_that_was_acked_does_not_come_again(server: Serve) -> None
         await agent.notification(ack=True)
         await agent.reconnect()
 
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_topics_replace_each_other_only_within_one_channel(server: Serve) -> None:
@@ -172,7 +172,7 @@ async def test_topics_replace_each_other_only_within_one_channel(server: Serve) 
         await agent.connect()
 
         assert sorted(versions(await agent.notifications(3, ack=True))) == sorted(sent)
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_what_has_expired_does_not_arrive(server: Serve) -> None:
@@ -184,14 +184,14 @@ async def test_what_has_expired_does_not_arrive(server: Serve) -> None:
     expired_at = time.time() + 1.1
     async with never.agent as agent:
         await agent.connect()
-        await agent.silence()
+        await agent.expect_silence()
     await expired_by(expired_at)
     async with timed.agent as agent:
         await agent.connect()
-        await agent.silence()
+        await agent.expect_silence()
     async with topical.agent as agent:
         await agent.connect()
-        await agent.silence()
+        await agent.expect_silence()
         await agent.leave()
         fresh = await topical.stored(b"fresh", topic="Inbox")
         await agent.connect()
@@ -211,11 +211,11 @@ async def test_expired_ones_do_not_stand_in_the_way(server: Serve) -> None:
     async with many.agent as agent:
         await agent.connect()
         assert versions([await agent.notification(ack=True)]) == [good]
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
     async with mixed.agent as agent:
         await agent.connect()
         batch = await agent.notifications(6)
-        await agent.silence()  # the batch of ten was filled by the expired ones
+        await agent.expect_silence()  # the batch of ten was filled by the expired ones
         await agent.ack(*batch)
 
         assert versions(batch) == six
@@ -243,16 +243,16 @@ async def test_at_most_ten_are_outstanding(server: Serve) -> None:
         received: list[Message] = []
         for size in (10, 10, 5):
             batch = await agent.notifications(size)
-            await agent.silence(0.1)
+            await agent.expect_silence(0.1)
             await agent.ack(*batch[:-1])
             await agent.settled()
-            await agent.silence(0.1)  # one ack is missing
+            await agent.expect_silence(0.1)  # one ack is missing
             await agent.ack(batch[-1])
             received += batch
 
         assert versions(received) == sent
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_a_sender_may_take_a_stored_message_back(server: Serve) -> None:
@@ -269,7 +269,7 @@ async def test_a_sender_may_take_a_stored_message_back(server: Serve) -> None:
         await agent.connect()
 
         assert versions([await agent.notification(ack=True)]) == kept
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_taking_back_what_was_handed_back_works_too(server: Serve) -> None:
@@ -285,7 +285,7 @@ async def test_taking_back_what_was_handed_back_works_too(server: Serve) -> None
         await agent.connect()
 
         assert deleted.status == 204
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_taking_back_an_old_topic_leaves_the_new_one(server: Serve) -> None:
@@ -358,12 +358,12 @@ async def test_exactly_the_limit_is_not_too_much(strict_server: Serve) -> None:
         await agent.connect()
         uaid = agent.uaid
         received = [await agent.notification(ack=True) for _ in range(20)]
-        await agent.silence()
+        await agent.expect_silence()
         await agent.reconnect()
 
         assert versions(received) == sent
         assert agent.uaid == uaid
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_two_hundred_at_once_for_one_channel_all_arrive(server: Serve) -> None:
@@ -376,7 +376,7 @@ async def test_two_hundred_at_once_for_one_channel_all_arrive(server: Serve) -> 
 
         assert {message["data"] for message in received} == {b64url(b"%d" % n) for n in range(200)}
         assert sorted(versions(received)) == sorted(version_of(answer) for answer in answers)
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_a_late_writer_with_an_old_stamp_is_not_passed_over(server: Serve) -> None:
@@ -411,4 +411,4 @@ async def test_a_late_writer_with_an_old_stamp_is_not_passed_over(server: Serve)
         assert sorted(told) == [200, 404]
         assert message["version"] == late.message_id
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()

@@ -141,7 +141,7 @@ async def test_a_graceful_end_saves_what_was_not_acked(tmp_path: Path, workers: 
             assert exit_code == 0
             assert codes <= {1001, 1012}
             assert sorted(one["version"] for one in received) == sorted(sent[1:])
-            await agent.silence(0.1)
+            await agent.expect_silence(0.1)
 
 
 async def test_a_graceful_end_of_the_daemon_saves_what_was_not_acked(tmp_path: Path) -> None:

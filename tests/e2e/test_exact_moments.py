@@ -105,7 +105,7 @@ async def test_a_notification_during_a_storage_read_is_taken(worker: WorkerHere)
 
         assert [first["version"], second["version"]] == [direct, stored]
         await agent.reconnect()
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
 
 
 @pytest.mark.parametrize("call", ["save", "look_up"])
@@ -121,7 +121,7 @@ async def test_a_post_without_a_store_is_answered_503(worker: WorkerHere, call: 
 
         assert answer.error == (503, 201)
         assert answer.headers["retry-after"] == "120"
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
 
 
 async def test_who_disappears_while_a_message_is_stored_is_gone(worker: WorkerHere) -> None:
@@ -192,7 +192,7 @@ async def test_a_post_before_the_first_storage_read_arrives(worker: WorkerHere) 
         assert message["version"] == version_of(await sent)
         await agent.settled()
         await agent.reconnect()
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
 
 
 async def until_heartbeat(base: str, status: int) -> None:
@@ -336,7 +336,7 @@ async def test_a_user_agent_that_was_cut_off_without_a_store_gets_it_later(
         again.uaid = agent.uaid
         async with again:
             await again.connect()
-            await again.silence(0.2)
+            await again.expect_silence(0.2)
             worker.store.before.clear()
 
             assert (await again.notification(ack=True))["version"] == version_of(answer)

@@ -88,7 +88,7 @@ async def test_one_at_a_time_with_a_window_of_one(strict_server: Serve) -> None:
 
         assert message["version"] == first
         assert refused.status == 503
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
         await agent.ack(message)
         assert (await agent.notification(ack=True))["version"] == second
         await agent.settled()
@@ -134,7 +134,7 @@ async def test_what_is_no_notification_is_answered_400(strict_server: Serve, bod
         answer = await ask(strict_server, "PUT", f"/push/{agent.uaid}", body)
 
         assert answer.status == 400
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
 
 
 async def test_the_node_api_is_not_public(server: Serve) -> None:
@@ -155,7 +155,7 @@ async def test_the_node_api_is_not_public(server: Serve) -> None:
         for path in (f"/push/{agent.uaid}", f"/notif/{agent.uaid}", f"/w/0/push/{agent.uaid}"):
             # `/push/{token}` is SimplePush's there, and a uaid is no token.
             assert (await http("PUT", server.endpoint_url + path, {}, body)).status == 404
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
 
 
 async def test_a_busy_client_is_flagged_for_later(server: Serve) -> None:
@@ -183,9 +183,9 @@ async def test_being_told_twice_delivers_once(server: Serve) -> None:
         message = await agent.notification()
         await ask(server, "PUT", f"/notif/{agent.uaid}")
 
-        await agent.silence()
+        await agent.expect_silence()
         await agent.ack(message)
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
 
 
 async def test_a_client_is_closed_by_the_time_of_its_connection(server: Serve) -> None:
@@ -225,6 +225,6 @@ async def test_posts_during_hello_always_arrive(server: Serve) -> None:
 
             assert max(map(received.count, expected)) <= 2
         await agent.settled()
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         later = await accepted(endpoint)  # the route is still there: no reconnect is needed
         assert (await agent.notification(ack=True))["version"] == version_of(later)

@@ -74,7 +74,7 @@ async def test_a_busy_node_makes_the_endpoint_store_and_tell(cluster: Cluster) -
         answer = await accepted(endpoint, b"stored")
 
         assert node.heard == ["push", "push", "notif"]
-        await agent.silence(0.2)
+        await agent.expect_silence(0.2)
         await agent.ack(direct)
         assert (await agent.notification(ack=True))["version"] == version_of(answer)
 
@@ -124,7 +124,7 @@ async def test_an_absent_client_loses_its_route(cluster: Cluster) -> None:
             second = await accepted(endpoint)
 
             assert heard == node.heard == ["push"]
-            await agent.silence()
+            await agent.expect_silence()
             await agent.reconnect()
             received = await agent.notifications(2, ack=True)
 
@@ -199,7 +199,7 @@ async def test_who_moved_meanwhile_is_found_on_the_new_node(cluster: Cluster) ->
                 return None
             await agent.leave()
             await moved.connect()
-            await moved.silence(0.1)  # it has looked in storage, and there was nothing
+            await moved.expect_silence(0.1)  # it has looked in storage, and there was nothing
             return 404
 
         node.script = move
@@ -223,9 +223,9 @@ async def test_a_busy_node_and_no_lifetime_means_nothing_is_stored(cluster: Clus
         assert answer.headers["ttl"] == "0"
         assert "/m/" in answer.headers["location"]
         assert node.heard == ["push"]
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_a_node_that_cannot_be_told_loses_the_route_and_the_message_waits(
@@ -269,7 +269,7 @@ async def test_what_an_old_node_hands_back_is_delivered_by_the_new_one(
         assert sorted(one["version"] for one in received) == sorted(sent)
         assert await older.closed() == 1011
         await newer.reconnect()
-        await newer.silence()
+        await newer.expect_silence()
 
 
 async def test_a_move_in_the_middle_of_a_stream_loses_nothing(

@@ -107,10 +107,10 @@ async def test_only_the_newest_version_waits(server: Serve) -> None:
 
         assert [(one.status, one.body) for one in answers] == [(202, b"Notification Stored")] * 3
         assert updates == [{"channelID": channel_id, "version": 7}]
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         await agent.ack_updates(*updates)
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_an_older_ack_leaves_the_newer_version(server: Serve) -> None:
@@ -122,7 +122,7 @@ async def test_an_older_ack_leaves_the_newer_version(server: Serve) -> None:
         await put(endpoint, "version=5")
         first = await agent.updates()
         busy = await put(endpoint, "version=7")
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         await agent.ack_updates(*first)
         second = await agent.updates()
 
@@ -133,7 +133,7 @@ async def test_an_older_ack_leaves_the_newer_version(server: Serve) -> None:
         assert await agent.updates() == second
         await agent.ack_updates(*second)
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_an_ack_settles_all_versions_up_to_it(server: Serve) -> None:
@@ -146,11 +146,11 @@ async def test_an_ack_settles_all_versions_up_to_it(server: Serve) -> None:
         older = await put(endpoint, "version=4")
 
         assert older.status == 200
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
         await agent.ack_updates({**update, "version": 6})
         await agent.settled()
         await agent.reconnect()
-        await agent.silence()
+        await agent.expect_silence()
 
 
 async def test_without_a_version_the_time_counts(server: Serve) -> None:
@@ -177,7 +177,7 @@ async def test_without_a_version_the_first_design_refuses(strict_server: Serve) 
 
         assert answer.status == 401
         assert b"No version present" in answer.body
-        await agent.silence(0.1)
+        await agent.expect_silence(0.1)
 
 
 @pytest.mark.parametrize("version", ["-1", "abc", "1.5", "9" * 30, "5 6"])
@@ -191,7 +191,7 @@ async def test_what_is_no_version_is_refused(
             endpoint = await agent.subscribe()
 
             assert (await put(endpoint, f"version={version}")).status == 400
-            await agent.silence(0.05)
+            await agent.expect_silence(0.05)
 
 
 async def test_data_is_for_those_who_are_there(server: Serve) -> None:
@@ -268,8 +268,8 @@ async def test_the_two_kinds_of_endpoints_do_not_mix(server: Serve) -> None:
 
         refusals = {(400, 108), (404, 102)}
         assert {posted.error, put_there.error, put_bound.error} <= refusals
-        await old.silence(0.1)
-        await new.silence(0.1)
+        await old.expect_silence(0.1)
+        await new.expect_silence(0.1)
 
 
 async def test_a_bad_token_or_an_unknown_uaid_is_refused(

@@ -120,7 +120,7 @@ class UserAgent:
     async def notifications(self, count: int, *, ack: bool = False) -> list[Message]:
         return [await self.notification(ack=ack) for _ in range(count)]
 
-    async def silence(self, seconds: float = SILENCE_S) -> None:
+    async def expect_silence(self, seconds: float = SILENCE_S) -> None:
         """Nothing comes."""
         try:
             message = await self.receive(seconds)
