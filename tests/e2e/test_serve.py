@@ -24,6 +24,7 @@ from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
 from waystation.client.local_server import LocalServer, ServerDidNotStartError
 from waystation.client.push import UserAgent
+from waystation.client.subscriptions import AgentState
 from waystation.client.vapid import VapidKey
 from waystation.console.model import ServerStatus
 
@@ -278,3 +279,37 @@ async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
             assert {name_shown_on(port) for port in public} == {"second"}
             await app_server.send(subscription.endpoint, ttl_s=60)  # and nobody was cut off
             assert (await agent.receive()).payload is None
+
+
+async def test_journals_of_workers_that_no_longer_exist_are_handed_back(tmp_path: Path) -> None:
+    """Fewer workers than before: what the last one held un-acked still arrives."""
+    vapid = VapidKey.generate()
+    server = LocalServer(tmp_path / "data", options=("--workers", "2"))
+    try:
+        server.start()
+        states: list[AgentState] = []
+        async with AppServer(vapid) as app_server:
+            agents = [UserAgent(f"{server.ws_url}/", auto_ack=False) for _ in range(8)]
+            for agent in agents:  # enough of them that both workers hold some
+                agent.start()
+                await agent.connected(WAIT_S)
+                subscription = await agent.subscribe(vapid.public_text)
+                await app_server.send(
+                    subscription.endpoint, subscription.public_keys, b"un-acked", ttl_s=600
+                )
+                await agent.receive()
+                states.append(AgentState(agent.uaid, agent.subscriptions))
+            server.kill()
+            for agent in agents:
+                await agent.close()
+        fewer = LocalServer(
+            tmp_path / "data", port_base=server.port_base, options=("--workers", "1")
+        )
+        with fewer:
+            for state in states:
+                async with UserAgent(f"{fewer.ws_url}/", state=state) as agent:
+                    received = await asyncio.wait_for(agent.receive(), WAIT_S)
+
+                    assert received.payload == b"un-acked"
+    finally:
+        server.close()

@@ -2,7 +2,7 @@
 
 Rule 1: a worker has an index K that a successor takes over, and with it the journal K.log.
 Rule 2: what the one before left in that journal is handed back before anything new comes in.
-Rule 3: one worker of the node sweeps: whoever holds run/sweeper.lock. It also hands back the
+Rule 3: one worker of the node sweeps: whoever holds run/sweeper.lock. The first hands back the
         journals of workers that no longer exist.
 Rule 4: a stop closes doors first, then conversations, then tasks, then the store.
 """
@@ -27,7 +27,7 @@ from waystation.telemetry import events
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
-from waystation.telemetry.segments import folder_bytes
+from waystation.telemetry.segments import folder_bytes, seal_abandoned
 
 from . import addresses
 from .connect_part import ConnectPart, link_name
@@ -165,9 +165,11 @@ class PushWorker:
             ("loop lag", self._lag.run()),
             ("reports", reports.run()),
             ("node stats", self._tell_stats(log)),
-            ("sweeper", self._sweep(store, hand_back)),
+            ("sweeper", self._sweep(store)),
         ):
             tasks.spawn(name, coro)
+        if self._index == 0:
+            tasks.spawn("tidy up", self._tidy_up(hand_back))
 
     def _health(self, probe: StoreProbe) -> Health:
         return Health(
@@ -201,15 +203,20 @@ class PushWorker:
         if path.exists() and (count := await replay(path, hand_back)):
             self._log.info("journal.replayed", index=index, notifications=count)
 
-    async def _sweep(self, store: PushStore, hand_back: HandBack) -> None:
-        while (lock := Lock.take(self._data.run / "sweeper.lock")) is None:  # noqa: ASYNC110 a file
-            await asyncio.sleep(SWEEPER_LOOK_S)
-        self._sweeper = lock
+    async def _tidy_up(self, hand_back: HandBack) -> None:
+        """What workers left behind that no longer exist: journals, and events of a daemon."""
         if "connect" in self._roles:
             for index, path in self._data.journals().items():
                 if index >= self._count:
                     await self._replay(index, hand_back)
                     path.unlink(missing_ok=True)
+        if self._service != "serve":  # there the supervisor does it
+            await asyncio.to_thread(seal_abandoned, self._data.events)
+
+    async def _sweep(self, store: PushStore) -> None:
+        while (lock := Lock.take(self._data.run / "sweeper.lock")) is None:  # noqa: ASYNC110 a file
+            await asyncio.sleep(SWEEPER_LOOK_S)
+        self._sweeper = lock
         while True:
             try:
                 removed = await store.sweep(now_ms=self._clock.now_ms(), limit=SWEEP_ROWS_MAX)
