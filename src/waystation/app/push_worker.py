@@ -198,18 +198,17 @@ class PushWorker:
 
     # What a worker does beside its requests
 
-    async def _replay(self, index: int, hand_back: HandBack) -> None:
+    async def _replay(self, index: int, hand_back: HandBack, *, remove: bool = False) -> None:
         path = self._data.journal(index)
-        if path.exists() and (count := await replay(path, hand_back)):
+        if path.exists() and (count := await replay(path, hand_back, remove=remove)):
             self._log.info("journal.replayed", index=index, notifications=count)
 
     async def _tidy_up(self, hand_back: HandBack) -> None:
         """What workers left behind that no longer exist: journals, and events of a daemon."""
         if "connect" in self._roles:
-            for index, path in self._data.journals().items():
+            for index in self._data.journals():
                 if index >= self._count:
-                    await self._replay(index, hand_back)
-                    path.unlink(missing_ok=True)
+                    await self._replay(index, hand_back, remove=True)
         if self._service != "serve":  # there the supervisor does it
             await asyncio.to_thread(seal_abandoned, self._data.events)
 

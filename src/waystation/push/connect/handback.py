@@ -81,8 +81,10 @@ class HandBack:
             await self._relay.check_stored(user_agent.node_id, uaid)
 
 
-async def replay(path: Path, hand_back: HandBack) -> int:
-    """Hand back what the journal of a dead worker still owes. How many; 0 if it is alive."""
+async def replay(path: Path, hand_back: HandBack, *, remove: bool = False) -> int:
+    """Hand back what the journal of a dead worker still owes. How many; 0 if it is alive.
+
+    `remove`: nobody will use this journal again."""
     try:
         abandoned = Abandoned(path)
     except JournalHeldError:
@@ -96,6 +98,8 @@ async def replay(path: Path, hand_back: HandBack) -> int:
         for uaid, notifications in owed.items():
             await hand_back.hand_back(uaid, notifications, connected_at_ms=None)
         abandoned.done()
+        if remove:
+            path.unlink(missing_ok=True)
         return sum(len(notifications) for notifications in owed.values())
     finally:
         abandoned.close()

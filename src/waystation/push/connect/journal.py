@@ -302,8 +302,9 @@ class Abandoned:
         self._fd = _lock(path)
 
     def unsettled(self) -> list[Accepted]:
-        size = os.fstat(self._fd).st_size
-        return read_unsettled(os.pread(self._fd, size, 0))
+        with open(self._fd, "rb", closefd=False) as file:
+            file.seek(0)
+            return read_unsettled(file.read())
 
     def done(self) -> None:
         os.ftruncate(self._fd, 0)

@@ -3,8 +3,8 @@
 Rule 1: while `unacked_max` direct notifications are unacked, new ones are refused
         and the endpoint node stores them. A window of one is the strict rule of
         the first design: anything unacked refuses, except while storage is read.
-Rule 2: once one was refused all later ones are, until storage has been looked at:
-        what was stored must not wait behind a stream of newer direct ones.
+Rule 2: once one was refused, or storage waits to be looked at, all later ones are refused
+        until it has been: what is stored must not wait behind a stream of direct ones.
 Rule 3: whoever was refused, or told to look while busy, leaves `check needed`;
         storage is looked at as soon as nothing is unacked.
 Rule 4: a pass over storage sends a batch, waits until nothing is unacked and every
@@ -152,9 +152,12 @@ class DeliveryWindow:
 
     def look(self, limit: int) -> list[Effect]:
         """Read storage now if the rules allow it."""
-        if self._pass is Pass.READING or self._forgetting or self.unacked:
+        if self._pass is Pass.READING or self._forgetting or self._stored:
             return []
         if self._pass is Pass.NONE and not self._check_needed:
+            return []
+        if self._direct:
+            self._refused = True  # rule 2: it must come to an end
             return []
         # A look that begins now sees whatever was stored before we were told.
         self._check_needed = False

@@ -287,3 +287,16 @@ class TestEndedSubscriptions:
         assert its.look(10) == []
         its.forgotten(1)
         assert its.look(10) == [do.Fetch(10)]
+
+
+def test_a_stream_of_direct_ones_does_not_keep_storage_waiting() -> None:
+    """Told while something is unacked: newer ones are refused until storage has been read."""
+    its, first, second = window(), notification(1), notification(2)
+    assert its.direct(first) == [do.Deliver(first)]
+
+    assert not its.check()
+    assert its.look(10) == []
+    assert its.direct(second) is None
+    ack(its, first)
+    assert its.look(10) == [do.Fetch(10)]
+    assert its.direct(second) == [do.Deliver(second)]
