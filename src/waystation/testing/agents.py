@@ -12,8 +12,9 @@ import orjson
 
 from waystation.base.ids import dashed, new_uuid4, parse_uuid, simple
 from waystation.push.model import ChannelId, MessageId, Uaid
+from waystation.push.wire.websocket import OPCODE_PING
 from waystation.testing.checkers import Post
-from waystation.testing.network import OPCODE_PING, Wire
+from waystation.testing.wires import Wire
 
 if TYPE_CHECKING:
     from waystation.testing.nodes import ConnectNode

@@ -35,7 +35,8 @@ from waystation.push.vapid import Vapid
 from waystation.push.wire.relay import Node
 from waystation.testing.checkers import History, Outcome, Post
 from waystation.testing.faults import FaultyStore
-from waystation.testing.network import SimRelay, SimShell
+from waystation.testing.network import SimRelay
+from waystation.testing.wires import SimShell
 
 if TYPE_CHECKING:
     from waystation.testing.world import PushWorld
