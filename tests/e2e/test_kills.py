@@ -51,12 +51,10 @@ class Killer:
     def _find(self, kind: str) -> int:
         ports: dict[str, int] = self._server.addresses["ports"]
         pids = self._server.worker_pids()
-        if kind == "console":
-            return next(pid for pid in pids if listens(pid, ports["console.port"]))
-        workers = [pid for pid in pids if listens(pid, ports["connect.port"])]
-        if not workers:  # just killed, and not back yet
-            return pids[-1]
-        return workers[0] if kind == "worker" else workers[-1]
+        port = ports["console.port" if kind == "console" else "connect.port"]
+        # One that was killed a moment ago is not back yet: then whoever was started last.
+        found = [pid for pid in pids if listens(pid, port)] or pids[-1:]
+        return found[-1] if kind == "other worker" else found[0]
 
 
 def listens(pid: int, port: int) -> bool:

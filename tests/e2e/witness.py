@@ -133,7 +133,8 @@ class Witness:
         share = after_ack / max(1, len(self.received))
         return (
             f"{len(self.posts)} posted, {self.accepted} answered 201,"
-            f" {len(self.received)} received; {again} came again, {after_ack} of them after an ack ({share:.2%})"
+            f" {len(self.received)} received; {again} came again,"
+            f" {after_ack} of them after an ack ({share:.2%})"
         )
 
 
