@@ -6,11 +6,12 @@ A role imports only what it runs, so the imports of each stand in its own functi
 from typing import TYPE_CHECKING
 
 from .control import Order, Service
-from .lifecycle import Runtime
 from .settings import Role, Settings
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
+
+    from .lifecycle import Runtime
 
 
 class LazyLog:
@@ -58,7 +59,7 @@ def configure_logs(
     return logs.get(role)
 
 
-def build_runtime(order: Order, settings: Settings) -> Runtime:
+def build_runtime(order: Order, settings: Settings) -> "Runtime":
     """What a supervised process runs."""
     if order.kind == "console":
         from .console_worker import ConsoleWorker
@@ -76,7 +77,7 @@ def build_push_worker(
     *,
     roles: tuple[Role, ...] = ("connect", "endpoint"),
     service: Service = "serve",
-) -> Runtime:
+) -> "Runtime":
     """Worker `index` of `count`. Settings are settled: every port and URL is filled in."""
     from .data_dir import DataDir
     from .keys import ensure_secrets

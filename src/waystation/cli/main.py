@@ -9,11 +9,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS: Mapping[str, str] = {
-    "serve": "waystation.cli.serve",
     "listen": "waystation.cli.listen",
     "send": "waystation.cli.send",
     "demo": "waystation.cli.demo",
@@ -24,9 +25,13 @@ COMMANDS: Mapping[str, str] = {
     "bench": "waystation.cli.bench",
 }
 
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-def build_app(only: str | None = None) -> typer.Typer:
+
+def build_app(only: str | None = None) -> "typer.Typer":
     """With all commands, or with the one that is about to run."""
+    import typer
+
     app = typer.Typer(
         name="waystation",
         help="Carries small messages to devices that are sometimes there and sometimes not.",
@@ -36,7 +41,28 @@ def build_app(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_waystation)
+
+    def show_version(asked: bool) -> None:
+        if asked:
+            from waystation.app.version import build
+
+            typer.echo(f"waystation {build().version}")
+            raise typer.Exit
+
+    @app.callback()
+    def waystation(
+        *,
+        version: bool = typer.Option(
+            False, "--version", callback=show_version, is_eager=True, help="Show the version."
+        ),
+    ) -> None: ...
+
+    # Its arguments are read by itself, `--help` too; `main` does not even come here for it.
+    @app.command(context_settings={**PASS_ON, "help_option_names": []})
+    def serve(context: typer.Context) -> None:
+        """Run the platform until SIGTERM or Ctrl-C."""
+        importlib.import_module("waystation.cli.serve").run(context.args)
+
     for name, module_name in COMMANDS.items():
         if only in (None, name) and importlib.util.find_spec(module_name) is not None:
             module = importlib.import_module(module_name)
@@ -49,25 +75,13 @@ def build_app(only: str | None = None) -> typer.Typer:
     return app
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
-        from waystation.app.version import build
-
-        typer.echo(f"waystation {build().version}")
-        raise typer.Exit
-
-
-def _waystation(
-    version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-    ),
-) -> None:
-    """Options before a command."""
-
-
 def main() -> None:
     asked = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
+        if sys.argv[1:2] == ["serve"]:  # quick: without typer
+            from waystation.cli import serve
+
+            serve.run(sys.argv[2:])
         build_app(asked if asked in COMMANDS else None)(prog_name="waystation")
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -1,62 +1,58 @@
-"""`waystation serve`: run the server."""
+"""`waystation serve`: run the server.
 
+Read with argparse, because loading typer and what it brings takes longer than starting a server.
+"""
+
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from .terminal import EXIT_USAGE, complain, give_up, say, settings_or_exit
 
 
-def serve(
-    roles: Annotated[
-        list[str] | None,
-        typer.Argument(help="connect, endpoint, console; all of them if none is named."),
-    ] = None,
-    *,
-    data_dir: Annotated[
-        Path | None, typer.Option(help="Where everything is kept. Default: ./waystation-data")
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Where state lives: embedded:PATH or memory:")
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option(help="Push processes: a number, or auto for one per core.")
-    ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on. Default: 127.0.0.1")
-    ] = None,
-    port_base: Annotated[
-        int | None, typer.Option(help="All ports at once: N, N+1, N+2, N+3.")
-    ] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-) -> None:
-    """Run the platform until SIGTERM or Ctrl-C.
-
-    Prints what listens where and `waystation is ready`. The first start makes keys and the
-    store in the data directory. Settings: defaults, then --config, then WAYSTATION_... in the
-    environment, then these options.
-    """
+def run(arguments: Sequence[str]) -> None:
+    """Never returns: it ends with the server's exit code."""
     from waystation.app.compose import LazyLog
     from waystation.app.serving import RoleError, parse_roles
-    from waystation.app.serving import serve as run
+    from waystation.app.serving import serve as serve_until_told
 
+    options = _parser().parse_intermixed_args(arguments)
     try:
-        wanted = parse_roles(roles or ())
+        roles = parse_roles(options.roles)
     except RoleError as exc:
         give_up(str(exc), EXIT_USAGE)
     settings = settings_or_exit(
-        config,
+        options.config,
         {
-            "data_dir": None if data_dir is None else str(data_dir),
-            "store.url": store,
-            "workers": workers,
-            "host": host,
-            "port_base": port_base,
-            "log.level": log_level,
+            "data_dir": options.data_dir,
+            "store.url": options.store,
+            "workers": options.workers,
+            "host": options.host,
+            "port_base": options.port_base,
+            "log.level": options.log_level,
         },
-        wanted,
+        roles,
     )
     lines = LazyLog(settings, "supervisor")
-    raise SystemExit(run(settings, wanted, lines=lines, say=say, complain=complain))
+    raise SystemExit(serve_until_told(settings, roles, lines=lines, say=say, complain=complain))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="waystation serve",
+        description="Run the platform until SIGTERM or Ctrl-C. Prints what listens where and"
+        " `waystation is ready`. The first start makes keys and the store in the data directory.",
+        epilog="Settings: defaults, then --config, then WAYSTATION_... in the environment, then"
+        " these options. `waystation config docs` lists them all.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("roles", nargs="*", metavar="ROLE", help="connect, endpoint, console; all if none is named")
+    add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
+    add("--config", type=Path, metavar="FILE", help="settings file (TOML)")
+    add("--store", metavar="URL", help="where state lives: embedded:PATH or memory:")
+    add("--workers", metavar="N", help="push processes: a number, or auto for one per core")
+    add("--host", metavar="ADDRESS", help="address to listen on; default: 127.0.0.1")
+    add("--port-base", metavar="N", help="all ports at once: N, N+1, N+2, N+3")
+    add("--log-level", metavar="LEVEL", help="debug, info, warning or error")
+    return parser
