@@ -1,0 +1,110 @@
+"""What the doctor finds, and what it advises."""
+
+import socket
+from pathlib import Path
+
+from waystation.app import examination
+from waystation.app.data_dir import DataDir, Serving
+from waystation.app.examination import Finding, Verdict
+from waystation.app.keys import ensure_secrets
+from waystation.app.settings import Settings, replaced
+
+
+def settings(tmp_path: Path, **changes: dict[str, object]) -> Settings:
+    ports: dict[str, dict[str, object]] = {
+        "connect": {"port": 0, "relay_port": 0},
+        "endpoint": {"port": 0},
+        "console": {"port": 0},
+    }
+    return replaced(Settings(data_dir=tmp_path / "data"), {**ports, **changes})
+
+
+def made(tmp_path: Path) -> DataDir:
+    data = DataDir(tmp_path / "data")
+    data.make()
+    ensure_secrets(data)
+    return data
+
+
+def failures(findings: list[Finding]) -> list[Finding]:
+    return [one for one in findings if one.verdict is Verdict.FAIL]
+
+
+def test_a_good_directory_has_nothing_to_complain_about(tmp_path: Path) -> None:
+    made(tmp_path)
+    findings = list(examination.examine_files(settings(tmp_path)))
+
+    assert not failures(findings)
+    assert any("1 crypto key" in one.text for one in findings)
+
+
+def test_what_others_can_read_is_a_failure_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    data = made(tmp_path)
+    (data.keys / "crypto_keys").chmod(0o644)
+    data.root.chmod(0o755)
+    advice = [one.advice for one in failures(list(examination.examine_files(settings(tmp_path))))]
+
+    assert f"chmod 700 {data.root}" in advice
+    assert f"chmod 600 {data.keys / 'crypto_keys'}" in advice
+
+
+def test_a_damaged_key_is_a_failure(tmp_path: Path) -> None:
+    data = made(tmp_path)
+    (data.keys / "crypto_keys").write_text("short")
+
+    assert failures(list(examination.examine_files(settings(tmp_path))))
+
+
+def test_before_the_first_start_there_is_only_a_hint(tmp_path: Path) -> None:
+    findings = list(examination.examine_files(settings(tmp_path)))
+
+    assert [one.verdict for one in findings] == [Verdict.WARN]
+    assert "waystation serve" in findings[0].advice
+
+
+def test_a_port_of_a_stranger_is_a_failure_and_our_own_is_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        port = stranger.getsockname()[1]
+        taken = settings(tmp_path, endpoint={"port": port})
+        ours = Serving(
+            pid=1, version="", roles=(), workers=1, ports={"endpoint.port": port, "console.port": 5}
+        )
+
+        assert len(failures(list(examination.examine_ports(taken, None)))) == 1
+        assert not failures(list(examination.examine_ports(taken, ours)))
+
+
+def test_a_relay_port_for_all_the_world_is_warned_of(tmp_path: Path) -> None:
+    import msgspec
+
+    open_to_all = msgspec.structs.replace(settings(tmp_path), host="0.0.0.0")
+    findings = list(examination.examine_ports(open_to_all, None))
+
+    assert any(one.about == "relay" and one.verdict is Verdict.WARN for one in findings)
+
+
+def test_a_public_name_without_tls_is_warned_of(tmp_path: Path) -> None:
+    plain = settings(tmp_path, endpoint={"url": "http://updates.example.org"})
+    behind_proxy = settings(tmp_path, endpoint={"url": "https://updates.example.org"})
+
+    assert [one.verdict for one in examination.examine_tls(plain)] == [Verdict.WARN]
+    assert [one.verdict for one in examination.examine_tls(behind_proxy)] == [Verdict.OK]
+
+
+def test_a_certificate_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
+    missing = settings(tmp_path, tls={"cert": "/nowhere/c.pem", "key": "/nowhere/k.pem"})
+    findings = list(examination.examine_tls(missing))
+
+    assert [one.verdict for one in findings] == [Verdict.FAIL]
+    assert "/nowhere/c.pem" in findings[0].text
+
+
+async def test_a_store_that_opens_is_fine(tmp_path: Path) -> None:
+    made(tmp_path)
+    found = await examination.examine_store(settings(tmp_path, store={"url": "memory:"}))
+
+    assert found.verdict is Verdict.OK
+
+
+def test_the_machine_is_looked_at() -> None:
+    assert {one.about for one in examination.examine_machine()} == {"open files", "clock"}
