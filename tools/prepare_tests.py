@@ -113,9 +113,14 @@ def bring_senders() -> None:
     stamp.write_bytes(lock.read_bytes())
 
 
+def bring_redis() -> None:
+    bring_commands(**{"redis-server": "redis-server", "redis-cli": "redis-tools"})
+
+
 PIECES = (
     Piece("firefox", "a real browser as the user agent", bring_firefox),
     Piece("node", "app servers written by others", bring_node),
+    Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
 )
 
 

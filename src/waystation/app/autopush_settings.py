@@ -44,6 +44,7 @@ _DEFAULTS: Mapping[Daemon, Mapping[str, Any]] = {
 # Autopush's name -> our path. What is missing here has our name, or is below.
 _SHARED_NAMES = {
     "db_dsn": "store.url",
+    "db_settings": "store.db_settings",
     "crypto_key": "push.crypto_keys",
     "crypto_keys": "push.crypto_keys",
     "tracking_keys": "push.tracking_keys",
@@ -89,7 +90,6 @@ _OWN_NAMES: Mapping[Daemon, frozenset[str]] = {
 # Autopush knows them; nothing here depends on them.
 _WITHOUT_EFFECT = frozenset(
     {
-        "db_settings",
         "statsd_host",
         "statsd_port",
         "statsd_label",

@@ -225,7 +225,7 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
         if problem:
             problems.append(problem)
     try:
-        parse_store_url(settings.store.url)
+        parse_store_url(settings.store.url, settings.store.db_settings)
     except SettingsError as exc:
         problems.extend(exc.problems)
     if shared_store(settings.store.url) and not settings.connect.relay_url:

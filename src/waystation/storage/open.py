@@ -1,27 +1,37 @@
 """From a store's URL to a store.
 
 `embedded:./relative` (to the data directory), `embedded:///absolute`, `embedded` alone (the
-default place) and `memory:`. A backend is imported only when its URL is named.
+default place), `memory:`, and the servers of docs/storage/. A backend is imported only when its
+URL is named, because its driver is an extra of the package.
 """
 
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
+from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
 
 DEFAULT_EMBEDDED_PATH = "store"
 
-_KNOWN_FORMS = ("embedded", "embedded:./relative", "embedded:///absolute", "memory:")
+_KNOWN_FORMS = (
+    "embedded",
+    "embedded:./relative",
+    "embedded:///absolute",
+    "memory:",
+    "redis://HOST:PORT/DB",
+    "rediss://HOST:PORT/DB",
+    "redis+cluster://HOST:PORT,HOST:PORT",
+)
 
 # Schemes of the design whose backend this build does not have, and what each stands for.
 _ABSENT_BACKENDS = {
-    "redis": "Redis",
-    "rediss": "Redis",
-    "redis+cluster": "Redis Cluster",
     "postgres": "PostgreSQL",
     "postgresql": "PostgreSQL",
     "dynamodb": "DynamoDB",
@@ -44,10 +54,22 @@ class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
     """One process, gone with it."""
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl
+StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl
 
 
-def parse_store_url(url: str) -> StoreUrl:
+@runtime_checkable
+class Warns(Protocol):
+    """A store that has something to say before it is trusted."""
+
+    async def warnings(self) -> Sequence[str]: ...
+
+
+async def store_warnings(store: PushStore) -> Sequence[str]:
+    """What start-up and `doctor` should tell of an open store; raises what its reads raise."""
+    return await store.warnings() if isinstance(store, Warns) else ()
+
+
+def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
     """Raises `SettingsError` for anything but a URL of a backend that is here."""
     scheme, colon, rest = url.strip().partition(":")
     match scheme:
@@ -57,6 +79,8 @@ def parse_store_url(url: str) -> StoreUrl:
             return MemoryUrl()
         case "memory":
             raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
+        case "redis" | "rediss" | "redis+cluster" if colon:
+            return parse_redis_url(url, db_settings)
         case _ if colon and scheme in _ABSENT_BACKENDS:
             # What follows the scheme may hold a password, so it is not repeated.
             raise SettingsError(
@@ -96,7 +120,7 @@ def _embedded_path(url: str, rest: str) -> str:
 
 async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:
     """Open the push store at `url`; call once per process, after it has started."""
-    match parse_store_url(url):
+    match parse_store_url(url, settings.db_settings):
         case MemoryUrl():
             from waystation.storage.memory.push import MemoryPushStore
 
@@ -106,3 +130,19 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
 
             directory = embedded.directory(data_dir) / "push"
             return await EmbeddedPushStore.open(directory, settings=settings, clock=clock)
+        case RedisUrl() as redis:
+            with _extra("redis"):
+                from waystation.storage.redis.push import RedisPushStore
+
+            return await RedisPushStore.open(redis, settings=settings, clock=clock)
+
+
+@contextmanager
+def _extra(name: str) -> Generator[None]:
+    """Importing a backend whose driver may not be installed."""
+    try:
+        yield
+    except ImportError as exc:
+        raise SettingsError(
+            [f"store.url: its driver is not installed: pip install waystation[{name}] ({exc})"]
+        ) from exc

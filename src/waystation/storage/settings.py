@@ -9,15 +9,31 @@ from waystation.base.settings import doc
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where state lives. All but `url` concern the embedded store."""
+    """Where state lives."""
 
     url: Annotated[
         str,
         doc(
-            "`embedded:./relative` (to the data directory), `embedded:///absolute` or `memory:`.",
+            "`embedded:./relative` (to the data directory), `embedded:///absolute`, `memory:`, or"
+            " the URL of a server (docs/storage/), for example `redis://HOST:6379/0`.",
             daemon="db_dsn",
         ),
     ] = "embedded:./store"
+    db_settings: Annotated[
+        str,
+        doc(
+            "Autopush's settings of a server store, a JSON object with its names.",
+            daemon="db_settings",
+        ),
+    ] = ""
+    connect_timeout_s: Annotated[
+        float, Meta(gt=0), doc("How long a connection to a server store may take to be made.")
+    ] = 5.0
+    operation_timeout_s: Annotated[
+        float,
+        Meta(gt=0),
+        doc("A server store that has not answered for so long counts as gone: 503."),
+    ] = 5.0
     map_bytes: Annotated[
         int,
         Meta(ge=1 << 20),
@@ -37,7 +53,10 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queue_max: Annotated[
         int,
         Meta(ge=1),
-        doc("Writes of a process that may wait for the disk; one more is answered 503."),
+        doc(
+            "Operations of a process that may wait for the store (of the embedded one: writes that"
+            " wait for the disk); one more is answered 503."
+        ),
     ] = 16_384
     sync: Annotated[
         bool,

@@ -1,0 +1,167 @@
+"""A Redis Cluster: which node has a key, and what to do when it has moved.
+
+Rule 1: a command goes to the master of its key's slot; all commands of one call are for one slot.
+Rule 2: `MOVED` and `ASK` mean that nothing was done, so the call is made again where they point;
+        after `MOVED` the map is read anew, once for all who ask meanwhile.
+Rule 3: a node that does not answer makes the map doubtful: the next call reads it from any node
+        that does.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from redis.crc import key_slot
+from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
+
+from waystation.storage.redis.link import Argument, Command, Link, LinkStats, Reply
+from waystation.storage.redis.scripts import Script
+from waystation.storage.redis.session import (
+    first_error,
+    moved_to,
+    new_link,
+    script_call,
+    script_whole,
+    store_error,
+)
+from waystation.storage.redis.url import Address, RedisUrl
+from waystation.storage.settings import Store
+
+HOPS_MAX = 5
+
+
+class Cluster:
+    def __init__(self, url: RedisUrl, settings: Store) -> None:
+        self.stats = LinkStats()
+        self._url = url
+        self._settings = settings
+        self._links: dict[Address, Link] = {}
+        self._masters: list[tuple[int, int, Address]] = []  # first slot, last slot, who has them
+        self._by_slot: dict[int, Address] = {}
+        self._doubtful = True
+        self._reading: asyncio.Task[None] | None = None
+
+    async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
+        try:
+            replies = await self._ask(key, commands)
+            if (error := first_error(replies)) is not None:
+                raise error
+        except RedisError as exc:
+            raise store_error(exc) from exc
+        return replies
+
+    async def run_script(self, script: Script, keys: Sequence[str], *args: Argument) -> Reply:
+        call = script_call(script, keys, args)
+        try:
+            reply = (await self._ask(keys[0], (call,)))[0]
+            if isinstance(reply, NoScriptError):
+                reply = (await self._ask(keys[0], (script_whole(script, call),)))[0]
+            if isinstance(reply, ResponseError):
+                raise reply
+        except RedisError as exc:
+            raise store_error(exc) from exc
+        return reply
+
+    async def run_everywhere(self, command: Command) -> list[Reply]:
+        try:
+            await self._see_map()
+            addresses = sorted({address for _, _, address in self._masters}, key=str)
+            answers = await asyncio.gather(
+                *(self._link(address).send((command,)) for address in addresses)
+            )
+            replies = [reply for answer in answers for reply in answer]
+            if (error := first_error(replies)) is not None:
+                raise error
+        except RedisError as exc:
+            self._doubtful = True
+            raise store_error(exc) from exc
+        return replies
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+        for link in self._links.values():
+            await link.close()
+
+    async def _ask(self, key: str, commands: Sequence[Command]) -> list[Reply]:
+        await self._see_map()
+        address = self._master_of(key_slot(key.encode()))
+        replies: list[Reply] = [None] * len(commands)
+        open_ = list(range(len(commands)))  # while a slot moves, some of its keys have gone ahead
+        asking: tuple[Command, ...] = ()
+        for _ in range(HOPS_MAX):
+            try:
+                # ASKING holds for one command, so each has its own.
+                sent = [part for n in open_ for part in (*asking, commands[n])]
+                answers = await self._link(address).send(sent)
+            except RedisError:
+                self._doubtful = True
+                raise
+            for n, answer in zip(open_, answers[1::2] if asking else answers, strict=True):
+                replies[n] = answer
+            open_ = [n for n in open_ if moved_to(replies[n]) is not None]
+            if not open_:
+                return replies
+            error = replies[open_[0]]
+            address = moved_to(error) or address
+            asking = (("ASKING",),) if isinstance(error, AskError) else ()
+            if isinstance(error, MovedError):
+                self._doubtful = True
+        raise RedisError("the key's slot moved on with every try")
+
+    def _link(self, address: Address) -> Link:
+        link = self._links.get(address)
+        if link is None:
+            link = new_link(self._url, address, self._settings, self.stats)
+            self._links[address] = link
+        return link
+
+    def _master_of(self, slot: int) -> Address:
+        address = self._by_slot.get(slot)
+        if address is None:
+            for first, last, master in self._masters:
+                if first <= slot <= last:
+                    self._by_slot[slot] = master
+                    return master
+            self._doubtful = True
+            raise RedisError(f"no node of the cluster has slot {slot}")
+        return address
+
+    # The map
+
+    async def _see_map(self) -> None:
+        if not self._doubtful and self._masters:
+            return
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read_map())
+        # A caller that leaves must not take the map from the others.
+        await asyncio.shield(self._reading)
+
+    async def _read_map(self) -> None:
+        known = {address for _, _, address in self._masters}
+        candidates = random.sample(sorted(known, key=str), len(known)) + [
+            address for address in self._url.addresses if address not in known
+        ]
+        error: RedisError = RedisError("no node of the cluster is known")
+        for address in candidates:
+            try:
+                reply = (await self._link(address).send((("CLUSTER", "SLOTS"),)))[0]
+                if isinstance(reply, ResponseError):
+                    raise reply
+            except RedisError as exc:
+                error = exc
+                continue
+            self._masters = [_range_of(entry, address) for entry in reply]
+            self._by_slot.clear()
+            self._doubtful = False
+            return
+        raise error
+
+
+def _range_of(entry: list[Any], asked: Address) -> tuple[int, int, Address]:
+    first, last, master = entry[0], entry[1], entry[2]
+    # A node that does not know its own name answers with an empty one.
+    host = master[0].decode() if master[0] else asked.host
+    return int(first), int(last), Address(host, int(master[1]))

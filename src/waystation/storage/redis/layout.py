@@ -1,0 +1,240 @@
+"""Keys and values of the push store in Redis; docs/storage/redis.md describes them.
+
+Rule 1: what Autopush has a key for (`autopush/…`, and `state_counts`, `expiry`, `state.…` of its
+        reliability tracking) is written so that its nodes can read it, and read as they write it:
+        user agents dashed in keys and plain in records, fields that they do not know left out of
+        their way, the three of theirs that early releases did not write worked out.
+Rule 2: what it has no key for is ours alone, under `waystation/…`.
+Rule 3: in a cluster a hash tag of three hex digits stands before each id, so that all keys of a
+        user agent, and the index that leads to it, are in one slot.
+"""
+
+import zlib
+from typing import Any, Final
+
+import msgspec
+
+from waystation.base.ids import dashed, parse_uuid, simple
+from waystation.push.model import (
+    WEBPUSH,
+    ChannelId,
+    MessageId,
+    Notification,
+    SortKey,
+    Uaid,
+    Urgency,
+    UserAgent,
+)
+
+PARTITIONS: Final = 4096  # of a cluster: how many hash tags there are
+
+# The body of a notification outlives its end by this much, because the clocks of two machines are
+# never quite the same; whoever reads it looks at the end himself.
+BODY_GRACE_S: Final = 60
+
+# How long an ended tracked message is remembered after its time, so that a late milestone of it
+# is not counted as another message.
+TRACKED_KEEP_MS: Final = 86_400_000
+
+_MS_FROM: Final = 100_000_000_000  # early releases of autopush-rs kept ends in ms
+
+
+class Keys:
+    """How keys are called, with or without the hash tags of a cluster."""
+
+    def __init__(self, *, cluster: bool) -> None:
+        self._cluster = cluster
+        self.tags = [f"{{{n:03x}}}" for n in range(PARTITIONS)] if cluster else [""]
+        tracking = "{reliability}" if cluster else ""
+        self.broadcasts = "waystation/broadcasts"
+        self.state_counts = f"{tracking}state_counts"
+        self.state_ends = f"{tracking}expiry"
+        self.state_prefix = f"{tracking}state."
+
+    def agent(self, uaid: Uaid) -> str:
+        """How a user agent stands in each of its keys."""
+        text = dashed(uaid)
+        return f"{{{text[:3]}}}{text}" if self._cluster else text
+
+    def user(self, agent: str) -> str:
+        return f"autopush/user/{agent}"
+
+    def channels(self, agent: str) -> str:
+        return f"autopush/channels/{agent}"
+
+    def updates(self, agent: str) -> str:
+        return f"waystation/updates/{agent}"
+
+    def due(self, tag: str) -> str:
+        return f"waystation/due/{tag}"
+
+    def status_tag(self, message_id: MessageId) -> str:
+        return self.tags[zlib.crc32(message_id.encode()) % len(self.tags)]
+
+    def status_prefix(self, tag: str) -> str:
+        return f"waystation/status/{tag}"
+
+    def status(self, message_id: MessageId) -> str:
+        return f"waystation/status/{self.status_tag(message_id)}{message_id}"
+
+    def statuses(self, tag: str) -> str:
+        return f"waystation/statuses/{tag}"
+
+
+# Records
+
+
+class _RecordRow(msgspec.Struct):
+    uaid: str
+    connected_at: int
+    router_type: str = WEBPUSH
+    router_data: dict[str, Any] | None = None
+    node_id: str | None = None
+    record_version: int | None = None
+    current_timestamp: int | None = None
+    expires_at_ms: int | None = None  # ours
+
+
+_record_decoder = msgspec.json.Decoder(_RecordRow)
+
+
+def encode_record(user_agent: UserAgent, expires_at_ms: int | None) -> bytes:
+    """As autopush-rs writes it. Its `priv_channels` must be there, or it takes the record for
+    none; its channels are in a list of their own. It drops `expires_at_ms` when it writes."""
+    row: dict[str, Any] = {
+        "uaid": simple(user_agent.uaid),
+        "connected_at": user_agent.connected_at_ms,
+        "router_type": user_agent.router_type,
+        "router_data": user_agent.router_data,
+    }
+    if user_agent.node_id is not None:
+        row["node_id"] = user_agent.node_id
+    if user_agent.record_version is not None:
+        row["record_version"] = user_agent.record_version
+    if user_agent.current_timestamp_ms is not None:
+        row["current_timestamp"] = user_agent.current_timestamp_ms
+    row["priv_channels"] = []
+    if expires_at_ms is not None:
+        row["expires_at_ms"] = expires_at_ms
+    return msgspec.json.encode(row)
+
+
+def decode_record(text: bytes) -> tuple[UserAgent, int | None] | None:
+    """The record and when it ends, if it says so; none if it is not a record."""
+    try:
+        row = _record_decoder.decode(text)
+    except msgspec.MsgspecError:
+        return None
+    raw = parse_uuid(row.uaid)
+    if raw is None:
+        return None
+    record = UserAgent(
+        uaid=Uaid(raw),
+        connected_at_ms=row.connected_at,
+        router_type=row.router_type,
+        router_data=row.router_data,
+        node_id=row.node_id or None,
+        record_version=row.record_version,
+        current_timestamp_ms=row.current_timestamp,
+    )
+    return record, row.expires_at_ms
+
+
+def decode_channels(texts: list[bytes]) -> frozenset[ChannelId]:
+    raws = (parse_uuid(text.decode("ascii", "replace")) for text in texts)
+    return frozenset(ChannelId(raw) for raw in raws if raw is not None)
+
+
+# Notifications
+
+
+class _MessageRow(msgspec.Struct):
+    channel_id: str = msgspec.field(name="channelID")
+    version: str
+    timestamp: int
+    ttl: int | None = None  # these three were not written by early releases
+    topic: str | None = None
+    sortkey_timestamp: int | None = None
+    data: str | None = None
+    headers: dict[str, str] | None = None
+    reliability_id: str | None = None
+    reliable_state: str | None = None
+    accepted_at_ms: int | None = None  # ours, like what follows
+    urgency: Urgency = Urgency.NORMAL
+    sender: str | None = None
+
+
+_message_decoder = msgspec.json.Decoder(_MessageRow)
+
+
+def encode_message(notification: Notification) -> bytes:
+    row: dict[str, Any] = {
+        "channelID": dashed(notification.channel_id),
+        "version": notification.message_id,
+        "timestamp": notification.timestamp_s,
+        "ttl": notification.ttl_s,
+    }
+    if notification.topic is not None:
+        row["topic"] = notification.topic
+    if notification.data is not None:
+        row["data"] = notification.data
+    ordered_at_ms = _timed_at_ms(notification.sort_key)
+    if ordered_at_ms is not None:
+        row["sortkey_timestamp"] = ordered_at_ms
+    for name in ("headers", "reliability_id", "reliable_state"):
+        value = getattr(notification, name)
+        if value is not None:
+            row[name] = value
+    if ordered_at_ms != notification.accepted_at_ms:
+        row["accepted_at_ms"] = notification.accepted_at_ms
+    if notification.urgency is not Urgency.NORMAL:
+        row["urgency"] = notification.urgency
+    if notification.sender is not None:
+        row["sender"] = notification.sender.hex()
+    return msgspec.json.encode(row)
+
+
+def decode_message(sort_key: str, body: bytes, ends: bytes) -> Notification | None:
+    """The notification under a sort key; `ends` is its score in `msgs_exp`, or empty. None for
+    what is not a notification: one such row must not keep a user agent from the others."""
+    try:
+        row = _message_decoder.decode(body)
+        sender = None if row.sender is None else bytes.fromhex(row.sender)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    raw = parse_uuid(row.channel_id)
+    ttl_s = row.ttl
+    if ttl_s is None and ends:
+        ends_s = int(float(ends))
+        ttl_s = (ends_s // 1000 if ends_s > _MS_FROM else ends_s) - row.timestamp
+    if raw is None or ttl_s is None:
+        return None
+    topic = row.topic
+    if topic is None and sort_key.startswith("01:"):
+        topic = sort_key[40:]
+    accepted_at_ms = row.accepted_at_ms
+    if accepted_at_ms is None:
+        ordered_at_ms = row.sortkey_timestamp or _timed_at_ms(sort_key) or 0
+        in_that_second = ordered_at_ms // 1000 == row.timestamp
+        accepted_at_ms = ordered_at_ms if in_that_second else row.timestamp * 1000
+    return Notification(
+        ChannelId(raw),
+        MessageId(row.version),
+        SortKey(sort_key),
+        accepted_at_ms,
+        ttl_s,
+        topic=topic,
+        data=row.data,
+        headers=row.headers,
+        urgency=row.urgency,
+        sender=sender,
+        reliability_id=row.reliability_id,
+        reliable_state=row.reliable_state,
+    )
+
+
+def _timed_at_ms(sort_key: str) -> int | None:
+    """The ms in a sort key of the kind `02`."""
+    kind, _, rest = sort_key.partition(":")
+    ms = rest.partition(":")[0]
+    return int(ms) if kind == "02" and ms.isdecimal() else None

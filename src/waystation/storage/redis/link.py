@@ -1,0 +1,267 @@
+"""One connection to one Redis server: all commands of a loop turn leave in one write.
+
+Rule 1: nobody waits for an answer before the next batch is sent; answers come in order.
+Rule 2: at most `queue_max` operations are under way; one more is refused with `BusyError`.
+Rule 3: a server that has not answered the oldest command within `operation_timeout_s` is taken for
+        gone: the connection is cut, and whoever waits for an answer is told that there is none.
+        Whether those commands took effect is unknown, so none is sent again.
+Rule 4: after a failed attempt to connect, calls fail at once until the next attempt is due; the
+        pause grows from PAUSE_FIRST_S to PAUSE_LAST_S. The first call after it tries again.
+"""
+
+import asyncio
+import contextlib
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+import hiredis
+import msgspec
+from redis.asyncio.connection import Connection, SSLConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError, ResponseError
+
+from waystation.base.errors import BusyError
+from waystation.storage.redis.url import Address, RedisUrl
+
+PAUSE_FIRST_S = 0.1
+PAUSE_LAST_S = 2.0
+
+Argument = str | bytes | int
+Command = tuple[Argument, ...]
+Reply = Any  # what the driver makes of it: bytes, int, None, lists of them, or a ResponseError
+
+
+# In C, and as good as untyped.
+_pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+class LinkStats(msgspec.Struct):
+    """Shared by all links of a store."""
+
+    commands: int = 0
+    round_trips: int = 0  # batches: what one write carried
+    connects: int = 0
+    failures: int = 0  # connections that could not be made, or were lost with answers pending
+    refused: int = 0
+    undecodable: int = 0
+
+
+class _Plain(Connection):
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+
+class _Tls(SSLConnection):
+    def abort(self) -> None:
+        if self._writer is not None:
+            self._writer.transport.abort()
+
+
+class _Operation(msgspec.Struct, gc=False):
+    commands: Sequence[Command]
+    answered: "asyncio.Future[list[Reply]]"
+    replies: list[Reply]
+    sent_mono: float = 0.0
+
+
+class Link:
+    def __init__(
+        self,
+        url: RedisUrl,
+        address: Address,
+        *,
+        connect_timeout_s: float,
+        operation_timeout_s: float,
+        queue_max: int,
+        stats: LinkStats,
+    ) -> None:
+        self.address = address
+        self._url = url
+        self._connect_timeout_s = url.create_timeout_s or connect_timeout_s
+        self._operation_timeout_s = operation_timeout_s
+        self._queue_max = queue_max
+        self._stats = stats
+        self._loop = asyncio.get_running_loop()
+        self._queue: list[_Operation] = []
+        self._sent: deque[_Operation] = deque()
+        self._wake = asyncio.Event()
+        self._carrier: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.Event = asyncio.Event()
+        self._paused_until_mono = -math.inf
+        self._pause_s = 0.0
+        self._why = ""
+        self._closed = False
+
+    def send(self, commands: Sequence[Command]) -> "asyncio.Future[list[Reply]]":
+        """The answers to `commands`, in their order; an error of the server is an answer too."""
+        if self._closed:
+            raise RedisConnectionError("the store is closed")
+        if len(self._queue) + len(self._sent) >= self._queue_max:
+            self._stats.refused += 1
+            raise BusyError(f"store.queue_max {self._queue_max} operations wait for Redis")
+        if self._loop.time() < self._paused_until_mono:
+            raise RedisConnectionError(self._why)
+        answered: asyncio.Future[list[Reply]] = self._loop.create_future()
+        self._queue.append(_Operation(commands, answered, []))
+        if self._carrier is None:
+            self._carrier = self._loop.create_task(self._carry())
+        self._wake.set()
+        return answered
+
+    async def close(self) -> None:
+        self._closed = True
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await carrier
+        self._fail_all("the store is closed")
+
+    # The carrier: connect when somebody asks, write, read, and begin anew when it breaks
+
+    async def _carry(self) -> None:
+        while True:
+            await self._wake.wait()
+            connection = await self._connect()
+            if connection is not None:
+                await self._serve(connection)
+
+    async def _connect(self) -> "_Plain | _Tls | None":
+        connection = self._new_connection()
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await connection.connect()
+        except (RedisError, OSError) as exc:  # a timeout is an OSError
+            connection.abort()
+            await connection.disconnect(nowait=True)
+            reason = str(exc) or f"no answer within {self._connect_timeout_s:g} s"
+            self._why = f"Redis at {self.address} cannot be reached: {reason}"
+            self._pause_s = min(max(2 * self._pause_s, PAUSE_FIRST_S), PAUSE_LAST_S)
+            self._paused_until_mono = self._loop.time() + self._pause_s
+            self._stats.failures += 1
+            self._fail_all(self._why)
+            return None
+        self._pause_s = 0.0
+        self._stats.connects += 1
+        return connection
+
+    async def _serve(self, connection: "_Plain | _Tls") -> None:
+        self._stalled.clear()
+        parts: list[asyncio.Task[Any]] = [
+            self._loop.create_task(self._write(connection)),
+            self._loop.create_task(self._read(connection)),
+            self._loop.create_task(self._stalled.wait()),
+        ]
+        why = "the store is closed"
+        try:
+            await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+            why = self._ending(parts)
+        finally:
+            for part in parts:
+                part.cancel()
+            connection.abort()  # what is still in its buffer must not arrive later
+            await asyncio.gather(*parts, return_exceptions=True)
+            await connection.disconnect(nowait=True)
+            if self._sent:
+                self._stats.failures += 1
+                self._fail(self._sent, f"the connection to Redis at {self.address} broke: {why}")
+
+    def _ending(self, parts: "list[asyncio.Task[Any]]") -> str:
+        for part in parts:
+            if part.done() and (error := part.exception()) is not None:
+                return str(error)
+        return f"no answer within {self._operation_timeout_s:g} s"
+
+    async def _write(self, connection: "_Plain | _Tls") -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            batch, self._queue = self._queue, []
+            packed: list[bytes] = []
+            mono = self._loop.time()
+            for operation in batch:
+                if operation.answered.done():
+                    continue  # whoever asked has gone before it was sent
+                packed.extend(map(_pack, operation.commands))
+                operation.sent_mono = mono
+                self._sent.append(operation)
+                self._stats.commands += len(operation.commands)
+            if not packed:
+                continue
+            self._stats.round_trips += 1
+            if self._watch is None:
+                self._watch_for(self._operation_timeout_s)
+            await connection.send_packed_command([b"".join(packed)], check_health=False)
+
+    async def _read(self, connection: "_Plain | _Tls") -> None:
+        sent = self._sent
+        read = cast(Callable[..., Awaitable[Reply]], connection.read_response)
+        while True:
+            try:
+                reply = await read(timeout=math.inf, disconnect_on_error=False)
+            except ResponseError as exc:
+                reply = exc
+            if not sent:
+                raise RedisConnectionError("an answer to nothing")
+            operation = sent[0]
+            operation.replies.append(reply)
+            if len(operation.replies) == len(operation.commands):
+                sent.popleft()
+                if not operation.answered.done():
+                    operation.answered.set_result(operation.replies)
+
+    def _watch_for(self, seconds: float) -> None:
+        self._watch = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        if not self._sent:
+            return
+        left_s = self._sent[0].sent_mono + self._operation_timeout_s - self._loop.time()
+        if left_s <= 0:
+            self._stalled.set()
+        else:
+            self._watch_for(left_s)
+
+    def _fail_all(self, why: str) -> None:
+        self._wake.clear()
+        self._fail(self._sent, why)
+        waiting, self._queue = self._queue, []
+        self._fail(deque(waiting), why)
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _fail(self, operations: "deque[_Operation]", why: str) -> None:
+        while operations:
+            operation = operations.popleft()
+            if not operation.answered.done():
+                operation.answered.set_exception(RedisConnectionError(why))
+
+    def _new_connection(self) -> "_Plain | _Tls":
+        url = self._url
+        shared: dict[str, Any] = {
+            "host": self.address.host,
+            "port": self.address.port,
+            "db": url.db,
+            "username": url.username or None,
+            "password": url.password or None,
+            "protocol": 2,
+            "driver_info": None,
+            "socket_timeout": None,
+            "socket_connect_timeout": self._connect_timeout_s,
+            "socket_keepalive": True,
+        }
+        if not url.tls:
+            return _Plain(**shared)
+        return _Tls(
+            **shared,
+            ssl_ca_certs=url.ssl_ca_certs or None,
+            ssl_certfile=url.ssl_certfile or None,
+            ssl_keyfile=url.ssl_keyfile or None,
+            ssl_check_hostname=url.ssl_check_hostname,
+        )

@@ -1,0 +1,42 @@
+"""The scripts that Redis runs for us, each atomic: the text is in `scripts/*.lua`.
+
+A script is called by its hash and sent whole only where the server does not know it.
+"""
+
+import hashlib
+from importlib.resources import files
+
+import msgspec
+
+
+class Script(msgspec.Struct, frozen=True):
+    name: str
+    text: str
+    sha: str
+
+
+def _load(name: str, *, of_agent: bool = True) -> Script:
+    folder = files("waystation.storage.redis") / "scripts"
+    text = (folder / f"{name}.lua").read_text(encoding="utf-8")
+    if of_agent:
+        text = (folder / "agent.lua").read_text(encoding="utf-8") + text
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+WRITE_RECORD = _load("write_record")
+SWAP_RECORD = _load("swap_record")
+REMOVE_USER_AGENT = _load("remove_user_agent")
+ADD_CHANNEL = _load("add_channel")
+REMOVE_CHANNEL = _load("remove_channel")
+SAVE = _load("save")
+SAVE_IF_NEWER = _load("save_if_newer")
+FETCH = _load("fetch")
+FORGET = _load("forget")
+SAVE_UPDATE = _load("save_update")
+FORGET_UPDATE = _load("forget_update")
+ADOPT = _load("adopt")
+SWEEP_AGENTS = _load("sweep_agents")
+NOTE_MILESTONES = _load("note_milestones", of_agent=False)
+SWEEP_STATUSES = _load("sweep_statuses", of_agent=False)
+TRACK = _load("track", of_agent=False)
+EXPIRE_TRACKED = _load("expire_tracked", of_agent=False)

@@ -1,0 +1,3 @@
+-- ARGV 3 sort key, 4 body, 5 now in s, 6 when it ends in s, 7 until when the key is kept in s.
+put_row(key, ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7])
+return 1

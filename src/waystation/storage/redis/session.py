@@ -1,0 +1,117 @@
+"""Commands and scripts for a Redis, one server or a cluster, and what its errors mean.
+
+The driver's exceptions become the store's own in `store_error` and nowhere else.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from redis.exceptions import (
+    AskError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    RedisError,
+    ResponseError,
+)
+
+from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.storage.redis.link import Argument, Command, Link, LinkStats, Reply
+from waystation.storage.redis.scripts import Script
+from waystation.storage.redis.url import Address, RedisUrl
+from waystation.storage.settings import Store
+
+
+class Session(Protocol):
+    """`key` says which server is asked; one server has them all."""
+
+    stats: LinkStats
+
+    async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
+        """The answers to all commands, in one round trip; raises for the first error."""
+        ...
+
+    async def run_script(self, script: Script, keys: Sequence[str], *args: Argument) -> Reply: ...
+
+    async def run_everywhere(self, command: Command) -> list[Reply]:
+        """The same on each server that takes writes."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def store_error(exc: RedisError) -> StoreUnavailableError:
+    """What an exception of the driver means to whoever asked the store."""
+    if isinstance(exc, OutOfMemoryError) or "OOM " in str(exc):
+        return StoreFullError("Redis has no memory left (maxmemory)")
+    return StoreUnavailableError(str(exc) or type(exc).__name__)
+
+
+def script_call(script: Script, keys: Sequence[str], args: Sequence[Argument]) -> Command:
+    return ("EVALSHA", script.sha, len(keys), *keys, *args)
+
+
+def script_whole(script: Script, call: Command) -> Command:
+    """The same call for a server that does not know the script."""
+    return ("EVAL", script.text, *call[2:])
+
+
+def first_error(replies: Sequence[Reply]) -> ResponseError | None:
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            return reply
+    return None
+
+
+def new_link(url: RedisUrl, address: Address, settings: Store, stats: LinkStats) -> Link:
+    return Link(
+        url,
+        address,
+        connect_timeout_s=settings.connect_timeout_s,
+        operation_timeout_s=settings.operation_timeout_s,
+        queue_max=settings.queue_max,
+        stats=stats,
+    )
+
+
+class OneServer:
+    """A Redis, or whatever stands at one address."""
+
+    def __init__(self, url: RedisUrl, settings: Store) -> None:
+        self.stats = LinkStats()
+        self._link = new_link(url, url.addresses[0], settings, self.stats)
+
+    async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
+        try:
+            replies = await self._link.send(commands)
+            if (error := first_error(replies)) is not None:
+                raise error
+        except RedisError as exc:
+            raise store_error(exc) from exc
+        return replies
+
+    async def run_script(self, script: Script, keys: Sequence[str], *args: Argument) -> Reply:
+        call = script_call(script, keys, args)
+        try:
+            reply = (await self._link.send((call,)))[0]
+            if isinstance(reply, NoScriptError):
+                reply = (await self._link.send((script_whole(script, call),)))[0]
+            if isinstance(reply, ResponseError):
+                raise reply
+        except RedisError as exc:
+            raise store_error(exc) from exc
+        return reply
+
+    async def run_everywhere(self, command: Command) -> list[Reply]:
+        return await self.run("", (command,))
+
+    async def close(self) -> None:
+        await self._link.close()
+
+
+def moved_to(reply: Reply) -> Address | None:
+    """Where a cluster's node says that the key is now."""
+    if isinstance(reply, MovedError | AskError):
+        host, port = cast(tuple[str, int], vars(reply)["node_addr"])
+        return Address(host, port)
+    return None

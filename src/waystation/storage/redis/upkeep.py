@@ -1,0 +1,179 @@
+"""Looking after a Redis store: the sweep, what `store init` does, and what a person should know.
+
+The sweep needs no SCAN: `waystation/due/` names every user agent with the moment at which
+something of it ends. Only `store init` walks through all keys, once, to tell the sweep of what
+Autopush's nodes have written.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from waystation.base.clock import Clock, SystemClock
+from waystation.base.ids import parse_uuid
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import Uaid
+from waystation.storage.redis import scripts
+from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.layout import Keys
+from waystation.storage.redis.link import Reply
+from waystation.storage.redis.session import OneServer, Session
+from waystation.storage.redis.url import RedisUrl, parse_redis_url
+from waystation.storage.settings import Store
+
+VERSION_MIN = (7, 0)  # PEXPIRETIME; Valkey counts on from 7.2
+
+_AGENTS_PER_CALL = 100
+_ROWS_PER_CALL = 1000
+_TAGS_AT_ONCE = 256
+_KEYS_PER_SCAN = 1000
+
+
+async def sweep(session: Session, keys: Keys, *, now_ms: int, limit: int) -> int:
+    """Remove up to `limit` rows whose time is over."""
+    removed = 0
+    for start in range(0, len(keys.tags), _TAGS_AT_ONCE):
+        tags = await _due_tags(session, keys, keys.tags[start : start + _TAGS_AT_ONCE], now_ms)
+        for tag in tags:
+            removed += await _sweep_agents(session, keys, tag, now_ms, limit - removed)
+            removed += await _sweep_statuses(session, keys, tag, now_ms, limit - removed)
+            if removed >= limit:
+                return removed
+    return removed
+
+
+async def _due_tags(session: Session, keys: Keys, tags: Sequence[str], now_ms: int) -> list[str]:
+    """Those with something to do: most of a cluster's partitions have nothing at any one time."""
+    if len(tags) == 1:
+        return list(tags)
+    counts = await asyncio.gather(
+        *(
+            session.run(
+                keys.due(tag),
+                (
+                    ("ZCOUNT", keys.due(tag), "-inf", now_ms),
+                    ("ZCOUNT", keys.statuses(tag), "-inf", now_ms),
+                ),
+            )
+            for tag in tags
+        )
+    )
+    return [tag for tag, count in zip(tags, counts, strict=True) if any(count)]
+
+
+async def _sweep_agents(session: Session, keys: Keys, tag: str, now_ms: int, limit: int) -> int:
+    removed = 0
+    more = 1
+    while more and removed < limit:
+        room = min(limit - removed, _ROWS_PER_CALL)
+        gone, more = await session.run_script(
+            scripts.SWEEP_AGENTS, (keys.due(tag),), tag, now_ms, room, _AGENTS_PER_CALL
+        )
+        removed += gone
+    return removed
+
+
+async def _sweep_statuses(session: Session, keys: Keys, tag: str, now_ms: int, limit: int) -> int:
+    removed = 0
+    while removed < limit:
+        room = min(limit - removed, _ROWS_PER_CALL)
+        gone: int = await session.run_script(
+            scripts.SWEEP_STATUSES, (keys.statuses(tag),), now_ms, room, keys.status_prefix(tag)
+        )
+        removed += gone
+        if gone < room:
+            break
+    return removed
+
+
+# What a person should know
+
+
+async def durability_warnings(session: Session) -> list[str]:
+    warnings: list[str] = []
+    for text in await session.run_everywhere(("INFO", "persistence")):
+        if _info(text).get("aof_enabled") == "0":
+            warnings.append(
+                "Redis runs without appendonly: what was answered 201 is lost when it stops or"
+                " crashes. Set `appendonly yes` (and `appendfsync always` to survive a loss of"
+                " power)"
+            )
+            break
+    for text in await session.run_everywhere(("INFO", "memory")):
+        policy = _info(text).get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            warnings.append(
+                f"Redis evicts keys when its memory is full (maxmemory-policy {policy}):"
+                " notifications would vanish. Set `maxmemory-policy noeviction`"
+            )
+            break
+    return warnings
+
+
+def _info(text: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return {name: value for name, colon, value in lines if colon}
+
+
+# store init
+
+
+async def init_store(url: str, settings: Store, *, clock: Clock | None = None) -> list[str]:
+    """Make what is missing; what was done, a sentence each. May run at any time, again and again,
+    beside servers of ours and of Autopush."""
+    parsed = parse_redis_url(url, settings.db_settings)
+    session = _session(parsed, settings)
+    keys = Keys(cluster=parsed.cluster)
+    try:
+        done = [await _check_version(session)]
+        adopted = 0
+        if not parsed.cluster:  # Autopush never ran on a cluster
+            adopted = await _adopt(session, keys, (clock or SystemClock()).now_ms())
+        done.append(
+            f"told the sweep of {adopted} user agents that Autopush wrote"
+            if adopted
+            else "no user agent was unknown to the sweep"
+        )
+        done += [f"warning: {warning}" for warning in await durability_warnings(session)]
+        return done
+    finally:
+        await session.close()
+
+
+def _session(url: RedisUrl, settings: Store) -> Session:
+    return Cluster(url, settings) if url.cluster else OneServer(url, settings)
+
+
+async def _check_version(session: Session) -> str:
+    named = ""
+    for text in await session.run_everywhere(("INFO", "server")):
+        info = _info(text)
+        # Valkey calls itself by both names; the old one says what it is compatible with.
+        version = info.get("redis_version", "0.0")
+        major, minor = (int(part) for part in version.split(".")[:2])
+        if (major, minor) < VERSION_MIN:
+            wanted = ".".join(map(str, VERSION_MIN))
+            raise StoreUnavailableError(f"Redis {version} is too old: it takes {wanted} or later")
+        valkey = info.get("valkey_version")
+        named = f"Valkey {valkey}" if valkey else f"Redis {version}"
+    return f"{named} needs no tables"
+
+
+async def _adopt(session: Session, keys: Keys, now_ms: int) -> int:
+    adopted = 0
+    for pattern in ("autopush/user/*", "autopush/msgs_exp/*", "autopush/channels/*"):
+        cursor = b"0"
+        while True:
+            scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _KEYS_PER_SCAN)
+            cursor, found = (await session.run("", (scan,)))[0]
+            adopted += sum(await asyncio.gather(*_adoptions(session, keys, found, now_ms)))
+            if cursor == b"0":
+                break
+    return adopted
+
+
+def _adoptions(session: Session, keys: Keys, found: Sequence[bytes], now_ms: int) -> list[Reply]:
+    raws = (parse_uuid(key.rpartition(b"/")[2].decode("ascii", "replace")) for key in found)
+    agents = [keys.agent(Uaid(raw)) for raw in raws if raw is not None]
+    return [
+        session.run_script(scripts.ADOPT, (keys.user(agent),), agent, now_ms) for agent in agents
+    ]

@@ -1,0 +1,126 @@
+"""What the URL of a Redis store says: servers, credentials, TLS and lifetimes.
+
+`redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://…` with TLS, and
+`redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…][?tls=1]`. Autopush's settings of Redis
+(`create_timeout`, `router_ttl`, `notification_ttl`, in seconds) are taken from the query and from
+`db_settings`. Nothing here needs the driver.
+"""
+
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from waystation.base.settings import SettingsError
+from waystation.push.model import TTL_MAX_S, USER_AGENT_LIFETIME_S
+
+SCHEMES = ("redis", "rediss", "redis+cluster")
+DEFAULT_PORT = 6379
+
+_SECONDS = ("create_timeout", "router_ttl", "notification_ttl")
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_FLAGS = ("tls", "ssl_check_hostname")
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RedisUrl(msgspec.Struct, frozen=True, kw_only=True, tag="redis"):
+    """Where a Redis is, and how to come in."""
+
+    addresses: tuple[Address, ...]  # of a cluster: some of its nodes, the others are found
+    cluster: bool = False
+    db: int = 0
+    username: str = ""
+    password: str = ""
+    tls: bool = False
+    ssl_ca_certs: str = ""
+    ssl_certfile: str = ""
+    ssl_keyfile: str = ""
+    ssl_check_hostname: bool = True
+    create_timeout_s: int | None = None  # None: the store's own setting
+    router_ttl_s: int = USER_AGENT_LIFETIME_S
+    notification_ttl_s: int = TTL_MAX_S
+
+    def __repr__(self) -> str:  # a password never reaches a line
+        servers = ",".join(str(address) for address in self.addresses)
+        return f"RedisUrl({servers}/{self.db})"
+
+
+def parse_redis_url(url: str, db_settings: str = "") -> RedisUrl:
+    """Raises `SettingsError`; its sentences repeat neither credentials nor the query."""
+    parts = urlsplit(url.strip())
+    cluster = parts.scheme == "redis+cluster"
+    fields = _addresses_and_credentials(parts.netloc)
+    options: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
+    options = _autopush_options(db_settings) | options
+    for name in sorted(options.keys() - {*_SECONDS, *_FILES, *_FLAGS}):
+        known = ", ".join((*_SECONDS, *_FILES, *_FLAGS))
+        raise SettingsError([f"store.url: a Redis URL has no option {name!r}; there are {known}"])
+    fields |= {name: str(options[name]) for name in _FILES if name in options}
+    fields |= {name: _flag(name, options[name]) for name in _FLAGS if name in options}
+    fields |= {f"{name}_s": _seconds(name, options[name]) for name in _SECONDS if name in options}
+    if parts.scheme == "rediss":
+        fields["tls"] = True
+    return RedisUrl(**fields, cluster=cluster, db=_db(parts.path, cluster))
+
+
+def _addresses_and_credentials(netloc: str) -> dict[str, Any]:
+    credentials, _, servers = netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    addresses = tuple(_address(server) for server in servers.split(","))
+    return {"addresses": addresses, "username": unquote(username), "password": unquote(password)}
+
+
+def _address(server: str) -> Address:
+    try:
+        parts = urlsplit(f"//{server}")
+        return Address(unquote(parts.hostname or "127.0.0.1"), parts.port or DEFAULT_PORT)
+    except ValueError:
+        raise SettingsError(["store.url: a Redis server is given as HOST or HOST:PORT"]) from None
+
+
+def _db(path: str, cluster: bool) -> int:
+    text = path.strip("/")
+    if text and not text.isdecimal():
+        raise SettingsError(["store.url: after the host of Redis comes the number of a database"])
+    if cluster and text not in ("", "0"):
+        raise SettingsError(["store.url: Redis Cluster has database 0 only"])
+    return int(text or 0)
+
+
+def _autopush_options(db_settings: str) -> dict[str, Any]:
+    if not db_settings.strip():
+        return {}
+    try:
+        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
+    except msgspec.MsgspecError as exc:
+        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
+    unknown = sorted(settings.keys() - set(_SECONDS))
+    if unknown:
+        known = ", ".join(_SECONDS)
+        raise SettingsError(
+            [f"store.db_settings: Redis has no setting {unknown[0]!r}; there are {known}"]
+        )
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _seconds(name: str, value: object) -> int:
+    text = str(value)
+    # `create_timeout` 0 is Autopush's way to say that there is none of one's own.
+    least = 0 if name == "create_timeout" else 1
+    if not (text.isdecimal() and least <= int(text) < 1 << 32):
+        raise SettingsError([f"store: {name} is a whole number of seconds, at least {least}"])
+    return int(text)
+
+
+def _flag(name: str, value: object) -> bool:
+    text = str(value).lower()
+    if text not in ("0", "1", "false", "true", "no", "yes"):
+        raise SettingsError([f"store.url: {name} is 0 or 1"])
+    return text in ("1", "true", "yes")
