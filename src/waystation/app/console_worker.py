@@ -12,7 +12,7 @@ from waystation.base.tasks import Tasks
 from waystation.console.api import build_console
 from waystation.console.model import HealthAnswer, Sources, Tokens
 from waystation.push.store import PushStore
-from waystation.storage.open import open_push_store
+from waystation.storage.open import open_push_store, shown_url
 
 from .addresses import listen
 from .data_dir import DataDir
@@ -57,7 +57,7 @@ class ConsoleWorker:
         probe = StoreProbe(store, clock)
         await probe.look()
         tasks.spawn("store probe", probe.run())
-        overview = Overview(self._data, settings.store.url, store, probe, clock)
+        overview = Overview(self._data, shown_url(settings.store.url), store, probe, clock)
         health = Health(
             build=build(),
             probe=probe,

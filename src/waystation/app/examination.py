@@ -176,7 +176,11 @@ def _certificate_age(path: Path) -> Finding:
 async def examine_store(settings: Settings) -> Finding:
     from waystation.base.clock import SystemClock  # noqa: PLC0415
     from waystation.base.errors import WaystationError  # noqa: PLC0415
-    from waystation.storage.open import open_push_store  # noqa: PLC0415 loads a driver
+    from waystation.storage.open import (  # noqa: PLC0415 loads a driver
+        open_push_store,
+        shown_url,
+        store_warnings,
+    )
 
     data = DataDir(settings.data_dir)
     if settings.store.url.startswith("embedded") and not data.root.exists():
@@ -187,11 +191,15 @@ async def examine_store(settings: Settings) -> Finding:
         )
         try:
             await store.check()
+            warnings = await store_warnings(store)
         finally:
             await store.close()
     except (WaystationError, OSError) as exc:
         return _fail("store", str(exc), "waystation store check says more")
-    return _ok("store", f"{settings.store.url} opens and answers")
+    if warnings:
+        text = f"{shown_url(settings.store.url)} answers, but it may lose what it took"
+        return _warn("store", text, "; ".join(warnings))
+    return _ok("store", f"{shown_url(settings.store.url)} opens and answers")
 
 
 def running_server(settings: Settings) -> Serving | None:

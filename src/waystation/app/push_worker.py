@@ -22,7 +22,7 @@ from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
-from waystation.storage.open import open_push_store
+from waystation.storage.open import open_push_store, store_warnings
 from waystation.telemetry import events
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
@@ -170,6 +170,7 @@ class PushWorker:
             tasks.spawn(name, coro)
         if self._index == 0:
             tasks.spawn("tidy up", self._tidy_up(hand_back))
+            tasks.spawn("store warnings", self._warn_of(store))
 
     def _health(self, probe: StoreProbe) -> Health:
         return Health(
@@ -224,6 +225,13 @@ class PushWorker:
                 removed = 0
             more = removed >= SWEEP_ROWS_MAX
             await asyncio.sleep(0.05 if more else self._settings.push.sweep_interval_s)
+
+    async def _warn_of(self, store: PushStore) -> None:
+        try:
+            for warning in await store_warnings(store):
+                self._log.warning("store.warning", reason=warning)
+        except WaystationError as exc:
+            self._log.warning("store.not_asked", reason=str(exc) or exc.label)
 
     async def _tell_stats(self, log: EventLog) -> None:
         while True:

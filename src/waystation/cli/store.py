@@ -32,11 +32,13 @@ def init(
     from waystation.app.data_dir import DataDir, DataDirError
     from waystation.base.clock import SystemClock
     from waystation.base.errors import WaystationError
-    from waystation.storage.open import open_push_store
+    from waystation.storage.open import init_push_store, open_push_store, shown_url
 
     settings = _settings(data_dir, store, config)
 
     async def make() -> None:
+        for done in await init_push_store(settings.store.url, settings.store):
+            say(f"  {done}")
         opened = await open_push_store(
             settings.store.url,
             data_dir=DataDir(settings.data_dir).root,
@@ -53,7 +55,7 @@ def init(
         asyncio.run(make())
     except (DataDirError, WaystationError, OSError) as exc:
         give_up(str(exc))
-    say(f"the store {settings.store.url} is ready")
+    say(f"the store {shown_url(settings.store.url)} is ready")
 
 
 @app.command()
@@ -160,11 +162,14 @@ def _settings(data_dir: Path | None, store: str | None, config: Path | None) -> 
 
 def _directory(settings: "Settings") -> Path:
     from waystation.app.data_dir import DataDir
-    from waystation.storage.open import EmbeddedUrl, parse_store_url
+    from waystation.storage.open import EmbeddedUrl, parse_store_url, shown_url
 
     url = parse_store_url(settings.store.url)
     if not isinstance(url, EmbeddedUrl):
-        give_up(f"{settings.store.url} keeps nothing that could be checked or copied", EXIT_USAGE)
+        give_up(
+            f"{shown_url(settings.store.url)} keeps nothing that could be checked or copied here",
+            EXIT_USAGE,
+        )
     return url.directory(DataDir(settings.data_dir).root) / "push"
 
 

@@ -69,6 +69,26 @@ async def store_warnings(store: PushStore) -> Sequence[str]:
     return await store.warnings() if isinstance(store, Warns) else ()
 
 
+def shown_url(url: str) -> str:
+    """The URL as people and logs may see it: without credentials and options."""
+    scheme, colon, rest = url.partition(":")
+    if not rest.startswith("//"):
+        return f"{scheme}{colon}{rest.partition('?')[0]}"
+    return f"{scheme}://{rest[2:].partition('?')[0].rpartition('@')[2]}"
+
+
+async def init_push_store(url: str, settings: Store) -> list[str]:
+    """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
+    match parse_store_url(url, settings.db_settings):
+        case RedisUrl():
+            with _extra("redis"):
+                from waystation.storage.redis.upkeep import init_store
+
+            return await init_store(url, settings)
+        case _:
+            return []
+
+
 def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
     """Raises `SettingsError` for anything but a URL of a backend that is here."""
     scheme, colon, rest = url.strip().partition(":")

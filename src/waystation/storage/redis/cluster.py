@@ -67,9 +67,7 @@ class Cluster:
         try:
             await self._see_map()
             addresses = sorted({address for _, _, address in self._masters}, key=str)
-            answers = await asyncio.gather(
-                *(self._link(address).send((command,)) for address in addresses)
-            )
+            answers = await asyncio.gather(*(self._tell(node, command) for node in addresses))
             replies = [reply for answer in answers for reply in answer]
             if (error := first_error(replies)) is not None:
                 raise error
@@ -77,6 +75,9 @@ class Cluster:
             self._doubtful = True
             raise store_error(exc) from exc
         return replies
+
+    async def _tell(self, address: Address, command: Command) -> list[Reply]:
+        return await self._link(address).send((command,))
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -136,6 +137,7 @@ class Cluster:
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_map())
+            self._reading.add_done_callback(_look_at)
         # A caller that leaves must not take the map from the others.
         await asyncio.shield(self._reading)
 
@@ -165,3 +167,9 @@ def _range_of(entry: list[Any], asked: Address) -> tuple[int, int, Address]:
     # A node that does not know its own name answers with an empty one.
     host = master[0].decode() if master[0] else asked.host
     return int(first), int(last), Address(host, int(master[1]))
+
+
+def _look_at(reading: "asyncio.Task[None]") -> None:
+    """Whoever waited may have left; what went wrong then has been seen all the same."""
+    if not reading.cancelled():
+        reading.exception()

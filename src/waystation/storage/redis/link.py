@@ -20,7 +20,7 @@ import hiredis
 import msgspec
 from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from waystation.base.errors import BusyError
 from waystation.storage.redis.url import Address, RedisUrl
@@ -213,6 +213,8 @@ class Link:
                 sent.popleft()
                 if not operation.answered.done():
                     operation.answered.set_result(operation.replies)
+            if isinstance(reply, ReadOnlyError):
+                raise RedisConnectionError("it has become a replica")  # look for the master anew
 
     def _watch_for(self, seconds: float) -> None:
         self._watch = self._loop.call_later(seconds, self._look)
