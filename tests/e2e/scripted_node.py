@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from tests.e2e.wire_clients import http
 
@@ -101,4 +102,38 @@ async def scripted_node(port: int, behind: str) -> AsyncIterator[ScriptedNode]:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await server.wait_closed()
+
+
+@asynccontextmanager
+async def listening_in(port: int, behind: str) -> AsyncIterator[bytearray]:
+    """Passes bytes on to the real node, and keeps those that come from endpoint nodes."""
+    heard = bytearray()
+    target = urlsplit(behind)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def pump(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kept: bytearray | None
+    ) -> None:
+        with suppress(ConnectionError, asyncio.CancelledError):
+            while data := await reader.read(65_536):
+                if kept is not None:
+                    kept += data
+                writer.write(data)
+                await writer.drain()
+        writer.transport.abort()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(target.hostname, target.port)
+        for task in (pump(reader, back, heard), pump(there, writer, None)):
+            tasks.add(asyncio.create_task(task))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", port)
+    try:
+        yield heard
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks)
         await server.wait_closed()

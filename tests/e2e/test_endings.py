@@ -180,3 +180,44 @@ async def test_a_worker_that_died_alone_comes_back_with_its_index(tmp_path: Path
                 await accepted(endpoint)
 
                 assert await agent.notification(ack=True)
+
+
+async def test_a_drain_spreads_its_closes(tmp_path: Path) -> None:
+    """Firefox comes back without jitter: not all of them in the same moment."""
+    with Serve(tmp_path / "data", roles=ROLES, connect__drain_s=2.0) as server:
+        agents = [UserAgent(server.ws_url) for _ in range(8)]
+        try:
+            for agent in agents:
+                await agent.connect()
+            began = time.monotonic()
+            stopping = asyncio.create_task(asyncio.to_thread(server.stop))
+
+            async def closed_after(agent: UserAgent) -> float:
+                assert await agent.closed(15) in (1001, 1012)
+                return time.monotonic() - began
+
+            moments = sorted(await asyncio.gather(*map(closed_after, agents)))
+
+            assert await stopping == 0
+            assert moments[-1] - moments[0] > 1.0
+            assert moments[4] - moments[0] > 0.4
+        finally:
+            for agent in agents:
+                await agent.vanish()
+
+
+async def test_a_second_sigterm_does_not_wait_for_the_drain(tmp_path: Path) -> None:
+    with Serve(tmp_path / "data", roles=ROLES, connect__drain_s=60.0) as server:
+        async with user_agent(server.ws_url) as first, user_agent(server.ws_url) as second:
+            began = time.monotonic()
+            os.kill(server.pid, signal.SIGTERM)
+            done, _ = await asyncio.wait(
+                [asyncio.create_task(agent.closed(10)) for agent in (first, second)],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            await asyncio.sleep(0.4)  # two signals at once would count as one
+            os.kill(server.pid, signal.SIGTERM)
+            await asyncio.to_thread(until, lambda: not server.running)
+
+            assert len(done) == 1
+            assert time.monotonic() - began < 15

@@ -278,6 +278,17 @@ async def test_a_hello_may_hold_what_firefox_puts_into_it(server: Serve) -> None
         assert reply["broadcasts"] == {}
 
 
+async def test_the_daemon_greets_everybody_as_a_user_agent_of_web_push(
+    two_nodes: tuple[Autoconnect, Autoconnect, Autoendpoint],
+) -> None:
+    """Autopush has no SimplePush any more, and ignores `use_webpush`."""
+    async with UserAgent(two_nodes[0].ws_url) as agent:
+        reply = await agent.connect(use_webpush=False)
+
+        assert reply["use_webpush"] is True
+        assert "/wpush/v1/" in await agent.subscribe()
+
+
 async def test_a_hello_may_list_its_channels(server: Serve) -> None:
     """C-017: they are not used"""
     async with UserAgent(server.ws_url) as agent:

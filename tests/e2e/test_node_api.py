@@ -228,3 +228,18 @@ async def test_posts_during_hello_always_arrive(server: Serve) -> None:
         await agent.expect_silence(0.1)
         later = await accepted(endpoint)  # the route is still there: no reconnect is needed
         assert (await agent.notification(ack=True))["version"] == version_of(later)
+
+
+async def test_what_an_old_worker_hands_back_is_delivered_by_the_new_one(server: Serve) -> None:
+    """C-080 between workers of one node; without a reconnect"""
+    for _ in range(5):  # the two connections meet on one worker, or on both
+        async with user_agent(server.ws_url) as older, UserAgent(server.ws_url) as newer:
+            endpoint = await older.subscribe()
+            sent = [version_of(await accepted(endpoint)) for _ in range(3)]
+            await older.notifications(3)
+            newer.uaid = older.uaid
+            await newer.connect()
+            received = await newer.notifications(3, ack=True)
+
+            assert sorted(one["version"] for one in received) == sorted(sent)
+            assert await older.closed() == 1011

@@ -127,6 +127,18 @@ async def test_a_channel_that_never_was_is_unregistered_with_200(server: Serve) 
         assert (await agent.unregister(new_channel(), code=202))["status"] == 200
 
 
+@pytest.mark.parametrize("code", [200, 201, 202, 7, None])
+async def test_whatever_the_reason_the_channel_id_is_echoed_as_it_was_sent(
+    server: Serve, code: int | None
+) -> None:
+    """C-025: 201 quota used up, 202 permission withdrawn; any spelling of a UUID."""
+    async with user_agent(server.ws_url) as agent:
+        for channel_id in (new_channel(), new_channel().upper(), new_channel().replace("-", "")):
+            reply = await agent.unregister(channel_id, code=code)
+
+            assert (reply["channelID"], reply["status"]) == (channel_id, 200)
+
+
 async def test_an_endpoint_is_gone_after_unregistering(server: Serve) -> None:
     """C-026"""
     channel_id = new_channel()

@@ -6,12 +6,21 @@ are the test's, and what it passes on is answered by the real node behind.
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.e2e.platform import KEY, Autoconnect, Autoendpoint, free_ports
-from tests.e2e.scripted_node import GARBAGE, HANG_UP, Request, always, pass_on, scripted_node
+from tests.e2e.scripted_node import (
+    GARBAGE,
+    HANG_UP,
+    Request,
+    always,
+    listening_in,
+    pass_on,
+    scripted_node,
+)
 from tests.e2e.wire_clients import UserAgent, accepted, user_agent, version_of
 
 pytestmark = pytest.mark.e2e
@@ -24,6 +33,7 @@ class Cluster(NamedTuple):
     connect: Autoconnect
     other: Autoconnect  # a node that stands for itself
     endpoint: Autoendpoint
+    store_url: str
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +44,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     url = f"http://127.0.0.1:{endpoint_port}"
     with (
         Autoendpoint(
-            root / "endpoint", port=endpoint_port, crypto_key=KEY, db_dsn=store_url
+            root / "endpoint",
+            port=endpoint_port,
+            crypto_key=KEY,
+            db_dsn=store_url,
+            cluster__secret="one for all" * 3,
         ) as endpoint,
         Autoconnect(
             root / "a",
@@ -45,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         ) as connect,
         Autoconnect(root / "b", endpoint_url=url, crypto_key=KEY, db_dsn=store_url) as other,
     ):
-        yield Cluster(node_port, connect, other, endpoint)
+        yield Cluster(node_port, connect, other, endpoint, store_url)
 
 
 async def test_a_notification_travels_over_plain_http(cluster: Cluster) -> None:
@@ -59,6 +73,36 @@ async def test_a_notification_travels_over_plain_http(cluster: Cluster) -> None:
 
         assert await agent.notification(ack=True)
         assert node.heard == ["push"]
+
+
+@pytest.mark.parametrize("secret, linked", [("one for all" * 3, True), ("another" * 5, False)])
+async def test_our_own_nodes_are_linked_if_they_share_a_secret(
+    cluster: Cluster, tmp_path: Path, secret: str, linked: bool
+) -> None:
+    """A link for many notifications; whoever cannot prove to be one of us gets plain HTTP."""
+    tapped_port = free_ports(1)
+    node = Autoconnect(
+        tmp_path / "node",
+        endpoint_url=cluster.endpoint.endpoint_url,
+        crypto_key=KEY,
+        db_dsn=cluster.store_url,
+        relay_url=f"http://127.0.0.1:{tapped_port}",
+        cluster__secret=secret,
+    )
+    with node:
+        async with (
+            listening_in(tapped_port, node.relay_url) as heard,
+            user_agent(node.ws_url) as agent,
+        ):
+            endpoint = await agent.subscribe()
+            sent = [version_of(await accepted(endpoint, b"%d" % n)) for n in range(10)]
+            received = await agent.notifications(10, ack=True)
+            await agent.settled()
+
+            assert [one["version"] for one in received] == sent
+            assert b"waystation-link" in heard
+            assert secret.encode() not in heard
+            assert (b"PUT /push/" in heard) is not linked
 
 
 async def test_a_busy_node_makes_the_endpoint_store_and_tell(cluster: Cluster) -> None:

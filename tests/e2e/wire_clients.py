@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives import hashes, serialization
@@ -271,6 +271,17 @@ class RawSocket:
                 (length,) = struct.unpack("!Q", await self._reader.readexactly(8))
             return Frame(first & 0x0F, await self._reader.readexactly(length))
 
+    def stop_reading(self) -> None:
+        """The socket fills up."""
+        self._transport.pause_reading()
+
+    def start_reading(self) -> None:
+        self._transport.resume_reading()
+
+    @property
+    def _transport(self) -> asyncio.ReadTransport:
+        return cast(asyncio.ReadTransport, self._writer.transport)
+
     async def ended(self, timeout_s: float = EXPECT_S) -> None:
         """The server closes TCP; a Close frame of ours is not waited for."""
         async with asyncio.timeout(timeout_s):
@@ -332,12 +343,12 @@ async def http(
             if body or method in ("POST", "PUT"):
                 lines.append(f"Content-Length: {len(body)}")
             writer.write("\r\n".join([*lines, "", ""]).encode() + body)
-            return await _read_answer(reader, method)
+            return await read_answer(reader, method)
         finally:
             writer.transport.abort()
 
 
-async def _read_answer(reader: asyncio.StreamReader, method: str) -> Answer:
+async def read_answer(reader: asyncio.StreamReader, method: str) -> Answer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     status = int(head[0].split(" ")[1])
     found: dict[str, str] = {}
