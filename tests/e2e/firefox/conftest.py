@@ -61,6 +61,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory, tap: Tap, site: Site) -> I
         port=free_ports(1),
         dom__push__retryBaseInterval=200,
         dom__push__pingInterval=PING_INTERVAL_MS,
+        dom__push__requestTimeout=3000,
     )
     # It would ask for its broadcast half a minute after the start; one that it knew before is in
     # its first hello.

@@ -26,15 +26,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.firefox]
 # --- subscribing and receiving ------------------------------------------------------------------
 
 
-def test_a_browser_without_subscriptions_says_hello_without_a_uaid(
-    browser: Firefox, tap: Tap, push_server: Serve
-) -> None:
-    hello = tap.seen(BROWSER, "hello")[0]
-
-    assert "uaid" not in hello
-    assert hello["use_webpush"] is True
-
-
 def test_a_page_subscribes_with_a_key(
     browser: Firefox, tap: Tap, site: Site, app_server: AppServer, name: str
 ) -> None:

@@ -1,8 +1,10 @@
 """What Firefox does when a subscription, a connection, the browser or the server ends."""
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,7 +19,7 @@ from tests.e2e.firefox.conftest import (
 )
 from tests.e2e.firefox.page import Site
 from tests.e2e.firefox.tap import BROWSER, SERVER, Message, Tap
-from tests.e2e.platform import Serve, until
+from tests.e2e.platform import BIN, Serve, clean_environment, free_ports, until
 from tests.e2e.wire_clients import UserAgent
 
 pytestmark = [pytest.mark.e2e, pytest.mark.firefox]
@@ -34,6 +36,64 @@ def test_unsubscribing_is_gone_for_the_app_server(
     assert tap.wait(BROWSER, "unregister", channelID=channel_id)["code"] == 200
     assert tap.wait(SERVER, "unregister", channelID=channel_id)["status"] == 200
     assert app_server.post(subscription, b"").error == (410, 106)
+
+
+def test_a_browser_without_subscriptions_is_given_a_new_uaid_each_time_and_not_stored(
+    tmp_path: Path, push_server: Serve, site: Site
+) -> None:
+    def stored() -> str:
+        """The row counts of the store, in words."""
+        command = [BIN / "waystation", "store", "check", "--data-dir", push_server.data_dir]
+        run = subprocess.run(
+            command, env=clean_environment(), capture_output=True, text=True, check=True
+        )
+        return run.stdout.partition("in use")[0]
+
+    before = stored()
+    with Tap(push_server.addresses["ports"]["connect.port"]) as tap:
+        firefox = Firefox(
+            tmp_path / "fresh",
+            push_url=tap.url,
+            port=free_ports(1),
+            dom__push__retryBaseInterval=50,
+        )
+        try:
+            open_site(firefox, site)
+            reconnected(tap, 0)
+            mark = tap.mark
+            tap.cut()
+            reconnected(tap, mark)
+        finally:
+            firefox.close()
+        hellos, answers = tap.seen(BROWSER, "hello"), tap.seen(SERVER, "hello")
+
+    assert len(hellos) == len(answers) == 2
+    assert all("uaid" not in hello and hello["use_webpush"] is True for hello in hellos)
+    assert answers[0]["uaid"] != answers[1]["uaid"]
+    assert stored() == before
+
+
+def test_a_hello_without_a_uaid_keeps_the_browser_away(
+    browser: Firefox, tap: Tap, app_server: AppServer, subscription: Subscription, name: str
+) -> None:
+    """So we never send one; it comes back when it must register."""
+
+    def nameless(speaker: str, message: Message) -> Message:
+        if (speaker, message.get("messageType")) == (SERVER, "hello"):
+            return {**message, "uaid": ""}
+        return message
+
+    tap.rule = nameless
+    before = tap.mark
+    tap.cut()
+    reconnected(tap, before)
+    tap.rule = None
+    mark = tap.mark
+    time.sleep(PING_INTERVAL_MS / 1000 + 1)
+
+    assert not tap.seen(BROWSER, "hello", since=mark)
+    assert subscribe(browser, f"{name}-again")
+    assert tap.wait_ack(app_server.send(subscription, "back").version) == 100
 
 
 @pytest.fixture
@@ -201,6 +261,33 @@ def test_a_close_of_ours_ends_the_stream_and_the_browser_comes_back(
     assert not tap.seen(BROWSER, "close", since=before)
     assert reconnected(tap, before)["uaid"] == uaid
     assert tap.wait_ack(app_server.send(subscription, "after").version) == 100
+
+
+@pytest.mark.parametrize("code", [1000, 1001, 1011, 1012])
+def test_after_any_other_close_the_browser_comes_back(
+    tap: Tap, app_server: AppServer, subscription: Subscription, code: int
+) -> None:
+    before = tap.mark
+    tap.close_browser(code)
+
+    reconnected(tap, before)
+    assert not tap.seen(BROWSER, "close", since=before)
+    assert tap.wait_ack(app_server.send(subscription, f"after {code}").version) == 100
+
+
+def test_a_ping_without_an_answer_makes_the_browser_connect_again(
+    tap: Tap, app_server: AppServer, subscription: Subscription
+) -> None:
+    def deaf(speaker: str, message: Message) -> Message | None:
+        return None if (speaker, message) == (SERVER, {}) else message
+
+    tap.rule = deaf
+    before = tap.mark
+    tap.wait(BROWSER, "{}", since=before)
+    reconnected(tap, before)
+    tap.rule = None
+
+    assert tap.wait_ack(app_server.send(subscription, "heard").version) == 100
 
 
 def test_after_4774_the_browser_stays_away_until_it_must_register(
