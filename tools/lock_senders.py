@@ -1,4 +1,4 @@
-"""Lock the npm senders again, without addresses.
+"""Lock what the tests take from npm again, without addresses.
 
 npm leaves out where a package came from (`omit-lockfile-registry-resolved` in .npmrc) but keeps the
 addresses where its authors ask for money; a lock file of ours names no host at all.
@@ -6,19 +6,25 @@ addresses where its authors ask for money; a lock file of ours names no host at 
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
-from prepare_tests import SENDERS
+from prepare_tests import SENDERS, SERVERS
+
+
+def lock(folder: Path) -> None:
+    command = ["npm", "install", "--package-lock-only", "--ignore-scripts", "--loglevel=error"]
+    subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, check=True)
+    path = folder / "package-lock.json"
+    locked: dict[str, Any] = json.loads(path.read_text())
+    for package in locked["packages"].values():
+        package.pop("funding", None)
+    path.write_text(json.dumps(locked, indent=2) + "\n")
 
 
 def main() -> None:
-    command = ["npm", "install", "--package-lock-only", "--ignore-scripts", "--loglevel=error"]
-    subprocess.run(command, cwd=SENDERS, stdin=subprocess.DEVNULL, check=True)
-    path = SENDERS / "package-lock.json"
-    lock: dict[str, Any] = json.loads(path.read_text())
-    for package in lock["packages"].values():
-        package.pop("funding", None)
-    path.write_text(json.dumps(lock, indent=2) + "\n")
+    for folder in (SENDERS, SERVERS):
+        lock(folder)
 
 
 if __name__ == "__main__":

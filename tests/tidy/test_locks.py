@@ -10,8 +10,14 @@ import pytest
 from tests.tidy.repository import ROOT, listed
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
-NPM_LOCK = ROOT / "tests" / "e2e" / "senders" / "package-lock.json"
+NPM_LOCKS = [
+    ROOT / folder / "package-lock.json" for folder in ("tests/e2e/senders", "tests/servers/npm")
+]
 PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
 
 
 def _pins(name: str) -> dict[str, str]:
@@ -23,7 +29,7 @@ def _normal(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-@pytest.mark.parametrize("path", [*LOCKS, NPM_LOCK], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*LOCKS, *NPM_LOCKS], ids=_name)
 def test_a_lock_file_names_no_host(path: Path) -> None:
     lines = path.read_text().splitlines()
     named = [line for line in lines if "://" in line or line.startswith("--") or "/home" in line]
@@ -40,8 +46,9 @@ def test_every_pin_has_a_hash(path: Path) -> None:
     assert not bare
 
 
-def test_every_npm_package_has_a_hash_and_no_address() -> None:
-    packages = json.loads(NPM_LOCK.read_text())["packages"]
+@pytest.mark.parametrize("path", NPM_LOCKS, ids=_name)
+def test_every_npm_package_has_a_hash_and_no_address(path: Path) -> None:
+    packages = json.loads(path.read_text())["packages"]
     installed = {name: package for name, package in packages.items() if name}
 
     assert installed
