@@ -1,0 +1,301 @@
+"""Redis behind a proxy that stalls and cuts, restarts, full memory and lost scripts."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+
+import pytest
+
+from tests.servers.redis import (
+    RedisServer,
+    redis_cluster,
+    redis_server,
+    redis_url,
+    running_redis,
+)
+from waystation.base.clock import ManualClock, SystemClock
+from waystation.base.errors import BusyError
+from waystation.base.ids import new_uuid4
+from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.storage.redis.push import RedisPushStore
+from waystation.storage.redis.url import parse_redis_url
+from waystation.storage.settings import Store
+from waystation.testing.conformance.push_store import fetch_all, timed_notification
+from waystation.testing.faults import FaultyProxy
+
+__all__ = ["redis_cluster", "redis_server", "redis_url"]
+
+pytestmark = pytest.mark.redis
+
+UAID = Uaid(new_uuid4())
+CHANNEL = ChannelId(new_uuid4())
+QUICK = Store(connect_timeout_s=1.0, operation_timeout_s=0.5, queue_max=64)
+SOON_S = 10.0  # generous: the machine may be busy
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(now_ms=SystemClock().now_ms())
+
+
+@pytest.fixture
+async def proxy(redis_server: RedisServer) -> AsyncIterator[FaultyProxy]:
+    async with FaultyProxy("127.0.0.1", redis_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(
+    clock: ManualClock, proxy: FaultyProxy, redis_url: str
+) -> AsyncIterator[RedisPushStore]:
+    store = await open_store(
+        f"redis://127.0.0.1:{proxy.port}/{redis_url.rpartition('/')[2]}", clock
+    )
+    await subscribe(store, clock)
+    yield store
+    await store.close()
+
+
+async def open_store(url: str, clock: ManualClock) -> RedisPushStore:
+    return await RedisPushStore.open(parse_redis_url(url), settings=QUICK, clock=clock)
+
+
+async def subscribe(store: RedisPushStore, clock: ManualClock) -> None:
+    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
+    assert await store.add_user_agent(record)
+    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
+
+
+def notification(clock: ManualClock, n: int) -> Notification:
+    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
+
+
+async def until_it_works(store: RedisPushStore) -> None:
+    deadline = time.monotonic() + SOON_S
+    while True:
+        try:
+            return await store.check()
+        except StoreUnavailableError:
+            assert time.monotonic() < deadline, "it did not recover"
+            await asyncio.sleep(0.05)
+
+
+async def test_a_redis_that_stalls_is_given_up_in_time_and_found_again(
+    store: RedisPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    await store.save(UAID, notification(clock, 1))
+    proxy.stall()
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailableError, match=r"no answer within 0\.5 s"):
+        await store.save(UAID, notification(clock, 2))
+    assert 0.4 < time.monotonic() - began < SOON_S
+    proxy.resume()
+    await until_it_works(store)
+    assert notification(clock, 1).sort_key in {
+        row.sort_key for row in await fetch_all(store, UAID, now_ms=clock.now_ms())
+    }
+
+
+async def test_a_connection_that_is_cut_fails_who_waits_and_nobody_after(
+    store: RedisPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    proxy.stall()
+    waiting = [asyncio.create_task(store.save(UAID, notification(clock, n))) for n in range(5)]
+    await asyncio.sleep(0.05)
+    proxy.cut()
+    proxy.resume()
+
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(result, StoreUnavailableError) for result in results)
+    await until_it_works(store)
+    await store.save(UAID, notification(clock, 9))
+    assert store.stats().failures >= 1
+
+
+async def test_while_nobody_is_there_calls_fail_at_once(
+    store: RedisPushStore, proxy: FaultyProxy
+) -> None:
+    proxy.refusing = True
+    proxy.cut()
+    with pytest.raises(StoreUnavailableError):
+        await until_it_is_noticed(store)
+
+    began = time.monotonic()
+    refused = await asyncio.gather(
+        *(store.get_user_agent(UAID) for _ in range(50)), return_exceptions=True
+    )
+    assert all(isinstance(error, StoreUnavailableError) for error in refused)
+    assert time.monotonic() - began < 1.0, "they must not wait for a connection each"
+    proxy.refusing = False
+    await until_it_works(store)
+
+
+async def until_it_is_noticed(store: RedisPushStore) -> None:
+    for _ in range(100):
+        await store.get_user_agent(UAID)
+        await asyncio.sleep(0.01)
+
+
+async def test_no_more_than_queue_max_operations_wait(
+    store: RedisPushStore, proxy: FaultyProxy
+) -> None:
+    proxy.stall()
+    calls: list[Awaitable[object]] = [store.get_user_agent(UAID) for _ in range(100)]
+
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert sum(isinstance(result, BusyError) for result in results) == 100 - QUICK.queue_max
+    assert sum(isinstance(result, StoreUnavailableError) for result in results) == QUICK.queue_max
+    proxy.resume()
+
+
+async def test_what_was_confirmed_is_there_whatever_the_network_does(
+    store: RedisPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    confirmed: set[str] = set()
+
+    async def sender(first: int) -> None:
+        for n in range(first, first + 40):
+            row = notification(clock, n)
+            try:
+                await store.save(UAID, row)
+            except (StoreUnavailableError, BusyError):
+                await asyncio.sleep(0.02)
+            else:
+                confirmed.add(row.sort_key)
+            await asyncio.sleep(0.01)
+
+    async def bad_luck() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            proxy.cut()
+            proxy.stall()
+            await asyncio.sleep(0.05)
+            proxy.resume()
+
+    await asyncio.gather(*(sender(first) for first in range(0, 400, 100)), bad_luck())
+    await until_it_works(store)
+    found = {row.sort_key for row in await fetch_all(store, UAID, now_ms=clock.now_ms())}
+    assert confirmed
+    assert confirmed <= found
+
+
+async def test_a_caller_that_leaves_does_not_disturb_the_others(
+    store: RedisPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    proxy.stall()
+    leaving = asyncio.create_task(store.get_channels(UAID))
+    staying = asyncio.create_task(store.look_up(UAID, CHANNEL))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    proxy.resume()
+
+    found = await staying
+    assert found is not None
+    assert found.subscribed
+    assert await store.get_channels(UAID) == {CHANNEL}
+
+
+async def test_a_restart_with_appendonly_loses_nothing_confirmed(clock: ManualClock) -> None:
+    with running_redis("--appendonly", "yes", "--appendfsync", "always") as server:
+        store = await open_store(server.new_url(), clock)
+        await subscribe(store, clock)
+        rows = [notification(clock, n) for n in range(20)]
+        for row in rows:
+            await store.save(UAID, row)
+        server.stop()
+        with pytest.raises(StoreUnavailableError):
+            await until_it_is_noticed(store)
+        server.start()
+        await until_it_works(store)
+
+        assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == rows
+        await store.close()
+
+
+async def test_scripts_that_the_server_forgot_are_sent_again(
+    store: RedisPushStore, redis_server: RedisServer, clock: ManualClock
+) -> None:
+    await store.save(UAID, notification(clock, 1))
+    redis_server.command("SCRIPT", "FLUSH")
+
+    await asyncio.gather(*(store.save(UAID, notification(clock, n)) for n in range(2, 6)))
+    assert len(await fetch_all(store, UAID, now_ms=clock.now_ms())) == 5
+
+
+async def test_a_full_redis_refuses_rows_and_still_deletes(clock: ManualClock) -> None:
+    with running_redis("--maxmemory-policy", "noeviction") as server:
+        store = await open_store(server.new_url(), clock)
+        await subscribe(store, clock)
+        row = notification(clock, 1)
+        await store.save(UAID, row)
+        server.command("CONFIG", "SET", "maxmemory", "1")
+
+        with pytest.raises(StoreFullError):
+            await store.save(UAID, notification(clock, 2))
+        assert await store.forget(UAID, [(row.sort_key, row.message_id)]) == 1
+        server.command("CONFIG", "SET", "maxmemory", "0")
+        assert not await fetch_all(store, UAID, now_ms=clock.now_ms()), "nothing is left half done"
+        await store.close()
+
+
+async def test_a_wrong_password_is_said_without_the_password(
+    redis_server: RedisServer, clock: ManualClock
+) -> None:
+    store = await open_store(f"redis://:hunter2@127.0.0.1:{redis_server.port}/0", clock)
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await store.check()
+    assert "hunter2" not in str(caught.value)
+    await store.close()
+
+
+async def test_a_slot_that_moves_is_followed(
+    redis_cluster: list[RedisServer], clock: ManualClock
+) -> None:
+    """The map is read anew after MOVED; while the slot is under way, ASK leads to each key."""
+    first, second = redis_cluster
+    store = await open_store(f"redis+cluster://127.0.0.1:{first.port}", clock)
+    await store.remove_user_agent(UAID)
+    await subscribe(store, clock)
+    key = store.keys.user(store.keys.agent(UAID))
+    slot = first.command("CLUSTER", "KEYSLOT", key)
+    source, target = (first, second) if int(slot) <= 8191 else (second, first)
+    source_id, target_id = (server.command("CLUSTER", "MYID") for server in (source, target))
+    target.command("CLUSTER", "SETSLOT", slot, "IMPORTING", source_id)
+    source.command("CLUSTER", "SETSLOT", slot, "MIGRATING", target_id)
+    source.command("MIGRATE", "127.0.0.1", str(target.port), key, "0", "5000")
+
+    under_way = await store.look_up(UAID, CHANNEL)
+    keys = source.command("CLUSTER", "GETKEYSINSLOT", slot, "1000").splitlines()
+    source.command("MIGRATE", "127.0.0.1", str(target.port), "", "0", "5000", "KEYS", *keys)
+    for server in (target, source):
+        server.command("CLUSTER", "SETSLOT", slot, "NODE", target_id)
+    arrived = await store.look_up(UAID, CHANNEL)
+    await store.save(UAID, notification(clock, 1))
+    await store.close()
+    for server in (source, target):  # as it was, for the next test
+        server.command("FLUSHALL")
+    for server in (source, target):
+        server.command("CLUSTER", "SETSLOT", slot, "NODE", source_id)
+
+    assert under_way is not None
+    assert under_way.subscribed
+    assert arrived == under_way
+
+
+async def test_a_node_of_the_url_that_is_gone_is_passed_over(clock: ManualClock) -> None:
+    options = ("--appendonly", "no", "--cluster-enabled", "yes")
+    with running_redis(*options) as server:
+        server.command("CLUSTER", "ADDSLOTSRANGE", "0", "16383")
+        deadline = time.monotonic() + SOON_S
+        while "cluster_state:ok" not in server.command("CLUSTER", "INFO"):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{server.port}"
+        store = await open_store(url, clock)
+
+        await subscribe(store, clock)
+        assert await store.get_channels(UAID) == {CHANNEL}
+        await store.close()
