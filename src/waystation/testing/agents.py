@@ -32,6 +32,7 @@ class Talk:
         "ack_after_s",
         "ack_share",
         "greeted",
+        "last_direct",
         "node",
         "said_hello_at_s",
         "said_uaid",
@@ -43,6 +44,7 @@ class Talk:
         self.said_uaid = said_uaid
         self.said_hello_at_s = said_hello_at_s
         self.greeted = False
+        self.last_direct = 0
         self.ack_share = 1.0  # acked soon; the rest later
         self.ack_after_s = 0.0
         self.unacked: list[MessageId] = []
@@ -60,7 +62,7 @@ class SimUserAgent:
         self._wanted = 1 + self._rng.randrange(CHANNELS_MAX)
         self._registering: ChannelId | None = None
         self._dropping: set[ChannelId] = set()
-        self._dropped: set[ChannelId] = set()
+        self._dropped: dict[ChannelId, tuple[Wire, float]] = {}  # who said so, and when
         self.talks: dict[Wire, Talk] = {}
 
     @property
@@ -225,7 +227,7 @@ class SimUserAgent:
             case "register":
                 self._registered(wire, message)
             case "unregister":
-                self._unregistered(message)
+                self._unregistered(wire, message)
             case "notification":
                 self._notified(wire, talk, message)
             case _:
@@ -276,23 +278,31 @@ class SimUserAgent:
             self._dropping.add(channel_id)
             wire.say(orjson.dumps({"messageType": "unregister", "channelID": dashed(channel_id)}))
 
-    def _unregistered(self, message: dict[str, Any]) -> None:
+    def _unregistered(self, wire: Wire, message: dict[str, Any]) -> None:
         raw = parse_uuid(message["channelID"])
         assert raw is not None
         channel_id = ChannelId(raw)
         self._dropping.discard(channel_id)
         if message["status"] == 200:
             self.paths.pop(channel_id, None)
-            self._dropped.add(channel_id)
+            self._dropped[channel_id] = wire, self._world.loop.time()
             self._world.history.note(self.name, "unregistered", self.uaid)
 
     def _notified(self, wire: Wire, talk: Talk, message: dict[str, Any]) -> None:
         assert self.uaid is not None
         message_id = MessageId(message["version"])
-        self._world.history.heard_by(self.name, self.uaid, message_id)
+        history = self._world.history
+        history.heard_by(self.name, self.uaid, message_id)
+        direct = history.sent_direct.get(message_id, 0)
+        if 0 < direct < talk.last_direct:
+            history.problem(f"{self.name} got {history.name_of(message_id)} out of order")
+        talk.last_direct = max(talk.last_direct, direct)
         channel_id = parse_uuid(message["channelID"])
-        if channel_id in self._dropped:
-            self._world.history.heard_for_gone_channel(self.name, message_id)
+        assert channel_id is not None
+        told = self._dropped.get(ChannelId(channel_id))
+        # On another connection it may have been on its way since before.
+        if told is not None and (wire is told[0] or talk.said_hello_at_s > told[1]):
+            history.heard_for_gone_channel(self.name, message_id)
         talk.unacked.append(message_id)
         if self._rng.random() < talk.ack_share:
             self._ack(wire, [message_id])

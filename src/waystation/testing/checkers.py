@@ -78,7 +78,7 @@ class History:
         self.by_message: dict[MessageId, Post] = {}
         self.acked: set[MessageId] = set()  # by user agents; recorded or not
         self.recorded: dict[MessageId, float] = {}  # acks that must not be forgotten
-        self.sent_direct: set[MessageId] = set()  # when it was last sent
+        self.sent_direct: dict[MessageId, int] = {}  # when last sent; its place in the order
         self.misled: set[MessageId] = set()
         self.trouble_at: dict[Uaid, float] = {}
         self.channel_gone_at: dict[tuple[Uaid, ChannelId], float] = {}
@@ -87,6 +87,7 @@ class History:
         self.saved_at: dict[MessageId, float] = {}
         self.problems: list[str] = []  # seen at once, where they happened
         self.left: list[tuple[str, Uaid, MessageId]] = []  # when all should be done
+        self._directs = 0
         self._read_at: dict[tuple[str, Uaid], float] = {}
         self._lines: list[tuple[float, str, str, bytes | None, MessageId | None]] = []
 
@@ -130,7 +131,7 @@ class History:
 
     def taken(self, node: str, uaid: Uaid, message_id: MessageId) -> None:
         self.note(node, "sends it directly", uaid, message_id)
-        self.sent_direct.add(message_id)
+        self.sent_direct[message_id] = self._directs = self._directs + 1
         self._sent(node, message_id, self._clock.elapsed_s)
 
     def retrieved(self, node: str, uaid: Uaid, rows: Sequence[Notification]) -> None:
@@ -138,7 +139,7 @@ class History:
         self.batches.append(Batch(node, uaid, read_at_s, rows))
         for row in rows:
             self.note(node, f"sends it from storage, read at {read_at_s:.3f}", uaid, row.message_id)
-            self.sent_direct.discard(row.message_id)
+            self.sent_direct.pop(row.message_id, None)
             self._sent(node, row.message_id, read_at_s)
 
     def _sent(self, node: str, message_id: MessageId, decided_at_s: float) -> None:

@@ -19,7 +19,7 @@ from waystation.base.http_message import Request
 from waystation.base.ids import new_uuid4
 from waystation.base.tasks import Tasks
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.driver import ConnectDriver
+from waystation.push.connect.driver import Client, ConnectDriver
 from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.observer import Observer as ConnectObserver
 from waystation.push.connect.session import Session
@@ -29,7 +29,7 @@ from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.observer import Observer as EndpointObserver
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import ChannelId, MessageId, Notification, Uaid, Update
-from waystation.push.settings import Endpoint
+from waystation.push.settings import Connect, Endpoint
 from waystation.push.token import Keys, MessageIds
 from waystation.push.vapid import Vapid
 from waystation.push.wire.relay import Node
@@ -86,7 +86,9 @@ class SimJournal(Journal):
         self._unwritten: list[MessageId] = []
         self._killed = False
 
-    def accept(self, uaid: Uaid, notification: Notification | Update) -> "asyncio.Future[bool]":
+    def accept(
+        self, uaid: Uaid, notification: Notification | Update
+    ) -> "bool | asyncio.Future[bool]":
         if isinstance(notification, Notification):
             self._unwritten.append(notification.message_id)
         return super().accept(uaid, notification)
@@ -195,7 +197,7 @@ class ConnectNode:
             journal=self.journal,
             tasks=tasks,
             clock=self.clock,
-            observer=_ConnectWitness(world.history, self.name, settings.delivery_window),
+            observer=_ConnectWitness(world.history, self.name, settings),
         )
         self.shell = SimShell(
             world.network.luck,
@@ -204,6 +206,16 @@ class ConnectNode:
             send_bytes_max=settings.send_buffer_max_bytes,
         )
         self.starting = False
+
+    def check_limits(self) -> None:
+        settings, shell = self._world.settings, self.shell
+        for connection in list(shell.wires if shell is not None else ()):
+            client = connection.handler_state
+            waiting = len(client.waiting or ()) if isinstance(client, Client) else 0
+            if waiting > settings.max_commands:
+                self._world.history.problem(f"{self.name} keeps {waiting} commands")
+            if connection.out_bytes >= settings.send_buffer_max_bytes:
+                self._world.history.problem(f"{self.name} keeps {connection.out_bytes} bytes")
 
     def kill(self) -> None:
         self._world.history.note(self.name, "killed")
@@ -254,10 +266,10 @@ class ConnectNode:
 
 
 class _ConnectWitness(ConnectObserver):
-    def __init__(self, history: History, name: str, window: int) -> None:
+    def __init__(self, history: History, name: str, settings: Connect) -> None:
         self._history = history
         self._name = name
-        self._window = window
+        self._settings = settings
         self._sessions: dict[Uaid, Session] = {}
 
     def hello(self, session: Session, note: object) -> None:
@@ -268,12 +280,17 @@ class _ConnectWitness(ConnectObserver):
     def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
         assert isinstance(notification, Notification)
         self._history.taken(self._name, uaid, notification.message_id)
+        window = self._sessions[uaid]._window  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  where the limit is kept
+        if len(window.unacked_directs) > self._settings.delivery_window:
+            self._history.problem(f"{self._name} took more than its window allows")
 
     def refused(self, uaid: Uaid) -> None:
         self._history.note(self._name, "busy", uaid)
 
     def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
         self._history.retrieved(self._name, uaid, notifications)
+        if len(notifications) > self._settings.stored_batch_max:
+            self._history.problem(f"{self._name} sent more than a batch")
 
     def acked(
         self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool

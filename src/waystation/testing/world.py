@@ -127,6 +127,7 @@ class PushWorld:
         chaos = self.spawn(self._chaos())
         posting = [self.spawn(server.live()) for server in self.app_servers]
         lives = [self.spawn(agent.live()) for agent in agents]
+        watch = self.spawn(self._watch_limits())
         await asyncio.sleep(self._chaos_s)
         chaos.cancel()
         await self._last_dance(agents, lives)
@@ -136,6 +137,7 @@ class PushWorld:
         await asyncio.gather(*(agent.settle() for agent in agents))
         await self._wait_until_done()
         await self._check_routes(agents)
+        watch.cancel()
         for node in self.connect_nodes:
             if node.driver is not None:
                 node.kill()
@@ -158,6 +160,12 @@ class PushWorld:
 
     def task_failed(self, name: str, error: BaseException) -> None:
         self.history.problem(f"task {name} failed: {error!r}")
+
+    async def _watch_limits(self) -> None:
+        while True:
+            await asyncio.sleep(0.5 if not self.quiet else 10.0)
+            for node in self.connect_nodes:
+                node.check_limits()
 
     # Chaos
 
