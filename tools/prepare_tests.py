@@ -124,10 +124,27 @@ def bring_redis() -> None:
     bring_commands(**{"redis-server": "redis-server", "redis-cli": "redis-tools"})
 
 
+def bring_postgres() -> None:
+    if postgres_folder() is None:
+        apt_install("postgresql")  # on Debian, its programs are not on the PATH
+        if postgres_folder() is None:
+            raise MissingPieceError("postgresql is installed, but there is no initdb")
+
+
+def postgres_folder() -> Path | None:
+    """Where initdb and pg_ctl are; of several releases the newest."""
+    found = list(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if found:
+        return max(found, key=lambda initdb: float(initdb.parts[-3])).parent
+    on_path = shutil.which("initdb")
+    return None if on_path is None else Path(on_path).resolve().parent
+
+
 PIECES = (
     Piece("firefox", "a real browser as the user agent", bring_firefox),
     Piece("node", "app servers written by others", bring_node),
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
+    Piece("postgres", "the store on PostgreSQL", bring_postgres),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
 )
 

@@ -15,6 +15,7 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
+from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
 
@@ -28,12 +29,11 @@ _KNOWN_FORMS = (
     "redis://HOST:PORT/DB",
     "rediss://HOST:PORT/DB",
     "redis+cluster://HOST:PORT,HOST:PORT",
+    "postgres://USER@HOST:PORT/DATABASE",
 )
 
 # Schemes of the design whose backend this build does not have, and what each stands for.
 _ABSENT_BACKENDS = {
-    "postgres": "PostgreSQL",
-    "postgresql": "PostgreSQL",
     "dynamodb": "DynamoDB",
     "bigtable": "Bigtable",
     "grpc": "Bigtable (Autopush's form)",
@@ -54,7 +54,7 @@ class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
     """One process, gone with it."""
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl
+StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl | PostgresUrl
 
 
 @runtime_checkable
@@ -85,6 +85,11 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
                 from waystation.storage.redis.upkeep import init_store
 
             return await init_store(url, settings)
+        case PostgresUrl():
+            with _extra("postgres"):
+                from waystation.storage.postgres.schema import init_store
+
+            return await init_store(url, settings)
         case _:
             return []
 
@@ -101,6 +106,8 @@ def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
             raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
         case "redis" | "rediss" | "redis+cluster" if colon:
             return parse_redis_url(url, db_settings)
+        case "postgres" | "postgresql" if colon:
+            return parse_postgres_url(url, db_settings)
         case _ if colon and scheme in _ABSENT_BACKENDS:
             # What follows the scheme may hold a password, so it is not repeated.
             raise SettingsError(
@@ -155,6 +162,11 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
                 from waystation.storage.redis.push import RedisPushStore
 
             return await RedisPushStore.open(redis, settings=settings, clock=clock)
+        case PostgresUrl() as postgres:
+            with _extra("postgres"):
+                from waystation.storage.postgres.push import PostgresPushStore
+
+            return await PostgresPushStore.open(postgres, settings=settings, clock=clock)
 
 
 @contextmanager

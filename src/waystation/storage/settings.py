@@ -34,6 +34,11 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(gt=0),
         doc("A server store that has not answered for so long counts as gone: 503."),
     ] = 5.0
+    connections_max: Annotated[
+        int,
+        Meta(ge=1, le=1000),
+        doc("Connections of a process to a store that takes one operation on each (PostgreSQL)."),
+    ] = 8
     map_bytes: Annotated[
         int,
         Meta(ge=1 << 20),

@@ -1,0 +1,102 @@
+"""What several callers ask in one turn of the loop goes to the server as one question.
+
+Rule 1: a question waits for the end of the turn, and longer only while `FLIGHTS_MAX` groups are on
+        their way; those that come meanwhile make the next group.
+Rule 2: at most `queue_max` questions wait; one more is refused with `BusyError`.
+Rule 3: each caller gets its own answer, or its own error. A caller that has gone before its group
+        left is left out; one that goes later does not take its question back.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from waystation.base.errors import BusyError, WaystationError
+from waystation.push.errors import StoreUnavailableError
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+FLIGHTS_MAX = 2
+
+
+class Group(Generic[Q, A]):
+    """`perform` answers a list of questions: an answer or an error for each, in their order."""
+
+    def __init__(
+        self,
+        perform: Callable[[Sequence[Q]], Awaitable[Sequence[A | WaystationError]]],
+        *,
+        group_max: int,
+        queue_max: int,
+    ) -> None:
+        self._perform = perform
+        self._group_max = group_max
+        self._queue_max = queue_max
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._flights: set[asyncio.Task[None]] = set()
+        self._due = False
+        self._closed = False
+
+    def ask(self, question: Q) -> "asyncio.Future[A]":
+        if self._closed:
+            raise StoreUnavailableError("the store is closed")
+        if len(self._waiting) >= self._queue_max:
+            raise BusyError(f"store.queue_max {self._queue_max} operations wait for PostgreSQL")
+        answered: asyncio.Future[A] = self._loop.create_future()
+        self._waiting.append((question, answered))
+        self._plan()
+        return answered
+
+    async def close(self) -> None:
+        """What was asked is still answered."""
+        self._closed = True
+        while self._waiting or self._flights:
+            self._leave()
+            if self._flights:
+                await asyncio.wait(list(self._flights))
+
+    def _plan(self) -> None:
+        if not self._due and len(self._flights) < FLIGHTS_MAX:
+            self._due = True
+            self._loop.call_soon(self._leave)
+
+    def _leave(self) -> None:
+        self._due = False
+        while self._waiting and len(self._flights) < FLIGHTS_MAX:
+            group: list[tuple[Q, asyncio.Future[A]]] = []
+            while self._waiting and len(group) < self._group_max:
+                asked = self._waiting.popleft()
+                if not asked[1].done():
+                    group.append(asked)
+            if group:
+                flight = self._loop.create_task(self._fly(group))
+                self._flights.add(flight)
+                flight.add_done_callback(self._landed)
+
+    def _landed(self, flight: "asyncio.Task[None]") -> None:
+        self._flights.discard(flight)
+        if self._waiting:
+            self._plan()
+
+    async def _fly(self, group: "list[tuple[Q, asyncio.Future[A]]]") -> None:
+        answers: Sequence[A | WaystationError]
+        try:
+            answers = await self._perform([question for question, _ in group])
+        except BusyError as exc:
+            answers = [BusyError(str(exc)) for _ in group]
+        except StoreUnavailableError as exc:
+            answers = [type(exc)(str(exc)) for _ in group]
+        except BaseException:
+            for _, answered in group:
+                answered.cancel()
+            raise
+        for (_, answered), answer in zip(group, answers, strict=True):
+            if answered.done():
+                continue
+            if isinstance(answer, WaystationError):
+                answered.set_exception(answer)
+            else:
+                answered.set_result(answer)

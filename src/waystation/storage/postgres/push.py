@@ -1,0 +1,317 @@
+"""The push store on PostgreSQL: one statement and one round trip per operation.
+
+Look-ups, saves and forgettings of a loop turn go to the server together (groups.py), because a
+commit costs the same whatever it holds. What a call returned is committed.
+"""
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+from waystation.base.clock import Clock
+from waystation.base.errors import WaystationError
+from waystation.base.ids import new_uuid4
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    MessageStatus,
+    Milestone,
+    MilestoneNote,
+    Notification,
+    Recipient,
+    Route,
+    SortKey,
+    Uaid,
+    Update,
+    UserAgent,
+)
+from waystation.storage.capabilities import Capabilities
+from waystation.storage.postgres import layout
+from waystation.storage.postgres.groups import Group
+from waystation.storage.postgres.layout import MessageValues
+from waystation.storage.postgres.schema import make_ready
+from waystation.storage.postgres.session import (
+    DriverError,
+    Session,
+    SessionStats,
+    connect,
+)
+from waystation.storage.postgres.statements import Statements
+from waystation.storage.postgres.tables import Tables
+from waystation.storage.postgres.tracking import Tracking
+from waystation.storage.postgres.upkeep import Upkeep
+from waystation.storage.postgres.url import PostgresUrl
+from waystation.storage.settings import Store
+
+_Lookup = tuple[Uaid, ChannelId]
+_Forgetting = tuple[Uaid, Sequence[tuple[SortKey, MessageId]]]
+
+
+class PostgresPushStore:
+    """One database, shared by any number of nodes, ours and Autopush's."""
+
+    capabilities = Capabilities(
+        name="postgres",
+        durable=True,
+        power_safe=True,
+        shared_by_processes=True,
+        shared_by_machines=True,
+        native_expiry=False,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    def __init__(self, url: PostgresUrl, *, settings: Store, clock: Clock) -> None:
+        tables = Tables(url)
+        self._clock = clock
+        self._session = Session(url, settings)
+        self._sql = Statements(tables)
+        self._tracking = Tracking(self._session, tables)
+        self._upkeep = Upkeep(self._session, tables, self._tracking)
+        limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
+        self._lookups = Group[_Lookup, Recipient | None](self._look_up_all, **limits)
+        self._saves = Group[MessageValues, None](self._save_all, **limits)
+        self._forgettings = Group[_Forgetting, int](self._forget_all, **limits)
+
+    @classmethod
+    async def open(cls, url: PostgresUrl, *, settings: Store, clock: Clock) -> "PostgresPushStore":
+        """A server that cannot be reached yet is no obstacle; tables that are not ours are."""
+        try:
+            connection = await connect(url, settings)
+            try:
+                await make_ready(connection, url)
+            finally:
+                await connection.close(timeout=1.0)
+        except DriverError:
+            pass  # whoever asks will be told, until it is there
+        return cls(url, settings=settings, clock=clock)
+
+    def stats(self) -> SessionStats:
+        """Counters: round trips, connections, what failed and was refused."""
+        return self._session.stats
+
+    async def warnings(self) -> Sequence[str]:
+        """What start-up and `doctor` should tell."""
+        return await self._upkeep.warnings()
+
+    # User agents and routes
+
+    async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
+        rows = await self._session.read(self._sql.get, uaid.hex(), self._now_s())
+        return layout.read_user_agent(uaid, rows[0]) if rows else None
+
+    async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        return await self._lookups.ask((uaid, channel_id))
+
+    async def add_user_agent(self, user_agent: UserAgent) -> bool:
+        return await self._write_record(self._sql.add_user_agent, user_agent)
+
+    async def claim_route(self, user_agent: UserAgent) -> bool:
+        return await self._write_record(self._sql.claim_route, user_agent)
+
+    async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
+        version = None if seen.row_version is None else seen.row_version.hex()
+        return bool(
+            await self._session.change(
+                self._sql.clear_route,
+                uaid.hex(),
+                seen.node_id,
+                seen.connected_at_ms,
+                version,
+                self._now_s(),
+            )
+        )
+
+    async def remove_user_agent(self, uaid: Uaid) -> bool:
+        rows = await self._session.change(self._sql.remove_user_agent, uaid.hex(), self._now_s())
+        return any(row["alive"] for row in rows)
+
+    # Subscriptions
+
+    async def add_channel(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
+        rows = await self._session.change(
+            self._sql.add_channel, uaid.hex(), channel_id.hex(), channels_max, self._now_s()
+        )
+        return rows[0]["added"]
+
+    async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]:
+        rows = await self._session.read(self._sql.get_channels, uaid.hex(), self._now_s())
+        return layout.read_channels([row["channel_id"] for row in rows])
+
+    async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
+        return bool(
+            await self._session.change(
+                self._sql.remove_channel, uaid.hex(), channel_id.hex(), self._now_s()
+            )
+        )
+
+    # Notifications
+
+    async def save(self, uaid: Uaid, notification: Notification) -> None:
+        await self._saves.ask(layout.message_values(uaid, notification))
+
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+        written = 0
+        waiting = list(notifications)
+        while waiting:
+            # A statement may write a row once only: of one topic, the next is for the next.
+            now: dict[SortKey, Notification] = {}
+            later = [row for row in waiting if now.setdefault(row.sort_key, row) is not row]
+            columns = layout.columns_of([layout.message_values(uaid, row) for row in now.values()])
+            statement = self._sql.save_if_newer
+            written += len(await self._session.change(statement, *columns, self._now_s()))
+            waiting = later
+        return written
+
+    async def fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
+        position: str = after or ""
+        while True:
+            rows = await self._session.read(
+                self._sql.fetch, uaid.hex(), position, limit, self._now_s()
+            )
+            alive: list[Notification] = []
+            for row in rows:
+                if not row["subscribed"]:
+                    continue
+                notification = layout.read_notification(row)
+                if notification is None:
+                    self._session.stats.undecodable += 1
+                elif not notification.expired(now_ms):
+                    alive.append(notification)
+            if alive or len(rows) < limit:
+                return alive
+            position = rows[-1]["chid_message_id"]
+
+    async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
+        return await self._forgettings.ask((uaid, tuple(rows))) if rows else 0
+
+    # SimplePush
+
+    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+        return bool(
+            await self._session.change(
+                self._sql.save_update,
+                uaid.hex(),
+                update.channel_id.hex(),
+                Decimal(update.version),
+                self._now_s(),
+            )
+        )
+
+    async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
+        rows = await self._session.read(self._sql.fetch_updates, uaid.hex(), self._now_s(), limit)
+        return [
+            Update(ChannelId(bytes.fromhex(row["channel_id"])), int(row["version"])) for row in rows
+        ]
+
+    async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
+        return bool(
+            await self._session.change(
+                self._sql.forget_update,
+                uaid.hex(),
+                channel_id.hex(),
+                Decimal(version),
+                self._now_s(),
+            )
+        )
+
+    # Broadcasts
+
+    async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
+        rows = await self._session.change(self._sql.publish, broadcast_id, version)
+        return rows[0]["is_new"]
+
+    async def get_broadcasts(self) -> Mapping[str, str]:
+        rows = await self._session.read(self._sql.get_broadcasts)
+        return {row["id"]: row["version"] for row in rows}
+
+    # What happened to a message
+
+    async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
+        if notes:
+            await self._tracking.note(notes)
+
+    async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None:
+        return await self._tracking.status(message_id, now_ms)
+
+    async def track(
+        self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
+    ) -> None:
+        await self._tracking.track(reliability_id, milestone, at_ms, expires_at_ms)
+
+    async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
+        return await self._tracking.count(now_ms)
+
+    # Upkeep
+
+    async def sweep(self, *, now_ms: int, limit: int) -> int:
+        return await self._upkeep.sweep(now_ms, limit)
+
+    async def check(self) -> None:
+        await self._session.read(self._sql.check)
+
+    async def close(self) -> None:
+        """What was begun is still written; safe to call twice."""
+        for group in (self._lookups, self._saves, self._forgettings):
+            await group.close()
+        await self._session.close()
+
+    # Inside
+
+    def _now_s(self) -> int:
+        return self._clock.now_ms() // 1000
+
+    async def _write_record(self, statement: str, user_agent: UserAgent) -> bool:
+        values = layout.record_values(user_agent, new_uuid4())
+        return bool(await self._session.change(statement, *values, self._now_s()))
+
+    async def _look_up_all(self, asked: Sequence[_Lookup]) -> Sequence[Recipient | None]:
+        rows = await self._session.read(
+            self._sql.look_up,
+            [uaid.hex() for uaid, _ in asked],
+            [channel_id.hex() for _, channel_id in asked],
+            self._now_s(),
+        )
+        found: list[Recipient | None] = [None] * len(asked)
+        for row in rows:
+            place: int = row["n"] - 1
+            found[place] = layout.read_recipient(asked[place][0], row)
+        return found
+
+    async def _save_all(self, asked: Sequence[MessageValues]) -> Sequence[WaystationError | None]:
+        # A statement may write a row once only; of several, the last one would have stayed.
+        rows = list({values[0:3:2]: values for values in asked}.values())
+        columns = layout.columns_of(rows)
+        if await self._session.change_or_collide(self._sql.save, *columns) is not None:
+            return [None] * len(asked)
+        refusals: dict[MessageValues, WaystationError | None] = {}
+        for values in rows:
+            refusals[values] = await self._save_alone(values)
+        return [refusals.get(values) for values in asked]
+
+    async def _save_alone(self, values: MessageValues) -> WaystationError | None:
+        columns = layout.columns_of([values])
+        if await self._session.change_or_collide(self._sql.save, *columns) is not None:
+            return None
+        return StoreUnavailableError(
+            "another user agent has a row of the same channel and topic, and the unique index of"
+            " Autopush admits one"
+        )
+
+    async def _forget_all(self, asked: Sequence[_Forgetting]) -> Sequence[int]:
+        numbers: list[int] = []
+        uaids: list[str] = []
+        keys: list[str] = []
+        versions: list[str] = []
+        for number, (uaid, rows) in enumerate(asked):
+            numbers += [number] * len(rows)
+            uaids += [uaid.hex()] * len(rows)
+            keys += [key for key, _ in rows]
+            versions += [version for _, version in rows]
+        gone = await self._session.change(self._sql.forget, numbers, uaids, keys, versions)
+        counts = [0] * len(asked)
+        for row in gone:
+            counts[row["n"]] += 1
+        return counts

@@ -1,0 +1,236 @@
+"""Tables, indexes and functions, made and brought up to date by `waystation store init`.
+
+Rule 1: each step runs once; `waystation_migration` says which have. All steps of a run are one
+        transaction under one lock, so nodes that start together do not get in each other's way.
+Rule 2: tables that Autopush made are kept as they are. What is added to them its nodes do not
+        notice: columns that may be null, indexes, and a longer `node_id`.
+Rule 3: a step that has been released is never changed; a new one follows it.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from waystation.push.errors import StoreUnavailableError
+from waystation.storage.postgres.session import Connection, DriverError, connect, store_error
+from waystation.storage.postgres.tables import Tables
+from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
+from waystation.storage.settings import Store
+
+VERSION_MIN = (13, 0)
+_LOCK = 0x57617973  # any number that nobody else uses: "Ways"
+
+# As autopush-rs has them, but sort keys in byte order, and without its unique index over the sort
+# keys of all user agents: two of them may choose the same channel id.
+_AUTOPUSH_TABLES = """
+CREATE TABLE IF NOT EXISTS {router} (
+    uaid varchar(40) PRIMARY KEY,
+    connected_at bigint,
+    router_type varchar(100),
+    router_data text,
+    last_connect bigint,
+    node_id text,
+    record_version bigint,
+    version text,
+    last_update bigint,
+    expiry bigint,
+    priv_channels varchar(40)[]
+);
+CREATE TABLE IF NOT EXISTS {meta} (
+    channel_id varchar(40) NOT NULL,
+    uaid varchar(40) NOT NULL REFERENCES {router} ON DELETE CASCADE,
+    PRIMARY KEY (uaid, channel_id)
+);
+CREATE TABLE IF NOT EXISTS {reliability} (
+    id varchar(40) PRIMARY KEY,
+    states jsonb,
+    last_update_timestamp bigint
+);
+CREATE TABLE IF NOT EXISTS {message} (
+    uaid varchar(40) NOT NULL REFERENCES {router} ON DELETE CASCADE,
+    channel_id varchar(40),
+    chid_message_id varchar(100) COLLATE "C",
+    version text,
+    ttl bigint,
+    expiry bigint,
+    topic varchar,
+    "timestamp" bigint,
+    data text,
+    sortkey_timestamp bigint,
+    headers text,
+    reliability_id varchar(40) REFERENCES {reliability},
+    PRIMARY KEY (uaid, chid_message_id)
+);
+"""
+
+# The column refers to the log, so removing from the log looks for it; most have none.
+_ADDITIONS = """
+ALTER TABLE {message} ADD COLUMN IF NOT EXISTS accepted_at_ms bigint;
+ALTER TABLE {message} ADD COLUMN IF NOT EXISTS extras text;
+ALTER TABLE {router} ALTER COLUMN node_id TYPE text;
+CREATE INDEX IF NOT EXISTS waystation_message_expiry ON {message} (expiry);
+CREATE INDEX IF NOT EXISTS waystation_router_expiry ON {router} (expiry);
+CREATE INDEX IF NOT EXISTS waystation_message_tracked ON {message} (reliability_id)
+    WHERE reliability_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS waystation_reliability_end ON {reliability} (last_update_timestamp);
+"""
+
+_OWN_TABLES = """
+CREATE TABLE {update} (
+    uaid varchar(40) NOT NULL,
+    channel_id varchar(40) NOT NULL,
+    version numeric NOT NULL,
+    PRIMARY KEY (uaid, channel_id),
+    FOREIGN KEY (uaid, channel_id) REFERENCES {meta} (uaid, channel_id) ON DELETE CASCADE
+);
+CREATE TABLE {broadcast} (id text PRIMARY KEY, version text NOT NULL);
+CREATE TABLE {status} (
+    message_id text PRIMARY KEY,
+    sender bytea NOT NULL,
+    milestones jsonb NOT NULL,
+    keep_until_ms bigint NOT NULL
+);
+CREATE INDEX waystation_status_end ON {status} (keep_until_ms);
+CREATE TABLE {tracked} (
+    id text PRIMARY KEY,
+    milestone text NOT NULL,
+    ended boolean NOT NULL,
+    expires_at_ms bigint NOT NULL
+);
+CREATE INDEX waystation_tracked_end ON {tracked} (ended, expires_at_ms);
+CREATE TABLE {counted} (milestone text PRIMARY KEY, n bigint NOT NULL);
+"""
+
+# Each statement of a function sees what was committed before it began; one statement alone would
+# count the channels as they were before it waited for the lock.
+_ADD_CHANNEL = """
+CREATE FUNCTION {add_channel}(
+    the_uaid text, the_channel text, channels_max int, now_s bigint
+) RETURNS boolean LANGUAGE plpgsql AS $body$
+BEGIN
+    PERFORM FROM {router} AS r WHERE r.uaid = the_uaid AND {router_end} > now_s FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    PERFORM FROM {meta} AS m WHERE m.uaid = the_uaid AND m.channel_id = the_channel;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    IF (SELECT count(*) FROM {meta} AS m WHERE m.uaid = the_uaid) >= channels_max THEN
+        RETURN false;
+    END IF;
+    INSERT INTO {meta} (uaid, channel_id) VALUES (the_uaid, the_channel) ON CONFLICT DO NOTHING;
+    RETURN true;
+END
+$body$;
+"""
+
+
+async def init_store(url: str, settings: Store) -> list[str]:
+    """Make what is missing; what was done, a sentence each. May run at any time, again and again,
+    beside servers of ours and of Autopush."""
+    parsed = parse_postgres_url(url, settings.db_settings)
+    try:
+        connection = await connect(parsed, settings)
+        try:
+            done = [await _check_version(connection)]
+            done += await migrate(connection, Tables(parsed))
+        finally:
+            await connection.close(timeout=1.0)
+    except DriverError as exc:
+        raise store_error(exc) from exc
+    return done
+
+
+async def make_ready(connection: Connection, url: PostgresUrl) -> None:
+    """At start-up: an empty database is filled, one that is not ours is left to a person."""
+    tables = Tables(url)
+    missing = await _missing(connection, tables)
+    if not missing:
+        return
+    if len(missing) == len(_STEPS) and not await _exists(connection, tables.router):
+        await _check_version(connection)
+        await migrate(connection, tables)
+        return
+    raise StoreUnavailableError(
+        f"the tables in {url.address} are Autopush's, or of an earlier release:"
+        " run `waystation store init` with the same settings"
+    )
+
+
+async def migrate(connection: Connection, tables: Tables) -> list[str]:
+    done: list[str] = []
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        if tables.schema is not None and not await connection.fetchval(
+            "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", tables.schema
+        ):
+            await connection.execute(f'CREATE SCHEMA "{tables.schema}"')
+            done.append(f"made the schema {tables.schema}")
+        await connection.execute(
+            tables.fill(
+                "CREATE TABLE IF NOT EXISTS {migration} (step int PRIMARY KEY,"
+                " done_at timestamptz NOT NULL DEFAULT now(), what text NOT NULL)"
+            )
+        )
+        for step in await _missing(connection, tables):
+            what = await _STEPS[step](connection, tables)
+            await connection.execute(
+                tables.fill("INSERT INTO {migration} (step, what) VALUES ($1, $2)"), step, what
+            )
+            done.append(what)
+    return done or ["the tables are up to date"]
+
+
+async def _autopush_tables(connection: Connection, tables: Tables) -> str:
+    taken_over = await _exists(connection, tables.message)
+    await connection.execute(tables.fill(_AUTOPUSH_TABLES))
+    return "took over the tables of Autopush" if taken_over else "made the tables of Autopush"
+
+
+async def _own_tables(connection: Connection, tables: Tables) -> str:
+    await connection.execute(tables.fill(_ADDITIONS))
+    if await _collation(connection, tables) != "C":
+        await connection.execute(
+            tables.fill(
+                "CREATE INDEX IF NOT EXISTS waystation_message_order ON {message}"
+                ' (uaid, chid_message_id COLLATE "C")'
+            )
+        )
+    await connection.execute(tables.fill(_OWN_TABLES))
+    await connection.execute(tables.fill(_ADD_CHANNEL))
+    return "added the columns, indexes and tables of our own"
+
+
+_STEPS: dict[int, Callable[[Connection, Tables], Awaitable[str]]] = {
+    1: _autopush_tables,
+    2: _own_tables,
+}
+
+
+async def _missing(connection: Connection, tables: Tables) -> list[int]:
+    steps: set[int] = set()
+    if await _exists(connection, tables.migration):
+        rows = await connection.fetch(tables.fill("SELECT step FROM {migration}"))
+        steps = {row["step"] for row in rows}
+    return [step for step in _STEPS if step not in steps]
+
+
+async def _exists(connection: Connection, table: str) -> bool:
+    return await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", table)
+
+
+async def _collation(connection: Connection, tables: Tables) -> str:
+    return await connection.fetchval(
+        "SELECT c.collname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation"
+        " WHERE a.attrelid = $1::text::regclass AND a.attname = 'chid_message_id'",
+        tables.message,
+    )
+
+
+async def _check_version(connection: Connection) -> str:
+    version = connection.get_server_version()
+    if (version.major, version.minor) < VERSION_MIN:
+        wanted = VERSION_MIN[0]
+        raise StoreUnavailableError(
+            f"PostgreSQL {version.major} is too old: it takes {wanted} or later"
+        )
+    return f"PostgreSQL {version.major}.{version.minor}"

@@ -1,0 +1,120 @@
+"""Looking after a PostgreSQL store: the sweep, and what a person should know.
+
+The sweep goes in portions, each a transaction of its own, and passes over rows that somebody holds:
+several nodes may sweep at once.
+"""
+
+from waystation.storage.postgres.session import Session
+from waystation.storage.postgres.tables import Tables
+from waystation.storage.postgres.tracking import PORTION, Tracking
+
+_MESSAGES = """
+DELETE FROM {message} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {message}
+    WHERE expiry <= $1 OR (expiry IS NULL AND COALESCE("timestamp" + ttl, 0) <= $1)
+    LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING 1
+"""
+
+# Before the user agents themselves: with them would go more than a portion.
+_MESSAGES_OF_THE_DEAD = """
+DELETE FROM {message} WHERE ctid = ANY (ARRAY(
+    SELECT m.ctid FROM {router} AS r JOIN {message} AS m ON m.uaid = r.uaid
+    WHERE <dead> LIMIT $2 FOR UPDATE OF m SKIP LOCKED
+))
+RETURNING 1
+"""
+
+_USER_AGENTS = """
+DELETE FROM {router} WHERE ctid = ANY (ARRAY(
+    SELECT r.ctid FROM {router} AS r WHERE <dead> LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING 1
+"""
+
+_DEAD = "(r.expiry <= $1 OR (r.expiry IS NULL AND r.connected_at <= ($1 - {lifetime_s}) * 1000))"
+
+_STATUSES = """
+DELETE FROM {status} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {status} WHERE keep_until_ms <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING 1
+"""
+
+_LOG = """
+DELETE FROM {reliability} WHERE ctid = ANY (ARRAY(
+    SELECT l.ctid FROM {reliability} AS l
+    WHERE l.last_update_timestamp <= $1
+        AND NOT EXISTS (SELECT FROM {message} AS m WHERE m.reliability_id = l.id)
+    LIMIT $2 FOR UPDATE SKIP LOCKED
+))
+RETURNING 1
+"""
+
+_SETTINGS = """
+SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS pages,
+    current_setting('synchronous_commit') AS commit
+"""
+
+_SHARED_INDEX = """
+SELECT i.indexrelid::regclass::text AS name FROM pg_index AS i
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+WHERE i.indrelid = $1::text::regclass AND i.indisunique AND i.indnkeyatts = 1
+    AND a.attname = 'chid_message_id'
+"""
+
+
+class Upkeep:
+    def __init__(self, session: Session, tables: Tables, tracking: Tracking) -> None:
+        self._session = session
+        self._tables = tables
+        self._tracking = tracking
+        fill = tables.fill
+        # Each with the unit of its first argument.
+        self._steps = (
+            (fill(_MESSAGES), 1000),
+            (fill(_MESSAGES_OF_THE_DEAD.replace("<dead>", _DEAD)), 1000),
+            (fill(_USER_AGENTS.replace("<dead>", _DEAD)), 1000),
+            (fill(_STATUSES), 1),
+            (fill(_LOG), 1000),
+        )
+
+    async def sweep(self, now_ms: int, limit: int) -> int:
+        await self._tracking.expire(now_ms)
+        removed = 0
+        for statement, unit_ms in self._steps:
+            removed += await self._portions(statement, now_ms // unit_ms, limit - removed)
+        if removed < limit:
+            removed += await self._tracking.sweep(now_ms, limit - removed)
+        return removed
+
+    async def _portions(self, statement: str, now: int, limit: int) -> int:
+        removed = 0
+        while removed < limit:
+            portion = min(PORTION, limit - removed)
+            gone = len(await self._session.change(statement, now, portion))
+            removed += gone
+            if gone < portion:
+                break
+        return removed
+
+    async def warnings(self) -> list[str]:
+        row = (await self._session.read(_SETTINGS))[0]
+        warnings: list[str] = []
+        if "off" in (row["fsync"], row["pages"]):
+            warnings.append(
+                "PostgreSQL runs without fsync or full_page_writes: a crash of its machine may"
+                " damage the database. Set both to `on`"
+            )
+        if row["commit"] == "off":
+            warnings.append(
+                "PostgreSQL answers before it has written (synchronous_commit off): what was"
+                " answered 201 may be lost in a crash. Set `synchronous_commit = on`"
+            )
+        return warnings + [
+            f"the unique index {found['name']}, which Autopush's nodes need, lets two user agents"
+            " with the same channel id get in each other's way: such a message is answered 503."
+            " Drop it when the last of these nodes is gone"
+            for found in await self._session.read(_SHARED_INDEX, self._tables.message)
+        ]
