@@ -54,19 +54,27 @@ async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) ->
     journal = Journal(path, mode=mode, bytes_max=2**20)
     done, waiters = Run(), []
 
+    def wrote() -> None:
+        done.data = path.read_bytes()
+        done.states.append((len(done.data), set(done.owed)))
+
     async def turn() -> None:
         assert all(await asyncio.gather(*waiters))
         waiters.clear()
         await asyncio.sleep(0)
-        done.data = path.read_bytes()
-        done.states.append((len(done.data), set(done.owed)))
+        wrote()
 
     for what, number in steps:
         match what:
             case "accept":
-                waiters.append(journal.accept(UAID, item(number)))
+                written = journal.accept(UAID, item(number))
                 done.owed.pop(number, None)
                 done.owed[number] = None
+                if isinstance(written, bool):
+                    assert written
+                    wrote()
+                else:
+                    waiters.append(written)
             case "settle":
                 journal.settle(UAID, item(number))
                 done.owed.pop(number, None)

@@ -6,6 +6,9 @@ from typing import Any
 
 from waystation.base.ids import PeriodTagger, Tagger
 
+MEMO_MAX = 8_192
+DAY_MS = 86_400_000
+
 
 def mid(key: Tagger, version: str, time_s: int) -> str:
     """A message's tracking id: 48 bits of its time, 80 bits of a keyed hash of its version.
@@ -16,10 +19,32 @@ def mid(key: Tagger, version: str, time_s: int) -> str:
     return f"{time_s * 1000:012x}{key.digest(version.encode())[:10].hex()}"
 
 
+class _Memo(dict[bytes, int]):
+    """Hashes of the ids that were met lately, for one UTC day: the key changes with the quarter."""
+
+    __slots__ = ("_tagger", "_until_ms", "from_ms")
+
+    def __init__(self, tagger: PeriodTagger) -> None:
+        super().__init__()
+        self._tagger = tagger
+        self.from_ms = self._until_ms = 0
+
+    def hash64(self, raw: bytes, time_ms: int) -> int:
+        if not self.from_ms <= time_ms < self._until_ms or len(self) > MEMO_MAX:
+            self.clear()
+            self.from_ms = time_ms - time_ms % DAY_MS
+            self._until_ms = self.from_ms + DAY_MS
+        known = self.get(raw)
+        if known is None:
+            known = self[raw] = self._tagger.at(time_ms).hash64(raw)
+        return known
+
+
 class EventHashes:
     """The keyed hashes of one cluster: a key for each purpose and calendar quarter.
 
-    `time_ms` is the event's time; of `mid`, the notification's, so that every node agrees.
+    `time_ms` is the event's time; of `mid`, the notification's, so that every node agrees. A
+    message has half a dozen events on a node, so what was met lately is remembered.
     """
 
     def __init__(self, master: bytes) -> None:
@@ -30,12 +55,15 @@ class EventHashes:
         self._claim = PeriodTagger(master, "claim")
         self._presence = PeriodTagger(master, "presence")
         self._queue = PeriodTagger(master, "queue")
+        self._uahs = _Memo(self._uaid)
+        self._chhs = _Memo(self._channel)
+        self._mids: dict[str, str] = {}
 
     def uah(self, uaid: bytes, time_ms: int) -> int:
-        return self._uaid.at(time_ms).hash64(uaid)
+        return self._uahs.hash64(uaid, time_ms)
 
     def chh(self, channel_id: bytes, time_ms: int) -> int:
-        return self._channel.at(time_ms).hash64(channel_id)
+        return self._chhs.hash64(channel_id, time_ms)
 
     def qh(self, recipient_id: bytes, time_ms: int) -> int:
         return self._queue.at(time_ms).hash64(recipient_id)
@@ -53,7 +81,12 @@ class EventHashes:
         return self._address.at(time_ms).hash64(_prefix(address))
 
     def mid(self, version: str, time_s: int) -> str:
-        return mid(self._message.at(time_s * 1000), version, time_s)
+        known = self._mids.get(version)
+        if known is None:
+            if len(self._mids) > MEMO_MAX:
+                self._mids.clear()
+            known = self._mids[version] = mid(self._message.at(time_s * 1000), version, time_s)
+        return known
 
     @staticmethod
     def app(public_key: bytes) -> int:

@@ -143,7 +143,8 @@ class ConnectDriver:
         self._observer.taken(uaid, notification)
         if not journalled or journal is None:
             return Answer.TAKEN
-        if await journal.accept(uaid, notification):
+        written = journal.accept(uaid, notification)
+        if written is True or (written is not False and await written):
             return Answer.TAKEN
         # The endpoint stores it now: look there later.
         self._perform(client, client.session.congested())

@@ -99,7 +99,7 @@ async def replay(path: Path, hand_back: HandBack, *, remove: bool = False) -> in
             await hand_back.hand_back(uaid, notifications, connected_at_ms=None)
         abandoned.done()
         if remove:
-            path.unlink(missing_ok=True)
+            abandoned.remove()
         return sum(len(notifications) for notifications in owed.values())
     finally:
         abandoned.close()

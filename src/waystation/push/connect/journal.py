@@ -1,7 +1,9 @@
 """The in-flight journal: direct notifications survive the process that holds them.
 
-Rule 1: a direct notification counts as taken only after its record has been written; all
-        that arrive in one turn of the loop share one write (and one fsync, if asked for).
+Rule 1: a direct notification counts as taken only after its record has been written. With
+        `fsync`, all that arrive while the disk is busy share one write and one flush; without,
+        a record is written at once: that takes 2 us, and to keep its request waiting until the
+        end of the turn takes 10.
 Rule 2: a record is settled when the notification is acked, saved or dropped. Settling is
         not waited for: what a kill forgets of it may be delivered again, never lost.
 Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker replays it:
@@ -91,11 +93,12 @@ class Journal:
     def unsettled(self) -> int:
         return len(self._live)
 
-    def accept(self, uaid: Uaid, notification: Notification | Update) -> "asyncio.Future[bool]":
-        """Resolved at the end of the turn: whether the record is written."""
+    def accept(
+        self, uaid: Uaid, notification: Notification | Update
+    ) -> "bool | asyncio.Future[bool]":
+        """Whether the record is written; with `fsync`, as soon as that is known."""
         key = key_of(uaid, notification)
-        if key in self._live:  # the same again: one record stands for it, not two
-            self.settle(uaid, notification)
+        before = self._release(key)
         self._sequence += 1
         entry = (
             Accepted(self._sequence, uaid, notification)
@@ -106,6 +109,10 @@ class Journal:
         self._live[key] = (self._sequence, record)
         self._live_bytes += len(record)
         self._turn.append(record)
+        if before is not None:  # the same again: one record stands for it, and it comes first
+            self._turn.append(_settled(before))
+        if self._mode == "write":
+            return self._write()
         # A future each: one for all of the turn would be cancelled for all with any of them.
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
@@ -115,8 +122,7 @@ class Journal:
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         sequence = self._release(key_of(uaid, notification))
         if sequence is not None:
-            body = b"s" + sequence.to_bytes(8)
-            self._turn.append(_SETTLED.pack(9, zlib.crc32(body), b"s", sequence))
+            self._turn.append(_settled(sequence))
             self._arm()
 
     def _release(self, key: object) -> int | None:
@@ -134,13 +140,16 @@ class Journal:
     def _arm(self) -> None:
         if not self._armed and not self._syncing:
             self._armed = True
-            asyncio.get_running_loop().call_soon(self._write)
+            asyncio.get_running_loop().call_soon(self._end_of_turn)
 
-    def _write(self) -> None:
-        """One write for all that arrived in this turn."""
+    def _end_of_turn(self) -> None:
         self._armed = False
+        self._write()
+
+    def _write(self) -> bool:
+        """One write for all that is here; settled records go with the next accepted one."""
         if not self._turn:
-            return
+            return True
         records, self._turn = self._turn, []
         waiters, self._waiters = self._waiters, []
         ok = self._append(b"".join(records))
@@ -151,6 +160,7 @@ class Journal:
             syncing.add_done_callback(lambda done: self._synced(done, waiters))
         else:
             self._answer(waiters, ok)
+        return ok
 
     def _synced(self, done: "asyncio.Future[None]", waiters: "list[asyncio.Future[bool]]") -> None:
         self._syncing = False
@@ -228,6 +238,10 @@ class Journal:
         self._fd = -1  # a descriptor's number is soon somebody else's
 
 
+def _settled(sequence: int) -> bytes:
+    return _SETTLED.pack(9, zlib.crc32(b"s" + sequence.to_bytes(8)), b"s", sequence)
+
+
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
     for waiter in waiters:
         if not waiter.done():
@@ -299,6 +313,7 @@ class Abandoned:
     """A journal whose worker is gone, under our lock until it has been replayed."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._fd = _lock(path)
 
     def unsettled(self) -> list[Accepted]:
@@ -309,6 +324,10 @@ class Abandoned:
     def done(self) -> None:
         os.ftruncate(self._fd, 0)
         os.fsync(self._fd)
+
+    def remove(self) -> None:
+        """Nobody will use it again; while we hold the lock, so nobody does now."""
+        self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self._fd)

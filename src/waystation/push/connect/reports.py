@@ -164,7 +164,8 @@ class Reports(Observer):
         self._emit(events.PushIntAccepted(mid=mid, uah=uah))
         self._emit(events.PushTransmitted(mid=mid, uah=uah, path=DIRECT))
         self._count_sent("Direct", notification)
-        self._milestones.note(notification, Milestone.INT_ACCEPTED)
+        if notification.reliability_id is not None:  # a sender need not hear of every hop
+            self._milestones.note(notification, Milestone.INT_ACCEPTED)
         self._milestones.note(notification, Milestone.TRANSMITTED)
 
     def refused(self, uaid: Uaid) -> None:
@@ -200,7 +201,7 @@ class Reports(Observer):
                 self._emit(events.PushNotDelivered(mid=mid, code=code))
             case _:
                 self._emit(events.PushDelivered(mid=mid, uah=self._uah(uaid)))
-        if not stored:
+        if not stored and notification.reliability_id is not None:
             self._milestones.note(notification, Milestone.ACCEPTED)
         self._milestones.note(notification, end)
 

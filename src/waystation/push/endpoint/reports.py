@@ -1,8 +1,8 @@
 """What happens to POSTs, told as events and numbers.
 
 An event is a fact for the pipeline, a number is for a dashboard. Ids appear as keyed hashes only,
-nodes under names that are no addresses. A POST that goes well is reported three or four times
-within one turn, so the hashes of the last notification are kept: they are most of the cost.
+nodes under names that are no addresses. A POST that goes well has the events of its message, so
+its `ep.request` is sampled: one in `SAMPLE`, with that weight. Those that fail are all written.
 """
 
 from typing import Final
@@ -21,6 +21,7 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Cell, Metrics
 
 NAMES_MAX: Final = 1_024  # of nodes and of senders' `sub`
+SAMPLE: Final = 16
 
 
 class Reports(Observer):
@@ -37,10 +38,7 @@ class Reports(Observer):
         self._hashes = hashes
         self._metrics = metrics
         self._clock = clock
-        self._last: Notification | None = None
-        self._last_mid = ""
-        self._last_uah = 0
-        self._last_chh = 0
+        self._successes = 0
         self._peers: BoundedLru[str, str] = BoundedLru(NAMES_MAX)
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
         count = metrics.counter
@@ -86,26 +84,25 @@ class Reports(Observer):
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        now_ms = self._clock.now_ms()
         took_s = self._clock.mono() - began
-        errno = 0 if error is None else form_of(type(error)).errno or 0
+        self._request_s.observe(took_s)
         if sender is not None:
             self._drafts[sender.draft].value += 1
             self._authorized.value += 1
+        weight = 1
+        if error is None:
+            self._successes += 1
+            if self._successes % SAMPLE:
+                return
+            weight = SAMPLE
+        errno = 0 if error is None else form_of(type(error)).errno or 0
         if error is not None:
             label = error.label if isinstance(error, WaystationError) else "bug"
             self._metrics.counter("api_error", label=label).value += 1
             if isinstance(error, VapidError):
                 self._metrics.counter("notification_auth_result", result="error").value += 1
                 self._emit(events.EpAuthError(errno=errno, app=_app(sender)))
-        self._request_s.observe(took_s)
-        last = self._last
-        if channel_id is None:
-            chh = None
-        elif last is not None and last.channel_id == channel_id:
-            chh = self._last_chh
-        else:
-            chh = self._hashes.chh(channel_id, now_ms)
+        now_ms = self._clock.now_ms()
         self._emit(
             events.EpRequest(
                 code=status,
@@ -114,26 +111,23 @@ class Reports(Observer):
                 ttl=ttl_s,
                 dur=round(took_s * 1_000_000),
                 app=_app(sender),
-                chh=chh,
+                chh=None if channel_id is None else self._hashes.chh(channel_id, now_ms),
                 attrs=events.EpRequestAttrs(sub=self._sub(sender, now_ms)),
-            )
+            ),
+            weight,
         )
 
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
         now_ms = notification.accepted_at_ms
-        self._last = notification
-        self._last_mid = self._hashes.mid(notification.message_id, notification.timestamp_s)
-        self._last_uah = self._hashes.uah(uaid, now_ms)
-        self._last_chh = self._hashes.chh(notification.channel_id, now_ms)
         self._received[notification.reliability_id is not None].value += 1
         if notification.headers is not None:
             self._encodings[notification.headers["encoding"]].value += 1
         app = notification.sender
         self._emit(
             events.PushReceived(
-                mid=self._last_mid,
-                uah=self._last_uah,
-                chh=self._last_chh,
+                mid=self._mid(notification),
+                uah=self._hashes.uah(uaid, now_ms),
+                chh=self._hashes.chh(notification.channel_id, now_ms),
                 ttl=notification.ttl_s,
                 size=size,
                 via=WEBPUSH,
@@ -153,7 +147,7 @@ class Reports(Observer):
         self._stored[topic].value += 1
         self._bytes["Stored"].value += _size(notification)
         mid = self._mid(notification)
-        self._emit(events.PushStored(mid=mid, uah=self._uah(uaid, notification), flag=topic))
+        self._emit(events.PushStored(mid=mid, uah=self._uah(uaid), flag=topic))
 
     def expired(self, notification: Notification) -> None:
         self._expired.value += 1
@@ -181,13 +175,9 @@ class Reports(Observer):
     # Hashes and names
 
     def _mid(self, notification: Notification) -> str:
-        if notification is self._last:
-            return self._last_mid
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
 
-    def _uah(self, uaid: Uaid, notification: Notification | None = None) -> int:
-        if notification is not None and notification is self._last:
-            return self._last_uah
+    def _uah(self, uaid: Uaid) -> int:
         return self._hashes.uah(uaid, self._clock.now_ms())
 
     def _peer(self, node_id: str) -> str:

@@ -12,6 +12,7 @@ from waystation.push.errors import StoreFullError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
+    MessageId,
     MessageStatus,
     MilestoneNote,
     Notification,
@@ -227,23 +228,30 @@ class PushChanges:
         return txn.replace(key, version, db=self._broadcasts) is None
 
     def note_milestones(self, notes: Sequence[MilestoneNote], txn: WriteTransaction) -> None:
+        """The milestones of one message usually come together: its row is written once."""
+        by_message: dict[MessageId, list[MilestoneNote]] = {}
         for note in notes:
-            key = layout.status_key(note.message_id)
-            held = txn.get(key, db=self._statuses)
-            if held is None:
-                until_ms = note.keep_until_ms
-                status = MessageStatus(note.sender, {note.milestone.value: note.at_ms}, until_ms)
-            else:
-                old = layout.decode_status(held)
-                until_ms = max(old.keep_until_ms, note.keep_until_ms)
-                first_ms = min(old.milestones.get(note.milestone, note.at_ms), note.at_ms)
-                milestones = old.milestones | {note.milestone.value: first_ms}
-                status = MessageStatus(old.sender, milestones, until_ms)
-                if until_ms != old.keep_until_ms:
-                    entry = layout.expiry_key(layout.STATUS, old.keep_until_ms, key)
-                    self._expiry.drop(txn, entry)
-            txn.put(key, layout.encode_status(status), db=self._statuses)
-            self._expiry.add(txn, layout.expiry_key(layout.STATUS, until_ms, key))
+            by_message.setdefault(note.message_id, []).append(note)
+        for message_id, its_notes in by_message.items():
+            self._note_milestones(txn, layout.status_key(message_id), its_notes)
+
+    def _note_milestones(
+        self, txn: WriteTransaction, key: bytes, notes: Sequence[MilestoneNote]
+    ) -> None:
+        held = txn.get(key, db=self._statuses)
+        old = None if held is None else layout.decode_status(held)
+        milestones = {} if old is None else dict(old.milestones)
+        until_ms = 0 if old is None else old.keep_until_ms
+        for note in notes:
+            name = note.milestone.value
+            milestones[name] = min(milestones.get(name, note.at_ms), note.at_ms)
+            until_ms = max(until_ms, note.keep_until_ms)
+        sender = notes[0].sender if old is None else old.sender
+        if old is not None and until_ms != old.keep_until_ms:
+            self._expiry.drop(txn, layout.expiry_key(layout.STATUS, old.keep_until_ms, key))
+        status = MessageStatus(sender, milestones, until_ms)
+        txn.put(key, layout.encode_status(status), db=self._statuses)
+        self._expiry.add(txn, layout.expiry_key(layout.STATUS, until_ms, key))
 
     # Upkeep
 

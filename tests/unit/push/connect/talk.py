@@ -10,6 +10,7 @@ from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.effects import Effect
+from waystation.push.connect.journal import Journal
 from waystation.push.connect.session import Session
 from waystation.push.connect.terms import Terms
 from waystation.push.model import (
@@ -163,3 +164,9 @@ def settled_in(**settings: Any) -> Talk:
     talk, _ = returned(**settings)
     assert talk.session.fetched([]) == []
     return talk
+
+
+async def accepted(journal: Journal, uaid: Uaid, notification: Notification | Update) -> bool:
+    """Whether it is written; with `fsync`, once that is known."""
+    written = journal.accept(uaid, notification)
+    return written if isinstance(written, bool) else await written

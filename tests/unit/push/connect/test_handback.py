@@ -10,6 +10,7 @@ from tests.unit.push.connect.talk import (
     NOW_MS,
     OTHER_CHANNEL,
     UAID,
+    accepted,
     notification,
     record,
     update,
@@ -197,10 +198,10 @@ class TestReplay:
         self, path: Path, leave: Callable[[Journal], object] = lambda journal: None
     ) -> None:
         journal = Journal(path, mode="write", bytes_max=2**20)
-        await journal.accept(UAID, notification(1))
-        await journal.accept(UAID, notification(2))
-        await journal.accept(UAID, update(7))
-        await journal.accept(GONE, notification(3))
+        await accepted(journal, UAID, notification(1))
+        await accepted(journal, UAID, notification(2))
+        await accepted(journal, UAID, update(7))
+        await accepted(journal, GONE, notification(3))
         leave(journal)
         journal.close()
 
@@ -223,7 +224,7 @@ class TestReplay:
     ) -> None:
         path = tmp_path / "0.log"
         journal = Journal(path, mode="write", bytes_max=2**20)
-        await journal.accept(UAID, notification(1))
+        await accepted(journal, UAID, notification(1))
 
         assert await replay(path, house.hand_back) == 0
         assert await house.stored() == []

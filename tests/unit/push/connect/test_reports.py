@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 import structlog
 from structlog.testing import CapturingLogger
@@ -134,15 +135,25 @@ async def test_a_direct_notification_is_told_of_from_acceptance_to_delivery(
     assert office.told(events.PushIntAccepted)[0].mid == mid
     assert [(event.mid, event.path) for event in office.told(events.PushTransmitted)] == [(mid, 0)]
     assert office.told(events.PushDelivered)[0].mid == mid
+    assert [milestone for _, milestone in office.milestones.notes] == ["transmitted", "delivered"]
+    assert office.count("ua_notification_sent", source="Direct", topic="true") == 1
+    assert office.count("ua_message_data_bytes", source="Direct") == 4
+    assert office.count("ua_command", command="ack") == 1
+
+
+async def test_a_tracked_notification_is_told_of_at_every_hop(office: Office) -> None:
+    """C-156"""
+    peer = await office.connected()
+    tracked = msgspec.structs.replace(notification(1), reliability_id="r-1")
+    await office.house.driver.push(UAID, tracked)
+    peer.say(ack(tracked))
+
     assert [milestone for _, milestone in office.milestones.notes] == [
         "int_accepted",
         "transmitted",
         "accepted",
         "delivered",
     ]
-    assert office.count("ua_notification_sent", source="Direct", topic="true") == 1
-    assert office.count("ua_message_data_bytes", source="Direct") == 4
-    assert office.count("ua_command", command="ack") == 1
 
 
 async def test_a_stored_notification_is_retrieved_transmitted_and_delivered(

@@ -2,6 +2,7 @@ import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from waystation.base.clock import ManualClock
+from waystation.push.endpoint import reports
 from waystation.push.endpoint.reports import Reports
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.wire.relay import Answer
@@ -34,8 +35,20 @@ class Reported:
 
 
 @pytest.fixture
-async def reported() -> Reported:
+async def reported(monkeypatch: pytest.MonkeyPatch) -> Reported:
+    monkeypatch.setattr(reports, "SAMPLE", 1)
     return Reported()
+
+
+async def test_one_success_in_sixteen_stands_for_all_of_them() -> None:
+    reported = Reported()
+    await reported.world.subscribe(node_id=NODE)
+    for _ in range(reports.SAMPLE * 2):
+        await reported.world.post(body=b"x")
+
+    assert reported.kinds.count("PushReceived") == 32
+    assert reported.kinds.count("EpRequest") == 2
+    assert sorted(reported.sink.weights)[-2:] == [16, 16]
 
 
 async def test_a_direct_notification_leaves_three_events(reported: Reported) -> None:
