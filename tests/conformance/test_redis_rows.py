@@ -244,6 +244,25 @@ async def test_a_topic_replaces_one_of_the_other_side(
     assert held.message_id == newest["version"]
 
 
+async def test_what_autopush_removed_with_a_user_agent_does_not_come_back(
+    store: RedisPushStore, autopush: AutopushNode, clock: ManualClock
+) -> None:
+    now_ms = clock.now_ms()
+    await subscribe_here(store, now_ms)
+    await store.save(UAID, three_part(now_ms))
+    autopush.remove_user(UAID_TEXT)
+    subscribe_at_autopush(autopush, now_ms)
+    autopush.save(
+        UAID_TEXT,
+        f"02:{now_ms + 1}:{CHANNEL_TEXT}",
+        their_message(now_ms + 1),
+        now_s=now_ms // 1000,
+    )
+
+    assert await fetch_all(store, UAID, now_ms=now_ms) == [three_part(now_ms + 1)]
+    assert len(autopush.lines("KEYS", "autopush/msg/*")) == 1
+
+
 async def test_one_row_that_is_no_message_does_not_hide_the_others(
     store: RedisPushStore, autopush: AutopushNode, clock: ManualClock
 ) -> None:

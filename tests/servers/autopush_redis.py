@@ -46,6 +46,11 @@ class AutopushNode:
         fine = all(isinstance(user.get(name), kind) for name, kind in required.items())
         return user if fine else None
 
+    def remove_user(self, uaid: str) -> None:
+        """The bodies of its messages stay until they expire."""
+        for kind in ("user", "co", "channels", "msgs", "msgs_exp", "timestamp"):
+            self.redis("DEL", f"autopush/{kind}/{uaid}")
+
     def add_channel(self, uaid: str, channel_id: str) -> None:
         self.redis("RPUSH", f"autopush/channels/{uaid}", channel_id)
 

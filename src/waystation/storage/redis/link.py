@@ -107,7 +107,7 @@ class Link:
             raise RedisConnectionError(self._why)
         answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self._queue.append(_Operation(commands, answered, []))
-        if self._carrier is None:
+        if self._carrier is None or self._carrier.done():
             self._carrier = self._loop.create_task(self._carry())
         self._wake.set()
         return answered

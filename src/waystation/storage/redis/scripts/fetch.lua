@@ -33,8 +33,9 @@ while looked < tonumber(ARGV[5]) do
     for n, member in ipairs(chunk) do bodies[n] = key.body .. member end
     bodies = redis.call('MGET', unpack(bodies))
     local ends = redis.call('ZMSCORE', key.ends, unpack(chunk))
+    local saved = redis.call('ZMSCORE', key.msgs, unpack(chunk))
     for n, member in ipairs(chunk) do
-      if not bodies[n] then
+      if not (bodies[n] and saved[n]) then
         lost[#lost + 1] = member -- Redis let it go at its end, or Autopush took it away
       elseif channels[channel_of(member)] and not (ends[n] and in_ms(ends[n]) <= now) then
         answer[#answer + 1] = member

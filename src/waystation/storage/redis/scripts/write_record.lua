@@ -7,7 +7,7 @@ elseif ARGV[3] == 'add' then
   return 0
 else
   local routed = type(held.node_id) == 'string'
-  if routed and tonumber(held.connected_at) >= connected_at then return 0 end
+  if routed and (tonumber(held.connected_at) or 0) >= connected_at then return 0 end
 end
 redis.call('SET', key.user, ARGV[4], 'EX', ARGV[7])
 redis.call('SET', key.co, ARGV[5], 'EX', ARGV[7])
