@@ -19,6 +19,7 @@ import pytest
 from tools.prepare_tests import postgres_folder
 
 USER = "postgres"
+AUTOPUSH_TABLES = Path(__file__).parent.parent / "vectors" / "postgres_autopush.sql"
 STARTED_WITHIN_S = 60
 
 
@@ -115,3 +116,11 @@ def postgres_server() -> Iterator[PostgresServer]:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> str:
     return postgres_server.new_url()
+
+
+@pytest.fixture
+def autopush_url(postgres_server: PostgresServer) -> str:
+    """A database that Autopush's operators made and that no node of ours has seen."""
+    url = postgres_server.new_url()
+    postgres_server.command(AUTOPUSH_TABLES.read_text(), url.rpartition("/")[2])
+    return url
