@@ -100,7 +100,10 @@ def serve(
     )
 
     def ready() -> None:
-        write_serving(data, serving)
+        try:
+            write_serving(data, serving)
+        except OSError as exc:  # a full disk: serve what can be served
+            lines.warning("serve_file.not_written", reason=str(exc))
         say(render_table(table))
         if "connect" in roles:
             say(firefox_settings(settings))

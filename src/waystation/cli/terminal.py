@@ -16,7 +16,10 @@ EXIT_CONFIG = 78
 
 def say(text: str) -> None:
     """To stdout, at once: others may be waiting for the line."""
-    print(text, flush=True)
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:  # the reader has left (`| head`): go on in silence
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:
