@@ -20,6 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SENDERS = ROOT / "tests" / "e2e" / "senders"
 SERVERS = ROOT / "tests" / "servers" / "npm"
 NODE_MAJOR_MIN = 20
+BUILT_EMULATOR = ROOT / ".venv" / "go" / "emulator"
+EMULATOR_PACKAGE = "cloud.google.com/go/bigtable/cmd/emulator@v1.58.0"
 
 
 class MissingPieceError(Exception):
@@ -140,7 +142,35 @@ def postgres_folder() -> Path | None:
     return None if on_path is None else Path(on_path).resolve().parent
 
 
+def bring_bigtable() -> None:
+    if bigtable_emulator() is not None:
+        return
+    target = BUILT_EMULATOR
+    advice = "install the Google Cloud CLI's bigtable-emulator, or a Go tool chain"
+    if shutil.which("go") is None:
+        raise MissingPieceError(f"neither an emulator nor Go is here: {advice}")
+    say(f"building the Bigtable emulator into {target.parent.relative_to(ROOT)} (a minute or two)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # A versioned package is built outside of any module, into GOBIN, under the name of its folder.
+    build = ["env", f"GOBIN={target.parent}", "go", "install", EMULATOR_PACKAGE]
+    done = run_quietly(build, cwd=target.parent)
+    if done.returncode != 0:
+        raise MissingPieceError(f"`{' '.join(build)}` failed:\n{done.stderr.strip()}\n{advice}")
+
+
+def bigtable_emulator() -> Path | None:
+    """The one that BIGTABLE_EMULATOR names, that of the Google Cloud CLI, or the one built here."""
+    places = [Path(named) for named in (os.environ.get("BIGTABLE_EMULATOR"),) if named]
+    gcloud = shutil.which("gcloud")
+    if gcloud is not None:
+        sdk = Path(gcloud).resolve().parent.parent
+        places.append(sdk / "platform" / "bigtable-emulator" / "cbtemulator")
+    places.append(BUILT_EMULATOR)
+    return next((place for place in places if place.is_file() and os.access(place, os.X_OK)), None)
+
+
 PIECES = (
+    Piece("bigtable", "the store on the Bigtable emulator", bring_bigtable),
     Piece("firefox", "a real browser as the user agent", bring_firefox),
     Piece("node", "app servers written by others", bring_node),
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),

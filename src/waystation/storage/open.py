@@ -15,6 +15,7 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
+from waystation.storage.bigtable.url import BigtableUrl, parse_bigtable_url
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
@@ -30,13 +31,13 @@ _KNOWN_FORMS = (
     "rediss://HOST:PORT/DB",
     "redis+cluster://HOST:PORT,HOST:PORT",
     "postgres://USER@HOST:PORT/DATABASE",
+    "bigtable://PROJECT/INSTANCE/TABLE",
+    "grpc://HOST",
 )
 
 # Schemes of the design whose backend this build does not have, and what each stands for.
 _ABSENT_BACKENDS = {
     "dynamodb": "DynamoDB",
-    "bigtable": "Bigtable",
-    "grpc": "Bigtable (Autopush's form)",
     "dual": "the dual store",
 }
 
@@ -54,7 +55,7 @@ class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
     """One process, gone with it."""
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl | PostgresUrl
+StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl | PostgresUrl | BigtableUrl
 
 
 @runtime_checkable
@@ -90,6 +91,11 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
                 from waystation.storage.postgres.schema import init_store
 
             return await init_store(url, settings)
+        case BigtableUrl():
+            with _extra("bigtable"):
+                from waystation.storage.bigtable.init import init_store
+
+            return await init_store(url, settings)
         case _:
             return []
 
@@ -108,6 +114,8 @@ def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
             return parse_redis_url(url, db_settings)
         case "postgres" | "postgresql" if colon:
             return parse_postgres_url(url, db_settings)
+        case "bigtable" | "grpc" if colon:
+            return parse_bigtable_url(url, db_settings)
         case _ if colon and scheme in _ABSENT_BACKENDS:
             # What follows the scheme may hold a password, so it is not repeated.
             raise SettingsError(
@@ -167,6 +175,11 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
                 from waystation.storage.postgres.push import PostgresPushStore
 
             return await PostgresPushStore.open(postgres, settings=settings, clock=clock)
+        case BigtableUrl() as bigtable:
+            with _extra("bigtable"):
+                from waystation.storage.bigtable.push import BigtablePushStore
+
+            return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
 
 
 @contextmanager

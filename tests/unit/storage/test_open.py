@@ -45,9 +45,7 @@ def test_the_default_is_a_store_below_the_data_directory() -> None:
     "url",
     [
         "dynamodb://eu-west-1/password",
-        "bigtable://password/instance",
         "dual:?primary=password",
-        "grpc://password",
     ],
 )
 def test_a_backend_that_is_not_here_is_named_and_its_url_is_not_repeated(url: str) -> None:

@@ -1,0 +1,1 @@
+"""Push's rows in Google Cloud Bigtable, in Autopush's layout."""

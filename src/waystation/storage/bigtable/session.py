@@ -1,0 +1,315 @@
+"""Calls to Bigtable: limits, timeouts, retries, and what the driver's exceptions mean.
+
+Rule 1: `database_pool_max_size` calls are under way at once (100 for each channel, unless set);
+        `store.queue_max` more may wait for their turn, and one more is refused as busy.
+Rule 2: reads and writes that may be repeated are tried again, `retry_count` times at most, when
+        Bigtable was unavailable, aborted or too late; a write under a condition only when it
+        was certainly not sent.
+Rule 3: the driver's exceptions become the store's own in `_store_error` and nowhere else.
+
+The driver's clients belong to the loop in which they were made: `Session` is made in the running
+one. They are several because one channel carries about a hundred calls at once.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+from google.api_core.exceptions import (
+    Aborted,
+    Cancelled,
+    DeadlineExceeded,
+    GoogleAPIError,
+    InternalServerError,
+    NotFound,
+    PermissionDenied,
+    ServiceUnavailable,
+    Unauthenticated,
+)
+from google.auth.exceptions import GoogleAuthError
+from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, RowRange
+from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
+from google.cloud.bigtable.data.mutations import Mutation
+from google.cloud.bigtable.data.row_filters import RowFilter
+
+from waystation.base.clock import Clock
+from waystation.base.errors import BusyError
+from waystation.push.errors import StoreUnavailableError
+from waystation.storage.bigtable.breaker import Breaker
+from waystation.storage.bigtable.cells import Cell, Cells, Row
+from waystation.storage.bigtable.client import new_client
+from waystation.storage.bigtable.url import BigtableUrl
+from waystation.storage.settings import Store
+
+T = TypeVar("T")
+
+STREAMS_PER_CHANNEL = 100
+ENTRIES_PER_CALL = 1000  # rows of one call that changes many
+_PAUSE_S = 0.05  # before a second attempt; doubled for each further one, and never exactly
+
+_PASSING = (ServiceUnavailable, Aborted, DeadlineExceeded, Cancelled)
+_TROUBLE = (*_PASSING, InternalServerError, GoogleAuthError, TimeoutError, OSError)
+_NOT_SENT = "failed to connect to all addresses"
+
+
+class SessionStats(msgspec.Struct):
+    """What a process asked of Bigtable; a retry is a round trip of its own."""
+
+    round_trips: int = 0
+    retries: int = 0
+    failures: int = 0
+    refused: int = 0  # because the queue was full or the breaker open
+    breaker_opened: int = 0
+    undecodable: int = 0  # rows of somebody else that were passed over
+    incomplete: int = 0  # records of which only remains were left, and were removed
+
+
+class Limits(NamedTuple):
+    """How long one attempt and all of them together may take."""
+
+    attempt_s: float
+    total_s: float
+
+
+class Session:
+    """One table, as this process sees it."""
+
+    def __init__(self, url: BigtableUrl, settings: Store, clock: Clock) -> None:
+        self.stats = SessionStats()
+        self._clock = clock
+        self._url = url
+        self._breaker = Breaker(clock)
+        patience_s = settings.operation_timeout_s
+        # §6.4: 5 s and 15 s, scans 20 s and 25 s, at the default of `store.operation_timeout_s`.
+        self._point = _limits(
+            url.grpc_point_attempt_timeout, url.grpc_point_total_timeout, patience_s, 1, 3
+        )
+        self._scan = _limits(
+            url.grpc_scan_attempt_timeout, url.grpc_scan_total_timeout, patience_s, 4, 5
+        )
+        connect_s = url.grpc_connect_timeout or settings.connect_timeout_s
+        self._clients = [new_client(url, connect_s) for _ in range(url.grpc_channel_count)]
+        self._tables = [
+            client.get_table(url.instance, url.table, app_profile_id=url.app_profile_id)
+            for client in self._clients
+        ]
+        self._turns = cycle(self._tables)
+        self._free = url.database_pool_max_size or STREAMS_PER_CHANNEL * url.grpc_channel_count
+        self._wait_s = url.database_pool_wait_timeout or self._point.total_s
+        self._queue_max = settings.queue_max
+        self._queue: deque[asyncio.Future[None]] = deque()
+
+    # Reads
+
+    async def read_row(
+        self, key: bytes, row_filter: RowFilter, *, guarded: bool = True
+    ) -> Cells | None:
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.read_row(key, row_filter=row_filter, **_once(timeout_s))
+
+        row = await self._call(call, self._point, repeatable=True, guarded=guarded)
+        return None if row is None else _cells(row)
+
+    async def read_rows(
+        self,
+        row_filter: RowFilter,
+        *,
+        keys: Sequence[bytes] = (),
+        after: tuple[bytes, bytes] | None = None,
+        limit: int | None = None,
+    ) -> list[Row]:
+        """In the order of keys: these, and those between the two of `after` (both excluded)."""
+        ranges = [] if after is None else [RowRange(*after, start_is_inclusive=False)]
+        query = ReadRowsQuery(
+            row_keys=list(keys), row_ranges=ranges, limit=limit, row_filter=row_filter
+        )
+
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.read_rows(query, **_once(timeout_s))
+
+        rows = await self._call(call, self._scan, repeatable=True)
+        return [Row(row.row_key, _cells(row)) for row in rows]
+
+    # Writes
+
+    async def write(self, key: bytes, mutations: list[Mutation]) -> None:
+        """All of them or none; they may be applied twice."""
+
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.mutate_row(key, mutations, **_once(timeout_s))
+
+        await self._call(call, self._point, repeatable=True)
+
+    async def write_many(self, rows: Sequence[tuple[bytes, list[Mutation]]]) -> None:
+        """Each row all or nothing, in any order."""
+        for start in range(0, len(rows), ENTRIES_PER_CALL):
+            portion = rows[start : start + ENTRIES_PER_CALL]
+            await self._write_portion([RowMutationEntry(*row) for row in portion])
+
+    async def _write_portion(self, entries: list[RowMutationEntry]) -> None:
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.bulk_mutate_rows(entries, **_once(timeout_s))
+
+        await self._call(call, self._scan, repeatable=True)
+
+    async def check(
+        self,
+        key: bytes,
+        predicate: RowFilter,
+        *,
+        then: list[Mutation] | None = None,
+        otherwise: list[Mutation] | None = None,
+    ) -> bool:
+        """Whether the row had what the predicate asks for; one of the two was then applied."""
+
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.check_and_mutate_row(
+                key,
+                predicate,
+                true_case_mutations=then,
+                false_case_mutations=otherwise,
+                operation_timeout=timeout_s,
+            )
+
+        return cast(bool, await self._call(call, self._point, repeatable=False))
+
+    async def close(self) -> None:
+        for table in self._tables:
+            await table.close()
+        for client in self._clients:
+            await client.close()
+
+    # Inside
+
+    async def _call(
+        self,
+        call: Callable[[Any, float], Awaitable[T]],
+        limits: Limits,
+        *,
+        repeatable: bool,
+        guarded: bool = True,
+    ) -> T:
+        if guarded and (wait_s := self._breaker.wait_s()):
+            self.stats.refused += 1
+            raise StoreUnavailableError(
+                f"Bigtable failed too often in a row; it is asked again in {wait_s:.0f} s"
+            )
+        await self._enter()
+        try:
+            result = await self._attempts(call, limits, repeatable)
+        except Exception as exc:
+            self.stats.failures += 1
+            cause = _cause(exc)
+            if guarded and isinstance(cause, _TROUBLE):
+                self._breaker.failed()
+                self.stats.breaker_opened = self._breaker.opened
+            error = self._store_error(cause)
+            if error is None:
+                raise
+            raise error from exc
+        finally:
+            self._leave()
+        if guarded:
+            self._breaker.succeeded()
+        return result
+
+    async def _attempts(
+        self, call: Callable[[Any, float], Awaitable[T]], limits: Limits, repeatable: bool
+    ) -> T:
+        give_up_mono = self._clock.mono() + limits.total_s
+        retries = 0
+        while True:
+            timeout_s = min(limits.attempt_s, give_up_mono - self._clock.mono())
+            self.stats.round_trips += 1
+            try:
+                return await call(next(self._turns), timeout_s)
+            except Exception as exc:
+                cause = _cause(exc)
+                again = isinstance(cause, _PASSING) if repeatable else _not_sent(cause)
+                pause_s = _PAUSE_S * 2**retries * random.uniform(0.5, 1.5)
+                late = self._clock.mono() + pause_s >= give_up_mono
+                if not again or late or retries >= self._url.retry_count:
+                    raise
+            retries += 1
+            self.stats.retries += 1
+            await asyncio.sleep(pause_s)
+
+    async def _enter(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        if len(self._queue) >= self._queue_max:
+            self.stats.refused += 1
+            raise BusyError("store.queue_max: too many operations wait for Bigtable")
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.append(turn)
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await turn
+        except (TimeoutError, asyncio.CancelledError) as exc:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # its turn came at the same moment: pass it on
+            if isinstance(exc, TimeoutError):
+                raise BusyError("an operation waited too long for its turn at Bigtable") from exc
+            raise
+
+    def _leave(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _store_error(self, cause: BaseException) -> StoreUnavailableError | None:
+        """What an exception of the driver means to whoever asked; None: it is not the driver's."""
+        if isinstance(cause, NotFound) or "unknown family" in str(cause):
+            return StoreUnavailableError(
+                f"{self._url.table_name} is not there, or a family of it is missing: run"
+                f" `waystation store init` ({cause})"
+            )
+        if isinstance(cause, PermissionDenied | Unauthenticated | GoogleAuthError):
+            return StoreUnavailableError(f"Bigtable does not let us in: {cause}")
+        if isinstance(cause, GoogleAPIError | TimeoutError | OSError):
+            return StoreUnavailableError(str(cause) or type(cause).__name__)
+        return None
+
+
+def _cells(row: Any) -> Cells:
+    return {
+        (cell.family, cell.qualifier): Cell(cell.value, cell.timestamp_micros // 1000)
+        for cell in row.cells
+    }
+
+
+def _cause(exc: BaseException) -> BaseException:
+    """Of many rows that failed, why the first did."""
+    while isinstance(exc, MutationsExceptionGroup):
+        failed = cast(tuple[BaseException, ...], exc.exceptions)[0]
+        exc = failed.__cause__ or failed
+    return exc
+
+
+def _not_sent(exc: BaseException) -> bool:
+    """No connection was there to carry it."""
+    return isinstance(exc, ServiceUnavailable) and _NOT_SENT in str(exc)
+
+
+def _limits(
+    attempt_s: int | None, total_s: int | None, patience_s: float, once: int, in_all: int
+) -> Limits:
+    attempt = attempt_s or patience_s * once
+    return Limits(attempt, max(total_s or patience_s * in_all, attempt))
+
+
+def _once(timeout_s: float) -> dict[str, Any]:
+    """One attempt of the driver's: how often is decided here."""
+    return {
+        "operation_timeout": timeout_s,
+        "attempt_timeout": timeout_s,
+        "retryable_errors": (),
+    }
