@@ -6,6 +6,7 @@ commit costs the same whatever it holds. What a call returned is committed.
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
@@ -29,13 +30,8 @@ from waystation.storage.capabilities import Capabilities
 from waystation.storage.postgres import layout
 from waystation.storage.postgres.groups import Group
 from waystation.storage.postgres.layout import MessageValues
-from waystation.storage.postgres.schema import make_ready
-from waystation.storage.postgres.session import (
-    DriverError,
-    Session,
-    SessionStats,
-    connect,
-)
+from waystation.storage.postgres.schema import ForeignTablesError, make_ready
+from waystation.storage.postgres.session import Session, SessionStats
 from waystation.storage.postgres.statements import Statements
 from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.tracking import Tracking
@@ -64,7 +60,7 @@ class PostgresPushStore:
     def __init__(self, url: PostgresUrl, *, settings: Store, clock: Clock) -> None:
         tables = Tables(url)
         self._clock = clock
-        self._session = Session(url, settings)
+        self._session = Session(url, settings, partial(make_ready, url=url))
         self._sql = Statements(tables)
         self._tracking = Tracking(self._session, tables)
         self._upkeep = Upkeep(self._session, tables, self._tracking)
@@ -76,15 +72,15 @@ class PostgresPushStore:
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store, clock: Clock) -> "PostgresPushStore":
         """A server that cannot be reached yet is no obstacle; tables that are not ours are."""
+        store = cls(url, settings=settings, clock=clock)
         try:
-            connection = await connect(url, settings)
-            try:
-                await make_ready(connection, url)
-            finally:
-                await connection.close(timeout=1.0)
-        except DriverError:
+            await store.check()
+        except ForeignTablesError:
+            await store.close()
+            raise
+        except StoreUnavailableError:
             pass  # whoever asks will be told, until it is there
-        return cls(url, settings=settings, clock=clock)
+        return store
 
     def stats(self) -> SessionStats:
         """Counters: round trips, connections, what failed and was refused."""

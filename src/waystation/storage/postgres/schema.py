@@ -124,6 +124,12 @@ $body$;
 """
 
 
+class ForeignTablesError(StoreUnavailableError):
+    """What is there was made by others, or by an earlier release; a person decides."""
+
+    label = "foreign_tables"
+
+
 async def init_store(url: str, settings: Store) -> list[str]:
     """Make what is missing; what was done, a sentence each. May run at any time, again and again,
     beside servers of ours and of Autopush."""
@@ -150,7 +156,7 @@ async def make_ready(connection: Connection, url: PostgresUrl) -> None:
         await _check_version(connection)
         await migrate(connection, tables)
         return
-    raise StoreUnavailableError(
+    raise ForeignTablesError(
         f"the tables in {url.address} are Autopush's, or of an earlier release:"
         " run `waystation store init` with the same settings"
     )

@@ -15,7 +15,7 @@ The driver's exceptions become the store's own in `store_error` and nowhere else
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
@@ -88,7 +88,14 @@ async def connect(url: PostgresUrl, settings: Store) -> Connection:
 
 
 class Session:
-    def __init__(self, url: PostgresUrl, settings: Store) -> None:
+    """`make_ready` sees the first connection before anybody else; what it raises is the answer."""
+
+    def __init__(
+        self,
+        url: PostgresUrl,
+        settings: Store,
+        make_ready: Callable[[Connection], Awaitable[None]],
+    ) -> None:
         self.stats = SessionStats()
         self._url = url
         self._settings = settings
@@ -101,6 +108,8 @@ class Session:
         self._pause_s = 0.0
         self._why = ""
         self._closed = False
+        self._make_ready = make_ready
+        self._ready = False
 
     async def read(self, statement: str, *args: object) -> list[Row]:
         """The rows of a statement that changes nothing."""
@@ -193,8 +202,15 @@ class Session:
             self._paused_until_mono = self._loop.time() + self._pause_s
             self._why = f"{self._url.address} cannot be reached: {str(exc) or type(exc).__name__}"
             raise ConnectionError(self._why) from exc
-        self._pause_s = 0.0
         self.stats.connects += 1
+        if not self._ready:
+            try:
+                await self._make_ready(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+            self._ready = True
+        self._pause_s = 0.0
         self._all.add(connection)
         return connection
 
