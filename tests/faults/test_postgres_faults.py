@@ -1,0 +1,330 @@
+"""PostgreSQL behind a proxy that stalls and cuts, restarts, and statements in each other's way."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable
+
+import asyncpg
+import pytest
+
+from tests.servers.postgres import (
+    PostgresServer,
+    postgres_server,
+    postgres_url,
+    running_postgres,
+)
+from waystation.base.clock import ManualClock
+from waystation.base.errors import BusyError
+from waystation.base.ids import new_uuid4
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.storage.postgres.push import PostgresPushStore
+from waystation.storage.postgres.url import parse_postgres_url
+from waystation.storage.settings import Store
+from waystation.testing.conformance.push_store import (
+    fetch_all,
+    timed_notification,
+    topic_notification,
+)
+from waystation.testing.faults import FaultyProxy
+
+__all__ = ["postgres_server", "postgres_url"]
+
+pytestmark = pytest.mark.postgres
+
+UAID = Uaid(new_uuid4())
+CHANNEL = ChannelId(new_uuid4())
+QUICK = Store(connect_timeout_s=1.0, operation_timeout_s=0.7, queue_max=64, connections_max=4)
+SOON_S = 15.0  # generous: the machine may be busy
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def proxy(postgres_server: PostgresServer) -> AsyncIterator[FaultyProxy]:
+    async with FaultyProxy("127.0.0.1", postgres_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(
+    clock: ManualClock, proxy: FaultyProxy, postgres_server: PostgresServer, postgres_url: str
+) -> AsyncIterator[PostgresPushStore]:
+    url = postgres_server.url(postgres_url.rpartition("/")[2], proxy.port)
+    store = await open_store(url, clock)
+    await subscribe(store, clock)
+    yield store
+    await store.close()
+
+
+async def open_store(url: str, clock: ManualClock) -> PostgresPushStore:
+    return await PostgresPushStore.open(parse_postgres_url(url), settings=QUICK, clock=clock)
+
+
+async def subscribe(store: PostgresPushStore, clock: ManualClock) -> None:
+    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
+    assert await store.add_user_agent(record)
+    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
+
+
+def notification(clock: ManualClock, n: int) -> Notification:
+    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
+
+
+async def until_it_works(store: PostgresPushStore) -> None:
+    deadline = time.monotonic() + SOON_S
+    while True:
+        try:
+            return await store.check()
+        except StoreUnavailableError:
+            assert time.monotonic() < deadline, "it did not recover"
+            await asyncio.sleep(0.05)
+
+
+async def test_a_server_that_stalls_is_given_up_in_time_and_found_again(
+    store: PostgresPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    await store.save(UAID, notification(clock, 1))
+    proxy.stall()
+    began = time.monotonic()
+
+    with pytest.raises(StoreUnavailableError, match=r"no answer within 0\.7 s"):
+        await store.save(UAID, notification(clock, 2))
+    assert 0.5 < time.monotonic() - began < SOON_S
+    proxy.resume()
+    await until_it_works(store)
+    assert notification(clock, 1).sort_key in {
+        row.sort_key for row in await fetch_all(store, UAID, now_ms=clock.now_ms())
+    }
+
+
+async def test_a_change_under_way_when_the_connection_is_cut_fails_and_nothing_after(
+    store: PostgresPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    proxy.stall()
+    waiting = [asyncio.create_task(store.save(UAID, notification(clock, n))) for n in range(5)]
+    await asyncio.sleep(0.05)
+    proxy.cut()
+    proxy.resume()
+
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(result, StoreUnavailableError) for result in results)
+    await until_it_works(store)
+    await store.save(UAID, notification(clock, 9))
+    assert store.stats().failures >= 1
+
+
+async def test_a_read_whose_connection_is_cut_is_asked_again(
+    store: PostgresPushStore, proxy: FaultyProxy
+) -> None:
+    await asyncio.gather(*(store.get_channels(UAID) for _ in range(20)))
+    proxy.stall()
+    reading = [asyncio.create_task(store.look_up(UAID, CHANNEL)) for _ in range(3)]
+    channels = asyncio.create_task(store.get_channels(UAID))
+    await asyncio.sleep(0.05)
+    proxy.cut()
+    proxy.resume()
+
+    found = await asyncio.gather(*reading)
+    assert all(recipient and recipient.subscribed for recipient in found)
+    assert await channels == {CHANNEL}
+
+
+async def test_connections_that_ended_while_idle_are_noticed(
+    store: PostgresPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    await asyncio.gather(*(store.get_channels(UAID) for _ in range(20)))
+    proxy.cut()
+    await asyncio.sleep(0.1)
+
+    await store.save(UAID, notification(clock, 1))
+    assert store.stats().failures == 0
+
+
+async def test_while_nobody_is_there_calls_fail_at_once(
+    store: PostgresPushStore, proxy: FaultyProxy
+) -> None:
+    proxy.refusing = True
+    proxy.cut()
+    await asyncio.sleep(0.05)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        await store.check()
+
+    began = time.monotonic()
+    refused = await asyncio.gather(
+        *(store.get_user_agent(UAID) for _ in range(50)), return_exceptions=True
+    )
+    assert all(isinstance(error, StoreUnavailableError) for error in refused)
+    assert time.monotonic() - began < 1.0, "they must not wait for a connection each"
+    proxy.refusing = False
+    await until_it_works(store)
+
+
+async def test_no_more_than_queue_max_operations_wait(
+    store: PostgresPushStore, proxy: FaultyProxy
+) -> None:
+    await asyncio.gather(*(store.get_channels(UAID) for _ in range(20)))
+    proxy.stall()
+    calls: list[Awaitable[object]] = [store.get_user_agent(UAID) for _ in range(100)]
+    lookups: list[Awaitable[object]] = [store.look_up(UAID, CHANNEL) for _ in range(100)]
+
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    taken = QUICK.queue_max + QUICK.connections_max
+    assert sum(isinstance(result, BusyError) for result in results) == 100 - taken
+    assert sum(isinstance(result, StoreUnavailableError) for result in results) == taken
+    grouped = await asyncio.gather(*lookups, return_exceptions=True)
+    assert sum(isinstance(result, BusyError) for result in grouped) == 100 - QUICK.queue_max
+    proxy.resume()
+    await until_it_works(store)
+
+
+async def test_what_was_confirmed_is_there_whatever_the_network_does(
+    store: PostgresPushStore, proxy: FaultyProxy, clock: ManualClock
+) -> None:
+    confirmed: set[str] = set()
+
+    async def sender(first: int) -> None:
+        for n in range(first, first + 40):
+            row = notification(clock, n)
+            try:
+                await store.save(UAID, row)
+            except (StoreUnavailableError, BusyError):
+                await asyncio.sleep(0.02)
+            else:
+                confirmed.add(row.sort_key)
+            await asyncio.sleep(0.01)
+
+    async def bad_luck() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0.1)
+            proxy.cut()
+            proxy.stall()
+            await asyncio.sleep(0.05)
+            proxy.resume()
+
+    await asyncio.gather(*(sender(first) for first in range(0, 400, 100)), bad_luck())
+    await until_it_works(store)
+    found = {row.sort_key for row in await fetch_all(store, UAID, now_ms=clock.now_ms())}
+    assert confirmed
+    assert confirmed <= found
+
+
+async def test_a_caller_that_leaves_does_not_disturb_the_others(
+    store: PostgresPushStore, proxy: FaultyProxy
+) -> None:
+    proxy.stall()
+    leaving = asyncio.create_task(store.get_channels(UAID))
+    staying = asyncio.create_task(store.look_up(UAID, CHANNEL))
+    await asyncio.sleep(0.05)
+    leaving.cancel()
+    proxy.resume()
+
+    found = await staying
+    assert found is not None
+    assert found.subscribed
+    assert await store.get_channels(UAID) == {CHANNEL}
+
+
+async def test_a_slow_statement_does_not_hold_up_the_others(
+    store: PostgresPushStore, postgres_url: str, clock: ManualClock
+) -> None:
+    """A row that somebody has locked: one save waits for it, everything else goes on."""
+    held = topic_notification(CHANNEL, "t", accepted_at_ms=clock.now_ms())
+    await store.save(UAID, held)
+    holder = await asyncpg.connect(postgres_url)
+    transaction = holder.transaction()
+    await transaction.start()
+    await holder.execute("SELECT FROM message FOR UPDATE")
+    waiting = asyncio.create_task(
+        store.save(UAID, topic_notification(CHANNEL, "t", accepted_at_ms=clock.now_ms() + 1))
+    )
+    await asyncio.sleep(0.05)
+
+    await store.save(UAID, notification(clock, 1))
+    assert await store.look_up(UAID, CHANNEL) is not None
+    assert not waiting.done()
+    await transaction.rollback()
+    await holder.close()
+    await waiting
+
+
+async def test_a_crash_of_the_server_loses_nothing_confirmed(clock: ManualClock) -> None:
+    with running_postgres() as server:
+        store = await open_store(server.new_url(), clock)
+        await subscribe(store, clock)
+        rows = [notification(clock, n) for n in range(20)]
+        for row in rows:
+            await store.save(UAID, row)
+        server.stop("immediate")
+        with pytest.raises(StoreUnavailableError):
+            await store.check()
+        server.start()
+        await until_it_works(store)
+
+        assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == rows
+        await store.close()
+
+
+async def test_many_who_save_and_forget_the_same_rows_do_not_lock_each_other_out(
+    store: PostgresPushStore, postgres_url: str, clock: ManualClock
+) -> None:
+    """Groups of several nodes hold many rows at once; they take them in one order."""
+    nodes = [store, *[await open_store(postgres_url, clock) for _ in range(2)]]
+    chance = random.Random(7)
+    agents = [Uaid(new_uuid4()) for _ in range(4)]
+    for uaid in agents:
+        await store.add_user_agent(UserAgent(uaid=uaid, connected_at_ms=clock.now_ms()))
+        await store.add_channel(uaid, CHANNEL, channels_max=10)
+
+    async def work(node: PostgresPushStore) -> None:
+        for turn in range(15):
+            rows = [
+                topic_notification(CHANNEL, topic, accepted_at_ms=clock.now_ms() + turn)
+                for topic in chance.sample("abcdefgh", 6)
+            ]
+            uaids = chance.sample(agents, 3)
+            await asyncio.gather(*(node.save(uaid, row) for uaid in uaids for row in rows))
+            acked = [(row.sort_key, row.message_id) for row in chance.sample(rows, 4)]
+            await asyncio.gather(
+                *(node.forget(uaid, acked) for uaid in uaids),
+                node.save_if_newer(uaids[0], rows),
+            )
+
+    await asyncio.gather(*(work(node) for node in nodes))
+    undone = [node.stats().undone for node in nodes]
+    for node in nodes[1:]:
+        await node.close()
+    assert undone == [0, 0, 0]
+
+
+async def test_several_nodes_sweep_at_once_and_each_row_is_counted_once(
+    store: PostgresPushStore, postgres_url: str, clock: ManualClock
+) -> None:
+    rows = [
+        timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=n, ttl_s=5) for n in range(300)
+    ]
+    for start in range(0, len(rows), 50):
+        await asyncio.gather(*(store.save(UAID, row) for row in rows[start : start + 50]))
+    nodes = [store, *[await open_store(postgres_url, clock) for _ in range(2)]]
+    later_ms = clock.now_ms() + 60_000
+
+    swept = await asyncio.gather(*(node.sweep(now_ms=later_ms, limit=1000) for node in nodes))
+    for node in nodes[1:]:
+        await node.close()
+    assert sum(swept) == 300
+
+
+async def test_a_wrong_password_is_said_without_the_password(
+    postgres_server: PostgresServer, clock: ManualClock
+) -> None:
+    url = f"postgres://nobody:hunter2@127.0.0.1:{postgres_server.port}/postgres"
+    store = await open_store(url, clock)
+
+    with pytest.raises(StoreUnavailableError) as caught:
+        await store.check()
+    assert "hunter2" not in str(caught.value)
+    await store.close()
