@@ -15,6 +15,7 @@ from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
     MessageId,
+    Milestone,
     Notification,
     SortKey,
     Uaid,
@@ -340,6 +341,19 @@ async def test_a_user_agent_that_autopush_renewed_is_not_swept(
     assert await store.get_channels(UAID) == {CHANNEL}
     due_ms = float(autopush.redis("ZSCORE", "waystation/due/", UAID_TEXT))
     assert due_ms == pytest.approx(time.time() * 1000 + USER_AGENT_LIFETIME_S * 1000, abs=60_000)
+
+
+async def test_an_id_that_comes_again_after_the_sweep_is_another_message(
+    store: RedisPushStore, clock: ManualClock
+) -> None:
+    """By our clock, not by Redis's: the state of the first one is still within its expiry."""
+    for expected in (1, 2):
+        now_ms = clock.now_ms()
+        for milestone in (Milestone.RECEIVED, Milestone.DELIVERED, Milestone.STORED):
+            await store.track("r", milestone, at_ms=now_ms, expires_at_ms=now_ms + 1000)
+        assert await store.count_milestones(now_ms=now_ms) == {"delivered": expected}
+        clock.advance(1 + 86_400)
+        assert await sweep_all(store, now_ms=clock.now_ms()) == 1
 
 
 async def test_keys_of_autopush_and_ours_are_all_there_is(

@@ -50,6 +50,7 @@ class Keys:
         self.state_counts = f"{tracking}state_counts"
         self.state_ends = f"{tracking}expiry"
         self.state_prefix = f"{tracking}state."
+        self.ended = f"waystation/tracked/{tracking}"  # what the sweep of states goes by
 
     def agent(self, uaid: Uaid) -> str:
         """How a user agent stands in each of its keys."""

@@ -2,7 +2,7 @@
 
 A status is a hash of ours with an index that leads the sweep to it. Counts have the layout of
 Autopush's reliability tracking: `state_counts`, the sorted set `expiry` of what is under way, and
-`state.ID`; an ended message has no entry in `expiry`, and Redis forgets its state a day later.
+`state.ID`; an ended message has no entry in `expiry`, and its state is forgotten a day later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -61,7 +61,12 @@ class Tracking:
         keys = self._keys
         await self._session.run_script(
             scripts.TRACK,
-            (keys.state_counts, keys.state_ends, f"{keys.state_prefix}{reliability_id}"),
+            (
+                keys.state_counts,
+                keys.state_ends,
+                f"{keys.state_prefix}{reliability_id}",
+                keys.ended,
+            ),
             reliability_id,
             milestone.value,
             int(milestone.terminal),
@@ -77,7 +82,7 @@ class Tracking:
         while moved == _PORTION:
             moved = await self._session.run_script(
                 scripts.EXPIRE_TRACKED,
-                (keys.state_counts, keys.state_ends),
+                (keys.state_counts, keys.state_ends, keys.ended),
                 _seconds(now_ms),
                 _PORTION,
                 keys.state_prefix,

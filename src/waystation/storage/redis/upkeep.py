@@ -35,10 +35,12 @@ async def sweep(session: Session, keys: Keys, *, now_ms: int, limit: int) -> int
         tags = await _due_tags(session, keys, keys.tags[start : start + _TAGS_AT_ONCE], now_ms)
         for tag in tags:
             removed += await _sweep_agents(session, keys, tag, now_ms, limit - removed)
-            removed += await _sweep_statuses(session, keys, tag, now_ms, limit - removed)
+            index, begins = keys.statuses(tag), keys.status_prefix(tag)
+            removed += await _sweep_index(session, index, begins, now_ms, limit - removed)
             if removed >= limit:
                 return removed
-    return removed
+    left = limit - removed
+    return removed + await _sweep_index(session, keys.ended, keys.state_prefix, now_ms, left)
 
 
 async def _due_tags(session: Session, keys: Keys, tags: Sequence[str], now_ms: int) -> list[str]:
@@ -72,13 +74,12 @@ async def _sweep_agents(session: Session, keys: Keys, tag: str, now_ms: int, lim
     return removed
 
 
-async def _sweep_statuses(session: Session, keys: Keys, tag: str, now_ms: int, limit: int) -> int:
+async def _sweep_index(session: Session, index: str, begins: str, now_ms: int, limit: int) -> int:
+    """Keys that one sorted set leads to: their names are `begins` and a member."""
     removed = 0
     while removed < limit:
         room = min(limit - removed, _ROWS_PER_CALL)
-        gone: int = await session.run_script(
-            scripts.SWEEP_STATUSES, (keys.statuses(tag),), now_ms, room, keys.status_prefix(tag)
-        )
+        gone: int = await session.run_script(scripts.SWEEP_INDEX, (index,), now_ms, room, begins)
         removed += gone
         if gone < room:
             break

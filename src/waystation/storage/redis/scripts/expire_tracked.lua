@@ -1,4 +1,4 @@
--- KEYS 1 counts, 2 ends; ARGV 1 now in s, 2 how many, 3 how the key of a state begins, 4 the state
+-- KEYS 1 counts, 2 ends, 3 what the sweep goes by; ARGV 1 now in s, 2 how many, 3 how the key of a state begins, 4 the state
 -- `expired`, 5 for how many ms it is remembered. How many were moved.
 local due = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[2])
 for n = 1, #due, 2 do
@@ -9,6 +9,7 @@ for n = 1, #due, 2 do
     redis.call('HINCRBY', KEYS[1], state, -1)
     redis.call('HINCRBY', KEYS[1], ARGV[4], 1)
     redis.call('SET', ARGV[3] .. id, ARGV[4], 'PXAT', until_ms)
+    redis.call('ZADD', KEYS[3], until_ms, id)
   end
 end
 return #due / 2
