@@ -228,13 +228,14 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
         parse_store_url(settings.store.url, settings.store.db_settings)
     except SettingsError as exc:
         problems.extend(exc.problems)
-    if shared_store(settings.store.url) and not settings.connect.relay_url:
+    advertises = "connect" in roles and shared_store(settings.store.url)
+    if advertises and not settings.connect.relay_url:
         problems.append(
             f"connect.relay_url must be set: {scheme_of(settings.store.url)} is a store that other"
             " machines share, and they need an address that leads to this one's relay port"
             " (for example http://10.0.0.5:8081)"
         )
-    elif shared_store(settings.store.url) and is_loopback(settings.connect.relay_url):
+    elif advertises and is_loopback(settings.connect.relay_url):
         problems.append(
             f"connect.relay_url {settings.connect.relay_url} is a loopback address, but"
             f" {scheme_of(settings.store.url)} is a store that other machines share: they would"

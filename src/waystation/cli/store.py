@@ -157,7 +157,7 @@ def rotate(config: ConfigOption = None) -> None:
 
 def _settings(data_dir: Path | None, store: str | None, config: Path | None) -> "Settings":
     flags = {"data_dir": None if data_dir is None else str(data_dir), "store.url": store}
-    return settings_or_exit(config, flags)
+    return settings_or_exit(config, flags, roles=())  # nothing of it listens
 
 
 def _directory(settings: "Settings") -> Path:

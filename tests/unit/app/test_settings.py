@@ -127,6 +127,13 @@ def test_a_shared_store_needs_a_relay_address_that_leads_here() -> None:
     assert "relay_url" not in problems("http://10.0.0.5:8081")
 
 
+def test_who_holds_no_connections_needs_no_relay_address() -> None:
+    settings = replaced(Settings(), {"store": {"url": "redis://r"}})
+
+    assert cross_check(settings, ("endpoint",)) == []
+    assert cross_check(settings, ()) == [], "store commands listen nowhere"
+
+
 def test_ports_of_roles_that_do_not_run_do_not_matter() -> None:
     settings = replaced(Settings(), {"connect": {"port": 8083}})
 
