@@ -23,7 +23,7 @@ from waystation.push.milestones import MilestoneWriter
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
 from waystation.storage.open import open_push_store, store_warnings
-from waystation.telemetry import events
+from waystation.telemetry import events, logs
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
@@ -105,6 +105,7 @@ class PushWorker:
         self._events = log = EventLog(self._data.events, node, clock.now_us(), clock)
         log.start(loop)
         log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
+        self._count_lines(log)
         self._milestones = milestones = MilestoneWriter(
             store, clock, loop, message_status=settings.push.message_status
         )
@@ -196,6 +197,22 @@ class PushWorker:
         assert self._events is not None
         counts = self._events.counts
         return {name: sum(counts.get(code, 0) for code in codes) for name, codes in COUNTED.items()}
+
+    def _count_lines(self, log: EventLog) -> None:
+        """Losses of the two logs are numbers too: their own lines are what was lost."""
+        written = self._metrics.counter("events_written")
+        lost = self._metrics.counter("events_lost")
+        dropped = self._metrics.counter("log_lines_dropped")
+        under_way = self._metrics.gauge("request_in_flight")
+
+        def fill() -> None:
+            written.value = sum(log.counts.values())
+            lost.value = log.lost_total
+            dropped.value = logs.dropped_total()
+            if self._endpoint is not None:
+                under_way.value = self._endpoint.server.under_way
+
+        self._metrics.on_read(fill)
 
     # What a worker does beside its requests
 

@@ -48,6 +48,7 @@ _OPEN_IDS = frozenset({"mid"})  # hashes already, and the way from a line to the
 
 # Until `configure` brings the cluster's key, tags hold within one process only.
 _tagger = Tagger(token_bytes(32))
+_writer: "LineWriter | None" = None
 
 
 def get(name: str) -> FilteringBoundLogger:
@@ -58,6 +59,11 @@ def get(name: str) -> FilteringBoundLogger:
 def tag(raw: bytes) -> str:
     """An id as lines may show it: the same id gives the same 16 digits."""
     return _tagger.tag(raw)
+
+
+def dropped_total() -> int:
+    """Lines of this process that nobody took in time."""
+    return 0 if _writer is None else _writer.dropped
 
 
 class LineWriter:
@@ -136,7 +142,7 @@ def configure(
     Without a `form`, a terminal gets text and everything else JSON. `tag_key` makes tags agree
     between processes. Libraries that use the standard library's logging come out the same way.
     """
-    global _tagger  # noqa: PLW0603 one key for a process, used by `tag` everywhere
+    global _tagger, _writer  # noqa: PLW0603 one key and one stream for a process
     stream = stream or cast(TextIO, sys.stderr)
     if form is None:
         form = "text" if stream.isatty() else "json"
@@ -148,7 +154,7 @@ def configure(
         line: EventDict = {"event": "log.dropped", "level": "warning", "lines": lines}
         return cast(str, render(None, "warning", cast(EventDict, stamp(None, "warning", line))))
 
-    writer = LineWriter(stream, lines_max=lines_max, dropped_line=dropped_line)
+    _writer = writer = LineWriter(stream, lines_max=lines_max, dropped_line=dropped_line)
     atexit.register(writer.close)
     structlog.configure(
         processors=[

@@ -215,8 +215,10 @@ def test_a_reader_that_does_not_read_makes_lines_fall_and_nobody_wait() -> None:
 def test_a_report_of_dropped_lines_has_the_form_of_the_others(configure: Configure) -> None:
     lines = configure(lines_max=1)
     lines._writer._untold = 4
+    lines._writer.dropped = 4
     logs.get("x").info("event")
 
+    assert logs.dropped_total() == 4
     assert [(row["event"], row.get("lines")) for row in lines.rows()] == [
         ("event", None),
         ("log.dropped", 4),

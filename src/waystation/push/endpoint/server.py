@@ -59,6 +59,11 @@ class EndpointServer:
         self.requests = 0
         self.failures: dict[str, int] = {}  # by the error's label
 
+    @property
+    def under_way(self) -> int:
+        """Requests that are being answered now."""
+        return self._under_way.used
+
     def body_limit(self, request: Request) -> int:
         path = request.path
         if path.startswith(b"/wpush/"):
