@@ -64,7 +64,7 @@ soak: $(VENV)/dev.stamp ## Run the long tests (kills, seeds, hours)
 
 docs: $(VENV)/dev.stamp ## Write the generated pages of docs/
 	$(BIN)/python tools/scenario_table.py
-	$(BIN)/waystation config docs > docs/reference/settings.md
+	$(BIN)/python tools/reference.py
 
 lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions that fit pyproject.toml
 	$(UV_COMPILE) requirements/tools.in -o requirements/tools.lock

@@ -10,25 +10,37 @@ from typing import ClassVar
 
 
 class WaystationError(Exception):
-    """Root of everything that we raise on purpose."""
+    """Root of everything that we raise on purpose; as an answer it is a mistake of ours.
+
+    Send again later, and tell the operator: the log of the server has a line about it.
+    """
 
     label: ClassVar[str] = "error"  # the metric tag, the log field, the docs anchor
 
 
 class RejectedError(WaystationError):
-    """The input is wrong; nothing was changed."""
+    """The input is wrong; nothing was changed.
+
+    Mend the request; the same one fails again.
+    """
 
     label = "rejected"
 
 
 class GoneError(WaystationError):
-    """What the request names does not exist any more."""
+    """What the request names does not exist any more.
+
+    Stop asking for it.
+    """
 
     label = "gone"
 
 
 class BusyError(WaystationError):
-    """A named limit is reached; the same request may succeed later."""
+    """A named limit is reached; the same request may succeed later.
+
+    Send again after `Retry-After` seconds, later each time.
+    """
 
     label = "busy"
 
@@ -38,6 +50,9 @@ class BusyError(WaystationError):
 
 
 class UnavailableError(WaystationError):
-    """Something that we depend on does not answer."""
+    """Something that we depend on does not answer.
+
+    Send again after `Retry-After` seconds, later each time.
+    """
 
     label = "unavailable"

@@ -6,6 +6,7 @@ They read Autopush's settings, log as Autopush does, and do not need a superviso
 import argparse
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from waystation.app.autopush_settings import PREFIXES, Daemon, DaemonSettings, load_daemon_settings
@@ -13,27 +14,37 @@ from waystation.base.settings import SettingsError
 
 from .terminal import EXIT_CONFIG
 
+_PURPOSES: Mapping[Daemon, str] = {
+    "autoconnect": "Holds the user agents' connections and delivers to them.",
+    "autoendpoint": "Takes what application servers post.",
+}
+
 
 def autoconnect() -> None:
     """The connection node."""
-    run_daemon("autoconnect", "Holds the user agents' connections and delivers to them.")
+    run_daemon("autoconnect")
 
 
 def autoendpoint() -> None:
     """The endpoint node."""
-    run_daemon("autoendpoint", "Takes what application servers post.")
+    run_daemon("autoendpoint")
 
 
-def run_daemon(daemon: Daemon, purpose: str) -> None:
-    parser = argparse.ArgumentParser(
+def parser(daemon: Daemon) -> argparse.ArgumentParser:
+    """What it understands; the reference page is made from it too."""
+    made = argparse.ArgumentParser(
         prog=daemon,
-        description=f"{purpose} A drop-in for Autopush's daemon of that name.",
+        description=f"{_PURPOSES[daemon]} A drop-in for Autopush's daemon of that name.",
         epilog=f"Settings: {PREFIXES[daemon]}NAME in the environment, or NAME in the file of -c;"
         " the environment wins. `waystation config docs` lists them all.",
     )
-    parser.add_argument("-c", "--config", type=Path, metavar="FILE", help="settings file (TOML)")
-    parser.add_argument("--version", action="store_true", help="show the version and exit")
-    options = parser.parse_args()
+    made.add_argument("-c", "--config", type=Path, metavar="FILE", help="settings file (TOML)")
+    made.add_argument("--version", action="store_true", help="show the version and exit")
+    return made
+
+
+def run_daemon(daemon: Daemon) -> None:
+    options = parser(daemon).parse_args()
     if options.version:
         from waystation.app.version import build
 

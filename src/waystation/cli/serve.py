@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> None:
     from waystation.app.serving import RoleError, parse_roles
     from waystation.app.serving import serve as serve_until_told
 
-    options = _parser().parse_intermixed_args(arguments)
+    options = parser().parse_intermixed_args(arguments)
     try:
         roles = parse_roles(options.roles)
     except RoleError as exc:
@@ -37,8 +37,9 @@ def run(arguments: Sequence[str]) -> None:
     raise SystemExit(serve_until_told(settings, roles, lines=lines, say=say, complain=complain))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """What it understands; the reference page is made from it too."""
+    made = argparse.ArgumentParser(
         prog="waystation serve",
         description="Run the platform until SIGTERM or Ctrl-C. Prints what listens where and"
         " `waystation is ready`. The first start makes keys and the store in the data directory.",
@@ -46,13 +47,13 @@ def _parser() -> argparse.ArgumentParser:
         " these options. `waystation config docs` lists them all.",
         allow_abbrev=False,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("roles", nargs="*", metavar="ROLE", help="connect, endpoint, console; all if none is named")
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")
-    add("--store", metavar="URL", help="where state lives: embedded:PATH or memory:")
+    add("--store", metavar="URL", help="where state lives: embedded:PATH, redis://… (docs/storage)")
     add("--workers", metavar="N", help="push processes: a number, or auto for one per core")
     add("--host", metavar="ADDRESS", help="address to listen on; default: 127.0.0.1")
     add("--port-base", metavar="N", help="all ports at once: N, N+1, N+2, N+3")
     add("--log-level", metavar="LEVEL", help="debug, info, warning or error")
-    return parser
+    return made

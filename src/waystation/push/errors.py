@@ -1,4 +1,8 @@
-"""What can go wrong in push. The forms on each wire are in `wire/error_forms.py`."""
+"""What can go wrong in push. The forms on each wire are in `wire/error_forms.py`.
+
+The reference for senders (docs/reference/errors.md) is made from here: the first paragraph of a
+docstring says what is wrong, the second what a sender should do.
+"""
 
 from waystation.base.errors import (
     BusyError,
@@ -9,104 +13,196 @@ from waystation.base.errors import (
 
 
 class InvalidApiVersionError(RejectedError):
+    """The path of the endpoint has another version than `v1` or `v2`.
+
+    Use the endpoint URL exactly as the subscription gave it.
+    """
+
     label = "invalid_api_version"
 
 
 class InvalidTokenError(RejectedError):
+    """The endpoint URL was not made by this service, or was changed on the way.
+
+    Drop the subscription: no later request can open that URL. If every endpoint gets this answer,
+    the server lost `keys/crypto_keys`.
+    """
+
     label = "invalid_token"
 
 
 class InvalidMessageIdError(RejectedError):
+    """The id in `/m/{message_id}` was not made by this service.
+
+    Use the `Location` of the 201 exactly as it was given.
+    """
+
     label = "invalid_message_id"
 
 
 class VapidError(RejectedError):
-    """The app server could not be authenticated."""
+    """The app server could not be authenticated; the message says what was wrong.
+
+    Mend the token. Most often `aud` is not the origin of the endpoint URL, the token has
+    expired, `exp` is more than 24 hours ahead, or the endpoint is bound to another key.
+    """
 
     label = "vapid_error"
 
 
 class InvalidEncryptionError(RejectedError):
-    """Encryption headers are missing, contradictory or not well-formed."""
+    """Encryption headers are missing, contradictory or not well-formed.
+
+    Encrypt with `aes128gcm` (RFC 8291) and send `Content-Encoding: aes128gcm`, without `salt` in
+    `Encryption` and `dh` in `Crypto-Key`.
+    """
 
     label = "invalid_encryption"
 
 
 class NoTtlError(RejectedError):
+    """The header `TTL` is missing or is no whole number.
+
+    Send `TTL: SECONDS`; RFC 8030 asks for it with every message.
+    """
+
     label = "no_ttl"
 
 
 class NegativeTtlError(RejectedError):
+    """The TTL is below 0.
+
+    Send 0 (deliver now or never) or more.
+    """
+
     label = "negative_ttl"
 
 
 class InvalidTopicError(RejectedError):
+    """The topic is longer than 32 characters or not of the base64url alphabet.
+
+    Choose another topic, or hash your own name for it.
+    """
+
     label = "invalid_topic"
 
 
 class PayloadTooLargeError(RejectedError):
+    """The body is longer than `endpoint.max_data_bytes`.
+
+    Send less, for example a reference that the user agent fetches. Every push service accepts
+    4096 bytes of ciphertext; more is a matter of luck.
+    """
+
     label = "payload_error"
 
 
 class InvalidVersionError(RejectedError):
-    """SimplePush: `version` is not a decimal number, or is missing where it must not be."""
+    """SimplePush: `version` is no decimal number up to 2^63 - 1, or the body is no form.
+
+    Send a whole number that grows.
+    """
 
     label = "invalid_version"
 
 
 class InvalidRouterTypeError(RejectedError):
-    """The endpoint is of another kind than the user agent."""
+    """The endpoint is of another kind than the user agent.
+
+    A Web Push endpoint was used for a user agent that speaks SimplePush, or the reverse: drop the
+    subscription and wait for a new one.
+    """
 
     label = "invalid_router_type"
 
 
 class BadBodyError(RejectedError):
-    """A JSON body that does not have the form its path asks for."""
+    """A JSON body that does not have the form its path asks for; the message says where.
+
+    Mend the body. It concerns the Matrix gateway; the relay between nodes answers in plain text.
+    """
 
     label = "bad_body"
 
 
 class UnauthorizedError(RejectedError):
-    """A bearer token is missing or wrong (publisher, operator, status of a message)."""
+    """The status of a message was asked for without saying who asks.
+
+    Sign the request as the message was signed, with VAPID and the same key.
+    """
 
     label = "unauthorized"
 
 
 class NoUserAgentError(GoneError):
+    """The user agent of the endpoint does not exist any more.
+
+    Delete the subscription. (Kept for senders that know Autopush's number; this version says
+    `no_subscription`.)
+    """
+
     label = "no_user"
 
 
 class NoSubscriptionError(GoneError):
+    """User agent or subscription does not exist any more.
+
+    Delete the subscription: it does not come back. This is how unsubscribing reaches a sender.
+    """
+
     label = "no_subscription"
 
 
 class UserAgentLeftError(GoneError):
-    """The user agent was removed while its notification was on the way."""
+    """The user agent was removed while its notification was on the way.
+
+    Delete the subscription.
+    """
 
     label = "user_gone_while_routing"
 
 
 class NoStatusError(GoneError):
-    """Nothing is known, or nothing any more, of that message."""
+    """Nothing is known, or nothing any more, of that message.
+
+    Statuses are kept until an hour after the message's end, for signed messages only
+    (`push.message_status`), and appear about half a second after the 201.
+    """
 
     label = "no_status"
 
 
 class RateLimitedError(BusyError):
+    """The app server, or all of them for one subscription, posted more often than they may.
+
+    Wait for `Retry-After` seconds, then send again. Spread bulk messages.
+    """
+
     label = "rate_limited"
 
 
 class StoreUnavailableError(UnavailableError):
+    """The store did not answer, or too much waits for it; nothing was accepted.
+
+    Send again after `Retry-After` seconds, later each time.
+    """
+
     label = "store_unavailable"
 
 
 class StoreFullError(StoreUnavailableError):
-    """No room for another row; deletes and sweeps still work."""
+    """No room for another row; deletes and sweeps still work.
+
+    Send again after `Retry-After` seconds, later each time. Direct deliveries still work.
+    """
 
     label = "store_full"
 
 
 class BadFrameError(RejectedError):
-    """A client message that is not JSON of a known form."""
+    """A client message that is not JSON of a known form; never an answer over HTTP.
+
+    It ends the WebSocket with 1011 `Json`, or gets a reply with `connect.ws_error_replies`.
+    """
 
     label = "bad_frame"

@@ -2,8 +2,8 @@
 
 Conditions, not mechanisms. What may lose a race returns whether it was
 *applied* and never raises for losing; what may return many takes a *limit* and
-keeps it. A backend's own exceptions become `UnavailableError` (or `FullError`
-when there is no room) in one place. When a call has returned, what it wrote is
+keeps it. A backend's own exceptions become `StoreUnavailableError` (or
+`StoreFullError` when there is no room) in one place. When a call has returned, what it wrote is
 as durable as the backend can make it.
 """
 

@@ -131,7 +131,7 @@ _ALL = (
         ("code", "errno", "size", "ttl", "dur", "attrs"),
         ("app", "chh"),
         attrs=("aud", "sub", "route_us", "validate_us"),
-        note="aud and sub are keyed hashes",
+        note="aud and sub are keyed hashes; successes are sampled through w",
     ),
     Kind(41, "ep.auth_error", ("errno",), ("app",)),
     Kind(42, "ep.node_busy", ("peer", "uah")),

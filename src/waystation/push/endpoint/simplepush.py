@@ -32,7 +32,10 @@ _TEXT: Final = b"text/plain"
 
 
 class MissingVersionError(InvalidVersionError):
-    """Only dialect `s` minds."""
+    """SimplePush: there is no `version`; only dialect `s` minds.
+
+    Send a whole number that grows.
+    """
 
     label = "missing_version"
 

@@ -1,0 +1,115 @@
+"""The reference pages are the ones that the code gives, and the other pages agree with it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.repository import ROOT, files, listed, relative
+from tools.reference import PAGES, RENDERERS, writers_of_metrics
+from waystation.app.settings import PREFIX, Settings
+from waystation.base.settings import describe
+from waystation.push.connect.session import State
+from waystation.push.connect.window import Pass
+from waystation.telemetry import contract
+from waystation.telemetry.catalogue import CATALOGUE
+
+STATES = (PAGES / "states.md").read_text(encoding="utf-8")
+ARROW = re.compile(r"^ *(\w+|\[\*\]) --> (\w+|\[\*\])", re.MULTILINE)
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def _diagram(title: str) -> list[tuple[str, str]]:
+    section = STATES.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return ARROW.findall(section)
+
+
+def _named(title: str) -> set[str]:
+    return {name for arrow in _diagram(title) for name in arrow} - {"[*]"}
+
+
+def _pages() -> dict[str, str]:
+    """Every page of the documentation, without its examples."""
+    return {
+        relative(path): FENCE.sub("", path.read_text(encoding="utf-8"))
+        for path in (*files(ROOT / "docs"), ROOT / "CONTRIBUTING.md")
+        if path.suffix == ".md"
+    }
+
+
+def _anchors(path: Path) -> set[str]:
+    """As the usual viewers make them of headings."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+        for heading in HEADING.findall(path.read_text(encoding="utf-8"))
+    }
+
+
+@pytest.mark.parametrize("name", RENDERERS)
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (PAGES / name).read_text(encoding="utf-8") == RENDERERS[name](), "run `make docs`"
+
+
+def test_the_diagram_of_milestones_is_the_contract() -> None:
+    names = {kind.code: kind.name.removeprefix("push.") for kind in contract.KINDS.values()}
+    legal = {
+        (names[before], names[after])
+        for before, afters in contract.TRANSITIONS.items()
+        for after in afters
+    }
+
+    assert {arrow for arrow in _diagram("A notification") if "[*]" not in arrow} == legal
+
+
+def test_the_diagrams_of_a_connection_have_the_states_of_the_code() -> None:
+    assert _named("A connection") == {state.name.lower() for state in State}
+    assert _named("The pass over storage") == {step.value for step in Pass}
+
+
+def test_every_link_of_the_documentation_leads_somewhere() -> None:
+    dead: list[str] = []
+    pages = _pages()
+    for page, text in pages.items():
+        for target in LINK.findall(text):
+            if "://" in target:
+                continue
+            path, _, anchor = target.partition("#")
+            where = (ROOT / page).parent / path if path else ROOT / page
+            anchors = _anchors(where) if where.is_file() else set[str]()
+            if not where.exists() or (anchor and anchor not in anchors):
+                dead.append(f"{page}: {target}")
+
+    assert not dead, listed("mend the link", dead)
+
+
+def test_the_documentation_names_only_metrics_that_something_counts() -> None:
+    counted = writers_of_metrics()
+    full = {spec.full_name for spec in CATALOGUE if spec.name in counted}
+    told = {
+        f"{page}: {name}"
+        for page, text in _pages().items()
+        if not page.startswith("docs/reference/")
+        for name in re.findall(r"\bwaystation_[a-z_]+[a-z]", text)
+        if name.removesuffix("_total") not in full
+    }
+
+    assert not told, listed("nothing counts it", sorted(told))
+
+
+def test_the_documentation_names_only_settings_that_exist() -> None:
+    known = {row.name for row in describe(Settings, prefix=PREFIX)}
+    sections = {name.partition(".")[0] for name in known if "." in name}
+    pattern = re.compile(rf"`((?:{'|'.join(sorted(sections))})\.[a-z_]+)`")
+    # Files and tables that look like settings.
+    others = {"store.py", "push.py", "store.md", "log.gap", "connect.lock", "log.dropped"}
+    unknown = {
+        f"{page}: {name}"
+        for page, text in _pages().items()
+        if not page.startswith("docs/reference/")
+        for name in pattern.findall(text)
+        if name not in known | others and not name.startswith("push.superseded")
+    }
+
+    assert not unknown, listed("no such setting", sorted(unknown))
