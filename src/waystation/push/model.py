@@ -83,6 +83,7 @@ class UserAgent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     record_version: int | None = RECORD_VERSION
     current_timestamp_ms: int | None = None
     row_version: bytes | None = None
+    behind: bool = False  # on the table of an earlier month; only of a store that rotates
 
     @property
     def route(self) -> Route | None:

@@ -16,6 +16,7 @@ from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
 from waystation.storage.bigtable.url import BigtableUrl, parse_bigtable_url
+from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
@@ -27,6 +28,7 @@ _KNOWN_FORMS = (
     "embedded:./relative",
     "embedded:///absolute",
     "memory:",
+    "dynamodb://REGION/PREFIX?rotation=monthly",
     "redis://HOST:PORT/DB",
     "rediss://HOST:PORT/DB",
     "redis+cluster://HOST:PORT,HOST:PORT",
@@ -37,7 +39,6 @@ _KNOWN_FORMS = (
 
 # Schemes of the design whose backend this build does not have, and what each stands for.
 _ABSENT_BACKENDS = {
-    "dynamodb": "DynamoDB",
     "dual": "the dual store",
 }
 
@@ -55,7 +56,7 @@ class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
     """One process, gone with it."""
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl | RedisUrl | PostgresUrl | BigtableUrl
+StoreUrl = EmbeddedUrl | MemoryUrl | DynamoUrl | RedisUrl | PostgresUrl | BigtableUrl
 
 
 @runtime_checkable
@@ -81,6 +82,11 @@ def shown_url(url: str) -> str:
 async def init_push_store(url: str, settings: Store) -> list[str]:
     """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
     match parse_store_url(url, settings.db_settings):
+        case DynamoUrl():
+            with _extra("dynamodb"):
+                from waystation.storage.dynamodb.upkeep import init_store
+
+            return await init_store(url, settings)
         case RedisUrl():
             with _extra("redis"):
                 from waystation.storage.redis.upkeep import init_store
@@ -110,6 +116,8 @@ def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
             return MemoryUrl()
         case "memory":
             raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
+        case "dynamodb" if colon:
+            return parse_dynamodb_url(url, db_settings)
         case "redis" | "rediss" | "redis+cluster" if colon:
             return parse_redis_url(url, db_settings)
         case "postgres" | "postgresql" if colon:
@@ -165,6 +173,11 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
 
             directory = embedded.directory(data_dir) / "push"
             return await EmbeddedPushStore.open(directory, settings=settings, clock=clock)
+        case DynamoUrl() as dynamodb:
+            with _extra("dynamodb"):
+                from waystation.storage.dynamodb.push import DynamoPushStore
+
+            return await DynamoPushStore.open(dynamodb, settings=settings, clock=clock)
         case RedisUrl() as redis:
             with _extra("redis"):
                 from waystation.storage.redis.push import RedisPushStore

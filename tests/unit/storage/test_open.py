@@ -44,7 +44,6 @@ def test_the_default_is_a_store_below_the_data_directory() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "dynamodb://eu-west-1/password",
         "dual:?primary=password",
     ],
 )

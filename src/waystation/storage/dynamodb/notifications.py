@@ -1,0 +1,223 @@
+"""Notifications: rows of the message table that their user agent is on.
+
+Rule 1: a row is deleted only if it still holds the message that was meant (`updateid`).
+Rule 2: a user agent may be moved to another table while we write to its old one. Whoever wrote to
+        a table that is not settled reads the record again: either the move is still to come
+        and will find the row, or the writer takes the row along.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
+from waystation.storage.dynamodb.agents import AgentRows
+from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.layout import (
+    CHANNELS_KEY,
+    Item,
+    UnreadableRowError,
+    decode_channels,
+    decode_notification,
+    encode_notification,
+    get_string,
+    is_legacy,
+    number,
+    string,
+)
+from waystation.storage.dynamodb.session import NotAppliedError, together
+from waystation.storage.dynamodb.site import Site
+
+# A row of Autopush has no time in milliseconds: its second decides.
+_OLDER = (
+    "attribute_not_exists(uaid)"
+    " OR accepted_ms < :ms"
+    " OR (accepted_ms = :ms AND updateid < :id)"
+    " OR (attribute_not_exists(accepted_ms) AND #timestamp < :s)"
+)
+
+
+class NotificationRows:
+    def __init__(self, site: Site, agents: AgentRows, channels: ChannelRows) -> None:
+        self._dynamo = site.dynamo
+        self._keys = site.keys
+        self._tables = site.tables
+        self._clock = site.clock
+        self._now_s = site.now_s
+        self._agents = agents
+        self._channels = channels
+
+    # Saving
+
+    async def save(self, uaid: Uaid, notification: Notification) -> None:
+        table = await self._agents.place(uaid) or await self._tables.current()
+        await self._put(table, uaid, notification)
+        moved_to = await self._moved(uaid, table)
+        if moved_to is None:
+            return
+        # If it is gone, the switch has taken it along, or it was even acked.
+        if await self._delete(table, uaid, notification.sort_key, notification.message_id):
+            await self._put(moved_to, uaid, notification)
+
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+        table = await self._agents.read_place(uaid) if notifications else None
+        if table is None:
+            return 0
+        channels = await self._channels.get_in(table, uaid)
+        written = 0
+        for notification in notifications:  # two of one key must come in order
+            if notification.channel_id in channels:
+                written += await self.put_if_newer(table, uaid, notification)
+        if (moved_to := await self._moved(uaid, table)) is not None:
+            for row in notifications:
+                if await self._delete(table, uaid, row.sort_key, row.message_id):
+                    await self.put_if_newer(moved_to, uaid, row)
+        return written
+
+    async def put_if_newer(self, table: str, uaid: Uaid, notification: Notification) -> bool:
+        try:
+            await self._put(
+                table,
+                uaid,
+                notification,
+                ConditionExpression=_OLDER,
+                ExpressionAttributeNames={"#timestamp": "timestamp"},
+                ExpressionAttributeValues={
+                    ":ms": number(notification.accepted_at_ms),
+                    ":id": string(notification.message_id),
+                    ":s": number(notification.timestamp_s),
+                },
+            )
+        except NotAppliedError:
+            return False
+        return True
+
+    async def _put(
+        self, table: str, uaid: Uaid, notification: Notification, **condition: Any
+    ) -> None:
+        key = self._keys.message(uaid, notification.sort_key)
+        item = encode_notification(key, notification)
+        await self._dynamo.write("put_item", TableName=table, Item=item, **condition)
+
+    async def _moved(self, uaid: Uaid, table: str) -> str | None:
+        """Where the user agent is now, if that is not where we wrote (rule 2)."""
+        if self._tables.settled(table):
+            return None
+        now = await self._agents.read_place(uaid)
+        return now if now != table else None
+
+    # Fetching
+
+    async def fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
+        table = await self._agents.place(uaid)
+        if table is None:
+            return []
+        position: Item | None = None
+        if after is None:
+            # The channel set comes first of all, in the same round trip (§6.7).
+            rows, position = await self._page(table, uaid, None, None, limit + 1)
+            there = bool(rows) and get_string(rows[0], "chidmessageid") == CHANNELS_KEY
+            channels = decode_channels(rows.pop(0) if there else None, now_s=self._now_s())
+            if len(rows) > limit:  # no channel set, and so nothing to fetch either
+                return []
+        else:
+            paged = asyncio.ensure_future(self._page(table, uaid, after, None, limit))
+            try:
+                channels = await self._channels.get_in(table, uaid)
+            finally:
+                rows, position = await paged
+        while True:
+            alive = self._alive(rows, channels, now_ms)
+            if alive or position is None or not channels:
+                return alive
+            rows, position = await self._page(table, uaid, None, position, limit)
+
+    def _alive(
+        self, rows: Sequence[Item], channels: frozenset[ChannelId], now_ms: int
+    ) -> list[Notification]:
+        return [
+            row
+            for row in self.decode(rows)
+            if row.channel_id in channels and not row.expired(now_ms)
+        ]
+
+    def decode(self, rows: Sequence[Item]) -> list[Notification]:
+        decoded: list[Notification] = []
+        for row in rows:
+            try:
+                decoded.append(decode_notification(row))
+            except UnreadableRowError:
+                self._dynamo.stats.undecodable += 1
+        return decoded
+
+    async def _page(
+        self,
+        table: str,
+        uaid: Uaid,
+        after: str | None,
+        position: Item | None,
+        limit: int,
+    ) -> tuple[list[Item], Item | None]:
+        """Rows behind a sort key or a position, and the position behind them."""
+        request: dict[str, Any] = {
+            "TableName": table,
+            "KeyConditionExpression": "uaid = :uaid",
+            "ExpressionAttributeValues": {":uaid": self._keys.uaid(uaid)},
+            "ConsistentRead": True,
+            "Limit": limit,
+        }
+        if after is not None:
+            request["KeyConditionExpression"] += " AND chidmessageid > :after"
+            request["ExpressionAttributeValues"][":after"] = string(after)
+        if position is not None:
+            request["ExclusiveStartKey"] = position
+        answer = await self._dynamo.read("query", **request)
+        return answer["Items"], answer.get("LastEvaluatedKey")
+
+    async def left_in(self, table: str, uaid: Uaid, limit: int) -> list[Item]:
+        """Rows of notifications in any table, from the first on."""
+        rows, _ = await self._page(table, uaid, CHANNELS_KEY, None, limit)
+        return rows
+
+    # Forgetting
+
+    async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
+        table = await self._agents.place(uaid) if rows else None
+        if table is None:
+            return 0
+        gone = await self._delete_each(table, uaid, rows)
+        missing = [row for row, was_there in zip(rows, gone, strict=True) if not was_there]
+        if missing and (moved_to := await self._moved(uaid, table)) is not None:
+            gone += await self._delete_each(moved_to, uaid, missing)
+        return sum(gone)
+
+    async def _delete_each(
+        self, table: str, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]
+    ) -> list[bool]:
+        return await together(self._delete(table, uaid, *row) for row in rows)
+
+    async def _delete(
+        self, table: str, uaid: Uaid, sort_key: SortKey, message_id: MessageId
+    ) -> bool:
+        condition: dict[str, Any] = {
+            "ConditionExpression": "updateid = :id",
+            "ExpressionAttributeValues": {":id": string(message_id)},
+        }
+        if is_legacy(sort_key):  # its key names the message
+            condition = {"ConditionExpression": "attribute_exists(uaid)"}
+        try:
+            await self._dynamo.write(
+                "delete_item", TableName=table, Key=self._keys.message(uaid, sort_key), **condition
+            )
+        except NotAppliedError:
+            return False
+        return True
+
+    async def move(self, source: str, target: str, uaid: Uaid, row: Item) -> None:
+        """A row that was left in an older table: written to the newer one, then removed."""
+        for notification in self.decode([row]):
+            if not notification.expired(self._clock.now_ms()):
+                await self.put_if_newer(target, uaid, notification)
+            await self._delete(source, uaid, notification.sort_key, notification.message_id)

