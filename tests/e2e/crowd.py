@@ -100,9 +100,9 @@ class Device:
 
     async def _ack(self, line: Line, due: list[Message]) -> None:
         now = time.monotonic()
+        await self._agent.ack(*due)  # or it raises: messages outlive their connection in a buffer
         for message in due:
             self._witness.acked(number_of(message), line, now)
-        await self._agent.ack(*due)
 
     def _got(self, message: Message) -> None:
         assert message["messageType"] == "notification", message
