@@ -4,26 +4,51 @@ import os
 import warnings
 from typing import Any, cast
 
+import google.auth
+from google.auth.credentials import AnonymousCredentials, Credentials
+from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable.data import BigtableDataClientAsync
 
+from waystation.push.errors import StoreUnavailableError
 from waystation.storage.bigtable.url import BigtableUrl
 
-EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"  # the driver's own way to be told of one
+EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"  # how Google's own tools are told of one
 _RECONNECT_MAX_S = 5.0
 
 
-def new_client(url: BigtableUrl, connect_timeout_s: float) -> Any:
-    """A `BigtableDataClientAsync` with a channel of its own; the running loop is its home."""
-    if not url.emulator:
-        options = {"api_endpoint": url.host}
-        return _Client(connect_timeout_s, project=url.project, client_options=options)
-    # The driver is told of an emulator by the environment and warns that it uses one.
+def emulator_of(url: BigtableUrl) -> str:
+    """Where the emulator is, if it is one."""
+    return url.emulator or os.environ.get(EMULATOR_VARIABLE, "")
+
+
+def find_credentials(url: BigtableUrl) -> Credentials:
+    """Those of the machine or of GOOGLE_APPLICATION_CREDENTIALS; an emulator needs none."""
+    if emulator_of(url):
+        return AnonymousCredentials()
+    try:
+        return cast(Any, google.auth.default())[0]  # pyright: ignore[reportUnknownMemberType]
+    except GoogleAuthError as exc:
+        raise StoreUnavailableError(
+            f"there are no credentials for Bigtable; set GOOGLE_APPLICATION_CREDENTIALS ({exc})"
+        ) from exc
+
+
+def new_client(
+    url: BigtableUrl, credentials: Credentials, connect_timeout_s: float
+) -> BigtableDataClientAsync:
+    """A client with a channel of its own; the running loop is its home."""
+    options: dict[str, Any] = {"project": url.project, "credentials": credentials}
+    emulator = emulator_of(url)
+    if not emulator:
+        options["client_options"] = {"api_endpoint": url.host}
+        return _Client(connect_timeout_s, **options)
+    # The driver is told of an emulator by the environment only, and warns that it uses one.
     before = os.environ.get(EMULATOR_VARIABLE)
-    os.environ[EMULATOR_VARIABLE] = url.emulator
+    os.environ[EMULATOR_VARIABLE] = emulator
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            return _Client(connect_timeout_s, project=url.project)
+            return _Client(connect_timeout_s, **options)
     finally:
         if before is None:
             del os.environ[EMULATOR_VARIABLE]
@@ -45,5 +70,4 @@ class _Client(BigtableDataClientAsync):
             ("grpc.min_reconnect_backoff_ms", round(self._connect_timeout_s * 1000)),
             ("grpc.max_reconnect_backoff_ms", round(_RECONNECT_MAX_S * 1000)),
         ]
-        driver = cast(Any, super())
-        return driver._build_grpc_channel(*args, **kwargs)
+        return super()._build_grpc_channel(*args, **kwargs)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

@@ -23,6 +23,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 from grpc.aio import insecure_channel
 
 from waystation.push.errors import StoreUnavailableError
+from waystation.storage.bigtable.client import emulator_of, find_credentials
 from waystation.storage.bigtable.layout import (
     KEPT,
     MESSAGE,
@@ -88,7 +89,8 @@ async def _make(admin: Any, url: BigtableUrl) -> list[str]:
 
 
 def _admin(url: BigtableUrl) -> BaseBigtableTableAdminAsyncClient:
-    if url.emulator:
-        transport = BigtableTableAdminGrpcAsyncIOTransport(channel=insecure_channel(url.emulator))
+    emulator = emulator_of(url)
+    if emulator:
+        transport = BigtableTableAdminGrpcAsyncIOTransport(channel=insecure_channel(emulator))
         return BaseBigtableTableAdminAsyncClient(transport=transport)
-    return BaseBigtableTableAdminAsyncClient()
+    return BaseBigtableTableAdminAsyncClient(credentials=find_credentials(url))

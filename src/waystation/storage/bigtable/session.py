@@ -41,7 +41,7 @@ from waystation.base.errors import BusyError
 from waystation.push.errors import StoreUnavailableError
 from waystation.storage.bigtable.breaker import Breaker
 from waystation.storage.bigtable.cells import Cell, Cells, Row
-from waystation.storage.bigtable.client import new_client
+from waystation.storage.bigtable.client import find_credentials, new_client
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.settings import Store
 
@@ -92,7 +92,10 @@ class Session:
             url.grpc_scan_attempt_timeout, url.grpc_scan_total_timeout, patience_s, 4, 5
         )
         connect_s = url.grpc_connect_timeout or settings.connect_timeout_s
-        self._clients = [new_client(url, connect_s) for _ in range(url.grpc_channel_count)]
+        credentials = find_credentials(url)
+        self._clients = [
+            new_client(url, credentials, connect_s) for _ in range(url.grpc_channel_count)
+        ]
         self._tables = [
             client.get_table(url.instance, url.table, app_profile_id=url.app_profile_id)
             for client in self._clients
