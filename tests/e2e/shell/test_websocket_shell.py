@@ -210,7 +210,7 @@ async def shell(make_shell: MakeShell) -> Shell:
     return await make_shell()
 
 
-async def eventually(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+async def expect_eventually(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
     deadline = asyncio.get_running_loop().time() + patience_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not happen"
@@ -240,7 +240,7 @@ class TestConversations:
         upgrade = shell.echo.upgrades[0]
         assert (upgrade.path, upgrade.query) == ("/path", "query")
         assert upgrade.user_agent == "tester"
-        await eventually(lambda: shell.echo.ended == [(Ending.CLIENT_CLOSED, 1000)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.CLIENT_CLOSED, 1000)])
         assert ("pinged", b"hi") in shell.echo.calls
 
     async def test_picows_talks_to_us(self, shell: Shell) -> None:
@@ -258,7 +258,7 @@ class TestConversations:
         transport.send_close(picows.WSCloseCode.OK)
         await asyncio.wait_for(transport.wait_disconnected(), PATIENCE_S)
 
-        await eventually(lambda: shell.echo.ended == [(Ending.CLIENT_CLOSED, 1000)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.CLIENT_CLOSED, 1000)])
 
     async def test_a_client_may_send_byte_by_byte(self, shell: Shell) -> None:
         raw = await shell.raw()
@@ -269,7 +269,7 @@ class TestConversations:
 
         assert await raw.until(b"slow") == text_frame(b"slow")
         raw.close()
-        await eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
 
     async def test_frames_may_follow_the_request_at_once(self, shell: Shell) -> None:
         raw = await shell.raw()
@@ -285,7 +285,7 @@ class TestConversations:
     async def test_a_pong_reaches_the_driver(self, shell: Shell) -> None:
         async with connect(shell.url) as client:
             await client.send("ping")
-            await eventually(lambda: ("ponged", None) in shell.echo.calls)
+            await expect_eventually(lambda: ("ponged", None) in shell.echo.calls)
 
     async def test_the_peer_address_is_there_when_asked_for(self, shell: Shell) -> None:
         async with connect(shell.url) as client:
@@ -297,7 +297,7 @@ class TestConversations:
         await raw.send(text(b"pause") + text(b"after") + text(b"pause") + text(b"end"))
         await asyncio.sleep(0)
         await raw.send(text(b"more"))
-        await eventually(lambda: ("text", b"pause") in shell.echo.calls)
+        await expect_eventually(lambda: ("text", b"pause") in shell.echo.calls)
 
         assert shell.echo.calls == [("text", b"pause")]
         replies = await raw.until(b"more")
@@ -309,10 +309,10 @@ class TestConversations:
     ) -> None:
         raw = await shell.upgraded()
         await raw.send(text(b"pause"))
-        await eventually(lambda: bool(shell.echo.calls))
+        await expect_eventually(lambda: bool(shell.echo.calls))
         raw.close()
 
-        await eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
 
 
 class TestEndings:
@@ -332,7 +332,7 @@ class TestEndings:
         await raw.send(text(b"close"))
 
         assert await raw.rest() == b"\x88\x08\x12\xa6enough"
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
         raw.close()
 
     async def test_the_stream_ends_in_order_although_nobody_wants_the_input(
@@ -417,14 +417,14 @@ class TestEndings:
             assert (await closing(client))[0] == 1011
 
         assert shell.troubles == ["no handler today"]
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
 
     async def test_a_reset_is_noticed(self, shell: Shell) -> None:
         raw = await shell.upgraded()
         raw.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raw.close()
 
-        await eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.VANISHED, 0)])
 
     async def test_closing_all_spreads_the_closes(self, shell: Shell) -> None:
         clients = [await shell.upgraded() for _ in range(20)]
@@ -458,15 +458,15 @@ class TestEndings:
         gone = shell.echo.live[0]
         gone.pause()
         await first.send(text(b"unread"))
-        await eventually(lambda: bool(gone.flags & READ_OFF))
+        await expect_eventually(lambda: bool(gone.flags & READ_OFF))
         gone.abort()
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
         first.close()  # so that both ends get the numbers of those before
         second = await shell.upgraded()
         assert shell.echo.live[0].fd == gone.fd
         shell.echo.live[0].pause()
         await second.send(text(b"waits"))
-        await eventually(lambda: bool(shell.echo.live[0].flags & READ_OFF))
+        await expect_eventually(lambda: bool(shell.echo.live[0].flags & READ_OFF))
 
         gone.resume()
         gone.send(b"x")
@@ -482,7 +482,7 @@ class TestEndings:
         raws = [await shell.upgraded() for _ in range(10)]
         for raw in raws:
             await raw.send(text(b"close"))
-        await eventually(lambda: len(shell.echo.ended) == 10)
+        await expect_eventually(lambda: len(shell.echo.ended) == 10)
 
         assert shell.server.descriptors <= 3
         for raw in raws:
@@ -491,7 +491,7 @@ class TestEndings:
     async def test_closing_all_does_not_wait_for_those_who_never_asked(self, shell: Shell) -> None:
         await shell.raw()
         raw = await shell.upgraded()
-        await eventually(lambda: shell.server.descriptors == 2)
+        await expect_eventually(lambda: shell.server.descriptors == 2)
         closer = asyncio.create_task(shell.server.close_all(1012))
         assert await raw.rest() == b"\x88\x02\x03\xf4"
         raw.close()
@@ -549,7 +549,7 @@ class TestRequests:
 
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         raw.close()
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
 
     async def test_a_request_that_does_not_end_is_timed_out(self, make_shell: MakeShell) -> None:
         shell = await make_shell(upgrade_timeout_s=0.2)
@@ -560,7 +560,7 @@ class TestRequests:
         assert (await slow.rest()).startswith(b"HTTP/1.1 408 ")
         silent.close()
         slow.close()
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
 
     async def test_an_upgraded_connection_outlives_the_deadline_of_its_upgrade(
         self, make_shell: MakeShell
@@ -585,7 +585,7 @@ class TestRequests:
         assert caught.value.response.status_code == 503
         assert (await probe.rest()).startswith(b"HTTP/1.1 200 ")
         first.close()
-        await eventually(lambda: shell.server.connections == 1)
+        await expect_eventually(lambda: shell.server.connections == 1)
         third = await shell.upgraded()
         for raw in (second, third, probe):
             raw.close()
@@ -593,7 +593,7 @@ class TestRequests:
     async def test_a_flood_of_silent_connections_is_bounded(self, make_shell: MakeShell) -> None:
         shell = await make_shell(upgrading_max=10)
         raws = [await shell.raw() for _ in range(40)]
-        await eventually(lambda: shell.server.accepted == 40)
+        await expect_eventually(lambda: shell.server.accepted == 40)
 
         assert shell.server.descriptors == 10
         assert shell.server.refused == 30
@@ -603,7 +603,7 @@ class TestRequests:
     async def test_running_out_of_descriptors_is_survived(self, shell: Shell) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         clients = [await shell.raw()]
-        await eventually(lambda: shell.server.accepted == 1)
+        await expect_eventually(lambda: shell.server.accepted == 1)
         waiting = [socket.socket() for _ in range(5)]
         fds = [int(name) for name in os.listdir("/proc/self/fd")]
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(fds) + 1, hard))
@@ -621,7 +621,7 @@ class TestRequests:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for fd in gaps:
                 os.close(fd)
-        await eventually(lambda: shell.server.accepted == 6)
+        await expect_eventually(lambda: shell.server.accepted == 6)
 
         assert accepted_meanwhile < 6
         for sock in waiting:
@@ -636,7 +636,7 @@ class TestSlowReaders:
     ) -> None:
         raw = await shell.upgraded()
         await raw.send(text(b"flood"))
-        await eventually(lambda: bool(shell.echo.live) and shell.echo.live[0].congested)
+        await expect_eventually(lambda: bool(shell.echo.live) and shell.echo.live[0].congested)
         connection = shell.echo.live[0]
         async with connect(shell.url) as other:
             await other.send("others are served")
@@ -648,7 +648,7 @@ class TestSlowReaders:
                 pass
 
         reading = asyncio.create_task(swallow())
-        await eventually(lambda: not connection.congested)
+        await expect_eventually(lambda: not connection.congested)
         assert connection.ending is Ending.NONE
         reading.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -678,7 +678,7 @@ class TestSlowReaders:
         raw = await shell.upgraded()
         await raw.send(text(b"drown"))
 
-        await eventually(lambda: shell.echo.ended == [(Ending.OVERFLOWED, 0)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.OVERFLOWED, 0)])
         assert shell.server.overflowed == 1
         assert shell.server.descriptors == 0
         raw.close()
@@ -696,7 +696,7 @@ class TestSlowReaders:
                 if shell.echo.ended:
                     break
 
-        await eventually(lambda: shell.echo.ended == [(Ending.OVERFLOWED, 0)])
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.OVERFLOWED, 0)])
         raw.close()
 
     async def test_a_close_to_a_client_that_does_not_read_ends_at_its_deadline(
@@ -706,8 +706,8 @@ class TestSlowReaders:
         raw = await shell.upgraded()
         await raw.send(text(b"flood") + text(b"close"))
 
-        await eventually(lambda: shell.echo.ended == [(Ending.CLOSED, 4774)])
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.echo.ended == [(Ending.CLOSED, 4774)])
+        await expect_eventually(lambda: shell.server.descriptors == 0)
         raw.close()
 
 
@@ -727,7 +727,7 @@ class TestCrowds:
             await asyncio.sleep(0)
             for raw in raws:
                 raw.close()
-            await eventually(lambda: shell.server.descriptors == 0)
+            await expect_eventually(lambda: shell.server.descriptors == 0)
             assert len(shell.echo.ended) == 200 * (batch + 1)
 
         assert len(os.listdir("/proc/self/fd")) == before
@@ -810,7 +810,7 @@ class TestFuzz:
                 if chance.random() < 0.5:
                     await asyncio.sleep(0)
                 raw.close()
-            await eventually(lambda: shell.server.descriptors == 1)
+            await expect_eventually(lambda: shell.server.descriptors == 1)
 
             assert not shell.troubles
 
@@ -871,7 +871,7 @@ class TestTls:
             await client.send("close")
             assert await closing(client) == (4774, "enough")
 
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
         assert shell.echo.ended == [(Ending.CLOSED, 4774)]
 
     async def test_old_and_new_protocol_versions_work(
@@ -909,7 +909,7 @@ class TestTls:
         async with connect(shell.url, ssl=client_tls, max_queue=1) as client:
             await client.send("drown")
             await client.send("the end")
-            await eventually(lambda: bool(shell.echo.live) and shell.echo.live[0].congested)
+            await expect_eventually(lambda: bool(shell.echo.live) and shell.echo.live[0].congested)
             for _ in range(2000):
                 assert await client.recv() == "x" * 4000
 
@@ -925,7 +925,7 @@ class TestTls:
         await plain.rest()
 
         assert await silent.rest() == b""
-        await eventually(lambda: shell.server.descriptors == 0)
+        await expect_eventually(lambda: shell.server.descriptors == 0)
         async with connect(shell.url, ssl=client_tls) as client:
             await client.send("hi")
             assert await client.recv() == "hi"

@@ -21,7 +21,7 @@ from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.registry import Registry
-from waystation.push.connect.session import Session, State
+from waystation.push.connect.session import INTERNAL, Session, State
 from waystation.push.connect.terms import Terms
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.store import PushStore
@@ -162,7 +162,7 @@ class ConnectDriver:
         client = self._registry.get(uaid)
         if client is not None and client.session.connected_at_ms == connected_at_ms:
             self._observer.displaced(uaid)
-            self._perform(client, client.session.ghosted())
+            self._perform(client, client.session.ended(INTERNAL, "Ghosted"))
         return Answer.TAKEN
 
     # Stopping
@@ -258,6 +258,10 @@ class ConnectDriver:
             case do.Claim():
                 applied = await store.claim_route(effect.user_agent)
                 return session.claimed(applied, mono=self._clock.mono())
+            case do.Confirm():
+                return session.confirmed(await store.get_user_agent(_uaid(client)))
+            case do.Reclaim():
+                return session.reclaimed(await store.claim_route(effect.user_agent))
             case do.Subscribe():
                 applied = await self._subscribe(_uaid(client), effect)
                 self._observer.registered(_uaid(client), effect.channel_id, 200 if applied else 500)
@@ -342,7 +346,7 @@ class ConnectDriver:
         self._wake_anew(client)
         older = self._registry.greeted(client)
         if older is not None:
-            self._perform(older, older.session.ghosted())
+            self._perform(older, older.session.ended(INTERNAL, "Ghosted"))
 
     async def _displace(self, uaid: Uaid, effect: do.Displace) -> None:
         await self._relay.displace(effect.node_id, uaid, effect.connected_at_ms)

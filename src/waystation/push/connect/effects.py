@@ -60,6 +60,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     user_agent: UserAgent
 
 
+class Confirm(msgspec.Struct, frozen=True, gc=False):
+    """Is the route still ours? Result: `confirmed`."""
+
+
+class Reclaim(msgspec.Struct, frozen=True, gc=False):
+    """Result: `reclaimed`."""
+
+    user_agent: UserAgent
+
+
 class Displace(msgspec.Struct, frozen=True, gc=False):
     """The user agent was connected elsewhere: that node may let go."""
 
@@ -140,6 +150,8 @@ Effect = (
     | Greeted
     | LookUp
     | Claim
+    | Confirm
+    | Reclaim
     | Displace
     | Subscribe
     | Unsubscribe

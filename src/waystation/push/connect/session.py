@@ -9,7 +9,8 @@ Rule 3: the session is found under its uaid before the claim is written, so that
         direct notifications are refused.
 Rule 4: commands are taken one at a time; while `busy`, the driver keeps further ones.
 Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping and expects
-        its Pong in time.
+        its Pong in time. It also asks whether the route is still ours: one that was cleared
+        because we were slow once is set again, and storage is looked at.
 Rule 6: whatever is unacked when the conversation ends is handed back.
 
 The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
@@ -162,12 +163,27 @@ class Session:
             return self._close(INTERNAL, "PongTimeout")
         settings = self._terms.settings
         self._subscriptions, delta = self._terms.broadcasts.delta(self._subscriptions)
+        stored = self.state is State.IDENTIFIED and self._record is None
+        confirm: list[Effect] = [do.Confirm()] if stored else []
         if delta:
             self.wake_at = mono + settings.auto_ping_interval_s
-            return [do.Send(wire.broadcast_message(delta))]
+            return [do.Send(wire.broadcast_message(delta)), *confirm]
         self._pong_due = True
         self.wake_at = mono + settings.auto_ping_timeout_s
-        return [do.SendPing()]
+        return [do.SendPing(), *confirm]
+
+    def confirmed(self, record: UserAgent | None) -> list[Effect]:
+        if self.state is not State.IDENTIFIED:
+            return []
+        if record is None or record.connected_at_ms > self.connected_at_ms:
+            return self._close(INTERNAL, "Ghosted")  # it is gone, or is somewhere else by now
+        return [do.Reclaim(self._own_record(record))] if record.node_id is None else []
+
+    def reclaimed(self, applied: bool) -> list[Effect]:
+        if self.state is not State.IDENTIFIED or not applied:
+            return []
+        self._window.check()
+        return self._look()
 
     def closed(self) -> list[Effect]:
         """The connection is gone, whoever ended it."""
@@ -398,6 +414,8 @@ class Session:
     def failed(self, effect: Effect) -> list[Effect]:
         """The store did not answer. Subscribing says so; everything else ends the
         connection, and the next hello begins from what is stored."""
+        if isinstance(effect, do.Confirm | do.Reclaim):
+            return []  # the next tick asks again
         command, self._command = self._command, None
         if self.state is State.CLOSED:
             return []
@@ -409,12 +427,8 @@ class Session:
             case _:
                 return self._close(INTERNAL, "Store")
 
-    def ghosted(self) -> list[Effect]:
-        """The same user agent has connected again."""
-        return self._close(INTERNAL, "Ghosted")
-
     def ended(self, code: int, reason: str) -> list[Effect]:
-        """The node is stopping."""
+        """The node is stopping, or the same user agent has connected again."""
         return self._close(code, reason)
 
     def _refuse(self, kind: str, reason: str) -> list[Effect]:

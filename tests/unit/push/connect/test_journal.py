@@ -398,9 +398,12 @@ class TestFsync:
         self, path: Path
     ) -> None:
         journal = opened(path, "fsync")
-        first = journal.accept(UAID, notification(0))
+        first = asyncio.ensure_future(accepted(journal, UAID, notification(0)))
         await turn()
-        later = [journal.accept(UAID, notification(n)) for n in range(1, 5)]
+        later = [
+            asyncio.ensure_future(accepted(journal, UAID, notification(n))) for n in range(1, 5)
+        ]
+        await turn()
         journal.settle(UAID, notification(2))
 
         assert all(await asyncio.gather(first, *later))
@@ -430,6 +433,7 @@ class TestFsync:
     async def test_closing_while_the_disk_is_busy_loses_nothing(self, path: Path) -> None:
         journal = opened(path, "fsync")
         waiter = journal.accept(UAID, notification(1))
+        assert isinstance(waiter, asyncio.Future)
         await turn()
         journal.accept(UAID, notification(2))
         journal.close()

@@ -316,8 +316,8 @@ class TestOtherEndings:
         """C-013"""
         talk, _ = returned()
 
-        assert talk.session.ghosted() == [do.Close(1011, "Ghosted")]
-        assert talk.session.ghosted() == []
+        assert talk.session.ended(1011, "Ghosted") == [do.Close(1011, "Ghosted")]
+        assert talk.session.ended(1011, "Ghosted") == []
 
     def test_a_node_that_stops_says_so(self) -> None:
         """C-090"""
@@ -331,7 +331,7 @@ class TestOtherEndings:
     def test_after_the_end_nothing_has_an_effect(self) -> None:
         talk, effects = returned()
         session = talk.session
-        session.ghosted()
+        session.ended(1011, "Ghosted")
 
         assert talk.say({"messageType": "ping"}) == []
         assert session.received_binary() == []

@@ -1,8 +1,10 @@
+import msgspec
 import pytest
 
-from tests.unit.push.connect.talk import Talk, of, returned, said, settled_in
+from tests.unit.push.connect.talk import NODE, Talk, of, record, returned, said, settled_in
 from waystation.push.connect import effects as do
 from waystation.push.connect.broadcasts import NOT_FOUND, Broadcasts
+from waystation.push.model import UserAgent
 
 PONG = [do.Send(b"{}")]
 
@@ -53,7 +55,7 @@ class TestServerPings:
             talk.wait(299.9)
             assert talk.wake() == []
             talk.wait(0.2)
-            assert talk.wake() == [do.SendPing()]
+            assert talk.wake() == [do.SendPing(), do.Confirm()]
             talk.session.ponged(mono=talk.mono)
 
     def test_without_a_pong_in_time_the_connection_ends(self) -> None:
@@ -126,13 +128,13 @@ class TestBroadcasts:
         assert said(effects) == [{"messageType": "broadcast", "broadcasts": {"settings/a": "2"}}]
         assert not of(do.SendPing, effects)
         assert talk.session.wake_at == talk.mono + 300.0
-        assert talk.wake_in_time() == [do.SendPing()]
+        assert talk.wake_in_time() == [do.SendPing(), do.Confirm()]
 
     def test_nothing_changed_and_nothing_is_sent_over_two_ticks(self) -> None:
         """C-136"""
         talk = settled_in(broadcasts=known(a="1"), hello={"broadcasts": {"settings/a": "1"}})
         for _ in range(2):
-            assert talk.wake_in_time() == [do.SendPing()]
+            assert talk.wake_in_time() == [do.SendPing(), do.Confirm()]
             talk.session.ponged(mono=talk.mono)
 
     def test_who_follows_a_never_hears_of_b(self) -> None:
@@ -141,7 +143,7 @@ class TestBroadcasts:
         talk = settled_in(broadcasts=broadcasts, hello={"broadcasts": {"settings/a": "1"}})
         broadcasts.update({"settings/b": "2"})
 
-        assert talk.wake_in_time() == [do.SendPing()]
+        assert talk.wake_in_time() == [do.SendPing(), do.Confirm()]
 
     def test_subscribing_with_an_outdated_version_is_answered_at_once(self) -> None:
         """C-134"""
@@ -182,3 +184,51 @@ class TestBroadcasts:
         broadcasts.update({"settings/a": "2"})
 
         assert talk.wake_in_time() == [do.SendPing()]
+
+
+class TestRoute:
+    """A route that was cleared because we were slow once must not stay cleared until the user
+    agent connects again: Firefox keeps a connection for days."""
+
+    def test_a_route_that_is_ours_needs_nothing(self) -> None:
+        talk = settled_in()
+        ours = record(node_id=NODE, connected_at_ms=talk.session.connected_at_ms)
+
+        assert talk.session.confirmed(ours) == []
+
+    def test_a_cleared_route_is_set_again_and_storage_is_looked_at(self) -> None:
+        talk = settled_in()
+        cleared = record(node_id=None, connected_at_ms=talk.session.connected_at_ms)
+
+        (again,) = talk.session.confirmed(cleared)
+        assert isinstance(again, do.Reclaim)
+        assert again.user_agent.node_id == NODE
+        assert again.user_agent.connected_at_ms == talk.session.connected_at_ms
+        assert len(of(do.Fetch, talk.session.reclaimed(True))) == 1
+
+    def test_whoever_came_meanwhile_keeps_the_route(self) -> None:
+        talk = settled_in()
+
+        assert talk.session.reclaimed(False) == []
+
+    @pytest.mark.parametrize("later", [record(node_id=None), record(node_id="http://b"), None])
+    def test_a_user_agent_that_is_elsewhere_or_gone_is_let_go(
+        self, later: UserAgent | None
+    ) -> None:
+        talk = settled_in()
+        if later is not None:
+            later = msgspec.structs.replace(later, connected_at_ms=talk.session.connected_at_ms + 1)
+
+        assert talk.session.confirmed(later) == [do.Close(1011, "Ghosted")]
+
+    def test_a_newcomer_without_subscriptions_has_no_route_to_ask_for(self) -> None:
+        talk = Talk()
+        talk.say({"messageType": "hello", "use_webpush": True})
+
+        assert talk.wake_in_time() == [do.SendPing()]
+
+    def test_a_store_that_does_not_answer_is_asked_again_at_the_next_tick(self) -> None:
+        talk = settled_in()
+
+        assert talk.session.failed(do.Confirm()) == []
+        assert talk.session.failed(do.Reclaim(record())) == []
