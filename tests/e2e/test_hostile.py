@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.platform import Serve
+from tests.e2e.platform import Serve, until
+from tests.e2e.scrape import sample
 from tests.e2e.wire_clients import (
     CLOSE,
     TEXT,
@@ -210,6 +211,11 @@ async def unheard(server: Serve, *, count: int, flooded: int) -> None:
         try:
             for start in range(0, count, 100):
                 await asyncio.gather(*(one.connect(port) for one in deaf[start : start + 100]))
+            await asyncio.to_thread(
+                until,
+                lambda: sample(server, "waystation_ua_connections") >= count,
+                timeout_s=60,
+            )
             for one in deaf[:flooded]:
                 await one.listen_for_its_endpoint()
             endpoints = [one.endpoint for one in deaf[:flooded]]
