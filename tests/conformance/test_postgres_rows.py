@@ -243,8 +243,26 @@ class TestReadingAutopush:
         assert await store.get_user_agent(uaid) is not None
         clock.advance(USER_AGENT_LIFETIME_S)
         assert await store.get_user_agent(uaid) is None
+
+    async def test_rows_without_an_end_are_given_one_when_they_are_taken_over(
+        self, autopush_url: str, clock: ManualClock
+    ) -> None:
+        uaid, channel_id = Uaid(new_uuid4()), new_channel()
+        connection = await asyncpg.connect(autopush_url)
+        await autopush_adds_user(connection, uaid, channel_id, clock=clock, expiry=None)
+        await autopush_saves(connection, uaid, channel_id, "v", at_ms=clock.now_ms(), ttl_s=60)
+        await connection.execute("UPDATE message SET expiry = NULL")
+        await init_store(autopush_url, Store())
+        url = parse_postgres_url(autopush_url)
+        store = await PostgresPushStore.open(url, settings=Store(), clock=clock)
+
+        assert len(await fetch_all(store, uaid, now_ms=clock.now_ms())) == 1
+        assert await sweep_all(store, now_ms=clock.now_ms() + 60_000) == 1
+        clock.advance(USER_AGENT_LIFETIME_S)
         assert await sweep_all(store, now_ms=clock.now_ms()) == 1
-        assert await autopush.fetchval("SELECT count(*) FROM meta") == 0
+        assert await connection.fetchval("SELECT count(*) FROM meta") == 0
+        await store.close()
+        await connection.close()
 
     async def test_when_autopush_drops_a_user_agent_our_rows_go_too(
         self, store: PostgresPushStore, autopush: Any, clock: ManualClock

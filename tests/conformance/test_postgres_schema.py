@@ -13,6 +13,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.open import init_push_store
+from waystation.storage.postgres import upkeep
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.schema import ForeignTablesError, init_store
 from waystation.storage.postgres.statements import Statements
@@ -159,6 +160,30 @@ async def test_a_fetch_walks_an_index_and_sorts_nothing(
     index = "waystation_message_order" if taken_over else "message_pkey"
     assert f"Index Scan using {index}" in plan
     assert "Sort" not in plan
+
+
+async def test_a_sweep_that_finds_nothing_reads_no_table(
+    postgres_url: str, connection: Any
+) -> None:
+    """Whatever plan the server settles for, it goes by the index of the ends."""
+    await init_store(postgres_url, Store())
+    await connection.execute(
+        "INSERT INTO router (uaid, connected_at, expiry)"
+        " SELECT md5(i::text), 1, 2000000000 + i FROM generate_series(1, 20000) AS i"
+    )
+    await connection.execute(
+        "INSERT INTO message (uaid, chid_message_id, expiry)"
+        " SELECT md5(i::text), '02:' || i, 2000000000 + i FROM generate_series(1, 20000) AS i"
+    )
+    await connection.execute("ANALYZE")
+    await connection.execute("SET plan_cache_mode = force_generic_plan")
+    tables = Tables(parse_postgres_url(postgres_url))
+
+    for number, statement in enumerate(upkeep.STATEMENTS[:3]):
+        await connection.execute(f"PREPARE p{number} AS {tables.fill(statement)}")
+        rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE p{number}(1, 1000)")
+        plan = "\n".join(row[0] for row in rows)
+        assert "Seq Scan" not in plan
 
 
 async def test_the_durability_of_the_server_is_looked_at(

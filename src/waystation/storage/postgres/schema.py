@@ -15,7 +15,7 @@ from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.settings import Store
 
-VERSION_MIN = (13, 0)
+MAJOR_MIN = 13
 _LOCK = 0x57617973  # any number that nobody else uses: "Ways"
 
 # As autopush-rs has them, but sort keys in byte order, and without its unique index over the sort
@@ -61,11 +61,14 @@ CREATE TABLE IF NOT EXISTS {message} (
 );
 """
 
-# The column refers to the log, so removing from the log looks for it; most have none.
+# Rows of Autopush's first releases have no end: they get one, because the sweep goes by it. A
+# message may refer to the log of tracked ones, so removing from the log looks for such messages.
 _ADDITIONS = """
 ALTER TABLE {message} ADD COLUMN IF NOT EXISTS accepted_at_ms bigint;
 ALTER TABLE {message} ADD COLUMN IF NOT EXISTS extras text;
 ALTER TABLE {router} ALTER COLUMN node_id TYPE text;
+UPDATE {router} SET expiry = connected_at / 1000 + {lifetime_s} WHERE expiry IS NULL;
+UPDATE {message} SET expiry = "timestamp" + ttl WHERE expiry IS NULL;
 CREATE INDEX IF NOT EXISTS waystation_message_expiry ON {message} (expiry);
 CREATE INDEX IF NOT EXISTS waystation_router_expiry ON {router} (expiry);
 CREATE INDEX IF NOT EXISTS waystation_message_tracked ON {message} (reliability_id)
@@ -233,10 +236,9 @@ async def _collation(connection: Connection, tables: Tables) -> str:
 
 
 async def _check_version(connection: Connection) -> str:
-    version = connection.get_server_version()
-    if (version.major, version.minor) < VERSION_MIN:
-        wanted = VERSION_MIN[0]
+    version: str = await connection.fetchval("SELECT current_setting('server_version')")
+    if connection.get_server_version().major < MAJOR_MIN:
         raise StoreUnavailableError(
-            f"PostgreSQL {version.major} is too old: it takes {wanted} or later"
+            f"PostgreSQL {version} is too old: it takes {MAJOR_MIN} or later"
         )
-    return f"PostgreSQL {version.major}.{version.minor}"
+    return f"PostgreSQL {version.partition(' ')[0]}"

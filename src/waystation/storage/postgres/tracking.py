@@ -61,7 +61,7 @@ _EXPIRE = """
 UPDATE {tracked} SET milestone = 'expired', ended = true
 WHERE id = ANY (ARRAY(
     SELECT id FROM {tracked} WHERE NOT ended AND expires_at_ms <= $1
-    LIMIT $2 FOR UPDATE SKIP LOCKED
+    ORDER BY expires_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING 1
 """
@@ -77,7 +77,7 @@ _SWEEP_ENDED = """
 WITH gone AS (
     DELETE FROM {tracked} WHERE id = ANY (ARRAY(
         SELECT id FROM {tracked} WHERE ended AND expires_at_ms <= $1
-        LIMIT $2 FOR UPDATE SKIP LOCKED
+        ORDER BY expires_at_ms LIMIT $2 FOR UPDATE SKIP LOCKED
     ))
     RETURNING milestone
 ), added AS (

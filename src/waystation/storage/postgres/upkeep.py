@@ -1,8 +1,11 @@
 """Looking after a PostgreSQL store: the sweep, and what a person should know.
 
 The sweep goes in portions, each a transaction of its own, and passes over rows that somebody holds:
-several nodes may sweep at once.
+several nodes may sweep at once. ORDER BY keeps the planner at the index of the ends; without it, a
+sweep that finds nothing would read the whole table.
 """
+
+from itertools import islice
 
 from waystation.storage.postgres.session import Session
 from waystation.storage.postgres.tables import Tables
@@ -10,9 +13,8 @@ from waystation.storage.postgres.tracking import PORTION, Tracking
 
 _MESSAGES = """
 DELETE FROM {message} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {message}
-    WHERE expiry <= $1 OR (expiry IS NULL AND COALESCE("timestamp" + ttl, 0) <= $1)
-    LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {message} WHERE expiry <= $1
+    ORDER BY expiry LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING 1
 """
@@ -20,24 +22,32 @@ RETURNING 1
 # Before the user agents themselves: with them would go more than a portion.
 _MESSAGES_OF_THE_DEAD = """
 DELETE FROM {message} WHERE ctid = ANY (ARRAY(
-    SELECT m.ctid FROM {router} AS r JOIN {message} AS m ON m.uaid = r.uaid
-    WHERE <dead> LIMIT $2 FOR UPDATE OF m SKIP LOCKED
+    SELECT m.ctid FROM (
+        SELECT uaid FROM {router} WHERE expiry <= $1 ORDER BY expiry LIMIT $2
+    ) AS r
+    CROSS JOIN LATERAL (
+        SELECT ctid FROM {message} WHERE uaid = r.uaid LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) AS m
+    LIMIT $2
 ))
 RETURNING 1
 """
 
 _USER_AGENTS = """
 DELETE FROM {router} WHERE ctid = ANY (ARRAY(
-    SELECT r.ctid FROM {router} AS r WHERE <dead> LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT r.ctid FROM (
+        SELECT ctid, uaid FROM {router} WHERE expiry <= $1
+        ORDER BY expiry LIMIT $2 FOR UPDATE SKIP LOCKED
+    ) AS r
+    WHERE (SELECT count(*) FROM (SELECT FROM {message} WHERE uaid = r.uaid LIMIT 1) AS m) = 0
 ))
 RETURNING 1
 """
 
-_DEAD = "(r.expiry <= $1 OR (r.expiry IS NULL AND r.connected_at <= ($1 - {lifetime_s}) * 1000))"
-
 _STATUSES = """
 DELETE FROM {status} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {status} WHERE keep_until_ms <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED
+    SELECT ctid FROM {status} WHERE keep_until_ms <= $1
+    ORDER BY keep_until_ms LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING 1
 """
@@ -47,10 +57,12 @@ DELETE FROM {reliability} WHERE ctid = ANY (ARRAY(
     SELECT l.ctid FROM {reliability} AS l
     WHERE l.last_update_timestamp <= $1
         AND NOT EXISTS (SELECT FROM {message} AS m WHERE m.reliability_id = l.id)
-    LIMIT $2 FOR UPDATE SKIP LOCKED
+    ORDER BY l.last_update_timestamp LIMIT $2 FOR UPDATE SKIP LOCKED
 ))
 RETURNING 1
 """
+
+STATEMENTS = (_MESSAGES, _MESSAGES_OF_THE_DEAD, _USER_AGENTS, _STATUSES, _LOG)
 
 _SETTINGS = """
 SELECT current_setting('fsync') AS fsync, current_setting('full_page_writes') AS pages,
@@ -70,23 +82,32 @@ class Upkeep:
         self._session = session
         self._tables = tables
         self._tracking = tracking
-        fill = tables.fill
-        # Each with the unit of its first argument.
-        self._steps = (
-            (fill(_MESSAGES), 1000),
-            (fill(_MESSAGES_OF_THE_DEAD.replace("<dead>", _DEAD)), 1000),
-            (fill(_USER_AGENTS.replace("<dead>", _DEAD)), 1000),
-            (fill(_STATUSES), 1),
-            (fill(_LOG), 1000),
-        )
+        filled = map(tables.fill, STATEMENTS)
+        self._messages, self._messages_of_the_dead, self._user_agents = islice(filled, 3)
+        self._statuses, self._log = filled
 
     async def sweep(self, now_ms: int, limit: int) -> int:
         await self._tracking.expire(now_ms)
-        removed = 0
-        for statement, unit_ms in self._steps:
-            removed += await self._portions(statement, now_ms // unit_ms, limit - removed)
+        now_s = now_ms // 1000
+        removed = await self._portions(self._messages, now_s, limit)
+        removed += await self._sweep_user_agents(now_s, limit - removed)
+        removed += await self._portions(self._statuses, now_ms, limit - removed)
+        removed += await self._portions(self._log, now_s, limit - removed)
         if removed < limit:
             removed += await self._tracking.sweep(now_ms, limit - removed)
+        return removed
+
+    async def _sweep_user_agents(self, now_s: int, limit: int) -> int:
+        removed = 0
+        while removed < limit:
+            removed += await self._portions(self._messages_of_the_dead, now_s, limit - removed)
+            portion = min(PORTION, limit - removed)
+            if portion == 0:
+                break
+            gone = len(await self._session.change(self._user_agents, now_s, portion))
+            removed += gone
+            if gone < portion:
+                break
         return removed
 
     async def _portions(self, statement: str, now: int, limit: int) -> int:
