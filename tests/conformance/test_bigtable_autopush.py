@@ -83,6 +83,7 @@ async def test_a_user_of_autopush_connects_to_us_and_gets_what_waited(
     await autopush.save_message(uaid, f"01:{chid}:news", autopush_message(version="gAAAAABt"))
 
     record = await store.get_user_agent(ours)
+    assert record is not None
     assert record == UserAgent(
         uaid=ours,
         connected_at_ms=user["connected_at"],

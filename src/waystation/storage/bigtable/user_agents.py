@@ -158,9 +158,15 @@ class UserAgents:
             for channel_id in seen.channels
         ]
         mutations += replace_cell(OWN, layout.FENCE, os.urandom(8), ends_at_ms)
-        return await self._write_if(
-            claim.uaid, ROUTER, layout.VERSION, seen.record.row_version, mutations
-        )
+        version = seen.record.row_version
+        if not await self._write_if(claim.uaid, ROUTER, layout.VERSION, version, mutations):
+            return False
+        for channel_id, update in seen.updates.items():
+            # One by one, and only while it is the newest: a later one may have come meanwhile.
+            column, value = layout.update_column(channel_id), layout.encode_update_version(update)
+            renewed: list[Mutation] = [set_cell(OWN, column, value, ends_at_ms)]
+            await self._write_if(claim.uaid, OWN, column, value, renewed)
+        return True
 
     async def clear_route(self, uaid: Uaid, route: Route) -> bool:
         wanted = filters.columns(self._clock.now_ms(), ROUTER, layout.record_pattern())
