@@ -25,6 +25,7 @@ from waystation.push.token import Keys, MessageIds
 from waystation.push.wire.upgrade import HttpHead
 
 from .addresses import listen
+from .descriptors import within
 from .health import health_response, http_response
 from .parts import Base
 
@@ -80,7 +81,7 @@ class ConnectPart:
             make_handler=self.driver.open,
             http=self._plain_request,
             clock=base.clock,
-            limits=shell_limits(settings),
+            limits=shell_limits(settings, base.shares.user_agents),
         )
         loop = asyncio.get_running_loop()
         ids = MessageIds(base.keys, base.clock)
@@ -196,9 +197,16 @@ def link_name(index: int) -> str:
     return f"w{index}.sock"
 
 
-def shell_limits(settings: Connect) -> ShellLimits:
+def shell_limits(settings: Connect, descriptors: int) -> ShellLimits:
+    """All that user agents hold is within their share: arriving, connected and leaving."""
+    default = ShellLimits()
+    passing = max(descriptors // 32, min(2 * default.accepts_max, descriptors // 4), 1)
+    arriving = min(default.upgrading_max, passing)  # a burst comes in before its requests do
+    leaving = min(default.lingering_max, passing)
     return ShellLimits(
-        connections_max=settings.max_connections,
+        connections_max=within(max(descriptors - arriving - leaving, 1), settings.max_connections),
+        upgrading_max=arriving,
+        lingering_max=leaving,
         message_bytes_max=settings.max_frame_bytes,
         send_high_bytes=settings.send_buffer_high_bytes,
         send_bytes_max=settings.send_buffer_max_bytes,

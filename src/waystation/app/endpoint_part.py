@@ -21,6 +21,7 @@ from waystation.push.endpoint.status import StatusDesk
 from waystation.push.token import MessageIds, parse_list
 from waystation.push.vapid import Vapid
 
+from .descriptors import within
 from .health import health_response
 from .parts import Base
 
@@ -35,6 +36,7 @@ class EndpointPart:
             hashes=base.hashes,
             metrics=base.metrics,
             clock=clock,
+            own_node_id=base.node_id,
         )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)
@@ -73,7 +75,8 @@ class EndpointPart:
             body_limit=self.server.body_limit,
             on_failure=self.server.failure,
             limits=HttpLimits(
-                connections_max=settings.max_connections, idle_timeout_s=settings.idle_timeout_s
+                connections_max=within(base.shares.app_servers, settings.max_connections),
+                idle_timeout_s=settings.idle_timeout_s,
             ),
         )
 

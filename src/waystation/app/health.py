@@ -175,7 +175,9 @@ def health_response(
     health: Health, role: Role, request: Request, *, internal: bool = False
 ) -> Response | None:
     """For a `HttpServer`."""
-    answer = health.answer(role, request.method.decode(), request.path.decode(), internal=internal)
+    # latin-1: any byte may stand in a path, and none of ours is beyond ASCII.
+    method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
+    answer = health.answer(role, method, path, internal=internal)
     if answer is None:
         return None
     return Response.of(answer.status, answer.body, content_type=answer.content_type.encode())

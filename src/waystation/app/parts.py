@@ -15,6 +15,7 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
 from .data_dir import DataDir
+from .descriptors import Shares
 from .health import Health
 from .keys import Secrets
 from .settings import Settings
@@ -29,6 +30,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     count: int
     node_id: str
+    shares: Shares
     clock: Clock
     tasks: Tasks
     store: PushStore

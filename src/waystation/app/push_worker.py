@@ -32,6 +32,7 @@ from waystation.telemetry.segments import folder_bytes, seal_abandoned
 from . import addresses
 from .connect_part import ConnectPart, link_name
 from .data_dir import DataDir, Lock
+from .descriptors import Shares, raise_limit
 from .endpoint_part import EndpointPart
 from .health import Health, StoreProbe
 from .keys import Secrets
@@ -130,6 +131,7 @@ class PushWorker:
             index=self._index,
             count=self._count,
             node_id=node_id,
+            shares=Shares.of(raise_limit(), self._roles),
             clock=clock,
             tasks=tasks,
             store=store,

@@ -190,7 +190,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_requests: Annotated[
         int, Meta(ge=1), doc("Requests under way per worker; more are answered 503.")
     ] = 10_000
-    max_connections: Annotated[Count, doc("HTTP connections per worker; 0 is no limit.")] = 0
+    max_connections: Annotated[
+        Count, doc("HTTP connections per worker; 0 is what the system allows.")
+    ] = 0
     idle_timeout_s: Annotated[
         float, Meta(gt=0), doc("A connection that sends nothing is closed after this.")
     ] = 75.0

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 import msgspec
 import pytest
 
-from waystation.app.health import Health, StoreProbe, http_response
+from waystation.app.health import Health, StoreProbe, health_response, http_response
 from waystation.app.version import Build
 from waystation.base.clock import ManualClock
 from waystation.base.errors import UnavailableError
+from waystation.base.http_message import Request
 
 
 class FakeStore:
@@ -177,3 +178,11 @@ def test_a_whole_response_can_be_written_by_a_shell_without_a_web_server(health:
     assert whole == head + answer.body
     assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n")
     assert f"Content-Length: {len(answer.body)}\r\n".encode() in head
+
+
+@pytest.mark.parametrize("method, path", [(b"GET", b"/\x80\xff"), (b"G\xe9T", b"/__version__")])
+def test_bytes_that_are_no_text_are_no_health_route(
+    health: Health, method: bytes, path: bytes
+) -> None:
+    """Found by throwing bytes at a live relay port."""
+    assert health_response(health, "connect", Request(method, path, {}), internal=True) is None

@@ -1,0 +1,53 @@
+"""How a process shares out its descriptors, so that nobody's sockets take everybody's.
+
+Rule 1: a process allows itself what the system allows it: the soft limit is raised to the hard.
+Rule 2: user agents, app servers and all the rest (store, journal, logs, relay) have a share each.
+        Who comes when a share is used up is answered 503. Without shares, idle user agents would
+        leave no descriptor to take a POST with, and the kernel would reset it.
+"""
+
+import contextlib
+import resource
+from collections.abc import Collection
+
+import msgspec
+
+LIMIT_MAX = 1_048_576  # some systems allow a billion; nobody needs it, and tables grow with it
+REST_MIN = 32
+REST_MAX = 1024
+APP_SERVERS_MAX = 16_384
+
+
+class Shares(msgspec.Struct, frozen=True):
+    """Sockets at a time, in one process."""
+
+    user_agents: int
+    app_servers: int
+
+    @staticmethod
+    def of(limit: int, roles: Collection[str]) -> "Shares":
+        rest = max(REST_MIN, min(limit // 16, REST_MAX))
+        ours = max(limit - rest, 2)
+        if "connect" not in roles:
+            return Shares(0, ours)
+        if "endpoint" not in roles:
+            return Shares(ours, 0)
+        app_servers = min(limit // 8, APP_SERVERS_MAX)
+        return Shares(max(ours - app_servers, 1), app_servers)
+
+
+def raise_limit() -> int:
+    """The descriptors that this process may have open from now on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError, ValueError):  # a container may know better: what we have
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return soft
+
+
+def within(share: int, setting: int) -> int:
+    """A limit that a person has set, if it is within the share; 0 means none was set."""
+    return min(setting, share) if setting else share
