@@ -7,6 +7,7 @@
 | metrics.md | telemetry/catalogue.py |
 | events.md | telemetry/contract.py |
 | cli.md | the commands themselves |
+| states.md | by hand, but for the picture of milestones: telemetry/contract.py |
 
 Metrics and events name the modules that write them, found by parsing src: one that nobody writes
 yet says so.
@@ -17,6 +18,7 @@ usage: tools/reference.py
 import argparse
 import ast
 import inspect
+import re
 import sys
 import textwrap
 from collections import defaultdict
@@ -385,12 +387,32 @@ def _kind(param: Any) -> str:
     )
 
 
+# States
+
+MILESTONES: Final = re.compile(r"(from the event contract\. -->\n```mermaid\n).*?(```)", re.DOTALL)
+
+
+def render_states() -> str:
+    """The page as it is, with the picture of the contract in force."""
+    names = {kind.code: kind.name.removeprefix("push.") for kind in contract.KINDS.values()}
+    arrows = ["[*] --> received"]
+    for before, afters in sorted(contract.TRANSITIONS.items()):
+        arrows += [f"{names[before]} --> {names[after]}" for after in sorted(afters)]
+    arrows += [f"{names[end]} --> [*]" for end in sorted(contract.TERMINAL)]
+    picture = "stateDiagram-v2\n" + "".join(f"    {arrow}\n" for arrow in arrows)
+    written = (PAGES / "states.md").read_text(encoding="utf-8")
+    drawn, pictures = MILESTONES.subn(lambda found: found[1] + picture + found[2], written)
+    assert pictures == 1, "states.md has lost the place of its last picture"
+    return drawn
+
+
 RENDERERS: Final[Mapping[str, Callable[[], str]]] = {
     "settings.md": render_markdown,
     "errors.md": render_errors,
     "metrics.md": render_metrics,
     "events.md": render_events,
     "cli.md": render_cli,
+    "states.md": render_states,
 }
 
 

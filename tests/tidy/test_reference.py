@@ -11,7 +11,6 @@ from waystation.app.settings import PREFIX, Settings
 from waystation.base.settings import describe
 from waystation.push.connect.session import State
 from waystation.push.connect.window import Pass
-from waystation.telemetry import contract
 from waystation.telemetry.catalogue import CATALOGUE
 
 STATES = (PAGES / "states.md").read_text(encoding="utf-8")
@@ -50,17 +49,6 @@ def _anchors(path: Path) -> set[str]:
 @pytest.mark.parametrize("name", RENDERERS)
 def test_a_generated_page_is_current(name: str) -> None:
     assert (PAGES / name).read_text(encoding="utf-8") == RENDERERS[name](), "run `make docs`"
-
-
-def test_the_diagram_of_milestones_is_the_contract() -> None:
-    names = {kind.code: kind.name.removeprefix("push.") for kind in contract.KINDS.values()}
-    legal = {
-        (names[before], names[after])
-        for before, afters in contract.TRANSITIONS.items()
-        for after in afters
-    }
-
-    assert {arrow for arrow in _diagram("A notification") if "[*]" not in arrow} == legal
 
 
 def test_the_diagrams_of_a_connection_have_the_states_of_the_code() -> None:
