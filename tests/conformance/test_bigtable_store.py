@@ -29,7 +29,7 @@ from waystation.storage.bigtable import layout
 from waystation.storage.bigtable.init import POLICIES, init_table
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
-from waystation.storage.open import init_push_store, open_push_store
+from waystation.storage.open import init_push_store, open_push_store, store_warnings
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     fetch_all,
@@ -334,6 +334,10 @@ async def test_a_row_that_nobody_understands_is_passed_over_and_counted(
 
 
 # The table
+
+
+async def test_an_emulator_is_not_to_be_trusted(store: BigtablePushStore) -> None:
+    assert "ends with it" in (await store_warnings(store))[0]
 
 
 async def described(url: BigtableUrl) -> Table:

@@ -1,10 +1,13 @@
 """A Bigtable behind a proxy that stalls and cuts: we say so, lose nothing and come back alone."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import msgspec
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 from tests.servers.bigtable import BigtableEmulator, bigtable_emulator, bigtable_url
 from waystation.base.clock import SystemClock
@@ -12,6 +15,7 @@ from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, Uaid, UserAgent
+from waystation.storage.bigtable import session
 from waystation.storage.bigtable.breaker import FAILURES_MAX, OPEN_S
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
@@ -260,4 +264,31 @@ async def test_a_table_that_was_not_made_is_named_with_the_remedy(
 
     with pytest.raises(StoreUnavailableError, match="waystation store init"):
         await store.check()
+    await store.close()
+
+
+async def test_without_credentials_the_remedy_is_named(
+    clock: SkippingClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    url = BigtableUrl(project="p", instance="i")
+
+    with pytest.raises(StoreUnavailableError, match="GOOGLE_APPLICATION_CREDENTIALS"):
+        await BigtablePushStore.open(url, settings=Store(), clock=clock)
+
+
+async def test_the_service_itself_is_asked_with_tls_and_is_told_nothing_else(
+    clock: SkippingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the emulator's way to connect; nobody answers there, and that is an error of ours."""
+    monkeypatch.delenv("BIGTABLE_EMULATOR_HOST", raising=False)
+    monkeypatch.setattr(session, "find_credentials", lambda _: AnonymousCredentials())
+    url = BigtableUrl(project="p", instance="i", host="127.0.0.1:1", grpc_channel_count=2)
+    store = await BigtablePushStore.open(url, settings=Store(), clock=clock)
+
+    with pytest.raises(StoreUnavailableError):
+        await store.check()
+    assert not await store.warnings()
+    assert not any("Metric" in thread.name for thread in threading.enumerate())
     await store.close()

@@ -10,7 +10,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable.data import BigtableDataClientAsync
 
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.bigtable.url import BigtableUrl
+from waystation.storage.bigtable.url import DEFAULT_HOST, BigtableUrl
 
 EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"  # how Google's own tools are told of one
 _RECONNECT_MAX_S = 5.0
@@ -40,7 +40,8 @@ def new_client(
     options: dict[str, Any] = {"project": url.project, "credentials": credentials}
     emulator = emulator_of(url)
     if not emulator:
-        options["client_options"] = {"api_endpoint": url.host}
+        if url.host != DEFAULT_HOST:
+            options["client_options"] = {"api_endpoint": url.host}
         return _Client(connect_timeout_s, **options)
     # The driver is told of an emulator by the environment only, and warns that it uses one.
     before = os.environ.get(EMULATOR_VARIABLE)
@@ -62,6 +63,10 @@ class _Client(BigtableDataClientAsync):
     def __init__(self, connect_timeout_s: float, **options: Any) -> None:
         self._connect_timeout_s = connect_timeout_s
         super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
+        # The driver would send measurements of every call to Google's monitoring, by a thread of
+        # its own. What a node does is told by its own metrics, to its own operator.
+        self._metrics.close()
+        self._metrics.handlers.clear()
 
     def _build_grpc_channel(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["options"] = [

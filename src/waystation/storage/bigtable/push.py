@@ -24,6 +24,7 @@ from waystation.push.model import (
 )
 from waystation.storage.bigtable import filters
 from waystation.storage.bigtable.cells import set_cell
+from waystation.storage.bigtable.client import emulator_of
 from waystation.storage.bigtable.layout import BROADCASTS_KEY, KEPT
 from waystation.storage.bigtable.notifications import Notifications
 from waystation.storage.bigtable.session import Session, SessionStats
@@ -50,7 +51,7 @@ class BigtablePushStore:
 
     def __init__(self, session: Session, url: BigtableUrl, clock: Clock) -> None:
         self.session = session
-        self._clock = clock
+        self._emulator = emulator_of(url)
         self._user_agents = UserAgents(session, clock, url.max_router_ttl)
         self._notifications = Notifications(session, self._user_agents, clock)
         self._tracking = Tracking(session, clock)
@@ -64,6 +65,12 @@ class BigtablePushStore:
     def stats(self) -> SessionStats:
         """Round trips, retries and failures of this process."""
         return self.session.stats
+
+    async def warnings(self) -> Sequence[str]:
+        """What a person should know before trusting this store."""
+        if not self._emulator:
+            return ()
+        return (f"Bigtable at {self._emulator} is an emulator: what it holds ends with it",)
 
     # User agents and routes
 
