@@ -8,7 +8,7 @@ as durable as the backend can make it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from waystation.push.model import (
     ChannelId,
@@ -156,3 +156,20 @@ class PushStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class RotatingStore(Protocol):
+    """A push store with a table of notifications and subscriptions for each month.
+
+    `UserAgent.behind` says who is still on an earlier month's. All other methods go by the month
+    of their user agent, whichever it is.
+    """
+
+    async def switch_month(self, uaid: Uaid, *, connected_at_ms: int) -> bool:
+        """Move a user agent of which nothing is unacked to this month: its subscriptions, merged
+        with what is there already; then its record, only if there is no later claim than
+        `connected_at_ms`; then what was stored in the old table meanwhile. Whether it is there
+        now. A switch that was cut off leaves the user agent `behind`, and the next call goes on
+        with it."""
+        ...

@@ -24,7 +24,7 @@ from waystation.push.connect.registry import Registry
 from waystation.push.connect.session import INTERNAL, Session, State
 from waystation.push.connect.terms import Terms
 from waystation.push.model import Notification, Uaid, Update
-from waystation.push.store import PushStore
+from waystation.push.store import PushStore, RotatingStore
 from waystation.push.wire import client as wire
 from waystation.push.wire.relay import Answer, Relay
 from waystation.push.wire.upgrade import Upgrade
@@ -67,6 +67,7 @@ class ConnectDriver:
     ) -> None:
         self._terms = terms
         self._store = store
+        self._rotating: RotatingStore | None = store if isinstance(store, RotatingStore) else None
         self._relay = relay
         self._hand_back = hand_back
         self._journal = journal
@@ -217,6 +218,8 @@ class ConnectDriver:
                     self._registry.enter(effect.uaid, client)
                 case do.Greeted():
                     self._greeted(client)
+                case do.TakeUp():
+                    client.waiting = deque((*effect.texts, *(client.waiting or ())))
                 case do.Nacked():
                     self._observer.nacked(_uaid(client), effect.version, effect.code)
                 case do.Displace():
@@ -282,6 +285,15 @@ class ConnectDriver:
                 await store.forget_update(_uaid(client), update.channel_id, update.version)
                 self._observer.acked(_uaid(client), update, wire.DELIVERED, stored=True)
                 return session.forgotten(1)
+            case do.SwitchMonth():
+                assert self._rotating is not None, "nobody is behind on a store without months"
+                applied = await self._rotating.switch_month(
+                    _uaid(client), connected_at_ms=effect.connected_at_ms
+                )
+                return session.switched(applied)
+            case do.SwitchLater():
+                await asyncio.sleep(effect.after_s)
+                return session.switch_due()
             case do.DropUserAgent():
                 await store.remove_user_agent(_uaid(client))
                 self._observer.dropped(_uaid(client), effect.reason)
@@ -296,6 +308,7 @@ class ConnectDriver:
                 | do.Greeted()
                 | do.Displace()
                 | do.Settle()
+                | do.TakeUp()
                 | do.Nacked()
                 | do.HandBack()
             ):

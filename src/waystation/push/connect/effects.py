@@ -115,6 +115,24 @@ class ForgetUpdate(msgspec.Struct, frozen=True, gc=False):
     update: Update
 
 
+class SwitchMonth(msgspec.Struct, frozen=True, gc=False):
+    """Move the user agent to the table of this month. Result: `switched`."""
+
+    connected_at_ms: int
+
+
+class SwitchLater(msgspec.Struct, frozen=True, gc=False):
+    """Result, after this while: `switch_due`."""
+
+    after_s: float
+
+
+class TakeUp(msgspec.Struct, frozen=True, gc=False):
+    """Messages that were held: they are received again, before those that wait."""
+
+    texts: Sequence[bytes]
+
+
 class Settle(msgspec.Struct, frozen=True, gc=False):
     """A direct notification is owed no more: acked with this code, or (0) dropped with its
     channel or found in storage, where it is owed from now on."""
@@ -159,6 +177,9 @@ Effect = (
     | FetchUpdates
     | Forget
     | ForgetUpdate
+    | SwitchMonth
+    | SwitchLater
+    | TakeUp
     | Settle
     | Nacked
     | DropUserAgent

@@ -12,19 +12,21 @@ Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping an
         its Pong in time. It also asks whether the route is still ours: one that was cleared
         because we were slow once is set again, and storage is looked at.
 Rule 6: whatever is unacked when the conversation ends is handed back.
+Rule 7: a user agent that is on the table of an earlier month is moved first; see `rotation`.
 
 The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
 to call `woken`. It moves to an earlier time only with `Greeted`, in `ponged` and in `woken`.
 """
 
-import enum
 from collections.abc import Sequence
 
 from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
 from waystation.push.connect import broadcasts as _broadcasts
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
+from waystation.push.connect.rotation import MonthSwitching
 from waystation.push.connect.simplepush import UpdateWindow
+from waystation.push.connect.states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED, State
 from waystation.push.connect.terms import Terms
 from waystation.push.connect.window import DeliveryWindow
 from waystation.push.errors import BadFrameError
@@ -40,21 +42,11 @@ from waystation.push.model import (
 )
 from waystation.push.wire import client as wire
 
-NORMAL, UNSUPPORTED, INTERNAL = 1000, 1003, 1011
-ALREADY_CONNECTED = "AlreadyConnected"
 UNREGISTER_MANUAL = 200
 NACK_CODES = frozenset({301, 302, 303})
 
 
-class State(enum.IntEnum):
-    UNIDENTIFIED = 0
-    GREETING = 1  # its record is being read and claimed
-    IDENTIFIED = 2
-    DROPPING = 3  # its record is being removed, and nothing new is begun
-    CLOSED = 4
-
-
-class Session:
+class Session(MonthSwitching):
     """The state of one user agent's connection; there are very many of these."""
 
     __slots__ = (
@@ -95,6 +87,7 @@ class Session:
         self._hello_broadcasts: dict[str, str] | None = None
         self._subscriptions = _broadcasts.NONE
         self._reset_after_pass = False
+        self._switch = None
         self._last_ping = -1.0
         self._pong_due = False
         self.greeted = False
@@ -106,7 +99,7 @@ class Session:
     @property
     def busy(self) -> bool:
         """A command is under way; further ones wait."""
-        return self._command is not None or self.state is State.DROPPING
+        return self._command is not None or self._moving or self.state is State.DROPPING
 
     @property
     def _simple(self) -> bool:
@@ -129,6 +122,8 @@ class Session:
                 return self._close(INTERNAL, "SM")
             return self._hello(message, now_ms=now_ms, mono=mono)
         match message:
+            case wire.Register() | wire.Unregister() if self._switch and self._draining:
+                return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ack():
                 return self._window.acked(message.updates) + self._look()
             case wire.Ping():
@@ -261,6 +256,7 @@ class Session:
         effects = self._greet(self.uaid, mono)
         if before.node_id is not None and before.node_id != self._terms.node_id:
             effects.append(do.Displace(before.node_id, before.connected_at_ms))
+        self._switch = self._switch_of(before)
         self._window.check()
         return effects + self._look()
 
@@ -329,7 +325,7 @@ class Session:
         assert raw is not None
         key = wire.public_key(message.key) if message.key is not None else None
         endpoint = self._terms.endpoint_for(self.uaid, ChannelId(raw), key, self._simple)
-        return [do.Send(wire.register_reply(message.channelID, 200, endpoint))]
+        return [do.Send(wire.register_reply(message.channelID, 200, endpoint)), *self._look()]
 
     def _unregister(self, message: wire.Unregister) -> list[Effect]:
         raw = parse_uuid(message.channelID) if message.channelID is not None else None
@@ -370,7 +366,7 @@ class Session:
     # Storage
 
     def _look(self) -> list[Effect]:
-        if self.state is not State.IDENTIFIED:
+        if self.state is not State.IDENTIFIED or self._moving:
             return []
         settings = self._terms.settings
         # SimplePush sends all it has in one message; there is one row a channel.
@@ -387,13 +383,14 @@ class Session:
         effects = window.read(rows)
         if window.pass_over and self._reset_after_pass:
             return self._drop("old_record_version")
-        return effects + self._look()
+        through = window.pass_over and self._draining
+        return effects + (self._read_through() if through else self._look())
 
     def fetched_updates(self, rows: Sequence[Update]) -> list[Effect]:
         window = self._window
         if self.state is not State.IDENTIFIED or not isinstance(window, UpdateWindow):
             return []
-        return window.read(rows) + self._look()
+        return window.read(rows) + (self._read_through() if self._draining else self._look())
 
     def forgotten(self, rows: int) -> list[Effect]:
         if self.state is not State.IDENTIFIED:
@@ -412,8 +409,8 @@ class Session:
     # Endings
 
     def failed(self, effect: Effect) -> list[Effect]:
-        """The store did not answer. Subscribing says so; everything else ends the
-        connection, and the next hello begins from what is stored."""
+        """The store did not answer. Subscribing says so, a new month can wait; everything else
+        ends the connection, and the next hello begins from what is stored."""
         if isinstance(effect, do.Confirm | do.Reclaim):
             return []  # the next tick asks again
         command, self._command = self._command, None
@@ -421,9 +418,11 @@ class Session:
             return []
         match effect, command:
             case do.Subscribe(), wire.Register(channelID=str(channel_id)):
-                return [do.Send(wire.register_reply(channel_id, 500, ""))]
+                return [do.Send(wire.register_reply(channel_id, 500, "")), *self._look()]
             case do.Unsubscribe(), wire.Unregister(channelID=str(channel_id)):
-                return [do.Send(wire.unregister_reply(channel_id, 500))]
+                return [do.Send(wire.unregister_reply(channel_id, 500)), *self._look()]
+            case do.SwitchMonth(), _ if self.state is State.IDENTIFIED:
+                return self._switch_later()
             case _:
                 return self._close(INTERNAL, "Store")
 

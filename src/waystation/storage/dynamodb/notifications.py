@@ -176,9 +176,9 @@ class NotificationRows:
         answer = await self._dynamo.read("query", **request)
         return answer["Items"], answer.get("LastEvaluatedKey")
 
-    async def left_in(self, table: str, uaid: Uaid, limit: int) -> list[Item]:
-        """Rows of notifications in any table, from the first on."""
-        rows, _ = await self._page(table, uaid, CHANNELS_KEY, None, limit)
+    async def left_in(self, table: str, uaid: Uaid, after: str | None, limit: int) -> list[Item]:
+        """Rows of notifications in any table."""
+        rows, _ = await self._page(table, uaid, after or CHANNELS_KEY, None, limit)
         return rows
 
     # Forgetting

@@ -24,6 +24,7 @@ from waystation.storage.dynamodb.notifications import NotificationRows
 from waystation.storage.dynamodb.records import RecordRows
 from waystation.storage.dynamodb.session import Dynamo, DynamoStats
 from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.switch import MonthMoves
 from waystation.storage.dynamodb.tables import MessageTables
 from waystation.storage.dynamodb.tracking import TrackingRows
 from waystation.storage.dynamodb.upkeep import PREFLIGHT_UAID, preflight
@@ -52,6 +53,7 @@ class DynamoPushStore:
         self._notifications = NotificationRows(site, self._agents, self._channels)
         self._records = RecordRows(site, self._agents, self._channels)
         self._tracking = TrackingRows(site)
+        self._moves = MonthMoves(site, self._agents, self._notifications)
 
     @classmethod
     async def open(cls, url: DynamoUrl, *, settings: Store, clock: Clock) -> "DynamoPushStore":
@@ -116,6 +118,9 @@ class DynamoPushStore:
 
     async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
         return await self._notifications.forget(uaid, rows)
+
+    async def switch_month(self, uaid: Uaid, *, connected_at_ms: int) -> bool:
+        return await self._moves.switch(uaid, connected_at_ms=connected_at_ms)
 
     # SimplePush
 

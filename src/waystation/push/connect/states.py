@@ -1,0 +1,14 @@
+"""Where a conversation with a user agent stands, and what it may be closed with."""
+
+import enum
+
+NORMAL, UNSUPPORTED, INTERNAL = 1000, 1003, 1011
+ALREADY_CONNECTED = "AlreadyConnected"
+
+
+class State(enum.IntEnum):
+    UNIDENTIFIED = 0
+    GREETING = 1  # its record is being read and claimed
+    IDENTIFIED = 2
+    DROPPING = 3  # its record is being removed, and nothing new is begun
+    CLOSED = 4
