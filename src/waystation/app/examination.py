@@ -5,7 +5,6 @@ running server and sends it one notification.
 """
 
 import os
-import resource
 import shutil
 import stat
 import time
@@ -19,6 +18,7 @@ from waystation.base.settings import SettingsError
 
 from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
+from .descriptors import raise_limit
 from .settings import Settings, is_loopback
 from .tls import load_tls
 
@@ -96,15 +96,15 @@ def _examine_keys(settings: Settings, data: DataDir) -> Iterator[Finding]:
 
 def examine_machine() -> Iterator[Finding]:
     """What the system allows us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < FILES_MIN:
+    limit = raise_limit()  # as a worker does
+    if limit < FILES_MIN:
         yield _warn(
             "open files",
-            f"at most {soft:,} per process (limit {hard:,}), so about as many connections",
-            "LimitNOFILE=1048576 in the systemd unit, or: ulimit -n 1048576",
+            f"at most {limit:,} per process, so about as many connections",
+            "LimitNOFILE=1048576 in the systemd unit, or: ulimit -Hn 1048576",
         )
     else:
-        yield _ok("open files", f"{soft:,} per process")
+        yield _ok("open files", f"{limit:,} per process")
     if time.time() < EARLIEST_S:
         yield _fail("clock", f"it says {time.strftime('%Y-%m-%d')}", "switch on NTP")
     else:
