@@ -51,7 +51,7 @@ class Run:
 
 
 async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) -> Run:
-    journal = Journal(path, mode=mode, bytes_max=2**20)
+    journal = Journal(path, mode=mode, bytes_max=2**20, settle_s=0.0)
     done, waiters = Run(), []
 
     def wrote() -> None:
@@ -61,7 +61,8 @@ async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) ->
     async def turn() -> None:
         assert all(await asyncio.gather(*waiters))
         waiters.clear()
-        await asyncio.sleep(0)
+        for _ in range(3):
+            await asyncio.sleep(0)
         wrote()
 
     for what, number in steps:

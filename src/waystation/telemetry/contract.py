@@ -269,8 +269,11 @@ TERMINAL = frozenset(kind.code for kind in _ALL if kind.terminal)
 
 # Anything else is recorded, not rejected; the pipeline counts it as a gap.
 TRANSITIONS: dict[int, frozenset[int]] = {
-    RECEIVED: frozenset({INT_TRANSMITTED, BRIDGE_TRANSMITTED, EXPIRED, STORED, ERRORED}),
-    INT_TRANSMITTED: frozenset({INT_ACCEPTED, RECEIVED, ERRORED}),
+    # Straight to TRANSMITTED inside a worker, and on nodes that send what they accept at once.
+    RECEIVED: frozenset(
+        {INT_TRANSMITTED, BRIDGE_TRANSMITTED, TRANSMITTED, EXPIRED, STORED, ERRORED}
+    ),
+    INT_TRANSMITTED: frozenset({INT_ACCEPTED, TRANSMITTED, RECEIVED, ERRORED}),
     STORED: frozenset({RETRIEVED, EXPIRED, ERRORED, SUPERSEDED}),
     INT_ACCEPTED: frozenset({TRANSMITTED, STORED, ERRORED}),
     TRANSMITTED: frozenset({ERRORED, ACCEPTED, STORED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED}),

@@ -61,9 +61,9 @@ def test_terminal_milestones_lead_nowhere_and_the_others_lead_on() -> None:
     assert set(contract.TRANSITIONS) == set(contract.MILESTONES) - contract.TERMINAL
 
 
-def test_legal_transitions_are_those_of_the_specification() -> None:
+def test_legal_transitions_are_those_of_the_specification_and_the_short_way_to_a_socket() -> None:
     text = (
-        "0->3,5,11,1,12; 3->4,0,12; 1->2,11,12,13; 4->6,1,12; 6->12,7,1,8,9,10; 7->8,9,10;"
+        "0->3,5,6,11,1,12; 3->4,6,0,12; 1->2,11,12,13; 4->6,1,12; 6->12,7,1,8,9,10; 7->8,9,10;"
         " 2->6,8,9,10,11"
     )
     expected = {

@@ -33,10 +33,14 @@ from waystation.push.model import Notification, Uaid, Update
 
 Mode = Literal["write", "fsync", "off"]
 
+SETTLE_S = 0.05
+
 _HEAD = struct.Struct(">II")
 _SETTLED = struct.Struct(">IIcQ")
+_ACCEPTED = ord("a")
 _COMPACT_BYTES = 4 * 2**20
 _REFUSE_S = 1.0  # after a write error; then one more is tried
+_BUFFER_BYTES = 16_384
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -70,8 +74,12 @@ class JournalOwesError(Exception):
 class Journal:
     """The journal of one worker, open for appending."""
 
-    def __init__(self, path: Path, *, mode: Mode, bytes_max: int) -> None:
+    def __init__(
+        self, path: Path, *, mode: Mode, bytes_max: int, settle_s: float = SETTLE_S
+    ) -> None:
+        """`settle_s`: how late settled records are written that no accepted one takes along."""
         self._path = path
+        self._settle_s = settle_s
         self._mode = mode
         self._bytes_max = bytes_max
         self._fd = _lock(path)
@@ -81,11 +89,13 @@ class Journal:
         self._size = 0
         self._damaged = False  # the file cannot be appended to; only a new one helps
         self._sequence = 0
-        self._live: dict[object, tuple[int, bytes]] = {}
+        self._live: dict[object, tuple[Accepted, int]] = {}  # with the length of its record
         self._live_bytes = 0
+        self._buffer = bytearray(_BUFFER_BYTES)
         self._turn: list[bytes] = []
         self._waiters: list[asyncio.Future[bool]] = []
-        self._armed = False
+        self._armed = False  # for the end of this turn
+        self._later = False  # for settled records
         self._syncing = False
         self._failing = False
 
@@ -105,8 +115,8 @@ class Journal:
             if isinstance(notification, Notification)
             else Accepted(self._sequence, uaid, None, notification)
         )
-        record = _record(b"a" + _encoder.encode(entry))
-        self._live[key] = (self._sequence, record)
+        record = self._record(entry)
+        self._live[key] = (entry, len(record))
         self._live_bytes += len(record)
         self._turn.append(record)
         if before is not None:  # the same again: one record stands for it, and it comes first
@@ -119,18 +129,30 @@ class Journal:
         self._arm()
         return waiter
 
+    def _record(self, entry: Accepted) -> bytes:
+        """Encoded behind the room for its head, so that nothing is copied but the result."""
+        buffer = self._buffer
+        _encoder.encode_into(entry, buffer, _HEAD.size + 1)
+        buffer[_HEAD.size] = _ACCEPTED
+        body = memoryview(buffer)[_HEAD.size :]
+        _HEAD.pack_into(buffer, 0, len(body), zlib.crc32(body))
+        del body  # a buffer that is looked at cannot change its length
+        return bytes(buffer)
+
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         sequence = self._release(key_of(uaid, notification))
         if sequence is not None:
             self._turn.append(_settled(sequence))
-            self._arm()
+            if not self._later and not self._armed and not self._syncing:
+                self._later = True
+                asyncio.get_running_loop().call_later(self._settle_s, self._end_of_turn)
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)
         if live is None:
             return None
-        self._live_bytes -= len(live[1])
-        return live[0]
+        self._live_bytes -= live[1]
+        return live[0].sequence
 
     @property
     def full(self) -> bool:
@@ -143,7 +165,7 @@ class Journal:
             asyncio.get_running_loop().call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
-        self._armed = False
+        self._armed = self._later = False
         self._write()
 
     def _write(self) -> bool:
@@ -199,7 +221,7 @@ class Journal:
         """Most of the file is settled: keep what is live, which includes this turn's records.
 
         The new file takes the old one's name, and its lock, in one step."""
-        data = b"".join(record for _, record in self._live.values())
+        data = b"".join(self._record(entry) for entry, _ in self._live.values())
         fresh = self._path.with_suffix(".new")
         try:
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -286,10 +308,6 @@ def _sync_folder(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-
-
-def _record(body: bytes) -> bytes:
-    return _HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
 def _lock(path: Path) -> int:

@@ -33,8 +33,10 @@ class Reports(Observer):
         metrics: Metrics,
         clock: Clock,
         database: str = "",
+        own_node_id: str = "",
     ) -> None:
         self._emit = sink.emit
+        self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
         self._metrics = metrics
         self._clock = clock
@@ -136,7 +138,9 @@ class Reports(Observer):
         )
 
     def relayed(self, notification: Notification, node_id: str) -> None:
-        self._emit(events.PushIntTransmitted(mid=self._mid(notification), peer=self._peer(node_id)))
+        if node_id != self._own_node_id:
+            peer = self._peer(node_id)
+            self._emit(events.PushIntTransmitted(mid=self._mid(notification), peer=peer))
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
         self._answers[200].value += 1

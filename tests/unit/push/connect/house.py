@@ -158,7 +158,9 @@ class House:
         self.tasks = Tasks(lambda _, error: self.failures.append(error))
         self.broadcasts = Broadcasts()
         self.journal = (
-            None if folder is None else Journal(folder / "0.log", mode="write", bytes_max=1_000)
+            None
+            if folder is None
+            else Journal(folder / "0.log", mode="write", bytes_max=1_000, settle_s=0.0)
         )
         store = cast(PushStore, self.store)
         self.driver = ConnectDriver(
