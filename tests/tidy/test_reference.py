@@ -9,7 +9,8 @@ from tests.tidy.repository import ROOT, files, listed, relative
 from tools.reference import PAGES, RENDERERS, writers_of_metrics
 from waystation.app.settings import PREFIX, Settings
 from waystation.base.settings import describe
-from waystation.push.connect.session import State
+from waystation.push.connect.rotation import Stage
+from waystation.push.connect.states import State
 from waystation.push.connect.window import Pass
 from waystation.telemetry.catalogue import CATALOGUE
 
@@ -54,6 +55,7 @@ def test_a_generated_page_is_current(name: str) -> None:
 def test_the_diagrams_of_a_connection_have_the_states_of_the_code() -> None:
     assert _named("A connection") == {state.name.lower() for state in State}
     assert _named("The pass over storage") == {step.value for step in Pass}
+    assert _named("Moving to a new month") == {stage.value for stage in Stage}
 
 
 def test_every_link_of_the_documentation_leads_somewhere() -> None:
