@@ -72,13 +72,15 @@ async def test_init_says_what_it_did_and_the_second_time_has_nothing_to_do(
 
 
 async def test_nodes_that_start_together_on_an_empty_database_make_the_tables_once(
-    postgres_url: str, clock: ManualClock
+    postgres_url: str, clock: ManualClock, connection: Any
 ) -> None:
     stores = await asyncio.gather(*(opened(postgres_url, clock) for _ in range(4)))
-
     for store in stores:
         await use(store, clock)
         await store.close()
+
+    assert await connection.fetchval("SELECT count(*) FROM waystation_migration") == 2
+    assert await connection.fetchval("SELECT count(*) FROM message") == 4
 
 
 async def test_tables_of_autopush_are_left_alone_until_a_person_says_so(

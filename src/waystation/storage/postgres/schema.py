@@ -10,7 +10,7 @@ Rule 3: a step that has been released is never changed; a new one follows it.
 from collections.abc import Awaitable, Callable
 
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.postgres.session import Connection, DriverError, connect, store_error
+from waystation.storage.postgres.session import Connection, DriverError, connect, part, store_error
 from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.settings import Store
@@ -143,7 +143,7 @@ async def init_store(url: str, settings: Store) -> list[str]:
             done = [await _check_version(connection)]
             done += await migrate(connection, Tables(parsed))
         finally:
-            await connection.close(timeout=1.0)
+            await part(connection)
     except DriverError as exc:
         raise store_error(exc) from exc
     return done

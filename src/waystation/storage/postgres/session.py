@@ -30,6 +30,7 @@ from waystation.storage.settings import Store
 PAUSE_FIRST_S = 0.1
 PAUSE_LAST_S = 2.0
 UNDONE_TRIES_MAX = 5
+PARTING_S = 1.0
 
 Connection = Any  # the driver has no types
 _connect: Callable[..., Coroutine[Any, Any, Connection]] = vars(asyncpg)["connect"]
@@ -87,6 +88,12 @@ async def connect(url: PostgresUrl, settings: Store) -> Connection:
     )
 
 
+async def part(connection: Connection) -> None:
+    """Say good-bye, but do not wait for an answer for long."""
+    with contextlib.suppress(*DriverError):
+        await connection.close(timeout=PARTING_S)
+
+
 class Session:
     """`make_ready` sees the first connection before anybody else; what it raises is the answer."""
 
@@ -140,8 +147,7 @@ class Session:
         self._closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
-            with contextlib.suppress(*DriverError):
-                await connection.close(timeout=1.0)
+            await part(connection)
         for connection in list(self._all):
             connection.terminate()
         self._all.clear()
