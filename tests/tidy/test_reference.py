@@ -18,6 +18,8 @@ STATES = (PAGES / "states.md").read_text(encoding="utf-8")
 ARROW = re.compile(r"^ *(\w+|\[\*\]) --> (\w+|\[\*\])", re.MULTILINE)
 LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+COMMAND = re.compile(r"(?:^|[`\s])waystation ([a-z][a-z-]*(?: [a-z][a-z-]*)?)((?: [^`\n;|]+)?)")
+FLAG = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -104,3 +106,34 @@ def test_the_documentation_names_only_settings_that_exist() -> None:
     }
 
     assert not unknown, listed("no such setting", sorted(unknown))
+
+
+def _commands() -> dict[str, set[str]]:
+    """Command -> its flags, as the page about them says."""
+    found: dict[str, set[str]] = {}
+    for section in (PAGES / "cli.md").read_text(encoding="utf-8").split("\n#"):
+        title, _, text = section.lstrip("# ").partition("\n")
+        if title.startswith("waystation "):
+            found[title.removeprefix("waystation ")] = set(FLAG.findall(text.replace("`", " ")))
+    return found
+
+
+def test_the_documentation_shows_only_commands_and_flags_that_exist() -> None:
+    known = _commands()
+    wrong: list[str] = []
+    for path in (*files(ROOT / "docs"), *files(ROOT / "examples"), *files(ROOT / "deploy")):
+        if path.suffix not in {".md", ".service"} or path.parent == PAGES:
+            continue
+        for command, rest in COMMAND.findall(path.read_text(encoding="utf-8")):
+            name = command if command in known else command.partition(" ")[0]
+            if name in known:
+                wrong += [
+                    f"{relative(path)}: waystation {name} {flag}"
+                    for flag in FLAG.findall(rest)
+                    if flag not in known[name]
+                ]
+            elif any(mark in rest + command for mark in ("--", " store")):
+                wrong.append(f"{relative(path)}: waystation {command}")
+
+    assert {"serve", "listen", "send", "store check"} <= known.keys()
+    assert not wrong, listed("docs/reference/cli.md says what there is", wrong)
