@@ -93,7 +93,7 @@ class WebSocketServer:
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(message_bytes_max=limits.message_bytes_max)
         self._plain = PlainCarrier(limits.read_bytes_max)
-        self._reception = Reception(self, self._plain, limits, http)
+        self.reception = Reception(self, self._plain, limits, http)
         self._by_fd: list[Connection | None] = []  # a list: 8 bytes a client, a dictionary 100
         self._touched: deque[Connection] = deque()
         self._resumed: list[Connection] = []
@@ -122,12 +122,7 @@ class WebSocketServer:
     @property
     def descriptors(self) -> int:
         """All sockets of clients: open, before their upgrade, and ending."""
-        return self._open + self._reception.present + self._ending
-
-    @property
-    def refused(self) -> int:
-        """Connections that a limit has turned away so far."""
-        return self._reception.refused
+        return self._open + self.reception.present + self._ending
 
     def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Takes over a bound socket; give each worker its own with SO_REUSEPORT."""
@@ -141,24 +136,12 @@ class WebSocketServer:
         """Who has connected is still served; the port is free afterwards."""
         self._listeners.stop()
 
-    async def close_all(self, code: int, reason: str = "", *, spread_s: float = 0.0) -> None:
-        """Close every connection, evenly over `spread_s`, and wait until they are gone.
-
-        User agents come back after a fixed time, so closes at one moment return at one moment.
-        """
-        began = self._mono()
-        waiting = [c for c in self._by_fd if c is not None and c.flags & OPEN]
-        total = len(waiting)
-        while waiting:
-            share = 1.0 if spread_s <= 0 else (self._mono() - began) / spread_s
-            for _ in range(len(waiting) - int(total * (1.0 - min(share, 1.0)))):
-                waiting.pop().close(code, reason)
-            if waiting:
-                await asyncio.sleep(min(0.05, spread_s / 10))
+    async def close_all(self, code: int, reason: str = "") -> None:
+        """Close every connection, and wait until they are gone; to spread that is the driver's."""
         for connection in self._by_fd:
             if connection is None:
                 continue
-            if connection.flags & OPEN:  # came while we were closing the others
+            if connection.flags & OPEN:
                 connection.close(code, reason)
             elif connection.flags & UPGRADING:
                 connection.doom(Ending.ABORTED)
@@ -216,7 +199,7 @@ class WebSocketServer:
 
     def _turn(self) -> None:
         self._turning = True
-        self._reception.turn()
+        self.reception.turn()
         by_fd = self._by_fd
         try:
             for fd, mask in self._epoll.poll(0, self._limits.events_max):
@@ -236,7 +219,7 @@ class WebSocketServer:
         """What is not plain input of an idle connection."""
         flags = connection.flags
         if flags & SHAKING:
-            self._reception.shake(connection)
+            self.reception.shake(connection)
             return
         if mask & _EPOLLOUT and connection.out is not None:
             self._write(connection)
@@ -267,7 +250,7 @@ class WebSocketServer:
         if not data:
             self._lost(connection)
         elif connection.flags & UPGRADING:
-            self._reception.receive(connection, data)
+            self.reception.receive(connection, data)
         else:
             self._deliver(connection, data)
 
@@ -370,7 +353,7 @@ class WebSocketServer:
 
     def _admit(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
         self.accepted += 1
-        self._reception.admit(sock, tls, self._mono())
+        self.reception.admit(sock, tls, self._mono())
 
     def hold(self, connection: Connection) -> None:
         fd, by_fd = connection.fd, self._by_fd
@@ -424,7 +407,7 @@ class WebSocketServer:
         if flags & OPEN:
             self._open -= 1
         elif flags & UPGRADING:
-            self._reception.present -= 1
+            self.reception.present -= 1
         else:
             return
         connection.flags = flags & ~(OPEN | UPGRADING)
@@ -453,11 +436,11 @@ class WebSocketServer:
     def _expire(self) -> None:
         self._timer = None
         now = self._mono()
-        self._reception.expire(now)
+        self.reception.expire(now)
         for connection in self._lingering.expired(now, EXPIRIES_MAX):
             if not connection.flags & DEAD:
                 connection.doom(Ending.VANISHED)
-        if self._reception.waiting or self._lingering:
+        if self.reception.waiting or self._lingering:
             self._arm()
 
     def _failed(self, connection: Connection, exc: Exception) -> None:
