@@ -25,7 +25,7 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.bigtable import layout
+from waystation.storage.bigtable import layout, tracking
 from waystation.storage.bigtable.init import POLICIES, init_table
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
@@ -300,6 +300,27 @@ async def test_nodes_that_track_at_once_lose_no_count(
     await asyncio.gather(*(walk(n) for n in range(100)))
     assert await other.count_milestones(now_ms=at_ms) == {"delivered": 100}
     await other.close()
+
+
+async def test_many_tracked_messages_expire_and_go_a_few_at_a_time(
+    store: BigtablePushStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One write of a bucket has a limit; a pattern or a filter of all ids would have none."""
+    monkeypatch.setattr(tracking, "DUE_AT_ONCE", 2)
+    monkeypatch.setattr(layout, "TRACK_BUCKETS", 2)
+    at_ms = clock.now_ms()
+    for n in range(12):
+        milestone = Milestone.DELIVERED if n % 3 == 0 else Milestone.STORED
+        await store.track(f"r{n}", milestone, at_ms=at_ms, expires_at_ms=at_ms + 1000)
+
+    later_ms = at_ms + 1000
+    assert await store.count_milestones(now_ms=later_ms - 1) == {"delivered": 4, "stored": 8}
+    assert await store.count_milestones(now_ms=later_ms) == {"delivered": 4, "expired": 8}
+    assert await store.sweep(now_ms=later_ms, limit=100) == 0, "a day has not passed"
+    later_ms += tracking.ENDED_KEEP_MS
+    assert await store.sweep(now_ms=later_ms, limit=5) == 5
+    assert await store.sweep(now_ms=later_ms, limit=100) == 7
+    assert await store.count_milestones(now_ms=later_ms) == {"delivered": 4, "expired": 8}
 
 
 async def test_the_log_of_a_tracked_message_is_autopushs(

@@ -18,6 +18,7 @@ from google.cloud.bigtable.data.row_filters import (
     FamilyNameRegexFilter,
     RowFilter,
     RowFilterChain,
+    RowFilterUnion,
     RowKeyRegexFilter,
     StripValueTransformerFilter,
     TimestampRangeFilter,
@@ -59,9 +60,19 @@ def kept(family: str, pattern: bytes) -> RowFilter:
     return _chain(FamilyNameRegexFilter(family), ColumnQualifierRegexFilter(pattern))
 
 
-def due(now_ms: int, family: str, first: bytes, last: bytes) -> RowFilter:
-    """Columns from `first` up to `last` whose time has come."""
-    return _chain(ColumnRangeFilter(family, first, last), TimestampRangeFilter(end=_at(now_ms + 1)))
+def due(now_ms: int, family: str, prefix: bytes, *, cells_max: int) -> RowFilter:
+    """At most so many columns of each row, of those with this prefix, whose time has come."""
+    end = prefix[:-1] + bytes([prefix[-1] + 1])
+    return _chain(
+        ColumnRangeFilter(family, prefix, end, inclusive_end=False),
+        TimestampRangeFilter(end=_at(now_ms + 1)),
+        CellsRowLimitFilter(cells_max),
+    )
+
+
+def either(*alternatives: RowFilter) -> RowFilter:
+    """The cells that any of them lets through; none through two of them."""
+    return RowFilterUnion(list(alternatives))
 
 
 def keys_only(*families: str) -> RowFilter:

@@ -8,7 +8,7 @@
 | `{uaid}#02:{ms}:{channel}[:{n}]` | message | the same |
 | `{reliability id}` | reliability | one for each state, with its ms |
 | `waystation:status:{hash}` | waystation | sender, {milestone}:{ms} |
-| `waystation:track:{bucket}` | waystation_kept | fence, count:{state}, state:{reliability id} |
+| `waystation:track:{bucket}` | waystation_kept | fence, count:{state}, open:{reliability id}, ended:{reliability id} |
 | `waystation:broadcasts` | waystation_kept | {broadcast id} |
 
 Numbers are 64 bits, big-endian. Messages carry columns of ours that Autopush passes over:

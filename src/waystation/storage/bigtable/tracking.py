@@ -2,8 +2,8 @@
 
 Rule 1: a tracked message and the counts that it is part of lie in one row, a bucket, because that
         is what Bigtable changes at once. `fence` changes with every write of it.
-Rule 2: the timestamp of a tracked message's cell is when something is due: its end while it is
-        open, and a day after its end once it is in a terminal state, when it is let go.
+Rule 2: the timestamp of a tracked message's cell is when something is due: of an open one its
+        end, when it expires; of an ended one a day later, when it is let go.
 Rule 3: the log of a message's states is Autopush's, a row of its own.
 """
 
@@ -12,14 +12,16 @@ import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from google.cloud.bigtable.data.mutations import Mutation
+from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
 from waystation.push.model import MessageId, MessageStatus, Milestone, MilestoneNote
 from waystation.storage.bigtable import filters, layout
-from waystation.storage.bigtable.cells import Cells, drop_column, replace_cell, set_cell
+from waystation.storage.bigtable.cells import Cell, drop_column, set_cell
 from waystation.storage.bigtable.layout import FENCE, KEPT, OWN, RELIABILITY
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.user_agents import TRIES_MAX
@@ -27,14 +29,24 @@ from waystation.storage.bigtable.user_agents import TRIES_MAX
 ENDED_KEEP_MS = 86_400_000  # so that a late milestone is not counted as another message
 DUE_AT_ONCE = 500  # tracked messages that one write of a bucket lets expire or go
 _COUNT = b"count:"
-_STATE = b"state:"
-_STATES_END = b"state;"
+_OPEN = b"open:"
+_ENDED = b"ended:"
 _FOREVER_MS = 0  # these cells lie in a family that is not collected by age
 _PAUSE_S = 0.02
+_BUCKETS = (layout.TRACK_PREFIX, layout.TRACK_END)
 
-States = dict[bytes, tuple[Milestone, int]]  # column -> state, when something is due
-# What becomes of the states that were read: their new values; None lets one go.
-Change = Callable[[States], Mapping[bytes, tuple[Milestone, int] | None]]
+
+class State(NamedTuple):
+    """Where a tracked message is, as its column and cell say it."""
+
+    milestone: Milestone
+    due_at_ms: int
+
+
+Columns = Mapping[bytes, Cell]
+States = Mapping[str, State]  # by reliability id
+# What becomes of those that were read; None lets one go.
+Change = Callable[[States], Mapping[str, State | None]]
 
 
 class Tracking:
@@ -70,17 +82,19 @@ class Tracking:
     async def track(
         self, reliability_id: str, milestone: Milestone, *, at_ms: int, expires_at_ms: int
     ) -> None:
-        column = _STATE + reliability_id.encode()
+        ends = expires_at_ms + (ENDED_KEEP_MS if milestone.terminal else 0)
 
-        def move(states: States) -> Mapping[bytes, tuple[Milestone, int] | None]:
-            held = states.get(column)
-            if held is not None and held[0].terminal:
+        def move(states: States) -> Mapping[str, State | None]:
+            held = states.get(reliability_id)
+            if held is not None and held.milestone.terminal:
                 return {}
-            return {column: (milestone, _due_at(milestone, expires_at_ms))}
+            return {reliability_id: State(milestone, ends)}
 
-        key = layout.track_key(reliability_id)
+        name = reliability_id.encode()
+        wanted = (filters.has(KEPT, _OPEN + name), filters.has(KEPT, _ENDED + name))
         await asyncio.gather(
-            self._change(key, [column], move), self._log(reliability_id, milestone, at_ms)
+            self._change(layout.track_key(reliability_id), wanted, move),
+            self._log(reliability_id, milestone, at_ms),
         )
 
     async def _log(self, reliability_id: str, milestone: Milestone, at_ms: int) -> None:
@@ -92,7 +106,7 @@ class Tracking:
             await self._session.write(key, [cell])
 
     async def count(self, now_ms: int) -> Mapping[str, int]:
-        await self.sweep(now_ms, 0)
+        await self._expire(now_ms)
         counts: Counter[str] = Counter()
         wanted = filters.kept(KEPT, _COUNT + rb"\C*")
         for row in await self._session.read_rows(wanted, after=_BUCKETS):
@@ -102,102 +116,99 @@ class Tracking:
 
     async def sweep(self, now_ms: int, limit: int) -> int:
         """Let expire what is open past its time, and let go of at most `limit` ended ones."""
+        await self._expire(now_ms)
+
+        def let_go(states: States) -> Mapping[str, State | None]:
+            return dict.fromkeys(states)  # and they stay counted
+
         gone = 0
-        wanted = filters.due(now_ms, KEPT, _STATE, _STATES_END)
-        for row in await self._session.read_rows(wanted, after=_BUCKETS):
-            columns = [name for _, name in row.cells]
-            for start in range(0, len(columns), DUE_AT_ONCE):
-                portion = columns[start : start + DUE_AT_ONCE]
-                while True:
-                    change = _Sweep(now_ms, limit - gone)
-                    await self._change(row.key, portion, change)
-                    gone += change.gone
-                    if not change.expired:
-                        break  # else some of those may be due again, by their new time
+        for key in await self._due(now_ms, _ENDED):
+            while gone < limit:
+                at_once = min(DUE_AT_ONCE, limit - gone)
+                wanted = filters.due(now_ms, KEPT, _ENDED, cells_max=at_once)
+                changed = await self._change(key, (wanted,), let_go)
+                gone += changed
+                if changed < at_once:
+                    break
         return gone
+
+    async def _expire(self, now_ms: int) -> None:
+        def expire(states: States) -> Mapping[str, State | None]:
+            return {
+                reliability_id: State(Milestone.EXPIRED, held.due_at_ms + ENDED_KEEP_MS)
+                for reliability_id, held in states.items()
+            }
+
+        wanted = filters.due(now_ms, KEPT, _OPEN, cells_max=DUE_AT_ONCE)
+        for key in await self._due(now_ms, _OPEN):
+            while await self._change(key, (wanted,), expire) == DUE_AT_ONCE:
+                pass
+
+    async def _due(self, now_ms: int, prefix: bytes) -> list[bytes]:
+        """The buckets in which something is."""
+        wanted = filters.due(now_ms, KEPT, prefix, cells_max=1)
+        return [row.key for row in await self._session.read_rows(wanted, after=_BUCKETS)]
 
     # Inside
 
-    async def _change(self, key: bytes, columns: Sequence[bytes], change: Change) -> None:
+    async def _change(self, key: bytes, wanted: Sequence[RowFilter], change: Change) -> int:
+        """How many of the states that `wanted` finds were changed, their counts with them."""
+        counts = filters.kept(KEPT, FENCE + b"|" + _COUNT + rb"\C*")
         async with self._turns[key]:
             for tried in range(TRIES_MAX):
                 if tried:
                     await asyncio.sleep(random.uniform(0, _PAUSE_S * min(tried, 10)))
-                wanted = b"|".join([FENCE, _COUNT + rb"\C*", *map(_quoted, columns)])
-                cells = await self._session.read_row(key, filters.kept(KEPT, wanted)) or {}
+                found = await self._session.read_row(key, filters.either(counts, *wanted)) or {}
+                cells = {name: cell for (_, name), cell in found.items()}
                 states = _states(cells)
                 changes = change(states)
-                if not changes:
-                    return
-                mutations = _mutations(cells, states, changes)
-                fence = cells.get((KEPT, FENCE))
-                if fence is None:
-                    there = filters.has(KEPT, FENCE)
-                    done = not await self._session.check(key, there, otherwise=mutations)
-                else:
-                    same = filters.holds(KEPT, FENCE, fence.value)
-                    done = await self._session.check(key, same, then=mutations)
-                if done:
-                    return
+                if not changes or await self._write(key, cells, states, changes):
+                    return len(changes)
         raise BusyError("others keep writing this bucket of tracked messages", retry_after_s=1)
 
-
-class _Sweep:
-    """Of the states that were read, those that are due."""
-
-    def __init__(self, now_ms: int, limit: int) -> None:
-        self._now_ms = now_ms
-        self._limit = limit
-        self.gone = 0
-        self.expired = 0
-
-    def __call__(self, states: States) -> Mapping[bytes, tuple[Milestone, int] | None]:
-        changes: dict[bytes, tuple[Milestone, int] | None] = {}
-        self.gone = self.expired = 0
-        for column, (milestone, due_at_ms) in states.items():
-            if due_at_ms > self._now_ms:
-                continue
-            if not milestone.terminal:
-                changes[column] = Milestone.EXPIRED, due_at_ms + ENDED_KEEP_MS
-                self.expired += 1
-            elif self.gone < self._limit:
-                changes[column] = None
-                self.gone += 1
-        return changes
+    async def _write(
+        self, key: bytes, cells: Columns, states: States, changes: Mapping[str, State | None]
+    ) -> bool:
+        mutations = _mutations(cells, states, changes)
+        fence = cells.get(FENCE)
+        if fence is None:
+            there = filters.has(KEPT, FENCE)
+            return not await self._session.check(key, there, otherwise=mutations)
+        same = filters.holds(KEPT, FENCE, fence.value)
+        return await self._session.check(key, same, then=mutations)
 
 
-_BUCKETS = (layout.TRACK_PREFIX, layout.TRACK_END)
+def _column(reliability_id: str, milestone: Milestone) -> bytes:
+    return (_ENDED if milestone.terminal else _OPEN) + reliability_id.encode()
 
 
-def _due_at(milestone: Milestone, expires_at_ms: int) -> int:
-    return expires_at_ms + ENDED_KEEP_MS if milestone.terminal else expires_at_ms
-
-
-def _states(cells: Cells) -> States:
+def _states(cells: Columns) -> States:
     return {
-        name: (Milestone(cell.value.decode()), cell.ends_at_ms)
-        for (_, name), cell in cells.items()
-        if name.startswith(_STATE)
+        name.partition(b":")[2].decode(): State(Milestone(cell.value.decode()), cell.ends_at_ms)
+        for name, cell in cells.items()
+        if name.startswith((_OPEN, _ENDED))
     }
 
 
 def _mutations(
-    cells: Cells, states: States, changes: Mapping[bytes, tuple[Milestone, int] | None]
+    cells: Columns, states: States, changes: Mapping[str, State | None]
 ) -> list[Mutation]:
     counts: Counter[str] = Counter()
     mutations: list[Mutation] = []
-    for column, new in changes.items():
-        old = states.get(column)
-        if new is None:
-            mutations.append(drop_column(KEPT, column))  # and it stays counted
-            continue
-        mutations += replace_cell(KEPT, column, new[0].value.encode(), new[1])
-        counts[new[0].value] += 1
+    for reliability_id, new in changes.items():
+        old = states.get(reliability_id)
         if old is not None:
-            counts[old[0].value] -= 1
+            mutations.append(drop_column(KEPT, _column(reliability_id, old.milestone)))
+        if new is None:
+            continue
+        column = _column(reliability_id, new.milestone)
+        mutations.append(set_cell(KEPT, column, new.milestone.value.encode(), new.due_at_ms))
+        counts[new.milestone.value] += 1
+        if old is not None:
+            counts[old.milestone.value] -= 1
     for state, difference in counts.items():
         column = _COUNT + state.encode()
-        held = cells.get((KEPT, column))
+        held = cells.get(column)
         total = difference + (0 if held is None else _signed(held.value))
         value = total.to_bytes(8, "big", signed=True)
         mutations.append(set_cell(KEPT, column, value, _FOREVER_MS))
@@ -207,11 +218,3 @@ def _mutations(
 
 def _signed(value: bytes) -> int:
     return int.from_bytes(value, "big", signed=True)
-
-
-def _quoted(column: bytes) -> bytes:
-    """The pattern of exactly these bytes; whoever posts chooses the id in them."""
-    return b"".join(
-        bytes([byte]) if chr(byte).isascii() and chr(byte).isalnum() else b"\\x%02x" % byte
-        for byte in column
-    )

@@ -1,0 +1,71 @@
+"""Every condition on a row sees the newest cell of each column, and what has not ended."""
+
+from typing import Any
+
+import pytest
+from google.cloud.bigtable.data.row_filters import RowFilter
+
+from waystation.storage.bigtable import filters
+
+NOW_MS = 1_731_650_000_123
+
+PREDICATES = {
+    "has": filters.has("f", b"c"),
+    "has, alive": filters.has("f", b"c", now_ms=NOW_MS),
+    "holds": filters.holds("f", b"c", b"v"),
+    "holds, alive": filters.holds("f", b"c", b"v", now_ms=NOW_MS),
+    "holds_at_least": filters.holds_at_least("f", b"c", b"v", now_ms=NOW_MS),
+    "holds_until": filters.holds_until("f", b"c", b"v", NOW_MS),
+}
+READS = {
+    "alive": filters.alive(NOW_MS, "f", "g"),
+    "columns": filters.columns(NOW_MS, "f", b"c"),
+    "kept": filters.kept("f", b"c"),
+    "due": filters.due(NOW_MS, "f", b"p:", cells_max=9),
+}
+
+
+def chain(row_filter: RowFilter) -> list[dict[str, Any]]:
+    return row_filter._to_dict()["chain"]["filters"]
+
+
+def bounds(row_filter: RowFilter) -> dict[str, int]:
+    found = [
+        part["timestamp_range_filter"] for part in chain(row_filter) if "timestamp" in str(part)
+    ]
+    return found[0]
+
+
+@pytest.mark.parametrize("row_filter", [*PREDICATES.values(), *READS.values()])
+def test_it_begins_with_one_cell_per_column(row_filter: RowFilter) -> None:
+    """First, or outdated cells match; not last either, since that counts what matched."""
+    limits = [n for n, part in enumerate(chain(row_filter)) if "per_column" in str(part)]
+
+    assert limits == [0]
+    assert chain(row_filter)[0] == {"cells_per_column_limit_filter": 1}
+
+
+@pytest.mark.parametrize("name", ["has, alive", "holds, alive", "holds_at_least"])
+def test_what_ends_now_has_ended(name: str) -> None:
+    assert bounds(PREDICATES[name]) == {"start_timestamp_micros": (NOW_MS + 1) * 1000}
+    assert bounds(READS["alive"]) == {"start_timestamp_micros": (NOW_MS + 1) * 1000}
+
+
+def test_what_is_due_now_is_due() -> None:
+    assert bounds(READS["due"]) == {"end_timestamp_micros": (NOW_MS + 1) * 1000}
+
+
+def test_a_cell_is_told_by_its_end_to_the_millisecond() -> None:
+    assert bounds(PREDICATES["holds_until"]) == {
+        "start_timestamp_micros": NOW_MS * 1000,
+        "end_timestamp_micros": (NOW_MS + 1) * 1000,
+    }
+
+
+def test_a_value_is_compared_as_bytes_never_as_a_pattern() -> None:
+    """A row version is 16 random bytes, among them what a pattern takes for more."""
+    (condition,) = (part for part in chain(filters.holds("f", b"c", b".*")) if "value" in str(part))
+
+    assert condition == {
+        "value_range_filter": {"start_value_closed": b".*", "end_value_closed": b".*"}
+    }
