@@ -374,6 +374,7 @@ class TestEndings:
             (text(b"\xff"), 1007),
             (text(b"x" * 65537), 1002),
         ],
+        ids=["unmasked", "continued nothing", "not UTF-8", "too long"],
     )
     async def test_a_violation_is_told_and_closed(
         self, shell: Shell, frames: bytes, code: int
