@@ -46,7 +46,13 @@ def tap(push_server: Serve) -> Iterator[Tap]:
 
 
 @pytest.fixture(autouse=True)
-def _no_rule_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+def _as_every_test_finds_it(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The browser shows the site, and the tap has no rule."""
+    if "browser" in request.fixturenames:
+        firefox: Firefox = request.getfixturevalue("browser")
+        site: Site = request.getfixturevalue("site")
+        if firefox.call("location.origin") != site.origin:
+            firefox.visit(site.origin)
     yield
     if "tap" in request.fixturenames:
         tap: Tap = request.getfixturevalue("tap")
