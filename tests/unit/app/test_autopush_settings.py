@@ -184,8 +184,8 @@ def test_the_endpoint_url_is_composed_as_autopush_does() -> None:
 
 
 def test_a_store_that_is_not_part_of_this_build_is_refused_with_its_name() -> None:
-    with pytest.raises(SettingsError, match="Bigtable"):
-        load("autoconnect", {"AUTOCONNECT__DB_DSN": "grpc://localhost:8086"})
+    with pytest.raises(SettingsError, match="dual"):
+        load("autoconnect", {"AUTOCONNECT__DB_DSN": "dual:?primary=memory%3A&secondary=memory%3A"})
 
 
 def test_every_setting_has_a_name_for_the_documents() -> None:

@@ -175,6 +175,7 @@ async def test_what_is_gone_or_rejected_is_never_repeated() -> None:
         (format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True), 3500, 3600),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
     ],
+    ids=["seconds", "a date to come", "a date that is past"],
 )
 async def test_retry_after_may_be_seconds_or_a_date(value: str, low: float, high: float) -> None:
     http = ScriptedHttp(refusal(503, 201, **{"retry-after": value}))
