@@ -4,21 +4,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.servers.dynamodb import DynamoServer, dynamodb_server
+from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.push.store import PushStore
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
-from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import PushStoreConformance
 
 __all__ = ["dynamodb_server"]
 
 pytestmark = pytest.mark.dynamodb
-
-# Thousands of rows at once through a small machine: that a call waits long is no fault here.
-SETTINGS = Store(operation_timeout_s=60.0)
 
 
 class DynamoConformance(PushStoreConformance):
@@ -35,8 +31,8 @@ class DynamoConformance(PushStoreConformance):
         self, clock: ManualClock, dynamodb_server: DynamoServer
     ) -> AsyncIterator[PushStore]:
         url = dynamodb_server.new_url(*self.options)
-        await init_store(url, SETTINGS)
-        store = await DynamoPushStore.open(parse_dynamodb_url(url), settings=SETTINGS, clock=clock)
+        await init_store(url, PATIENT)
+        store = await DynamoPushStore.open(parse_dynamodb_url(url), settings=PATIENT, clock=clock)
         yield store
         await store.close()
         assert store.stats().undecodable == 0

@@ -51,6 +51,10 @@ class ScriptedStore:
 
         return call
 
+    async def switch_month(self, *args: Any, **kwargs: Any) -> bool:
+        """Named here, because a Protocol is not satisfied by what `__getattr__` finds."""
+        return await self.__getattr__("switch_month")(*args, **kwargs)
+
 
 class WorkerHere(NamedTuple):
     ws_url: str

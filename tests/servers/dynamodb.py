@@ -1,5 +1,6 @@
 """DynamoDB Local of its own for the tests of one process: free port, in memory, nothing kept."""
 
+import http.client
 import shutil
 import socket
 import subprocess
@@ -13,8 +14,13 @@ from pathlib import Path
 import pytest
 
 from tools.prepare_tests import SERVERS
+from waystation.storage.settings import Store
 
-STARTED_WITHIN_S = 60.0  # a Java program on a busy machine
+STARTED_WITHIN_S = 90.0  # a Java program on a busy machine
+
+
+# On a busy machine an answer of it may take long, and that is no fault.
+PATIENT = Store(operation_timeout_s=60.0)
 
 
 def jar_folder() -> Path:
@@ -62,8 +68,25 @@ class DynamoServer:
             time.sleep(0.1)
 
     def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+        """It answers: its first answer takes some seconds, and no test is to wait for it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=STARTED_WITHIN_S)
+        try:
+            connection.request(
+                "POST",
+                "/",
+                b"{}",
+                {
+                    "X-Amz-Target": "DynamoDB_20120810.ListTables",
+                    "Content-Type": "application/x-amz-json-1.0",
+                    "Authorization": "AWS4-HMAC-SHA256 Credential=local/20260101/eu-central-1"
+                    "/dynamodb/aws4_request, SignedHeaders=host, Signature=0",
+                },
+            )
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
 
     def stop(self) -> None:
         process, self._process = self._process, None

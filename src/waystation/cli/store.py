@@ -148,11 +148,36 @@ def restore(
 
 
 @app.command()
-def rotate(config: ConfigOption = None) -> None:
-    """Begin a new month's tables, on stores that rotate. The embedded store does not need it."""
-    settings = settings_or_exit(config)
+def rotate(
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Make next month's tables, lower last month's, drop older ones. Safe at any time."""
+    import asyncio
+
+    from waystation.base.clock import SystemClock
+    from waystation.base.errors import WaystationError
+    from waystation.storage.open import rotate_push_store
+
+    settings = _settings(data_dir, store, config)
     scheme = settings.store.url.partition(":")[0]
-    say(f"nothing to do: the {scheme} store removes what has expired by itself")
+    try:
+        steps = asyncio.run(
+            rotate_push_store(settings.store.url, settings.store, SystemClock(), dry_run=dry_run)
+        )
+    except (WaystationError, OSError) as exc:
+        give_up(str(exc))
+    if steps is None:
+        say(f"nothing to do: the {scheme} store removes what has expired by itself")
+        return
+    for step in steps:
+        say(f"  {'would ' if dry_run else ''}{step}")
+    say("nothing to do: all tables are as they should be" if not steps else f"{len(steps)} steps")
 
 
 def _settings(data_dir: Path | None, store: str | None, config: Path | None) -> "Settings":

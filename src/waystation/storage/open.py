@@ -106,6 +106,21 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
             return []
 
 
+async def rotate_push_store(
+    url: str, settings: Store, clock: Clock, *, dry_run: bool
+) -> Sequence[str] | None:
+    """The upkeep of monthly tables: what is done, in sentences; None of a store without months."""
+    match parse_store_url(url, settings.db_settings):
+        case DynamoUrl(rotation="monthly"):
+            with _extra("dynamodb"):
+                from waystation.storage.dynamodb.rotate import rotate_store
+
+            steps = await rotate_store(url, settings, clock, dry_run=dry_run)
+            return [str(step) for step in steps]
+        case _:
+            return None
+
+
 def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
     """Raises `SettingsError` for anything but a URL of a backend that is here."""
     scheme, colon, rest = url.strip().partition(":")

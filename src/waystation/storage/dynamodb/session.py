@@ -232,9 +232,12 @@ class Dynamo:
             self.stats.refused += 1
             raise BusyError(f"store.queue_max {self._queue_max} operations wait for DynamoDB")
         method = getattr(self._client, operation)
-        patience = self._patience()
         self._under_way += 1
         try:
+            # Our caller may be taking its first step (`tasks.eager`), where the current task is
+            # somebody else's; the driver and timeouts need one of their own.
+            await asyncio.sleep(0)
+            patience = self._patience()
             while True:
                 try:
                     return await self._once(method, request)
