@@ -27,7 +27,7 @@ from waystation.telemetry import events, logs
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
-from waystation.telemetry.segments import folder_bytes, seal_abandoned
+from waystation.telemetry.segments import folder_bytes, remove_old, seal_abandoned
 
 from . import addresses
 from .connect_part import ConnectPart, link_name
@@ -44,6 +44,7 @@ from .version import build
 
 SWEEP_ROWS_MAX = 1000  # rows removed in one go, so that others get their turn
 SWEEPER_LOOK_S = 5.0
+OLD_EVENTS_LOOK_S = 3600.0
 NODE_STATS_INTERVAL_S = 10.0
 
 # For the status page: event codes of the contract, by the name of what they count.
@@ -103,7 +104,13 @@ class PushWorker:
             settings.store.url, data_dir=self._data.root, settings=settings.store, clock=clock
         )
         node = event_node(settings.cluster.node, self._name)
-        self._events = log = EventLog(self._data.events, node, clock.now_us(), clock)
+        self._events = log = EventLog(
+            self._data.events,
+            node,
+            clock.now_us(),
+            clock,
+            spool_bytes_max=settings.events.max_bytes,
+        )
         log.start(loop)
         log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
         self._count_lines(log)
@@ -224,13 +231,30 @@ class PushWorker:
             self._log.info("journal.replayed", index=index, notifications=count)
 
     async def _tidy_up(self, hand_back: HandBack) -> None:
-        """What workers left behind that no longer exist: journals, and events of a daemon."""
+        """What workers left behind that no longer exist: journals, and events of a daemon. Then,
+        now and then, events that are older than they may be."""
         if "connect" in self._roles:
             for index in self._data.journals():
                 if index >= self._count:
                     await self._replay(index, hand_back, remove=True)
         if self._service != "serve":  # there the supervisor does it
             await asyncio.to_thread(seal_abandoned, self._data.events)
+        while True:
+            removed = await asyncio.to_thread(self._remove_old_events)
+            if removed:
+                self._log.info("events.removed", segments=removed)
+            await asyncio.sleep(OLD_EVENTS_LOOK_S)
+
+    def _remove_old_events(self) -> int:
+        """Without a pipeline nobody reads them, and a disk must not fill with what nobody reads."""
+        return len(
+            remove_old(
+                self._data.events,
+                self._clock.now_ms(),
+                keep_s=self._settings.events.keep_s,
+                covered=lambda _segment: True,
+            )
+        )
 
     async def _sweep(self, store: PushStore) -> None:
         while (lock := Lock.take(self._data.run / "sweeper.lock")) is None:  # noqa: ASYNC110 a file

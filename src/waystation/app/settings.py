@@ -81,6 +81,21 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     public: Annotated[bool, doc("Serve `/metrics` on the public ports as well.")] = False
 
 
+class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The event log: facts for the pipeline, in segment files below the data directory."""
+
+    keep_s: Annotated[
+        float,
+        Meta(ge=86_400),
+        doc("Sealed segments are removed after this, whether or not a pipeline has read them."),
+    ] = 7 * 86_400.0
+    max_bytes: Annotated[
+        int,
+        Meta(ge=64 * 2**20),
+        doc("Segments of one worker; beyond, events are dropped and counted."),
+    ] = 2**30
+
+
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What nodes of one cluster share."""
 
@@ -118,6 +133,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log: Log = Log()
     tls: Tls = Tls()
     metrics: Metrics = Metrics()
+    events: Events = Events()
     cluster: Cluster = Cluster()
     store: Store = Store()
     push: Push = Push()
