@@ -36,6 +36,7 @@ _SECTION_TITLES = {
     "log": "Logs",
     "tls": "TLS",
     "metrics": "Metrics",
+    "events": "The event log",
     "cluster": "Cluster",
     "store": "Store",
     "push": "Push: what both roles share",
