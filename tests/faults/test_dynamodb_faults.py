@@ -1,0 +1,223 @@
+"""DynamoDB behind a proxy that stalls and cuts, and one that throttles and leaves items undone."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
+from waystation.base.clock import ManualClock, SystemClock
+from waystation.base.errors import BusyError
+from waystation.base.ids import new_uuid4
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.storage.dynamodb.push import DynamoPushStore
+from waystation.storage.dynamodb.upkeep import init_store
+from waystation.storage.dynamodb.url import parse_dynamodb_url
+from waystation.storage.settings import Store
+from waystation.testing.conformance.push_store import fetch_all, timed_notification
+from waystation.testing.faults import FaultyProxy
+
+__all__ = ["dynamodb_server"]
+
+pytestmark = pytest.mark.dynamodb
+
+QUICK = Store(operation_timeout_s=1.0, queue_max=200)
+SOON_S = 30.0  # generous: the machine may be busy
+UAID = Uaid(new_uuid4())
+CHANNEL = ChannelId(new_uuid4())
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(now_ms=SystemClock().now_ms())
+
+
+async def opened(url: str, clock: ManualClock, settings: Store) -> DynamoPushStore:
+    store = await DynamoPushStore.open(parse_dynamodb_url(url), settings=settings, clock=clock)
+    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
+    await store.add_user_agent(record)
+    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
+    return store
+
+
+def notification(clock: ManualClock, n: int) -> Notification:
+    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
+
+
+async def until_it_works(store: DynamoPushStore) -> None:
+    deadline = time.monotonic() + SOON_S
+    while True:
+        try:
+            return await store.check()
+        except (StoreUnavailableError, BusyError):
+            assert time.monotonic() < deadline, "it did not recover"
+
+
+class TestBehindAProxy:
+    @pytest.fixture
+    async def proxy(self, dynamodb_server: DynamoServer) -> AsyncIterator[FaultyProxy]:
+        async with FaultyProxy("127.0.0.1", dynamodb_server.port) as proxy:
+            yield proxy
+
+    @pytest.fixture
+    async def store(
+        self, dynamodb_server: DynamoServer, proxy: FaultyProxy, clock: ManualClock
+    ) -> AsyncIterator[DynamoPushStore]:
+        direct = dynamodb_server.new_url()
+        await init_store(direct, PATIENT)
+        through = direct.replace(str(dynamodb_server.port), str(proxy.port))
+        store = await opened(through, clock, PATIENT)
+        store._site.dynamo._timeout_s = QUICK.operation_timeout_s  # now that it is warm
+        store._site.dynamo._queue_max = QUICK.queue_max
+        yield store
+        proxy.resume()
+        await store.close()
+
+    async def test_a_store_that_stalls_is_unavailable_in_time_and_recovers(
+        self, store: DynamoPushStore, proxy: FaultyProxy, clock: ManualClock
+    ) -> None:
+        saved = notification(clock, 0)
+        await store.save(UAID, saved)
+        proxy.stall()
+        began = time.monotonic()
+
+        with pytest.raises(StoreUnavailableError):
+            await store.look_up(UAID, CHANNEL)
+        assert time.monotonic() - began < SOON_S
+        proxy.resume()
+        proxy.cut()
+        await until_it_works(store)
+        assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == [saved]
+
+    async def test_while_it_stalls_only_so_many_wait(
+        self, store: DynamoPushStore, proxy: FaultyProxy
+    ) -> None:
+        proxy.stall()
+        calls = [store.get_user_agent(UAID) for _ in range(QUICK.queue_max + 50)]
+        ended = await asyncio.gather(*calls, return_exceptions=True)
+
+        assert {type(each) for each in ended} <= {StoreUnavailableError, BusyError}
+        assert sum(isinstance(each, BusyError) for each in ended) >= 50
+
+    async def test_reads_survive_connections_that_are_cut(
+        self, store: DynamoPushStore, proxy: FaultyProxy
+    ) -> None:
+        for _ in range(5):
+            proxy.cut()
+
+            assert await store.get_user_agent(UAID) is not None
+
+    async def test_nothing_that_was_saved_is_lost_when_connections_are_cut(
+        self, store: DynamoPushStore, proxy: FaultyProxy, clock: ManualClock
+    ) -> None:
+        rows = [notification(clock, n) for n in range(60)]
+        saved: list[Notification] = []
+
+        async def save(row: Notification) -> None:
+            try:
+                await store.save(UAID, row)
+            except StoreUnavailableError:
+                return
+            saved.append(row)
+
+        tasks = [asyncio.create_task(save(row)) for row in rows]
+        for _ in range(3):
+            await asyncio.sleep(0.02)
+            proxy.cut()
+        await asyncio.gather(*tasks)
+        await until_it_works(store)
+
+        found = await fetch_all(store, UAID, now_ms=clock.now_ms())
+        assert {row.sort_key for row in saved} <= {row.sort_key for row in found}
+        assert len(saved) > 30
+
+
+class Unlucky:
+    """A client whose calls are throttled now and then, and whose batches stay half undone."""
+
+    def __init__(self, client: Any, seed: int) -> None:
+        self._client = client
+        self._random = random.Random(seed)
+        self.share = 0.4
+
+    def __getattr__(self, operation: str) -> Any:
+        method = getattr(self._client, operation)
+
+        async def call(**request: Any) -> Any:
+            if self._random.random() < self.share:
+                code = "ProvisionedThroughputExceededException"
+                raise ClientError({"Error": {"Code": code}}, operation)
+            if operation == "batch_get_item" and len(request["RequestItems"]) > 1:
+                table = self._random.choice(sorted(request["RequestItems"]))
+                rest = dict(request["RequestItems"])
+                answer = await method(RequestItems={table: rest.pop(table)})
+                return answer | {"UnprocessedKeys": rest}
+            if operation == "batch_write_item":
+                ((table, items),) = request["RequestItems"].items()
+                half = (len(items) + 1) // 2
+                await method(RequestItems={table: items[:half]})
+                left = {table: items[half:]} if items[half:] else {}
+                return {"UnprocessedItems": left}
+            return await method(**request)
+
+        return call
+
+
+class TestThrottled:
+    @pytest.fixture
+    async def store(
+        self, dynamodb_server: DynamoServer, clock: ManualClock
+    ) -> AsyncIterator[DynamoPushStore]:
+        url = dynamodb_server.new_url()
+        await init_store(url, PATIENT)
+        store = await opened(url, clock, PATIENT)
+        dynamo = store._site.dynamo
+        dynamo._client = Unlucky(dynamo._client, seed=7)
+        yield store
+        await store.close()
+
+    async def test_throttling_and_unprocessed_items_are_ridden_out(
+        self, store: DynamoPushStore, clock: ManualClock
+    ) -> None:
+        rows = [notification(clock, n) for n in range(60)]
+        await asyncio.gather(*(store.save(UAID, row) for row in rows))
+        now_ms = clock.now_ms()
+        recipient = await store.look_up(UAID, CHANNEL)
+
+        assert recipient is not None
+        assert recipient.subscribed
+        assert await fetch_all(store, UAID, now_ms=now_ms) == rows
+        acked = [(row.sort_key, row.message_id) for row in rows[:20]]
+        assert await store.forget(UAID, acked) == 20
+        assert await store.remove_channel(UAID, CHANNEL)
+        assert await store.add_channel(UAID, CHANNEL, channels_max=1)
+        assert await fetch_all(store, UAID, now_ms=now_ms) == []
+        assert store.stats().throttled > 10
+        assert store.stats().unprocessed > 10
+        assert store.stats().failures == 0
+
+    async def test_a_claim_is_won_once_however_often_it_is_throttled(
+        self, store: DynamoPushStore, clock: ManualClock
+    ) -> None:
+        claims = [
+            UserAgent(uaid=UAID, connected_at_ms=clock.now_ms() + 1, node_id=f"http://{n}:8081")
+            for n in range(8)
+        ]
+
+        won = await asyncio.gather(*(store.claim_route(claim) for claim in claims))
+        assert sum(won) == 1
+
+    async def test_a_store_that_only_throttles_is_unavailable(self, store: DynamoPushStore) -> None:
+        dynamo = store._site.dynamo
+        dynamo._client.share = 1.0
+        dynamo._timeout_s = 0.3
+
+        with pytest.raises(StoreUnavailableError, match="Throughput"):
+            await store.check()
+        dynamo._client.share = 0.0
+        await store.check()
