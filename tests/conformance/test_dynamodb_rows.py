@@ -1,13 +1,16 @@
 """Rows in DynamoDB: Autopush's are read, ours are what it expects, and each call's round trips."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.base.ids import dashed, new_uuid4, simple
+from waystation.cli.store import app as commands
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
@@ -38,6 +41,7 @@ pytestmark = pytest.mark.dynamodb
 NODE = "http://a.example:8081"
 DAY_S = 86_400
 KEYS = Keys()
+PATIENT_ENV = {"WAYSTATION_STORE__OPERATION_TIMEOUT_S": str(PATIENT.operation_timeout_s)}
 
 
 class Database:
@@ -327,3 +331,30 @@ class TestUpkeep:
         await init_store(url, PATIENT)
 
         assert await rotate_store(url, PATIENT, SystemClock(), dry_run=False) == []
+
+
+class TestCommands:
+    """As an operator types them."""
+
+    def run(self, tmp_path: Path, url: str, *words: str) -> str:
+        command = [*words, "--store", url, "--data-dir", str(tmp_path)]
+        result = CliRunner().invoke(commands, command, env=PATIENT_ENV)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def test_a_store_is_made_and_rotated(
+        self, dynamodb_server: DynamoServer, tmp_path: Path
+    ) -> None:
+        url = dynamodb_server.new_url("rotation=monthly")
+
+        assert "made the table" in self.run(tmp_path, url, "init")
+        assert "would make the table" in self.run(tmp_path, url, "rotate", "--dry-run")
+        assert "would make the table" in self.run(tmp_path, url, "rotate", "--dry-run")
+        assert "  make the table" in self.run(tmp_path, url, "rotate")
+        assert "nothing to do" in self.run(tmp_path, url, "rotate")
+
+    def test_a_store_without_months_has_nothing_to_rotate(
+        self, dynamodb_server: DynamoServer, tmp_path: Path
+    ) -> None:
+        for url in (dynamodb_server.new_url(), "embedded"):
+            assert "nothing to do" in self.run(tmp_path, url, "rotate")
