@@ -126,6 +126,40 @@ class TestLog:
 
         assert len(rows(tmp_path)) == 1
 
+    async def test_a_deferred_event_has_its_own_moment_and_its_place_in_line(
+        self, tmp_path: Path
+    ) -> None:
+        clock = ManualClock(now_ms=77)
+        log = EventLog(tmp_path, NODE, BOOT, clock)
+        made: list[str] = []
+
+        def make(mid: str) -> PushExpired:
+            made.append(mid)
+            return PushExpired(mid=mid)
+
+        log.start(asyncio.get_running_loop())
+        log.emit(PushExpired(mid="a"))
+        log.defer(make, "b")
+        log.emit(PushExpired(mid="c"), 5)
+        made_at_once = list(made)
+        clock.advance(1)
+        await log.close()
+
+        assert made_at_once == []
+        assert [(row["mid"], row["ts"], row["seq"], row.get("w")) for row in rows(tmp_path)] == [
+            ("a", 77_000, 0, None), ("b", 77_000, 1, None), ("c", 77_000, 2, 5),
+        ]  # fmt: skip
+
+    async def test_a_full_buffer_drops_what_is_deferred_as_well(self, tmp_path: Path) -> None:
+        log = EventLog(tmp_path, NODE, BOOT, ManualClock(), buffered_max=1)
+        log.start(asyncio.get_running_loop())
+        for index in range(3):
+            log.defer(lambda mid: PushExpired(mid=mid), str(index))
+        await log.close()
+
+        assert [(row["seq"], row["k"]) for row in rows(tmp_path)] == [(0, 11), (3, LogGap.k)]
+        assert log.lost_total == 2
+
     async def test_emitting_alone_never_touches_the_disk(self, tmp_path: Path) -> None:
         log = EventLog(tmp_path / "not" / "there", NODE, BOOT, ManualClock())
         for _ in range(10):

@@ -60,6 +60,7 @@ class Reports(Observer):
         log: FilteringBoundLogger,
     ) -> None:
         self._emit = sink.emit
+        self._defer = sink.defer  # what happens to every message
         self._hashes = hashes
         self._metrics = metrics
         self._milestones = milestones
@@ -67,9 +68,11 @@ class Reports(Observer):
         self._log = log
         self._cid = 0
         self._sent = {
-            (source, topic): metrics.counter("ua_notification_sent", source=source, topic=topic)
+            (source, topic): metrics.counter(
+                "ua_notification_sent", source=source, topic=str(topic).lower()
+            )
             for source in ("Direct", "Stored")
-            for topic in ("true", "false")
+            for topic in (True, False)
         }
         self._bytes: dict[str, Cell] = {
             source: metrics.counter("ua_message_data_bytes", source=source)
@@ -160,13 +163,18 @@ class Reports(Observer):
     def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
         if isinstance(notification, Update):
             return
-        mid, uah = self._mid(notification), self._uah(uaid)
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
-        self._emit(events.PushTransmitted(mid=mid, uah=uah, path=DIRECT))
+        self._defer(self._transmitted_event, uaid, notification, self._clock.now_ms())
         self._count_sent("Direct", notification)
         if notification.reliability_id is not None:  # a sender need not hear of every hop
             self._milestones.note(notification, Milestone.INT_ACCEPTED)
         self._milestones.note(notification, Milestone.TRANSMITTED)
+
+    def _transmitted_event(
+        self, uaid: Uaid, notification: Notification, now_ms: int
+    ) -> events.PushTransmitted:
+        uah = self._hashes.uah(uaid, now_ms)
+        return events.PushTransmitted(mid=self._mid(notification), uah=uah, path=DIRECT)
 
     def refused(self, uaid: Uaid) -> None:
         self._refusals.value += 1
@@ -193,17 +201,22 @@ class Reports(Observer):
         self._acks.value += 1
         if isinstance(notification, Update):
             return
-        mid = self._mid(notification)
-        match end := _ENDS.get(code, Milestone.DELIVERED):
-            case Milestone.DECRYPTION_ERROR:
-                self._emit(events.PushDecryptionError(mid=mid, code=code))
-            case Milestone.NOT_DELIVERED:
-                self._emit(events.PushNotDelivered(mid=mid, code=code))
-            case _:
-                self._emit(events.PushDelivered(mid=mid, uah=self._uah(uaid)))
+        end = _ENDS.get(code, Milestone.DELIVERED)
+        if end is Milestone.DELIVERED:
+            self._defer(self._delivered_event, uaid, notification, self._clock.now_ms())
+        elif end is Milestone.DECRYPTION_ERROR:
+            self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
+        else:
+            self._emit(events.PushNotDelivered(mid=self._mid(notification), code=code))
         if not stored and notification.reliability_id is not None:
             self._milestones.note(notification, Milestone.ACCEPTED)
         self._milestones.note(notification, end)
+
+    def _delivered_event(
+        self, uaid: Uaid, notification: Notification, now_ms: int
+    ) -> events.PushDelivered:
+        uah = self._hashes.uah(uaid, now_ms)
+        return events.PushDelivered(mid=self._mid(notification), uah=uah)
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None:
         self._emit(events.ConnNack(uah=self._uah(uaid), code=code))
@@ -230,8 +243,7 @@ class Reports(Observer):
         self._log.warning("user_agent.reset", uaid=tag(uaid), reason=reason)
 
     def _count_sent(self, source: str, notification: Notification) -> None:
-        topic = "false" if notification.topic is None else "true"
-        self._sent[source, topic].value += 1
+        self._sent[source, notification.topic is not None].value += 1
         if notification.data is not None:
             self._bytes[source].value += len(notification.data)
 

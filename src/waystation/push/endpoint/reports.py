@@ -36,6 +36,7 @@ class Reports(Observer):
         own_node_id: str = "",
     ) -> None:
         self._emit = sink.emit
+        self._defer = sink.defer  # what happens to every message
         self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
         self._metrics = metrics
@@ -60,10 +61,10 @@ class Reports(Observer):
             for topic in (False, True)
         }
         self._expired = count("notification_message", event="expired", database=database)
-        self._bytes = {
-            where: count("notification_message_data_bytes", destination=where, platform=WEBPUSH)
+        self._taken_bytes, self._stored_bytes = (
+            count("notification_message_data_bytes", destination=where, platform=WEBPUSH)
             for where in ("Direct", "Stored")
-        }
+        )
         self._encodings: dict[str, Cell] = {
             name: count("updates_notification_encoding", encoding=name)
             for name in ("aesgcm", "aes128gcm")
@@ -71,6 +72,7 @@ class Reports(Observer):
         self._answers = {
             status: count("notification_direct", status=str(status)) for status in (200, 404, 503)
         }
+        self._taken = self._answers[200]
         self._host_gone = count("updates_client_host_gone")
         self._unreachable = count("error_node", reason="connect")
         self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
@@ -120,38 +122,52 @@ class Reports(Observer):
         )
 
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
-        now_ms = notification.accepted_at_ms
         self._received[notification.reliability_id is not None].value += 1
         if notification.headers is not None:
             self._encodings[notification.headers["encoding"]].value += 1
+        self._defer(self._received_event, uaid, notification, size)
+
+    def _received_event(
+        self, uaid: Uaid, notification: Notification, size: int
+    ) -> events.PushReceived:
+        now_ms = notification.accepted_at_ms
         app = notification.sender
-        self._emit(
-            events.PushReceived(
-                mid=self._mid(notification),
-                uah=self._hashes.uah(uaid, now_ms),
-                chh=self._hashes.chh(notification.channel_id, now_ms),
-                ttl=notification.ttl_s,
-                size=size,
-                via=WEBPUSH,
-                app=None if app is None else int.from_bytes(app[:8], "big", signed=True),
-            )
+        return events.PushReceived(
+            mid=self._mid(notification),
+            uah=self._hashes.uah(uaid, now_ms),
+            chh=self._hashes.chh(notification.channel_id, now_ms),
+            ttl=notification.ttl_s,
+            size=size,
+            via=WEBPUSH,
+            app=None if app is None else int.from_bytes(app[:8], "big", signed=True),
         )
 
     def relayed(self, notification: Notification, node_id: str) -> None:
         if node_id != self._own_node_id:
-            peer = self._peer(node_id)
-            self._emit(events.PushIntTransmitted(mid=self._mid(notification), peer=peer))
+            self._defer(self._relayed_event, notification, node_id)
+
+    def _relayed_event(self, notification: Notification, node_id: str) -> events.PushIntTransmitted:
+        return events.PushIntTransmitted(mid=self._mid(notification), peer=self._peer(node_id))
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
-        self._answers[200].value += 1
-        self._bytes["Direct"].value += _size(notification)
+        self._taken.value += 1
+        if notification.data is not None:
+            self._taken_bytes.value += len(notification.data) * 3 // 4  # before base64
 
     def stored(self, uaid: Uaid, notification: Notification) -> None:
-        topic = notification.topic is not None
-        self._stored[topic].value += 1
-        self._bytes["Stored"].value += _size(notification)
-        mid = self._mid(notification)
-        self._emit(events.PushStored(mid=mid, uah=self._uah(uaid), flag=topic))
+        self._stored[notification.topic is not None].value += 1
+        if notification.data is not None:
+            self._stored_bytes.value += len(notification.data) * 3 // 4
+        self._defer(self._stored_event, uaid, notification, self._clock.now_ms())
+
+    def _stored_event(
+        self, uaid: Uaid, notification: Notification, now_ms: int
+    ) -> events.PushStored:
+        return events.PushStored(
+            mid=self._mid(notification),
+            uah=self._hashes.uah(uaid, now_ms),
+            flag=notification.topic is not None,
+        )
 
     def expired(self, notification: Notification) -> None:
         self._expired.value += 1
@@ -212,8 +228,3 @@ class Reports(Observer):
 
 def _app(sender: Sender | None) -> int | None:
     return None if sender is None else int.from_bytes(sender.key_hash[:8], "big", signed=True)
-
-
-def _size(notification: Notification) -> int:
-    """Bytes of the payload before base64."""
-    return 0 if notification.data is None else len(notification.data) * 3 // 4

@@ -1,5 +1,6 @@
 """What all events share, and where a service leaves them."""
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import msgspec
@@ -22,11 +23,20 @@ class EventSink(Protocol):
         """`w` is how many events this one stands for, when its kind is sampled."""
         ...
 
+    def defer(self, make: Callable[..., Event], *args: object) -> None:
+        """The event that `make(*args)` returns, as of now; it is made when there is time for it.
+        What happens to every message is told this way: hashes and texts cost a fraction when
+        many are made in a row."""
+        ...
+
 
 class NoEvents:
     """For those who do not want any."""
 
     def emit(self, event: Event, w: int = 1) -> None:
+        pass
+
+    def defer(self, make: Callable[..., Event], *args: object) -> None:
         pass
 
 
@@ -40,3 +50,6 @@ class RecordedEvents:
     def emit(self, event: Event, w: int = 1) -> None:
         self.events.append(event)
         self.weights.append(w)
+
+    def defer(self, make: Callable[..., Event], *args: object) -> None:
+        self.emit(make(*args))
