@@ -36,11 +36,12 @@ Mode = Literal["write", "fsync", "off"]
 SETTLE_S = 0.05
 
 _HEAD = struct.Struct(">II")
+_ACCEPTED = struct.Struct(">IIc")
 _SETTLED = struct.Struct(">IIcQ")
-_ACCEPTED = ord("a")
+_CRC_OF_A = zlib.crc32(b"a")  # a checksum goes on where another ended
+_CRC_OF_S = zlib.crc32(b"s")
 _COMPACT_BYTES = 4 * 2**20
 _REFUSE_S = 1.0  # after a write error; then one more is tried
-_BUFFER_BYTES = 16_384
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -91,7 +92,6 @@ class Journal:
         self._sequence = 0
         self._live: dict[object, tuple[Accepted, int]] = {}  # with the length of its record
         self._live_bytes = 0
-        self._buffer = bytearray(_BUFFER_BYTES)
         self._turn: list[bytes] = []
         self._waiters: list[asyncio.Future[bool]] = []
         self._armed = False  # for the end of this turn
@@ -107,15 +107,15 @@ class Journal:
         self, uaid: Uaid, notification: Notification | Update
     ) -> "bool | asyncio.Future[bool]":
         """Whether the record is written; with `fsync`, as soon as that is known."""
-        key = key_of(uaid, notification)
-        before = self._release(key)
         self._sequence += 1
-        entry = (
-            Accepted(self._sequence, uaid, notification)
-            if isinstance(notification, Notification)
-            else Accepted(self._sequence, uaid, None, notification)
-        )
-        record = self._record(entry)
+        if isinstance(notification, Notification):
+            key = notification.message_id
+            entry = Accepted(self._sequence, uaid, notification)
+        else:
+            key = key_of(uaid, notification)
+            entry = Accepted(self._sequence, uaid, None, notification)
+        before = self._release(key)
+        record = _record(entry)
         self._live[key] = (entry, len(record))
         self._live_bytes += len(record)
         self._turn.append(record)
@@ -128,16 +128,6 @@ class Journal:
         self._waiters.append(waiter)
         self._arm()
         return waiter
-
-    def _record(self, entry: Accepted) -> bytes:
-        """Encoded behind the room for its head, so that nothing is copied but the result."""
-        buffer = self._buffer
-        _encoder.encode_into(entry, buffer, _HEAD.size + 1)
-        buffer[_HEAD.size] = _ACCEPTED
-        body = memoryview(buffer)[_HEAD.size :]
-        _HEAD.pack_into(buffer, 0, len(body), zlib.crc32(body))
-        del body  # a buffer that is looked at cannot change its length
-        return bytes(buffer)
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         sequence = self._release(key_of(uaid, notification))
@@ -170,12 +160,16 @@ class Journal:
 
     def _write(self) -> bool:
         """One write for all that is here; settled records go with the next accepted one."""
-        if not self._turn:
+        records = self._turn
+        if not records:
             return True
-        records, self._turn = self._turn, []
+        data = records[0] if len(records) == 1 else b"".join(records)
+        records.clear()
+        ok = self._append(data)
+        if ok and self._mode == "write":
+            return True
         waiters, self._waiters = self._waiters, []
-        ok = self._append(b"".join(records))
-        if ok and waiters and self._mode == "fsync":
+        if ok and waiters:
             self._syncing = True
             loop = asyncio.get_running_loop()
             syncing = loop.run_in_executor(None, os.fdatasync, self._fd)
@@ -221,7 +215,7 @@ class Journal:
         """Most of the file is settled: keep what is live, which includes this turn's records.
 
         The new file takes the old one's name, and its lock, in one step."""
-        data = b"".join(self._record(entry) for entry, _ in self._live.values())
+        data = b"".join(_record(entry) for entry, _ in self._live.values())
         fresh = self._path.with_suffix(".new")
         try:
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -260,8 +254,13 @@ class Journal:
         self._fd = -1  # a descriptor's number is soon somebody else's
 
 
+def _record(entry: Accepted) -> bytes:
+    body = _encoder.encode(entry)
+    return _ACCEPTED.pack(len(body) + 1, zlib.crc32(body, _CRC_OF_A), b"a") + body
+
+
 def _settled(sequence: int) -> bytes:
-    return _SETTLED.pack(9, zlib.crc32(b"s" + sequence.to_bytes(8)), b"s", sequence)
+    return _SETTLED.pack(9, zlib.crc32(sequence.to_bytes(8), _CRC_OF_S), b"s", sequence)
 
 
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:

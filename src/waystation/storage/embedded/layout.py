@@ -37,6 +37,7 @@ from waystation.push.model import (
     MessageStatus,
     Milestone,
     Notification,
+    Recipient,
     SortKey,
     Uaid,
     Urgency,
@@ -112,6 +113,16 @@ class AgentRow:
 
     def subscribed(self, channel_id: ChannelId) -> bool:
         return channel_at(self.channels, channel_id) >= 0
+
+
+def read_recipient(value: bytes, channel_id: ChannelId, now_ms: int) -> Recipient | None:
+    """What a POST must know of a row of `agents`: in one go, because every POST asks."""
+    expires_at_ms, _, count = _AGENT_HEAD.unpack_from(value)
+    if expires_at_ms <= now_ms:
+        return None
+    record_at = _AGENT_HEAD.size + 16 * count
+    channels = value[_AGENT_HEAD.size : record_at]
+    return Recipient(_decode_agent(value[record_at:]), channel_at(channels, channel_id) >= 0)
 
 
 def encode_agent(

@@ -91,7 +91,10 @@ class EmbeddedPushStore:
         return self._read(self._reads.user_agent, uaid)
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        return self._read(self._reads.recipient, uaid, channel_id)
+        try:  # as `_read`, without its arguments: every POST comes through here
+            return self._reads.recipient(uaid, channel_id)
+        except STORE_ERRORS as exc:
+            raise store_error(exc) from exc
 
     async def add_user_agent(self, user_agent: UserAgent) -> bool:
         record = _without_row_version(user_agent)

@@ -44,8 +44,12 @@ class PushReads:
         return None if row is None else row.record()
 
     def recipient(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        row = self.agent(uaid)
-        return None if row is None else Recipient(row.record(), row.subscribed(channel_id))
+        txn = self._begin(self._agents)
+        value = txn.get(uaid)
+        txn.abort()
+        if value is None:
+            return None
+        return layout.read_recipient(value, channel_id, self._clock.now_ms())
 
     def channels(self, uaid: Uaid) -> frozenset[ChannelId]:
         row = self.agent(uaid)
