@@ -188,6 +188,7 @@ class ConnectNode:
             broadcasts=Broadcasts(),
             endpoint_for=world.endpoint_for,
             new_uaid=lambda: Uaid(new_uuid4(world.rng.randbytes)),
+            switch_after_s=lambda: world.rng.uniform(1.0, 5.0),
         )
         self.driver = world.make_driver(
             terms,

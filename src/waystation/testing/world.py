@@ -89,6 +89,9 @@ class PushWorld:
 
     # Where a test plants a mistake
 
+    def make_backend(self) -> MemoryPushStore:
+        return MemoryPushStore(self.clock)
+
     def make_store(self, source: str) -> FaultyStore:
         return FaultyStore(self._store, self._store_luck, self.history, source)
 
@@ -114,7 +117,7 @@ class PushWorld:
     async def _live(self) -> None:
         rng = self.rng
         self.loop = asyncio.get_running_loop()
-        self._store = MemoryPushStore(self.clock)
+        self._store = self.make_backend()
         places: dict[str, ConnectNode] = {}
         self.network = Network(self._luck, places, self.history)
         for number in range(rng.choice((2, 3))):

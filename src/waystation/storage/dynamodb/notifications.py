@@ -25,7 +25,11 @@ from waystation.storage.dynamodb.layout import (
     number,
     string,
 )
-from waystation.storage.dynamodb.session import NotAppliedError, together
+from waystation.storage.dynamodb.session import (
+    NotAppliedError,
+    TransactionRefusedError,
+    together,
+)
 from waystation.storage.dynamodb.site import Site
 
 # A row of Autopush has no time in milliseconds: its second decides.
@@ -42,7 +46,6 @@ class NotificationRows:
         self._dynamo = site.dynamo
         self._keys = site.keys
         self._tables = site.tables
-        self._clock = site.clock
         self._now_s = site.now_s
         self._agents = agents
         self._channels = channels
@@ -52,12 +55,8 @@ class NotificationRows:
     async def save(self, uaid: Uaid, notification: Notification) -> None:
         table = await self._agents.place(uaid) or await self._tables.current()
         await self._put(table, uaid, notification)
-        moved_to = await self._moved(uaid, table)
-        if moved_to is None:
-            return
-        # If it is gone, the switch has taken it along, or it was even acked.
-        if await self._delete(table, uaid, notification.sort_key, notification.message_id):
-            await self._put(moved_to, uaid, notification)
+        if (moved_to := await self._moved(uaid, table)) is not None:
+            await self.carry(table, moved_to, uaid, notification)
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         table = await self._agents.read_place(uaid) if notifications else None
@@ -67,37 +66,39 @@ class NotificationRows:
         written = 0
         for notification in notifications:  # two of one key must come in order
             if notification.channel_id in channels:
-                written += await self.put_if_newer(table, uaid, notification)
+                written += await self._put_if_newer(table, uaid, notification)
         if (moved_to := await self._moved(uaid, table)) is not None:
-            for row in notifications:
-                if await self._delete(table, uaid, row.sort_key, row.message_id):
-                    await self.put_if_newer(moved_to, uaid, row)
+            for notification in notifications:
+                await self.carry(table, moved_to, uaid, notification)
         return written
 
-    async def put_if_newer(self, table: str, uaid: Uaid, notification: Notification) -> bool:
+    async def _put_if_newer(self, table: str, uaid: Uaid, notification: Notification) -> bool:
         try:
-            await self._put(
-                table,
-                uaid,
-                notification,
-                ConditionExpression=_OLDER,
-                ExpressionAttributeNames={"#timestamp": "timestamp"},
-                ExpressionAttributeValues={
-                    ":ms": number(notification.accepted_at_ms),
-                    ":id": string(notification.message_id),
-                    ":s": number(notification.timestamp_s),
-                },
+            await self._dynamo.write(
+                "put_item", **self._item(table, uaid, notification), **_older(notification)
             )
         except NotAppliedError:
             return False
         return True
 
-    async def _put(
-        self, table: str, uaid: Uaid, notification: Notification, **condition: Any
-    ) -> None:
+    async def _put(self, table: str, uaid: Uaid, notification: Notification) -> None:
+        await self._dynamo.write("put_item", **self._item(table, uaid, notification))
+
+    def _item(self, table: str, uaid: Uaid, notification: Notification) -> Item:
         key = self._keys.message(uaid, notification.sort_key)
-        item = encode_notification(key, notification)
-        await self._dynamo.write("put_item", TableName=table, Item=item, **condition)
+        return {"TableName": table, "Item": encode_notification(key, notification)}
+
+    async def carry(self, source: str, target: str, uaid: Uaid, notification: Notification) -> None:
+        """From one table to another, all or nothing: whoever wrote it and the switch may both
+        want to. If it is gone from the old one, the other was first; it may even be acked."""
+        sort_key, message_id = notification.sort_key, notification.message_id
+        old = {"TableName": source, "Key": self._keys.message(uaid, sort_key)}
+        new = self._item(target, uaid, notification) | _older(notification)
+        try:
+            await self._dynamo.transact({"Delete": old | _same(sort_key, message_id)}, {"Put": new})
+        except TransactionRefusedError as refusal:
+            if not refusal.refused[0]:  # a newer message of its topic is there already
+                await self._delete(source, uaid, sort_key, message_id)
 
     async def _moved(self, uaid: Uaid, table: str) -> str | None:
         """Where the user agent is now, if that is not where we wrote (rule 2)."""
@@ -201,23 +202,34 @@ class NotificationRows:
     async def _delete(
         self, table: str, uaid: Uaid, sort_key: SortKey, message_id: MessageId
     ) -> bool:
-        condition: dict[str, Any] = {
-            "ConditionExpression": "updateid = :id",
-            "ExpressionAttributeValues": {":id": string(message_id)},
-        }
-        if is_legacy(sort_key):  # its key names the message
-            condition = {"ConditionExpression": "attribute_exists(uaid)"}
+        key = self._keys.message(uaid, sort_key)
         try:
             await self._dynamo.write(
-                "delete_item", TableName=table, Key=self._keys.message(uaid, sort_key), **condition
+                "delete_item", TableName=table, Key=key, **_same(sort_key, message_id)
             )
         except NotAppliedError:
             return False
         return True
 
-    async def move(self, source: str, target: str, uaid: Uaid, row: Item) -> None:
-        """A row that was left in an older table: written to the newer one, then removed."""
-        for notification in self.decode([row]):
-            if not notification.expired(self._clock.now_ms()):
-                await self.put_if_newer(target, uaid, notification)
-            await self._delete(source, uaid, notification.sort_key, notification.message_id)
+
+def _same(sort_key: SortKey, message_id: MessageId) -> dict[str, Any]:
+    """The condition that a row still holds that message."""
+    if is_legacy(sort_key):  # its key names the message
+        return {"ConditionExpression": "attribute_exists(uaid)"}
+    return {
+        "ConditionExpression": "updateid = :id",
+        "ExpressionAttributeValues": {":id": string(message_id)},
+    }
+
+
+def _older(notification: Notification) -> dict[str, Any]:
+    """The condition that there is no row, or one of an older message."""
+    return {
+        "ConditionExpression": _OLDER,
+        "ExpressionAttributeNames": {"#timestamp": "timestamp"},
+        "ExpressionAttributeValues": {
+            ":ms": number(notification.accepted_at_ms),
+            ":id": string(notification.message_id),
+            ":s": number(notification.timestamp_s),
+        },
+    }

@@ -91,8 +91,8 @@ class MonthMoves:
         """The last look into the old table (edge case a)."""
         after: str | None = None
         while rows := await self._notifications.left_in(source, uaid, after, _PORTION):
-            for row in rows:
-                await self._notifications.move(source, target, uaid, row)
+            for notification in self._notifications.decode(rows):
+                await self._notifications.carry(source, target, uaid, notification)
             after = rows[-1]["chidmessageid"]["S"]
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(
