@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from . import nchan
@@ -12,13 +13,15 @@ from .floor import floor_server
 from .measurement import Measurement, summarise
 from .megaphone import megaphone
 from .report import Report, to_json, to_markdown, to_terminal
-from .scenarios import broadcast, direct, floor, hello, idle, latency, stored
+from .scenarios import broadcast, direct, floor, hello, idle, latency, stored, stores
+from .stores import OWN, places
 from .target import QUICK, SMOKE, Scale, Target, own_server
 from .wire import LoadError
 
 Step = Callable[[], Sequence[Measurement]]
 
 SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
+ON_REQUEST = ("stores",)  # it starts a server for each store
 ONCE = {"idle"}  # memory does not vary from round to round as CPU does
 
 
@@ -62,11 +65,14 @@ def _steps(
         yield "http", lambda: [floor.run(ours, scale, "our HTTP server, empty handler")]
     if "idle" in wanted:
         yield "idle", lambda: [_idle(options, scale)]
-    if set(wanted) - {"floor", "idle", "broadcast"}:
+    if set(wanted) - {"floor", "idle", "broadcast", *ON_REQUEST}:
         target = _target(options, stack)
         yield from (step for step in _push_steps(target, scale) if step[0].split(",")[0] in wanted)
     if "broadcast" in wanted:
         yield from _broadcast_steps(options, scale, stack)
+    if "stores" in wanted:
+        for place in places(options.stores, stack):
+            yield f"store {place.name}", partial(stores.run, place, scale)
 
 
 def _push_steps(target: Target, scale: Scale) -> Iterator[tuple[str, Step]]:
@@ -128,7 +134,16 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     scales.add_argument("--quick", dest="scale", action="store_const", const="quick")
     scales.add_argument("--smoke", dest="scale", action="store_const", const="smoke")
     parser.set_defaults(scale="full")
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    parser.add_argument(
+        "--only", nargs="+", choices=SCENARIOS + ON_REQUEST, default=list(SCENARIOS)
+    )
+    parser.add_argument(
+        "--stores",
+        nargs="+",
+        default=[],
+        metavar="STORE",
+        help=f"for `--only stores`: URLs, or of {', '.join(OWN)}; none: all that are here",
+    )
     parser.add_argument("--out", type=Path, help="JSON with every measurement")
     parser.add_argument("--markdown", type=Path, help="table for the documents; - is stdout")
     options = parser.parse_args(argv)

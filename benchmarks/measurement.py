@@ -7,7 +7,8 @@ import msgspec
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """`cpu_us` is the server's; None if we may not look into its processes."""
+    """`cpu_us` is the server's, and in `stores` that of the process which asks the store; None if
+    we may not look into its processes."""
 
     scenario: str
     operation: str  # what is counted
@@ -18,6 +19,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None = None
     frame_ms: float | None = None  # POST to frame, median
     kib: float | None = None  # memory per connection
+    round_trips: float | None = None  # to the store, of one operation alone
+    round_trips_loaded: float | None = None  # of one among many: several may go together
     lost: int | None = None  # answered 201 and never seen again: must be 0
     notes: str = ""
 
@@ -39,6 +42,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float | None
     frame_ms: float | None
     kib: float | None
+    round_trips: float | None
+    round_trips_loaded: float | None
     lost: int | None
     notes: str
 
@@ -76,6 +81,8 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
         p99_ms=_median([one.p99_ms for one in mine]),
         frame_ms=_median([one.frame_ms for one in mine]),
         kib=_median([one.kib for one in mine]),
+        round_trips=_median([one.round_trips for one in mine]),
+        round_trips_loaded=_median([one.round_trips_loaded for one in mine]),
         lost=sum(lost) if lost else None,
         notes="; ".join(notes),
     )

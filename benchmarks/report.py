@@ -16,6 +16,8 @@ COLUMNS = (
     "p50 ms",
     "p99 ms",
     "frame ms",
+    "round trips",
+    "loaded",
     "lost",
     "notes",
 )
@@ -39,6 +41,8 @@ def rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
             _number(summary.p50_ms, 2),
             _number(summary.p99_ms, 2),
             _number(summary.frame_ms, 2),
+            _number(summary.round_trips, 0),
+            _number(summary.round_trips_loaded, 2),
             "" if summary.lost is None else str(summary.lost),
             "; ".join(
                 part
@@ -53,6 +57,17 @@ def rows(summaries: Sequence[Summary]) -> list[tuple[str, ...]]:
     ]
 
 
+def table(summaries: Sequence[Summary]) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows, without the columns in which nothing stands: no scenario fills them all."""
+    cells = rows(summaries)
+    filled = [number for number in range(len(COLUMNS) - 1) if any(row[number] for row in cells)]
+    shown = [*filled, len(COLUMNS) - 1]
+    return (
+        [COLUMNS[number] for number in shown],
+        [[row[number] for number in shown] for row in cells],
+    )
+
+
 def to_terminal(report: Report) -> None:
     try:
         from rich.console import Console
@@ -60,15 +75,16 @@ def to_terminal(report: Report) -> None:
     except ImportError:
         print(to_markdown(report))
         return
-    table = Table(title="server CPU per operation, medians of the rounds")
-    for number, column in enumerate(COLUMNS[:-1]):
-        table.add_column(column, justify="right" if number else "left", no_wrap=True)
-    for row in rows(report.summaries):
-        table.add_row(*row[:-1])
+    columns, cells = table(report.summaries)
+    shown = Table(title="CPU per operation, medians of the rounds")
+    for number, column in enumerate(columns[:-1]):
+        shown.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in cells:
+        shown.add_row(*row[:-1])
     width = None if sys.stdout.isatty() else TABLE_COLUMNS
     console = Console(highlight=False, soft_wrap=True, width=width)
-    console.print(table)
-    for row in rows(report.summaries):
+    console.print(shown)
+    for row in cells:
         if row[-1]:
             console.print(f"{row[0]}: {row[-1]}")
     console.print(f"{report.environment.machine}; commit {report.environment.commit}")
@@ -81,10 +97,11 @@ def to_json(report: Report) -> bytes:
 def to_markdown(report: Report) -> str:
     where = report.environment
     packages = ", ".join(f"{name} {version}" for name, version in where.packages.items())
+    columns, cells = table(report.summaries)
     lines = [
-        f"| {' | '.join(COLUMNS)} |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|---|",
-        *(f"| {' | '.join(row)} |" for row in rows(report.summaries)),
+        f"| {' | '.join(columns)} |",
+        f"|---|{'---:|' * (len(columns) - 2)}---|",
+        *(f"| {' | '.join(row)} |" for row in cells),
         "",
         f"Measured {where.measured_at} on {where.machine}; {where.python}, {packages}; commit"
         f" {where.commit}; `{where.command}`; medians of {len(report.rounds)} interleaved rounds.",

@@ -35,6 +35,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     idle: int = 10_000
     broadcast_agents: int = 4000
     broadcasts: int = 5
+    store_agents: int = 256
     tokens_per_s: int = 8000  # prepared for a run in which every token is new
 
 
@@ -58,6 +59,7 @@ SMOKE = Scale(
     idle=50,
     broadcast_agents=10,
     broadcasts=1,
+    store_agents=64,
 )
 
 

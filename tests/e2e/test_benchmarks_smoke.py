@@ -1,5 +1,6 @@
 """The scenarios on a small server in memory: they count right, and they notice what is lost."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.floor import floor_server
-from benchmarks.scenarios import direct, floor, hello, idle, latency, stored
+from benchmarks.scenarios import direct, floor, hello, idle, latency, stored, stores
+from benchmarks.stores import places
 from benchmarks.target import SMOKE, Target
 from tests.e2e.small_server import SmallServer, small_server
 
@@ -90,6 +92,54 @@ def test_the_floor_answers_posts(kind: str) -> None:
 
     assert measurement.operations > 10
     assert measurement.cpu_us is not None
+
+
+@pytest.mark.parametrize("name", ["memory", "embedded"])
+def test_stores_of_this_process_make_no_round_trips(name: str) -> None:
+    with contextlib.ExitStack() as stack:
+        (place,) = places([name], stack)
+        measurements = stores.run(place, SMOKE)
+
+    assert [one.scenario for one in measurements] == [
+        f"{name}: POST, direct",
+        f"{name}: hello",
+        f"{name}: POST, stored",
+    ]
+    assert all(one.operations >= stores.IN_FLIGHT for one in measurements)
+    assert all(one.cpu_us for one in measurements)
+    assert {one.round_trips for one in measurements} == {None}
+
+
+@pytest.mark.redis
+def test_a_store_on_a_server_is_asked_as_seldom_as_can_be() -> None:
+    """One round trip for a POST to somebody who is connected, three for a hello."""
+    with contextlib.ExitStack() as stack:
+        (place,) = places(["redis"], stack)
+        measurements = stores.run(place, SMOKE)
+
+    assert [one.round_trips for one in measurements] == [1, 3, 3]
+    assert all(one.round_trips_loaded for one in measurements)
+
+
+def test_a_store_of_somebody_else_is_left_as_it_was(tmp_path: Path) -> None:
+    """By its URL: what was put in is taken out again."""
+    url = f"embedded://{tmp_path}"
+    with contextlib.ExitStack() as stack:
+        (place,) = places([url], stack)
+        stores.run(place, SMOKE)
+    done = subprocess.run(
+        [Path(sys.executable).parent / "waystation", "store", "check", "--store", url],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "no problems" in done.stdout
+    counts = dict(line.split()[:2] for line in done.stdout.splitlines() if line.endswith(" rows"))
+    assert counts["agents"] == counts["notifications"] == counts["payloads"] == "0"
 
 
 def test_the_whole_tool_runs_on_a_real_server(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.environment import environment
 from benchmarks.measurement import Measurement, percentile, summarise
-from benchmarks.report import Report, to_json, to_markdown
+from benchmarks.report import Report, table, to_json, to_markdown
 
 
 def one(scenario: str, cpu_us: float | None, **more: Any) -> Measurement:
@@ -49,6 +49,15 @@ def test_percentiles_of_nothing_and_of_much() -> None:
     assert percentile([3.0], 0.99) == 3.0
     assert percentile([float(n) for n in range(100)], 0.99) == 99.0
     assert percentile([float(n) for n in range(100)], 0.5) == 50.0
+
+
+def test_columns_in_which_nothing_stands_are_left_out() -> None:
+    summaries = summarise([[one("redis: hello", 30.0, round_trips=3, round_trips_loaded=0.06)]], "")
+
+    columns, rows = table(summaries)
+
+    assert columns == ["scenario", "per second", "CPU µs", "round trips", "loaded", "notes"]
+    assert rows == [["redis: hello", "50", "30.0", "3", "0.06", ""]]
 
 
 def test_a_report_becomes_json_and_markdown() -> None:
