@@ -282,7 +282,8 @@ def _derived_for_connect(
         name = own.get("router_hostname") or own.get("hostname", "")
         if not name:
             # The embedded store is this machine's alone, and so is whoever asks for its clients.
-            name = hostname() if shared_store(settings.store.url) else "127.0.0.1"
+            store = settings.store
+            name = hostname() if shared_store(store.url, store.db_settings) else "127.0.0.1"
         if _switched_on(own.get("resolve_hostname", "")):
             try:
                 name = resolve(name)

@@ -57,7 +57,13 @@ class ConsoleWorker:
         probe = StoreProbe(store, clock)
         await probe.look()
         tasks.spawn("store probe", probe.run())
-        overview = Overview(self._data, shown_url(settings.store.url), store, probe, clock)
+        overview = Overview(
+            self._data,
+            shown_url(settings.store.url, settings.store.db_settings),
+            store,
+            probe,
+            clock,
+        )
         health = Health(
             build=build(),
             probe=probe,

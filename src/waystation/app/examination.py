@@ -179,11 +179,13 @@ async def examine_store(settings: Settings) -> Finding:
     from waystation.storage.open import (  # noqa: PLC0415 loads a driver
         open_push_store,
         shown_url,
+        store_schemes,
         store_warnings,
     )
 
     data = DataDir(settings.data_dir)
-    if settings.store.url.startswith("embedded") and not data.root.exists():
+    where = (settings.store.url, settings.store.db_settings)
+    if "embedded" in store_schemes(*where) and not data.root.exists():
         return _warn("store", "not made yet", "it is made at the first start")
     try:
         store = await open_push_store(
@@ -197,9 +199,9 @@ async def examine_store(settings: Settings) -> Finding:
     except (WaystationError, OSError) as exc:
         return _fail("store", str(exc), "waystation store check says more")
     if warnings:
-        text = f"{shown_url(settings.store.url)} answers, but it may lose what it took"
+        text = f"{shown_url(*where)} answers, but it may lose what it took"
         return _warn("store", text, "; ".join(warnings))
-    return _ok("store", f"{shown_url(settings.store.url)} opens and answers")
+    return _ok("store", f"{shown_url(*where)} opens and answers")
 
 
 def running_server(settings: Settings) -> Serving | None:

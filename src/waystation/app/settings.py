@@ -20,7 +20,7 @@ from msgspec import Meta
 from waystation.base.settings import SettingsError, doc, load
 from waystation.console.settings import Console
 from waystation.push.settings import Connect, Endpoint, Push
-from waystation.storage.open import parse_store_url
+from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
 
 PREFIX = "WAYSTATION_"
@@ -244,7 +244,7 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
         parse_store_url(settings.store.url, settings.store.db_settings)
     except SettingsError as exc:
         problems.extend(exc.problems)
-    advertises = "connect" in roles and shared_store(settings.store.url)
+    advertises = "connect" in roles and shared_store(settings.store.url, settings.store.db_settings)
     if advertises and not settings.connect.relay_url:
         problems.append(
             f"connect.relay_url must be set: {scheme_of(settings.store.url)} is a store that other"
@@ -257,7 +257,8 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
             f" {scheme_of(settings.store.url)} is a store that other machines share: they would"
             " look for our clients on themselves. Give an address of this machine"
         )
-    if scheme_of(settings.store.url) == "memory" and settings.worker_count > 1:
+    schemes = store_schemes(settings.store.url, settings.store.db_settings)
+    if "memory" in schemes and settings.worker_count > 1:
         problems.append(
             "the memory store belongs to one process: set workers = 1, or use the embedded store"
         )
@@ -304,9 +305,9 @@ def scheme_of(store_url: str) -> str:
     return store_url.partition(":")[0]
 
 
-def shared_store(store_url: str) -> bool:
-    """Whether other machines can reach that store too."""
-    return scheme_of(store_url) not in ("embedded", "memory")
+def shared_store(store_url: str, db_settings: str = "") -> bool:
+    """Whether other machines can reach that store too; of two stores as one, both."""
+    return not {"embedded", "memory"} & {*store_schemes(store_url, db_settings)}
 
 
 def is_loopback(url: str) -> bool:

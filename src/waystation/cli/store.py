@@ -55,7 +55,7 @@ def init(
         asyncio.run(make())
     except (DataDirError, WaystationError, OSError) as exc:
         give_up(str(exc))
-    say(f"the store {shown_url(settings.store.url)} is ready")
+    say(f"the store {shown_url(settings.store.url, settings.store.db_settings)} is ready")
 
 
 @app.command()
@@ -189,12 +189,10 @@ def _directory(settings: "Settings") -> Path:
     from waystation.app.data_dir import DataDir
     from waystation.storage.open import EmbeddedUrl, parse_store_url, shown_url
 
-    url = parse_store_url(settings.store.url)
+    url = parse_store_url(settings.store.url, settings.store.db_settings)
     if not isinstance(url, EmbeddedUrl):
-        give_up(
-            f"{shown_url(settings.store.url)} keeps nothing that could be checked or copied here",
-            EXIT_USAGE,
-        )
+        shown = shown_url(settings.store.url, settings.store.db_settings)
+        give_up(f"{shown} keeps nothing that could be checked or copied here", EXIT_USAGE)
     return url.directory(DataDir(settings.data_dir).root) / "push"
 
 

@@ -16,6 +16,7 @@ from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
 from waystation.storage.bigtable.url import BigtableUrl, parse_bigtable_url
+from waystation.storage.dual.url import DualUrl, StorePlace, parse_dual_url
 from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
@@ -35,12 +36,8 @@ _KNOWN_FORMS = (
     "postgres://USER@HOST:PORT/DATABASE",
     "bigtable://PROJECT/INSTANCE/TABLE",
     "grpc://HOST",
+    "dual:?primary=URL&secondary=URL",
 )
-
-# Schemes of the design whose backend this build does not have, and what each stands for.
-_ABSENT_BACKENDS = {
-    "dual": "the dual store",
-}
 
 
 class EmbeddedUrl(msgspec.Struct, frozen=True, tag="embedded"):
@@ -56,7 +53,7 @@ class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
     """One process, gone with it."""
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl | DynamoUrl | RedisUrl | PostgresUrl | BigtableUrl
+StoreUrl = EmbeddedUrl | MemoryUrl | DynamoUrl | RedisUrl | PostgresUrl | BigtableUrl | DualUrl
 
 
 @runtime_checkable
@@ -71,12 +68,30 @@ async def store_warnings(store: PushStore) -> Sequence[str]:
     return await store.warnings() if isinstance(store, Warns) else ()
 
 
-def shown_url(url: str) -> str:
+def shown_url(url: str, db_settings: str = "") -> str:
     """The URL as people and logs may see it: without credentials and options."""
     scheme, colon, rest = url.partition(":")
+    if scheme == "dual":
+        try:
+            dual = parse_dual_url(url, db_settings)
+        except SettingsError:
+            return "dual:"
+        return f"dual: {shown_url(dual.primary.url)} and {shown_url(dual.secondary.url)}"
     if not rest.startswith("//"):
         return f"{scheme}{colon}{rest.partition('?')[0]}"
     return f"{scheme}://{rest[2:].partition('?')[0].rpartition('@')[2]}"
+
+
+def store_schemes(url: str, db_settings: str = "") -> tuple[str, ...]:
+    """How the URLs of the stores behind a URL begin: one, or of a dual store both."""
+    scheme = url.strip().partition(":")[0]
+    if scheme == "dual":
+        try:
+            dual = parse_dual_url(url, db_settings)
+        except SettingsError:
+            return (scheme,)  # whoever opens it says what is wrong
+        return tuple(place.url.partition(":")[0] for place in (dual.primary, dual.secondary))
+    return (scheme,)
 
 
 async def init_push_store(url: str, settings: Store) -> list[str]:
@@ -102,6 +117,12 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
                 from waystation.storage.bigtable.init import init_store
 
             return await init_store(url, settings)
+        case DualUrl() as dual:
+            done: list[str] = []
+            for name, place in (("primary", dual.primary), ("secondary", dual.secondary)):
+                own = await init_push_store(place.url, _settings_of(place, settings))
+                done += [f"{name}: {sentence}" for sentence in own]
+            return done
         case _:
             return []
 
@@ -117,6 +138,14 @@ async def rotate_push_store(
 
             steps = await rotate_store(url, settings, clock, dry_run=dry_run)
             return [str(step) for step in steps]
+        case DualUrl() as dual:
+            done: list[str] | None = None
+            for place in (dual.primary, dual.secondary):
+                own = _settings_of(place, settings)
+                steps = await rotate_push_store(place.url, own, clock, dry_run=dry_run)
+                if steps is not None:
+                    done = [*(done or ()), *steps]
+            return done
         case _:
             return None
 
@@ -139,22 +168,14 @@ def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
             return parse_postgres_url(url, db_settings)
         case "bigtable" | "grpc" if colon:
             return parse_bigtable_url(url, db_settings)
-        case _ if colon and scheme in _ABSENT_BACKENDS:
-            # What follows the scheme may hold a password, so it is not repeated.
-            raise SettingsError(
-                [
-                    f"store.url: `{scheme}:` means {_ABSENT_BACKENDS[scheme]}, whose backend is not"
-                    f" part of this build; use one of {', '.join(_KNOWN_FORMS)}"
-                ]
-            )
+        case "dual":
+            dual = parse_dual_url(url, db_settings)
+            for place in (dual.primary, dual.secondary):
+                parse_store_url(place.url, place.db_settings)
+            return dual
         case _:
             named = f"`{scheme}:` is no store that we know" if colon else "this is not a store URL"
-            raise SettingsError(
-                [
-                    f"store.url: {named}; use one of {', '.join(_KNOWN_FORMS)}"
-                    f" (known, but not part of this build: {', '.join(_ABSENT_BACKENDS)})"
-                ]
-            )
+            raise SettingsError([f"store.url: {named}; use one of {', '.join(_KNOWN_FORMS)}"])
 
 
 def _embedded_path(url: str, rest: str) -> str:
@@ -208,6 +229,27 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
                 from waystation.storage.bigtable.push import BigtablePushStore
 
             return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
+        case DualUrl() as dual:
+            return await _open_dual(dual, data_dir=data_dir, settings=settings, clock=clock)
+
+
+async def _open_dual(url: DualUrl, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:
+    from waystation.storage.dual.push import DualPushStore
+
+    async def opened(place: StorePlace) -> PushStore:
+        own = _settings_of(place, settings)
+        return await open_push_store(place.url, data_dir=data_dir, settings=own, clock=clock)
+
+    primary = await opened(url.primary)
+    try:
+        return DualPushStore(primary, await opened(url.secondary), url, clock)
+    except BaseException:
+        await primary.close()
+        raise
+
+
+def _settings_of(place: StorePlace, settings: Store) -> Store:
+    return msgspec.structs.replace(settings, url=place.url, db_settings=place.db_settings)
 
 
 @contextmanager

@@ -183,9 +183,19 @@ def test_the_endpoint_url_is_composed_as_autopush_does() -> None:
     assert load("autoendpoint", explicit).settings.endpoint.url == "https://updates.example.org"
 
 
-def test_a_store_that_is_not_part_of_this_build_is_refused_with_its_name() -> None:
-    with pytest.raises(SettingsError, match="dual"):
-        load("autoconnect", {"AUTOCONNECT__DB_DSN": "dual:?primary=memory%3A&secondary=memory%3A"})
+def test_a_store_that_nobody_knows_is_refused_with_its_name() -> None:
+    with pytest.raises(SettingsError, match="rocks"):
+        load("autoconnect", {"AUTOCONNECT__DB_DSN": "rocks:./x"})
+
+
+def test_two_stores_as_one_are_named_as_in_autopush() -> None:
+    stores = '{"primary": {"dsn": "memory:"}, "secondary": {"dsn": "rocks:"}}'
+    env = {"AUTOCONNECT__DB_DSN": "dual", "AUTOCONNECT__DB_SETTINGS": stores}
+
+    with pytest.raises(SettingsError, match="rocks"):
+        load("autoconnect", env)
+    env["AUTOCONNECT__DB_SETTINGS"] = stores.replace("rocks", "memory")
+    assert load("autoconnect", env).settings.store.url == "dual"
 
 
 def test_every_setting_has_a_name_for_the_documents() -> None:

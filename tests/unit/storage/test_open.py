@@ -42,20 +42,6 @@ def test_the_default_is_a_store_below_the_data_directory() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        "dual:?primary=password",
-    ],
-)
-def test_a_backend_that_is_not_here_is_named_and_its_url_is_not_repeated(url: str) -> None:
-    with pytest.raises(SettingsError, match="not part of this build") as caught:
-        parse_store_url(url)
-
-    assert f"`{url.partition(':')[0]}:`" in str(caught.value)
-    assert "password" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     "url,sentence",
     [
         ("rocks:./x", "`rocks:` is no store that we know"),

@@ -1,0 +1,1 @@
+"""Two stores as one, for the time of a move from the secondary to the primary."""

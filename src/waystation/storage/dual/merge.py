@@ -1,0 +1,65 @@
+"""One pass over notifications that lie in two stores.
+
+Rule 1: a portion ends where either store's own portion ends: behind it that store may have more,
+        and a pass never turns back.
+Rule 2: under one sort key there is one notification, the newer; the other has been replaced by it
+        and is to be forgotten where it is.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from waystation.push.model import MessageId, MessageStatus, Notification, SortKey
+
+Row = tuple[SortKey, MessageId]
+
+
+class Portion(msgspec.Struct, frozen=True):
+    rows: list[Notification]
+    replaced_in_primary: list[Row]
+    replaced_in_secondary: list[Row]
+
+
+def merge_portions(
+    primary: Sequence[Notification], secondary: Sequence[Notification], limit: int
+) -> Portion:
+    if not primary or not secondary:
+        return Portion(list(primary or secondary), [], [])
+    end = min(primary[-1].sort_key, secondary[-1].sort_key)
+    held = {row.sort_key: row for row in primary if row.sort_key <= end}
+    replaced_in_primary: list[Row] = []
+    replaced_in_secondary: list[Row] = []
+    for row in secondary:
+        if row.sort_key > end:
+            break
+        other = held.setdefault(row.sort_key, row)
+        if other.message_id == row.message_id:
+            continue
+        if _age(other) < _age(row):
+            held[row.sort_key] = row
+            replaced_in_primary.append((other.sort_key, other.message_id))
+        else:
+            replaced_in_secondary.append((row.sort_key, row.message_id))
+    rows = [held[key] for key in sorted(held)]
+    return Portion(rows[:limit], replaced_in_primary, replaced_in_secondary)
+
+
+def merge_statuses(
+    first: MessageStatus | None, second: MessageStatus | None
+) -> MessageStatus | None:
+    """What both know of one message; the first time of a milestone counts."""
+    if first is None or second is None:
+        return first or second
+    milestones = dict(first.milestones)
+    for name, at_ms in second.milestones.items():
+        milestones[name] = min(at_ms, milestones.get(name, at_ms))
+    return MessageStatus(
+        sender=first.sender,
+        milestones=milestones,
+        keep_until_ms=max(first.keep_until_ms, second.keep_until_ms),
+    )
+
+
+def _age(row: Notification) -> tuple[int, MessageId]:
+    return row.accepted_at_ms, row.message_id

@@ -1,0 +1,206 @@
+"""Moving a user agent from the secondary to the primary, while others use it.
+
+Rule 1: whoever has a whole record in the primary lives there, whatever the medians of this process
+        say: another process may have moved it. Who has none lives in the secondary, and is moved
+        on sight if it is allotted.
+Rule 2: a record is begun in the primary with `MOVING` as its node and is whole when that is
+        replaced by the node that it had. Nobody outside sees one that is not whole; whoever finds
+        one that was left behind goes on with it. Each step may be done twice.
+Rule 3: subscriptions are read in the secondary after the record was begun, and once more after they
+        were copied: what was removed meanwhile is removed again. Removals go to the secondary
+        first, so that this second look cannot miss them.
+Rule 4: a removed user agent leaves a tombstone in the primary, written before anything is removed:
+        a record of the secondary that is not younger is not copied, and one whose copying was
+        under way is removed again at its end.
+Rule 5: the record in the secondary stays as it is. What waits there is found by its means.
+"""
+
+import asyncio
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.base.limits import BoundedLru
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import (
+    USER_AGENT_LIFETIME_S,
+    ChannelId,
+    MessageId,
+    Milestone,
+    MilestoneNote,
+    Uaid,
+    UserAgent,
+)
+from waystation.push.store import PushStore
+from waystation.storage.dual.url import DualUrl
+
+MOVING = "dual:moving"
+TRIES_MAX = 8
+KNOWN_MAX = 65_536  # user agents of which this process knows that they are in the primary
+_ANY_NUMBER = 1_000_000  # of channels: the limit was kept where they were added
+_TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as what it stands for could live
+
+
+class DualStats(msgspec.Struct):
+    """`database.migrate`, `database.already_migrated` and `database.dual.error{func}`."""
+
+    migrated: int = 0
+    already_migrated: int = 0
+    errors: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+
+    def failed(self, func: str) -> None:
+        self.errors[func] = self.errors.get(func, 0) + 1
+
+
+class Moves:
+    def __init__(
+        self, primary: PushStore, secondary: PushStore, url: DualUrl, clock: Clock, stats: DualStats
+    ) -> None:
+        self._primary = primary
+        self._secondary = secondary
+        self._allots = url.allots
+        self._clock = clock
+        self._stats = stats
+        self._known: BoundedLru[Uaid, bool] = BoundedLru(KNOWN_MAX)
+        self._locks: dict[Uaid, asyncio.Lock] = {}  # one for each move that is under way here
+
+    # Where a user agent lives (rule 1)
+
+    async def home(self, uaid: Uaid) -> PushStore:
+        if self._known.get(uaid) or self._allots(uaid):
+            if not self._known.get(uaid):
+                await self.in_primary(uaid)
+            return self._primary
+        return self._secondary if await self.in_primary(uaid) is None else self._primary
+
+    async def read(self, uaid: Uaid) -> UserAgent | None:
+        record = await self.in_primary(uaid)
+        if record is None and not self._allots(uaid):
+            return await self._secondary.get_user_agent(uaid)
+        return record
+
+    async def in_primary(self, uaid: Uaid) -> UserAgent | None:
+        """Its whole record there, after it was moved if it is to be moved."""
+        held = await self._primary.get_user_agent(uaid)
+        if self.whole(held):
+            return held
+        if held is None and not self._allots(uaid):
+            return None
+        return await self.move(uaid)
+
+    def whole(self, record: UserAgent | None) -> bool:
+        if record is None or record.node_id == MOVING:
+            return False
+        self._known.put(record.uaid, True)
+        return True
+
+    # Moving
+
+    async def move(self, uaid: Uaid) -> UserAgent | None:
+        """The record in the primary, whole; None if there is nothing to move."""
+        lock = self._locks.setdefault(uaid, asyncio.Lock())
+        try:
+            async with lock:
+                return await self._move(uaid)
+        finally:
+            if not lock.locked():
+                self._locks.pop(uaid, None)
+
+    async def _move(self, uaid: Uaid) -> UserAgent | None:
+        moved = False
+        for _ in range(TRIES_MAX):
+            held = await self._primary.get_user_agent(uaid)
+            if self.whole(held):
+                self._stats.migrated += moved
+                self._stats.already_migrated += not moved
+                return held
+            source = await self._secondary.get_user_agent(uaid)
+            if held is None and source is None:
+                return None
+            if await self._is_removed(uaid, source):
+                await self._remove(uaid)
+                return None
+            if held is None:
+                assert source is not None
+                if not await self._primary.add_user_agent(_begun(source)):
+                    continue  # somebody was faster: look again
+            await self._copy(uaid)
+            moved = await self._finish(uaid, source) or moved
+            if await self._is_removed(uaid, source):
+                await self._remove(uaid)
+                return None
+        self._stats.failed("move")
+        raise StoreUnavailableError("others keep writing the record of a user agent that moves")
+
+    async def _copy(self, uaid: Uaid) -> None:
+        source, target = self._secondary, self._primary
+        channels = await source.get_channels(uaid)
+        updates = await source.fetch_updates(uaid, limit=max(1, len(channels)))
+        for channel_id in channels:
+            await target.add_channel(uaid, channel_id, channels_max=_ANY_NUMBER)
+        for update in updates:
+            await target.save_update(uaid, update)
+        await self._undo_removed(uaid, channels)
+        if not updates:
+            return
+        left = await source.fetch_updates(uaid, limit=len(channels))
+        for update in updates:
+            if update not in left:
+                await target.forget_update(uaid, update.channel_id, update.version)
+
+    async def _undo_removed(self, uaid: Uaid, copied: frozenset[ChannelId]) -> None:
+        gone = copied - await self._secondary.get_channels(uaid)
+        if not gone or await self._secondary.get_user_agent(uaid) is None:
+            return  # of a user agent that is gone as a whole the tombstone tells
+        for channel_id in gone:
+            await self._primary.remove_channel(uaid, channel_id)
+
+    async def _finish(self, uaid: Uaid, source: UserAgent | None) -> bool:
+        held = await self._primary.get_user_agent(uaid)
+        if held is None or held.route is None or held.node_id != MOVING:
+            return False
+        if source is None or source.node_id is None or not source.connected_at_ms:
+            return await self._primary.clear_route(uaid, held.route)
+        record = msgspec.structs.replace(source, row_version=held.row_version, behind=False)
+        return await self._primary.claim_route(record)
+
+    # Removals (rule 4)
+
+    async def bury(self, uaid: Uaid) -> None:
+        """Leave a tombstone: among the statuses, which every store keeps until their time."""
+        self._known.put(uaid, False)
+        now_ms = self._clock.now_ms()
+        note = MilestoneNote(
+            _tombstone(uaid), bytes(32), Milestone.ERRORED, now_ms, now_ms + _TOMBSTONE_KEPT_MS
+        )
+        await self._primary.note_milestones([note])
+
+    async def _is_removed(self, uaid: Uaid, source: UserAgent | None) -> bool:
+        now_ms = self._clock.now_ms()
+        found = await self._primary.get_status(_tombstone(uaid), now_ms=now_ms)
+        if found is None:
+            return False
+        # Of several removals the last counts, which is the one that is kept longest.
+        removed_at_ms = found.keep_until_ms - _TOMBSTONE_KEPT_MS
+        return source is None or source.connected_at_ms <= removed_at_ms
+
+    async def _remove(self, uaid: Uaid) -> None:
+        """What a removal that was cut off, or a move beside it, has left."""
+        await self._secondary.remove_user_agent(uaid)
+        await self._primary.remove_user_agent(uaid)
+
+
+def _begun(source: UserAgent) -> UserAgent:
+    """Claimed a little earlier than the record that will replace it, so that this may."""
+    earlier = 1 if source.node_id is not None and source.connected_at_ms else 0
+    return msgspec.structs.replace(
+        source,
+        node_id=MOVING,
+        connected_at_ms=source.connected_at_ms - earlier,
+        row_version=None,
+        behind=False,
+    )
+
+
+def _tombstone(uaid: Uaid) -> MessageId:
+    return MessageId(f"dual:removed:{uaid.hex()}")

@@ -1,0 +1,138 @@
+"""What the URL of two stores says: which, whose user agents move, and what is written to both.
+
+Ours is `dual:?primary=URL&secondary=URL[&option=…]`, each URL percent-encoded; options:
+`write_to_secondary`, `median`, `end_median`. Autopush's is `dual` with all of it in `db_settings`.
+`median` is compared with the first byte of a uaid, `end_median` with the last, in hex: up to it a
+user agent is allotted to the primary. With both, either will do; `none` allots nobody.
+"""
+
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+import msgspec
+
+from waystation.base.settings import SettingsError
+from waystation.push.model import Uaid
+
+_OPTIONS = ("primary", "secondary", "write_to_secondary", "median", "end_median")
+_NOBODY = -1
+_TRUE = {"1": True, "true": True, "0": False, "false": False}
+
+
+class StorePlace(msgspec.Struct, frozen=True):
+    """One of the two, as `open_push_store` takes it."""
+
+    url: str
+    db_settings: str = ""
+
+
+class DualUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dual"):
+    """Two stores and what goes where."""
+
+    primary: StorePlace
+    secondary: StorePlace
+    write_to_secondary: bool = False
+    median: int | None = None
+    end_median: int | None = None
+
+    def __repr__(self) -> str:  # the URLs may hold passwords
+        return f"DualUrl(write_to_secondary={self.write_to_secondary}, median={self.median})"
+
+    def allots(self, uaid: Uaid) -> bool:
+        """Whether that user agent belongs into the primary."""
+        if self.median is None and self.end_median is None:
+            return True
+        first, last = self.median, self.end_median
+        return (first is not None and uaid[0] <= first) or (last is not None and uaid[-1] <= last)
+
+
+class _Place(msgspec.Struct, forbid_unknown_fields=True):
+    dsn: str
+    db_settings: str | dict[str, Any] | None = None
+
+    def place(self) -> StorePlace:
+        settings = self.db_settings or ""
+        if not isinstance(settings, str):
+            settings = msgspec.json.encode(settings).decode()
+        return StorePlace(_dynamodb(self.dsn), settings)
+
+
+class _Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """Autopush's names, and its default: the secondary is written to unless told otherwise."""
+
+    primary: _Place
+    secondary: _Place
+    write_to_secondary: bool = True
+    median: str | None = None
+    end_median: str | None = None
+
+
+def parse_dual_url(url: str, db_settings: str = "") -> DualUrl:
+    """Raises `SettingsError`; its sentences repeat neither URL. The two URLs are not parsed."""
+    _, _, rest = url.strip().partition(":")
+    place, _, query = rest.partition("?")
+    if place.strip("/"):
+        raise SettingsError(["store.url: after `dual:` comes `?primary=…&secondary=…`"])
+    parsed = _from_query(query) if query else _from_settings(db_settings)
+    for name, store in (("primary", parsed.primary), ("secondary", parsed.secondary)):
+        if not store.url:
+            raise SettingsError([f"store.url: `dual:` needs {name}=URL, percent-encoded"])
+        if store.url.partition(":")[0] == "dual":
+            raise SettingsError([f"store.url: the {name} of `dual:` cannot be a dual store"])
+    if parsed.primary == parsed.secondary and parsed.primary.url.partition(":")[0] != "memory":
+        raise SettingsError(["store.url: primary and secondary of `dual:` are the same store"])
+    return parsed
+
+
+def _from_query(query: str) -> DualUrl:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in sorted(options.keys() - set(_OPTIONS)):
+        known = ", ".join(_OPTIONS)
+        raise SettingsError([f"store.url: `dual:` has no option {name!r}; it has {known}"])
+    written = options.get("write_to_secondary", "0").lower()
+    if written not in _TRUE:
+        raise SettingsError(["store.url: write_to_secondary is 1 or 0"])
+    return DualUrl(
+        primary=StorePlace(_dynamodb(options.get("primary", ""))),
+        secondary=StorePlace(_dynamodb(options.get("secondary", ""))),
+        write_to_secondary=_TRUE[written],
+        median=_median("median", options.get("median")),
+        end_median=_median("end_median", options.get("end_median")),
+    )
+
+
+def _from_settings(db_settings: str) -> DualUrl:
+    if not db_settings.strip():
+        raise SettingsError(
+            ["store.url: `dual:` needs ?primary=URL&secondary=URL, or both in store.db_settings"]
+        )
+    try:
+        settings = msgspec.json.decode(db_settings, type=_Settings)
+    except msgspec.MsgspecError as exc:
+        raise SettingsError([f"store.db_settings: not those of a dual store: {exc}"]) from None
+    return DualUrl(
+        primary=settings.primary.place(),
+        secondary=settings.secondary.place(),
+        write_to_secondary=settings.write_to_secondary,
+        median=_median("median", settings.median),
+        end_median=_median("end_median", settings.end_median),
+    )
+
+
+def _median(name: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    if text == "none":
+        return _NOBODY
+    try:
+        (value,) = bytes.fromhex(text)
+    except ValueError:
+        raise SettingsError([f"store.url: {name} is a byte in hex, 00 to ff, or none"]) from None
+    return value
+
+
+def _dynamodb(url: str) -> str:
+    """Autopush names a DynamoDB by the address that it answers at."""
+    if url.startswith(("http://", "https://")):
+        return f"dynamodb://us-east-1?endpoint={quote(url.rstrip('/'), safe='')}"
+    return url
