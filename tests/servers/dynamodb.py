@@ -1,13 +1,17 @@
 """DynamoDB Local of its own for the tests of one process: free port, in memory, nothing kept."""
 
+import atexit
+import ctypes
 import http.client
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -36,6 +40,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+_libc = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
 class DynamoServer:
     """Tests are kept apart by the prefix of their tables."""
 
@@ -60,7 +72,13 @@ class DynamoServer:
         command += ["-port", str(self.port)]
         said = self._folder / "dynamodb.log"
         with said.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=jar_folder(), stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command,
+                cwd=jar_folder(),
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 one prctl; a test process may be killed
+            )
         deadline = time.monotonic() + STARTED_WITHIN_S
         while not self._listens():
             if time.monotonic() > deadline or self._process.poll() is not None:
@@ -107,7 +125,17 @@ def running_dynamodb() -> Iterator[DynamoServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+_of_this_process = ExitStack()
+atexit.register(_of_this_process.close)
+
+
+@cache
+def _shared() -> DynamoServer:
+    return _of_this_process.enter_context(running_dynamodb())
+
+
 @pytest.fixture(scope="session")
-def dynamodb_server() -> Iterator[DynamoServer]:
-    with running_dynamodb() as server:
-        yield server
+def dynamodb_server() -> DynamoServer:
+    """One for all test files of a process: a fixture that several files import is several
+    fixtures, and each would start a Java program of its own."""
+    return _shared()
