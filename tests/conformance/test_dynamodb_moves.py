@@ -4,13 +4,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.base.ids import new_uuid4
+from waystation.base.ids import dashed, new_uuid4
 from waystation.push.errors import StoreUnavailableError
-from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.push.model import ChannelId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import RotatingStore
 from waystation.storage.dynamodb.months import month_at
 from waystation.storage.dynamodb.push import DynamoPushStore
@@ -182,6 +183,29 @@ async def test_a_newer_topic_in_the_new_month_is_not_overwritten(nodes: Nodes) -
 
     assert await nodes.switch(uaid)
     assert await nodes.stored(uaid) == [newer]
+
+
+async def test_a_key_of_three_parts_that_is_taken_in_the_new_month_is_moved_on(
+    nodes: Nodes,
+) -> None:
+    """`push.sort_keys = "autopush"`: two messages of one channel and one millisecond"""
+    uaid, channel = await nodes.subscribe()
+    nodes.to_next_month()
+    now_ms = nodes.clock.now_ms()
+    key = SortKey(f"02:{now_ms}:{dashed(channel)}")
+    first, second = (
+        msgspec.structs.replace(nodes.notification(channel, n), sort_key=key) for n in range(2)
+    )
+    assert await nodes.endpoint.save_new(uaid, first)
+    assert not await nodes.endpoint.save_new(uaid, second)
+    await nodes.node._notifications._put(await nodes.node._site.tables.current(), uaid, second)
+
+    assert await nodes.switch(uaid)
+    stored = await nodes.stored(uaid)
+    assert [row.message_id for row in stored] == [second.message_id, first.message_id]
+    assert not await nodes.endpoint.save_new(
+        uaid, msgspec.structs.replace(nodes.notification(channel, 3), sort_key=key)
+    ), "its memory of the month is old"
 
 
 async def test_what_is_written_while_user_agents_move_is_neither_lost_nor_doubled(

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
 from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
@@ -58,6 +60,20 @@ class NotificationRows:
         if (moved_to := await self._moved(uaid, table)) is not None:
             await self.carry(table, moved_to, uaid, notification)
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        table = await self._agents.place(uaid) or await self._tables.current()
+        try:
+            await self._dynamo.write(
+                "put_item", **self._item(table, uaid, notification), **_free(notification)
+            )
+        except NotAppliedError:
+            return False
+        moved_to = await self._moved(uaid, table)
+        if moved_to is None or await self.carry(table, moved_to, uaid, notification):
+            return True
+        await self._delete(table, uaid, notification.sort_key, notification.message_id)
+        return False  # its key is taken where it has to go
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         table = await self._agents.read_place(uaid) if notifications else None
         if table is None:
@@ -88,17 +104,42 @@ class NotificationRows:
         key = self._keys.message(uaid, notification.sort_key)
         return {"TableName": table, "Item": encode_notification(key, notification)}
 
-    async def carry(self, source: str, target: str, uaid: Uaid, notification: Notification) -> None:
+    async def carry(self, source: str, target: str, uaid: Uaid, notification: Notification) -> bool:
         """From one table to another, all or nothing: whoever wrote it and the switch may both
-        want to. If it is gone from the old one, the other was first; it may even be acked."""
+        want to. If it is gone from the old one, the other was first; it may even be acked.
+        Not applied: another message has its key there, and it is still in the old table."""
         sort_key, message_id = notification.sort_key, notification.message_id
         old = {"TableName": source, "Key": self._keys.message(uaid, sort_key)}
-        new = self._item(target, uaid, notification) | _older(notification)
+        fits = _free(notification) if notification.topic is None else _older(notification)
+        new = self._item(target, uaid, notification) | fits
         try:
             await self._dynamo.transact({"Delete": old | _same(sort_key, message_id)}, {"Put": new})
         except TransactionRefusedError as refusal:
-            if not refusal.refused[0]:  # a newer message of its topic is there already
-                await self._delete(source, uaid, sort_key, message_id)
+            if refusal.refused[0]:
+                return True
+            if notification.topic is None:
+                return False
+            await self._delete(source, uaid, sort_key, message_id)  # a newer one is there already
+        return True
+
+    async def carry_all(
+        self, source: str, target: str, uaid: Uaid, notification: Notification
+    ) -> None:
+        """What the switch found. A key of three parts that is taken is moved on by a millisecond,
+        as whoever saves one does."""
+        if await self.carry(source, target, uaid, notification):
+            return
+        moved_on = notification
+        while True:
+            moved_on = _a_millisecond_later(moved_on)
+            try:
+                await self._dynamo.write(
+                    "put_item", **self._item(target, uaid, moved_on), **_free(moved_on)
+                )
+            except NotAppliedError:
+                continue
+            await self._delete(source, uaid, notification.sort_key, notification.message_id)
+            return
 
     async def _moved(self, uaid: Uaid, table: str) -> str | None:
         """Where the user agent is now, if that is not where we wrote (rule 2)."""
@@ -220,6 +261,20 @@ def _same(sort_key: SortKey, message_id: MessageId) -> dict[str, Any]:
         "ConditionExpression": "updateid = :id",
         "ExpressionAttributeValues": {":id": string(message_id)},
     }
+
+
+def _free(notification: Notification) -> dict[str, Any]:
+    """The condition that no other message has the key."""
+    return {
+        "ConditionExpression": "attribute_not_exists(uaid) OR updateid = :id",
+        "ExpressionAttributeValues": {":id": string(notification.message_id)},
+    }
+
+
+def _a_millisecond_later(notification: Notification) -> Notification:
+    kind, ms, *rest = notification.sort_key.split(":")
+    key = SortKey(":".join((kind, str(int(ms) + 1), *rest)))
+    return msgspec.structs.replace(notification, sort_key=key)
 
 
 def _older(notification: Notification) -> dict[str, Any]:

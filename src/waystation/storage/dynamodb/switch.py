@@ -92,7 +92,7 @@ class MonthMoves:
         after: str | None = None
         while rows := await self._notifications.left_in(source, uaid, after, _PORTION):
             for notification in self._notifications.decode(rows):
-                await self._notifications.carry(source, target, uaid, notification)
+                await self._notifications.carry_all(source, target, uaid, notification)
             after = rows[-1]["chidmessageid"]["S"]
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(
