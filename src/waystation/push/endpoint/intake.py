@@ -12,7 +12,7 @@ This is the hot path of the endpoint: no closures, no regular expressions, one s
 
 import hmac
 import re
-from typing import Final
+from typing import Final, NoReturn
 
 from waystation.base.clock import Clock
 from waystation.base.http_message import STATUS_LINES, Request, Response
@@ -34,6 +34,8 @@ from waystation.push.model import (
     MessageId,
     Milestone,
     Notification,
+    Recipient,
+    Uaid,
     UserAgent,
 )
 from waystation.push.settings import Endpoint
@@ -89,12 +91,13 @@ class Intake:
 
     async def post(self, request: Request, version: bytes, token: bytes) -> Response:
         """`POST /wpush/{version}/{token}`"""
-        began = self._clock.mono()
+        clock = self._clock
+        began = clock.mono()
+        now_ms = clock.now_ms()
+        headers, body = request.headers, request.body
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
-            headers = request.headers
-            now_ms = self._clock.now_ms()
             endpoint, plain = self._open(request.path, version, token)
             authorization = headers.get(b"authorization")
             if authorization is not None:
@@ -109,31 +112,43 @@ class Intake:
                 self._limits.check(
                     None if sender is None else sender.key_hash,
                     endpoint.uaid + endpoint.channel_id,
-                    self._clock.mono(),
+                    began,
                 )
-            user_agent = await self.recipient(endpoint, WEBPUSH)
+            recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
+            if (
+                recipient is None
+                or not recipient.subscribed
+                or recipient.user_agent.router_type != WEBPUSH
+            ):
+                await self._refuse(recipient, WEBPUSH)
+            user_agent = recipient.user_agent
             post = read_post(
                 headers,
-                request.body,
+                body,
                 oversize=request.oversize,
                 body_bytes_max=self._body_bytes_max,
                 ttl_max_s=self._ttl_max_s,
             )
-            message_id = await self._deliver(
-                user_agent,
+            notification = self._accept(
+                user_agent.uaid,
                 endpoint.channel_id,
                 post,
-                len(request.body),
-                now_ms=now_ms,
+                len(body),
+                now_ms,
                 key_hash=None if sender is None else sender.key_hash,
-                reliability_id=None if sender is None else self._reliability_id(sender, request),
+                reliability_id=self._reliability_id(sender, request) if self._tracked else None,
             )
+            try:
+                await self._router.deliver(user_agent, notification)
+            except Exception as error:
+                self._errored(notification, error)
+                raise
         except Exception as error:
             self._observer.answered(
                 form_of(type(error)).status,
                 error,
                 began=began,
-                size=len(request.body),
+                size=len(body),
                 sender=sender,
                 channel_id=None if endpoint is None else endpoint.channel_id,
             )
@@ -142,13 +157,14 @@ class Intake:
             201,
             None,
             began=began,
-            size=len(request.body),
+            size=len(body),
             ttl_s=post.ttl_s,
             sender=sender,
             channel_id=endpoint.channel_id,
         )
         return Response(
-            201, b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), post.ttl_s)
+            201,
+            b"%b%b\r\nTTL: %d\r\n" % (self._created, notification.message_id.encode(), post.ttl_s),
         )
 
     def _open(
@@ -172,26 +188,36 @@ class Intake:
     async def recipient(self, endpoint: EndpointToken, kind: str) -> UserAgent:
         """Steps 8 to 10: who it is for, if they exist, are of that kind and still want it."""
         recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
-        if recipient is None:
-            raise NoSubscriptionError(_NO_SUBSCRIPTION)
-        if recipient.user_agent.router_type != kind:
-            await self._refuse_kind(recipient.user_agent)
-        if not recipient.subscribed:
-            raise NoSubscriptionError(_NO_SUBSCRIPTION)
+        if (
+            recipient is None
+            or not recipient.subscribed
+            or recipient.user_agent.router_type != kind
+        ):
+            await self._refuse(recipient, kind)
         return recipient.user_agent
 
-    async def _deliver(
+    async def _refuse(self, recipient: Recipient | None, kind: str) -> NoReturn:
+        """One of the steps 8 to 10 failed; the first of them is what is told."""
+        if recipient is not None and recipient.user_agent.router_type != kind:
+            user_agent = recipient.user_agent
+            if user_agent.router_type in KINDS:
+                raise InvalidRouterTypeError("The endpoint is of another kind than the user agent")
+            await self._store.remove_user_agent(user_agent.uaid)
+            self._observer.user_agent_dropped(user_agent.uaid)
+        raise NoSubscriptionError(_NO_SUBSCRIPTION)
+
+    def _accept(
         self,
-        user_agent: UserAgent,
+        uaid: Uaid,
         channel_id: ChannelId,
         post: Post,
         size: int,
-        *,
         now_ms: int,
+        *,
         key_hash: bytes | None = None,
         reliability_id: str | None = None,
-    ) -> MessageId:
-        uaid = user_agent.uaid
+    ) -> Notification:
+        """It has a name from here on, and somebody who may ask what became of it."""
         if post.topic is None:
             message_id, sort_key = self._ids.for_timestamp(uaid, channel_id, now_ms)
         else:
@@ -211,13 +237,11 @@ class Intake:
         )
         self._observer.received(uaid, notification, size)
         self._milestones.note(notification, Milestone.RECEIVED)
-        try:
-            await self._router.deliver(user_agent, notification)
-        except Exception as error:
-            self._observer.errored(notification, form_of(type(error)).errno or 0)
-            self._milestones.note(notification, Milestone.ERRORED)
-            raise
-        return message_id
+        return notification
+
+    def _errored(self, notification: Notification, error: Exception) -> None:
+        self._observer.errored(notification, form_of(type(error)).errno or 0)
+        self._milestones.note(notification, Milestone.ERRORED)
 
     async def deliver_unsigned(self, token: bytes, post: Post, size: int) -> None:
         """For a gateway that speaks for an app server: v1 endpoints only, the same limits."""
@@ -225,20 +249,17 @@ class Intake:
         if self._limited:
             self._limits.check(None, endpoint.uaid + endpoint.channel_id, self._clock.mono())
         user_agent = await self.recipient(endpoint, WEBPUSH)
-        await self._deliver(
-            user_agent, endpoint.channel_id, post, size, now_ms=self._clock.now_ms()
+        notification = self._accept(
+            user_agent.uaid, endpoint.channel_id, post, size, self._clock.now_ms()
         )
+        try:
+            await self._router.deliver(user_agent, notification)
+        except Exception as error:
+            self._errored(notification, error)
+            raise
 
-    async def _refuse_kind(self, user_agent: UserAgent) -> None:
-        """Step 9, for records of another kind than the endpoint's."""
-        if user_agent.router_type in KINDS:
-            raise InvalidRouterTypeError("The endpoint is of another kind than the user agent")
-        await self._store.remove_user_agent(user_agent.uaid)
-        self._observer.user_agent_dropped(user_agent.uaid)
-        raise NoSubscriptionError(_NO_SUBSCRIPTION)
-
-    def _reliability_id(self, sender: Sender, request: Request) -> str | None:
-        if not self._tracked or sender.key_hash not in self._tracked:
+    def _reliability_id(self, sender: Sender | None, request: Request) -> str | None:
+        if sender is None or sender.key_hash not in self._tracked:
             return None
         chosen = request.headers.get(b"x-messageid")
         if chosen is not None and _RELIABILITY_ID.fullmatch(chosen):

@@ -58,7 +58,9 @@ class RelayClient:
         self.odd = 0  # times a node raised or misbehaved
 
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
-        node = self._find(node_id)
+        node = self.node if node_id == self._own_node_id else None
+        if node is None:
+            node = self._find(node_id)
         try:
             return Answer.UNREACHABLE if node is None else await node.push(uaid, notification)
         except Exception:

@@ -77,7 +77,7 @@ class EndpointServer:
     def handle(self, request: Request) -> Response | Serving:
         self.requests += 1
         if request.method == b"POST" and request.path.startswith(b"/wpush/"):
-            return self._serve(request, None)
+            return self._serve_post(request)
         if b"%" in request.path:
             request.path = unquote_to_bytes(request.path)
         if request.method == b"OPTIONS":
@@ -90,17 +90,19 @@ class EndpointServer:
             return self._with_cors(request, response)
         return self._serve(request, serving)
 
-    async def _serve(self, request: Request, serving: Serving | None) -> Response:
+    async def _serve_post(self, request: Request) -> Response:
+        """As `_serve`; nearly all requests are of this kind, so it does without a second step."""
         if not self._under_way.enter():
-            if serving is not None:
-                serving.close()
-            return self._with_cors(
-                request, self.error_response(BusyError(retry_after_s=1.0), request)
-            )
+            return self._busy(request)
+        path = request.path
+        if b"%" in path:
+            path = request.path = unquote_to_bytes(path)
+        version, slash, token = path[7:].partition(b"/")
         try:
-            if serving is None:
-                serving = self._post(request)
-            response = await serving
+            if slash:
+                response = await self._intake.post(request, version, token)
+            else:
+                response = await self._intake.post(request, b"v1", version)
         except WaystationError as error:
             response = self.error_response(error, request)
         finally:
@@ -109,14 +111,20 @@ class EndpointServer:
             return self._with_cors(request, response)
         return response
 
-    def _post(self, request: Request) -> Serving:
-        path = request.path
-        if b"%" in path:
-            path = request.path = unquote_to_bytes(path)
-        version, slash, token = path[7:].partition(b"/")
-        if not slash:
-            return self._intake.post(request, b"v1", version)
-        return self._intake.post(request, version, token)
+    async def _serve(self, request: Request, serving: Serving) -> Response:
+        if not self._under_way.enter():
+            serving.close()
+            return self._busy(request)
+        try:
+            response = await serving
+        except WaystationError as error:
+            response = self.error_response(error, request)
+        finally:
+            self._under_way.leave()
+        return self._with_cors(request, response)
+
+    def _busy(self, request: Request) -> Response:
+        return self._with_cors(request, self.error_response(BusyError(retry_after_s=1.0), request))
 
     def _route(self, request: Request) -> Serving | None:
         method, path = request.method, request.path

@@ -86,6 +86,8 @@ def read_ttl(value: bytes | None) -> int:
     """Step 12; the sign is looked at in step 14."""
     if value is None:
         raise NoTtlError("Missing TTL value")
+    if value.isdigit() and len(value) <= _TTL_DIGITS_MAX:
+        return int(value)
     digits = value[1:] if value[:1] in (b"+", b"-") else value
     if not digits.isdigit():
         raise NoTtlError("Missing TTL value")
