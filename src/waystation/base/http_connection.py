@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection: requests to a handler, answers out, ends of all kinds.
 
 Rule 1: requests of one connection are answered one after another, in order; what was answered
-        during one turn of the loop leaves in one write.
+        during one turn of the loop leaves in one write, at its end. To write at once would wake
+        each client among the requests of the others, and it takes the processor from us.
 Rule 2: a handler that does not wait costs no task. One that waits goes on even if its client
         leaves: what was accepted is finished.
 Rule 3: everything has a limit (`HttpLimits`): head, headers, body, pipelined requests, time.
@@ -41,6 +42,10 @@ class HttpHost(Protocol):
 
     def on_failure(self, request: Request, error: BaseException, /) -> Response:
         """The answer when a handler raised."""
+        ...
+
+    def answered(self, connection: "HttpConnection") -> None:
+        """There is something to write: call `flush` at the end of this turn."""
         ...
 
     def left(self, connection: "HttpConnection") -> None: ...
@@ -120,10 +125,11 @@ class HttpConnection(asyncio.Protocol):
         self._feed(data)
         self._turn = False
         if self._out:
-            self._flush()
+            self._server.answered(self)
 
     def eof_received(self) -> bool:
         # A half-closed client may still wait for its answer.
+        self.flush()
         transport = self._transport
         if (
             (self._running is None and not self._queue)
@@ -235,7 +241,7 @@ class HttpConnection(asyncio.Protocol):
                 )
             )
         if not self._turn or len(body) > _LARGE_BYTES:
-            self._flush()
+            self.flush()
 
     def _last(self) -> bool:
         return self.ended or (self._eof and not self._queue)
@@ -256,14 +262,17 @@ class HttpConnection(asyncio.Protocol):
             self._out.append(_CONTINUE)
         self._turn = False
         if self._out:
-            self._flush()
+            self._server.answered(self)
         self._update_reading()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what was answered; nothing if that has happened meanwhile."""
         out = self._out
+        if not out:
+            return
+        self._out = []
         if self._transport is not None:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-        self._out = []
         if self.ended and self._running is None:
             if not self._discarding:
                 self._close()
@@ -394,6 +403,9 @@ class HttpConnection(asyncio.Protocol):
     def _close(self) -> None:
         self.ended = True
         if self._transport is not None:
+            if self._out:
+                self._transport.write(b"".join(self._out))
+                self._out = []
             self._transport.close()
 
     def abort(self) -> None:

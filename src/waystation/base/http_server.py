@@ -51,6 +51,7 @@ class HttpServer:
         self._servers: list[asyncio.Server] = []  # referenced, or the collector closes them
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
+        self._answered: list[HttpConnection] = []  # in this turn
         self._read_clock()
 
     def connection(self) -> HttpConnection:
@@ -93,6 +94,16 @@ class HttpServer:
     def _read_clock(self) -> None:
         date = email.utils.formatdate(self._clock.now_ms() / 1000, usegmt=True)
         self.date = b"Date: " + date.encode() + b"\r\n"
+
+    def answered(self, connection: HttpConnection) -> None:
+        if not self._answered:
+            self.loop.call_soon(self._flush_answered)
+        self._answered.append(connection)
+
+    def _flush_answered(self) -> None:
+        answered, self._answered = self._answered, []
+        for connection in answered:
+            connection.flush()
 
     def left(self, connection: HttpConnection) -> None:
         self.connections.discard(connection)

@@ -637,3 +637,59 @@ def test_the_same_over_tls(tmp_path: Path) -> None:
             writer.close()
 
     run(test())
+
+
+class PaperTransport:
+    """Keeps what is written, in order with the end."""
+
+    def __init__(self) -> None:
+        self.done: list[bytes | str] = []
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data[:15])
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+
+def test_answers_leave_when_the_requests_of_a_turn_have_been_read() -> None:
+    async def test() -> None:
+        async with serving(Site()) as (server, _):
+            papers = [PaperTransport(), PaperTransport()]
+            connections = [server.connection(), server.connection()]
+            for connection, paper in zip(connections, papers, strict=True):
+                connection.connection_made(cast(asyncio.Transport, paper))
+                connection.data_received(post(b"/a", b"1") + post(b"/b", b"2"))
+            before = [list(paper.done) for paper in papers]
+            await asyncio.sleep(0)
+            for connection in connections:
+                connection.connection_lost(None)
+
+            assert before == [[], []]
+            assert [paper.done for paper in papers] == [[b"HTTP/1.1 200 OK"]] * 2
+
+    run(test())
+
+
+def test_an_answer_that_waits_for_the_end_of_its_turn_leaves_before_any_other_end() -> None:
+    async def test() -> None:
+        async with serving(Site()) as (server, _):
+            half_closed, drained = PaperTransport(), PaperTransport()
+            for paper in (half_closed, drained):
+                connection = server.connection()
+                connection.connection_made(cast(asyncio.Transport, paper))
+                connection.data_received(post(b"/a", b"1"))
+                if paper is half_closed:
+                    assert not connection.eof_received()
+                else:
+                    connection.drain()
+                connection.connection_lost(None)
+            await asyncio.sleep(0)
+
+            assert half_closed.done == [b"HTTP/1.1 200 OK"]
+            assert drained.done == [b"HTTP/1.1 200 OK", "closed"]
+
+    run(test())
