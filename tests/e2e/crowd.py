@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
@@ -23,10 +23,13 @@ ALPHABET = "abc"  # topics: few, so that they replace each other
 class Device:
     """A user agent with a temper: how long it stays, how long it takes for an ack."""
 
-    def __init__(self, name: str, url: str, witness: Witness, chance: random.Random) -> None:
+    def __init__(
+        self, name: str, urls: Sequence[str], witness: Witness, chance: random.Random
+    ) -> None:
         self.name = name
         self.endpoints: list[str] = []
-        self._agent = UserAgent(url)
+        self._urls = urls
+        self._agent = UserAgent(urls[0])
         self._channels: dict[str, int] = {}
         self._witness = witness
         self._chance = chance
@@ -58,8 +61,14 @@ class Device:
         finally:
             await self._agent.vanish()
 
+    @property
+    def uaid(self) -> str:
+        return self._agent.uaid
+
     async def _connect(self) -> None:
         known = self._agent.uaid
+        if len(self._urls) > 1:
+            self._agent.url = self._chance.choice(self._urls)
         await self._agent.connect()
         if self._agent.uaid != known:
             self._witness.problems.append(f"{self.name} was given another uaid")
@@ -118,11 +127,12 @@ def number_of(message: Message) -> int:
 class Crowd:
     """Everybody at once."""
 
-    def __init__(self, url: str, *, seed: int, devices: int = 20, app_servers: int = 4) -> None:
+    def __init__(self, *urls: str, seed: int, devices: int = 20, app_servers: int = 4) -> None:
+        """With several nodes, a device connects to any of them."""
         chance = random.Random(seed)
         self.witness = Witness()
         self.devices = [
-            Device(f"d{number}", url, self.witness, random.Random(chance.random()))
+            Device(f"d{number}", urls, self.witness, random.Random(chance.random()))
             for number in range(devices)
         ]
         self._senders = [random.Random(chance.random()) for _ in range(app_servers)]

@@ -248,7 +248,12 @@ class Daemon(Process):
 
     def __init__(self, name: str, prefix: str, health_url: str, settings: Mapping[str, object]):
         super().__init__([str(BIN / name)], variables(prefix, settings))
+        self._prefix = prefix
         self._health_url = health_url
+
+    def change(self, **settings: object) -> None:
+        """From the next start on."""
+        self._env |= variables(self._prefix, settings)
 
     def is_ready(self) -> bool:
         try:

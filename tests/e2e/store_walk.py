@@ -78,7 +78,9 @@ def init_store(url: str, data_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def running_cluster(root: Path, store: SharedStore) -> Iterator[Cluster]:
+def running_cluster(
+    root: Path, store: SharedStore, *, msg_limit: int = MSG_LIMIT
+) -> Iterator[Cluster]:
     init_store(store.url, root / "operator")
     shared = {
         "db_dsn": store.url,
@@ -98,7 +100,8 @@ def running_cluster(root: Path, store: SharedStore) -> Iterator[Cluster]:
             endpoint_url=endpoint.endpoint_url,
             crypto_key=KEY,
             router_hostname=THIS_MACHINE,
-            msg_limit=MSG_LIMIT,
+            msg_limit=msg_limit,
+            connect__drain_s=0.1,
             **shared,
         )
         for name, endpoint in zip(("a", "b"), endpoints, strict=True)
