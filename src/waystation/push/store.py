@@ -80,6 +80,10 @@ class PushStore(Protocol):
         channel exist is not asked; what nobody can fetch goes when its time is over."""
         ...
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        """Insert. Not applied if another message has that sort key."""
+        ...
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         """Hand back what was not acked. A row is written only if none exists under its
         sort key or the existing one is older (`accepted_at_ms`, then message id);

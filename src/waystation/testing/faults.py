@@ -199,6 +199,13 @@ class FaultyStore:
             lambda _: self._witness.saved(self._source, uaid, [notification], ghost=self.ghost),
         )
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        def note(applied: bool) -> None:
+            if applied:
+                self._witness.saved(self._source, uaid, [notification], ghost=self.ghost)
+
+        return await self._call("save_new", uaid, self._inner.save_new(uaid, notification), note)
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         return await self._call(
             "save_if_newer",

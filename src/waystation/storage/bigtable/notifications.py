@@ -32,6 +32,12 @@ class Notifications:
         key = layout.message_key(uaid, notification.sort_key)
         await self._session.write(key, _row(notification))
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        # The second question only if there is one: it may be this very message, saved before.
+        return await self._replace(uaid, notification, None) or await self._replace(
+            uaid, notification, notification
+        )
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         by_key: defaultdict[SortKey, list[Notification]] = defaultdict(list)
         for notification in notifications:

@@ -109,6 +109,9 @@ class BigtablePushStore:
     async def save(self, uaid: Uaid, notification: Notification) -> None:
         await self._notifications.save(uaid, notification)
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        return await self._notifications.save_new(uaid, notification)
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         return await self._notifications.save_if_newer(uaid, notifications)
 

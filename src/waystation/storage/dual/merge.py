@@ -2,8 +2,10 @@
 
 Rule 1: a portion ends where either store's own portion ends: behind it that store may have more,
         and a pass never turns back.
-Rule 2: under one sort key there is one notification, the newer; the other has been replaced by it
-        and is to be forgotten where it is.
+Rule 2: of one topic there is one notification, the newer; the other has been replaced by it and is
+        to be forgotten where it is.
+Rule 3: others under one sort key, one in each store, are two: Autopush's keys are unique within a
+        store only. Both are delivered, in one portion if it has room for both.
 """
 
 from collections.abc import Sequence
@@ -28,6 +30,7 @@ def merge_portions(
         return Portion(list(primary or secondary), [], [])
     end = min(primary[-1].sort_key, secondary[-1].sort_key)
     held = {row.sort_key: row for row in primary if row.sort_key <= end}
+    twins: list[Notification] = []
     replaced_in_primary: list[Row] = []
     replaced_in_secondary: list[Row] = []
     for row in secondary:
@@ -36,12 +39,16 @@ def merge_portions(
         other = held.setdefault(row.sort_key, row)
         if other.message_id == row.message_id:
             continue
-        if _age(other) < _age(row):
+        if row.topic is None:
+            twins.append(row)
+        elif _age(other) < _age(row):
             held[row.sort_key] = row
             replaced_in_primary.append((other.sort_key, other.message_id))
         else:
             replaced_in_secondary.append((row.sort_key, row.message_id))
-    rows = [held[key] for key in sorted(held)]
+    rows = sorted([*held.values(), *twins], key=_sort_key)
+    if 1 < limit < len(rows) and rows[limit - 1].sort_key == rows[limit].sort_key:
+        limit -= 1  # a pass goes on behind a key: twins are not parted
     return Portion(rows[:limit], replaced_in_primary, replaced_in_secondary)
 
 
@@ -59,6 +66,10 @@ def merge_statuses(
         milestones=milestones,
         keep_until_ms=max(first.keep_until_ms, second.keep_until_ms),
     )
+
+
+def _sort_key(row: Notification) -> SortKey:
+    return row.sort_key
 
 
 def _age(row: Notification) -> tuple[int, MessageId]:

@@ -7,7 +7,7 @@ Rule 1: records, routes, subscriptions and updates are read and written at the u
         write is repeated in the primary.
 Rule 2: a notification is saved at home. A topic is saved in the secondary as well, and there first:
         what it replaces may lie there. With `write_to_secondary` all of them are.
-Rule 3: a fetch asks both, and delivers in one order; of two under one key the older is forgotten.
+Rule 3: a fetch asks both, and delivers in one order; of two of one topic the older is forgotten.
         Without the secondary's answer it gives what the primary has, but never says "nothing".
 Rule 4: removals and acks go to both, to the secondary first: what is gone in the primary alone
         would be found, or copied, again. If either fails, the call has failed.
@@ -160,6 +160,13 @@ class DualPushStore:
             await self.primary.save(uaid, notification)
             if notification.topic is None:
                 await self._repeat("save", lambda store: store.save(uaid, notification))
+
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        home = await self._home("save_new", uaid)
+        saved = await self._at(home, "save_new", home.save_new(uaid, notification))
+        if saved and home is self.primary:
+            await self._repeat("save_new", lambda store: store.save_new(uaid, notification))
+        return saved
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         home = await self._home("save_if_newer", uaid)

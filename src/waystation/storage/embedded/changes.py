@@ -164,6 +164,16 @@ class PushChanges:
             txn.delete(held[: layout.PLACE_BYTES], db=self._payloads)
         txn.put(place, payload, db=self._payloads)
 
+    def save_new(self, uaid: Uaid, notification: Notification, txn: WriteTransaction) -> bool:
+        key = layout.notification_key(uaid, notification.sort_key)
+        held = self._payload(txn, txn.get(key, db=self._notifications))
+        if held is not None and layout.age_of(held)[1] != notification.message_id:
+            return False
+        payload = layout.encode_payload(key, notification)
+        second = notification.expires_at_ms // 1000
+        self.save(key, notification.channel_id, second, payload, txn)
+        return True
+
     def save_if_newer(
         self, uaid: Uaid, notifications: Sequence[Notification], txn: WriteTransaction
     ) -> int:

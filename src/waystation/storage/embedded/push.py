@@ -140,6 +140,9 @@ class EmbeddedPushStore:
         second = notification.expires_at_ms // 1000
         await self._grow(partial(self._changes.save, key, notification.channel_id, second, payload))
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        return await self._grow(partial(self._changes.save_new, uaid, notification))
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         if not notifications:
             return 0

@@ -144,6 +144,13 @@ class MemoryPushStore:
     async def save(self, uaid: Uaid, notification: Notification) -> None:
         self._notifications.setdefault(uaid, {})[notification.sort_key] = notification
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        held = self._notifications.get(uaid, {}).get(notification.sort_key)
+        if held is not None and held.message_id != notification.message_id:
+            return False
+        await self.save(uaid, notification)
+        return True
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         channels = self._channels(uaid)
         written = 0

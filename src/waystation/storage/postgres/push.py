@@ -146,6 +146,10 @@ class PostgresPushStore:
     async def save(self, uaid: Uaid, notification: Notification) -> None:
         await self._saves.ask(layout.message_values(uaid, notification))
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        columns = layout.columns_of([layout.message_values(uaid, notification)])
+        return bool(await self._session.change(self._sql.save_new, *columns))
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         written = 0
         waiting = list(notifications)

@@ -118,6 +118,21 @@ ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
 """
 )
 
+# Whoever finds nobody to save for has nothing to lose: only another message refuses it.
+_INSERTED = """
+, written AS (
+    INSERT INTO {message} AS m (<columns>)
+    SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
+    FOR KEY SHARE OF r
+    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
+    WHERE m.version = EXCLUDED.version
+    RETURNING 1
+)
+SELECT 1 AS applied WHERE EXISTS (SELECT FROM written)
+    OR NOT EXISTS (SELECT FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid)
+"""
+_SAVE_NEW = _LOGGED + _INSERTED
+
 _SAVE_IF_NEWER = (
     _LOGGED
     + """
@@ -218,6 +233,7 @@ class Statements:
         self.get_channels = fill(_GET_CHANNELS)
         self.remove_channel = fill(_REMOVE_CHANNEL)
         self.save = fill(_SAVE)
+        self.save_new = fill(_SAVE_NEW)
         self.save_if_newer = fill(_SAVE_IF_NEWER)
         self.fetch = fill(_FETCH)
         self.forget = fill(_FORGET)

@@ -152,6 +152,19 @@ class RedisPushStore:
             *self._ends(notification, now_s),
         )
 
+    async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
+        now_s = self._clock.now_ms() // 1000
+        saved = await self._agent_script(
+            scripts.SAVE_NEW,
+            uaid,
+            notification.sort_key,
+            layout.encode_message(notification),
+            now_s,
+            *self._ends(notification, now_s),
+            notification.message_id,
+        )
+        return saved == 1
+
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         written = 0
         now_s = self._clock.now_ms() // 1000

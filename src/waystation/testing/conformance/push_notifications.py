@@ -1,5 +1,7 @@
 """What every push store passes: saving, fetching, forgetting and handing back notifications."""
 
+import asyncio
+
 import pytest
 
 from waystation.base.clock import ManualClock
@@ -259,6 +261,48 @@ class NotificationConformance(PushStoreSuite):
 
         assert await store.forget(uaid, [(old.sort_key, old.message_id)]) == 0
         assert await fetch_all(store, uaid, now_ms=now_ms) == [new]
+
+    # Inserting
+
+    async def test_what_is_inserted_under_a_free_key_is_there(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        row = timed_notification(subscribed, accepted_at_ms=clock.now_ms())
+
+        assert await store.save_new(uaid, row)
+        assert await store.save_new(uaid, row), "the same message is no other"
+        assert await fetch_all(store, uaid, now_ms=clock.now_ms()) == [row]
+
+    async def test_an_insert_never_takes_the_key_of_another_message(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        """Autopush's keys have a millisecond and a channel, and nothing that breaks ties."""
+        now_ms = clock.now_ms()
+        first = timed_notification(subscribed, accepted_at_ms=now_ms)
+        second = timed_notification(subscribed, accepted_at_ms=now_ms)
+        assert await store.save_new(uaid, first)
+
+        assert not await store.save_new(uaid, second)
+        assert await fetch_all(store, uaid, now_ms=now_ms) == [first]
+        assert await store.forget(uaid, [(first.sort_key, first.message_id)]) == 1
+        assert await store.save_new(uaid, second), "the key is free again"
+
+    async def test_of_many_inserts_under_one_key_exactly_one_is_applied(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        now_ms = clock.now_ms()
+        rows = [timed_notification(subscribed, accepted_at_ms=now_ms) for _ in range(8)]
+
+        applied = await asyncio.gather(*(store.save_new(uaid, row) for row in rows))
+        assert sum(applied) == 1
+        assert await fetch_all(store, uaid, now_ms=now_ms) == [rows[applied.index(True)]]
+
+    async def test_an_insert_does_not_ask_who_it_is_for(
+        self, store: PushStore, uaid: Uaid, clock: ManualClock
+    ) -> None:
+        row = timed_notification(new_channel(), accepted_at_ms=clock.now_ms())
+
+        assert await store.save_new(uaid, row)
 
     # Handing back
 

@@ -60,6 +60,16 @@ def test_of_two_messages_of_a_topic_the_newer_stays_wherever_it_lies() -> None:
     assert merged.replaced_in_secondary == []
 
 
+def test_timed_messages_under_one_key_are_two_and_stay_together() -> None:
+    first, twin, other, last = row(1000), row(1001), row(1001), row(1002)
+
+    merged = merge_portions([first, twin, last], [other, last], 10)
+    assert merged.rows == [first, twin, other, last]
+    assert merged.replaced_in_primary == merged.replaced_in_secondary == []
+    assert merge_portions([first, twin, last], [other, last], 2).rows == [first]
+    assert merge_portions([twin], [other], 1).rows == [twin]
+
+
 def test_of_one_millisecond_the_greater_message_id_is_the_newer() -> None:
     low, high = (
         topic_notification(CHANNEL, "t", accepted_at_ms=1, message_id=MessageId(text))
