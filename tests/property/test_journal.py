@@ -51,7 +51,7 @@ class Run:
 
 
 async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) -> Run:
-    journal = Journal(path, mode=mode, bytes_max=2**20, settle_s=0.0)
+    journal = Journal(path, mode=mode, bytes_max=2**20)
     done, waiters = Run(), []
 
     def wrote() -> None:

@@ -33,8 +33,6 @@ from waystation.push.model import Notification, Uaid, Update
 
 Mode = Literal["write", "fsync", "off"]
 
-SETTLE_S = 0.05
-
 _HEAD = struct.Struct(">II")
 _ACCEPTED = struct.Struct(">IIc")
 _SETTLED = struct.Struct(">IIcQ")
@@ -75,12 +73,8 @@ class JournalOwesError(Exception):
 class Journal:
     """The journal of one worker, open for appending."""
 
-    def __init__(
-        self, path: Path, *, mode: Mode, bytes_max: int, settle_s: float = SETTLE_S
-    ) -> None:
-        """`settle_s`: how late settled records are written that no accepted one takes along."""
+    def __init__(self, path: Path, *, mode: Mode, bytes_max: int) -> None:
         self._path = path
-        self._settle_s = settle_s
         self._mode = mode
         self._bytes_max = bytes_max
         self._fd = _lock(path)
@@ -95,7 +89,6 @@ class Journal:
         self._turn: list[bytes] = []
         self._waiters: list[asyncio.Future[bool]] = []
         self._armed = False  # for the end of this turn
-        self._later = False  # for settled records
         self._syncing = False
         self._failing = False
 
@@ -133,9 +126,7 @@ class Journal:
         sequence = self._release(key_of(uaid, notification))
         if sequence is not None:
             self._turn.append(_settled(sequence))
-            if not self._later and not self._armed and not self._syncing:
-                self._later = True
-                asyncio.get_running_loop().call_later(self._settle_s, self._end_of_turn)
+            self._arm()
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)
@@ -155,7 +146,7 @@ class Journal:
             asyncio.get_running_loop().call_soon(self._end_of_turn)
 
     def _end_of_turn(self) -> None:
-        self._armed = self._later = False
+        self._armed = False
         self._write()
 
     def _write(self) -> bool:

@@ -158,9 +158,7 @@ class House:
         self.tasks = Tasks(lambda _, error: self.failures.append(error))
         self.broadcasts = Broadcasts()
         self.journal = (
-            None
-            if folder is None
-            else Journal(folder / "0.log", mode="write", bytes_max=1_000, settle_s=0.0)
+            None if folder is None else Journal(folder / "0.log", mode="write", bytes_max=1_000)
         )
         store = cast(PushStore, self.store)
         self.driver = ConnectDriver(

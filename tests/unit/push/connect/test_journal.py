@@ -25,7 +25,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, mode: Mode = "write", bytes_max: int = 2**20) -> Journal:
-    return Journal(path, mode=mode, bytes_max=bytes_max, settle_s=0.0)
+    return Journal(path, mode=mode, bytes_max=bytes_max)
 
 
 def owed(path: Path) -> list[Notification | Update | None]:
