@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -18,7 +19,7 @@ from waystation.testing.conformance.push_store import PushStoreConformance
 
 
 class TestDualOfMemories(PushStoreConformance):
-    capabilities: Capabilities = both_can(
+    capabilities: ClassVar[Capabilities] = both_can(
         MemoryPushStore.capabilities, MemoryPushStore.capabilities
     )
     options = ""

@@ -1,5 +1,7 @@
 """Two portions, one order."""
 
+from typing import Any
+
 from waystation.push.model import MessageId, MessageStatus, Notification
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.testing.conformance.push_samples import (
@@ -11,7 +13,7 @@ from waystation.testing.conformance.push_samples import (
 CHANNEL = new_channel()
 
 
-def row(at_ms: int, **fields: str) -> Notification:
+def row(at_ms: int, **fields: Any) -> Notification:
     return timed_notification(CHANNEL, accepted_at_ms=at_ms, **fields)
 
 
