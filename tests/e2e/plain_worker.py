@@ -33,7 +33,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    signal.signal(signal.SIGHUP, lambda *_: print(f"{name} reloads", flush=True))
+    signal.signal(signal.SIGHUP, lambda *_: os.write(1, f"{name} reloads\n".encode()))
     line.report(Ready())
     while not line.ended():
         pass

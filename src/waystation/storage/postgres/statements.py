@@ -118,18 +118,20 @@ ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
 """
 )
 
-# Whoever finds nobody to save for has nothing to lose: only another message refuses it.
+# Whoever finds nobody to save for has nothing to lose: only another message refuses it. No index
+# is named, because tables that were Autopush's have a second one that may be the first to object.
 _INSERTED = """
 , written AS (
     INSERT INTO {message} AS m (<columns>)
     SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
     FOR KEY SHARE OF r
-    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
-    WHERE m.version = EXCLUDED.version
+    ON CONFLICT DO NOTHING
     RETURNING 1
 )
 SELECT 1 AS applied WHERE EXISTS (SELECT FROM written)
     OR NOT EXISTS (SELECT FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid)
+    OR EXISTS (SELECT FROM given AS g JOIN {message} AS m
+        ON (m.uaid, m.chid_message_id, m.version) = (g.uaid, g.chid_message_id, g.version))
 """
 _SAVE_NEW = _LOGGED + _INSERTED
 
