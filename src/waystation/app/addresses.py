@@ -14,7 +14,8 @@ import os
 import socket
 
 from .data_dir import Listening
-from .settings import Role, Settings, replaced
+from .roles import Port, Role, host_of, ports_of
+from .settings import Settings, replaced
 
 _ANY = ("0.0.0.0", "::", "")
 LISTEN_BACKLOG = 4096
@@ -123,18 +124,10 @@ def origin(scheme: str, host: str, port: int) -> str:
 
 
 def reserve_ports(settings: Settings, roles: tuple[Role, ...]) -> list[Reservation]:
-    wanted: list[tuple[str, int, str]] = []
-    if "connect" in roles:
-        wanted.append((settings.host, settings.connect.port, "connect.port"))
-        wanted.append((settings.host, settings.connect.relay_port, "connect.relay_port"))
-    if "endpoint" in roles:
-        wanted.append((settings.host, settings.endpoint.port, "endpoint.port"))
-    if "console" in roles:
-        wanted.append((settings.console_host, settings.console.port, "console.port"))
     held: list[Reservation] = []
     try:
-        for host, port, setting in wanted:
-            held.append(reserve(host, port, setting))
+        for port, number in ports_of(settings, roles):
+            held.append(reserve(host_of(settings, port), number, port.setting))
     except PortTakenError:
         for one in held:
             one.release()
@@ -174,43 +167,21 @@ def settle(settings: Settings, ports: dict[str, int]) -> Settings:
 
 def listening(settings: Settings, roles: tuple[Role, ...]) -> tuple[Listening, ...]:
     """The table of what listens where, from settled settings."""
-    secure = settings.tls.on
-    web = "https" if secure else "http"
-    host = bracketed(settings.host)
     rows: list[Listening] = []
-    if "connect" in roles:
-        rows.append(
-            Listening(
-                "user agents (WebSocket)",
-                f"{'wss' if secure else 'ws'}://{host}:{settings.connect.port}/",
-                "connect.port",
-            )
-        )
-        relay = "https" if settings.connect.relay_tls else "http"
-        rows.append(
-            Listening(
-                "relay between nodes (internal)",
-                f"{relay}://{host}:{settings.connect.relay_port}/",
-                "connect.relay_port",
-            )
-        )
-    if "endpoint" in roles:
-        rows.append(
-            Listening(
-                "app servers (Web Push)",
-                f"{web}://{host}:{settings.endpoint.port}/",
-                "endpoint.port",
-            )
-        )
-    if "console" in roles:
-        rows.append(
-            Listening(
-                "console and broadcasts API",
-                f"{web}://{bracketed(settings.console_host)}:{settings.console.port}/",
-                "console.port",
-            )
-        )
+    for port, number in ports_of(settings, roles):
+        relay = port.setting == "connect.relay_port"
+        secure = settings.connect.relay_tls if relay else settings.tls.on
+        where = f"{bracketed(host_of(settings, port))}:{number}"
+        rows.append(Listening(port.what, f"{_shown_scheme(port, secure)}://{where}/", port.setting))
     return tuple(rows)
+
+
+def _shown_scheme(port: Port, secure: bool) -> str:
+    match port.scheme:
+        case "ws":
+            return "wss" if secure else "ws"
+        case "http":
+            return "https" if secure else "http"
 
 
 def node_id(settings: Settings, index: int, count: int) -> str:

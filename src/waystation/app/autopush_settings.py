@@ -19,7 +19,8 @@ import msgspec
 from waystation.base.settings import SettingsError, describe, load
 
 from .addresses import bracketed, origin
-from .settings import Role, Settings, cross_check, read_toml, replaced, shared_store
+from .roles import Role
+from .settings import Settings, cross_check, read_toml, replaced, shared_store
 
 Daemon = Literal["autoconnect", "autoendpoint"]
 PREFIXES: Mapping[Daemon, str] = {"autoconnect": "AUTOCONNECT__", "autoendpoint": "AUTOEND__"}

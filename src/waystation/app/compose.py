@@ -6,7 +6,8 @@ A role imports only what it runs, so the imports of each stand in its own functi
 from typing import TYPE_CHECKING
 
 from .control import Order, Service
-from .settings import Role, Settings
+from .roles import Role
+from .settings import Settings
 
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger

@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from .settings import Role
+from .roles import Role
 
 LINE_MAX_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1

@@ -20,8 +20,9 @@ from .compose import build_push_worker, configure_logs
 from .data_dir import DataDir, DataDirError, Lock, lock_roles
 from .keys import KeyFormatError, ensure_secrets
 from .lifecycle import live
+from .roles import Role
 from .serving import plan_jobs
-from .settings import Role, Settings, encode_settings
+from .settings import Settings, encode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Supervisor
 
 

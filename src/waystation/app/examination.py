@@ -19,6 +19,7 @@ from waystation.base.settings import SettingsError
 from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
 from .descriptors import raise_limit
+from .roles import ROLES, host_of, ports_of
 from .settings import Settings, is_loopback
 from .tls import load_tls
 
@@ -113,23 +114,17 @@ def examine_machine() -> Iterator[Finding]:
 
 def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Finding]:
     """Free, or ours."""
-    ports = {
-        "connect.port": (settings.host, settings.connect.port),
-        "connect.relay_port": (settings.host, settings.connect.relay_port),
-        "endpoint.port": (settings.host, settings.endpoint.port),
-        "console.port": (settings.console_host, settings.console.port),
-    }
-    for setting, (host, port) in ports.items():
-        ours = serving is not None and setting in serving.ports
-        if serving is not None and ours:
-            yield _ok("port", f"{serving.ports[setting]} ({setting}) is served by us")
+    for port, number in ports_of(settings, ROLES):
+        ours = serving.ports.get(port.setting) if serving is not None else None
+        if ours is not None:
+            yield _ok("port", f"{ours} ({port.setting}) is served by us")
             continue
         try:
-            reserve(host, port, setting).release()
+            reserve(host_of(settings, port), number, port.setting).release()
         except PortTakenError as exc:
             yield _fail("port", str(exc), "see which program it is: ss -ltnp")
         else:
-            yield _ok("port", f"{port} ({setting}) is free")
+            yield _ok("port", f"{number} ({port.setting}) is free")
     if settings.host in ("0.0.0.0", "::"):
         yield _warn(
             "relay",

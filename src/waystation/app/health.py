@@ -18,7 +18,7 @@ from waystation.base.http_message import Request, Response
 from waystation.console.model import HealthAnswer
 from waystation.push.milestones import reliability_lines
 
-from .settings import Role
+from .roles import Role
 from .version import Build
 
 PROBE_INTERVAL_S = 2.0

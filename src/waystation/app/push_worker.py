@@ -38,7 +38,8 @@ from .health import Health, StoreProbe
 from .keys import Secrets
 from .parts import Base
 from .process import LoopLag, Reports, event_node, rss_bytes
-from .settings import Role, Settings
+from .roles import Role
+from .settings import Settings
 from .tls import load_tls
 from .version import build
 

@@ -15,7 +15,8 @@ from .addresses import PortTakenError, listening, reserve_ports, settle
 from .control import Service
 from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
 from .keys import KeyFormatError, ensure_secrets
-from .settings import ROLES, ROLES_TO_COME, Role, Settings, encode_settings
+from .roles import ROLES, ROLES_TO_COME, Role
+from .settings import Settings, encode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Lines, Supervisor
 from .version import build
 

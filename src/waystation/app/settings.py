@@ -23,6 +23,8 @@ from waystation.push.settings import Connect, Endpoint, Push
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
 
+from .roles import PORT_OFFSET_MAX, PORTS, ROLES, Role, number_of, ports_of
+
 PREFIX = "WAYSTATION_"
 # Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
 ENV_BESIDE = (
@@ -33,20 +35,8 @@ ENV_BESIDE = (
     "WAYSTATION_TEST_*",
     "WAYSTATION_BENCH_*",
 )
-PORT_BASE_MAX = 65_535 - 13  # the last of the ports that a base gives is base + 13
+PORT_BASE_MAX = 65_535 - PORT_OFFSET_MAX
 WORKERS_MAX = 256
-
-Role = Literal["connect", "endpoint", "console"]
-ROLES: tuple[Role, ...] = ("connect", "endpoint", "console")
-ROLES_TO_COME = ("queue", "presence", "proxy", "controller")
-
-# Offsets of `--port-base` (design, Commands and Settled); the rest comes with its roles.
-PORT_OFFSETS: Mapping[str, int] = {
-    "connect.port": 0,
-    "connect.relay_port": 1,
-    "endpoint.port": 2,
-    "console.port": 3,
-}
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -200,15 +190,14 @@ def _with_port_base(
 ) -> Settings:
     env_names = {name.upper() for name in env}
     ports: dict[str, Any] = {}
-    for name, offset in PORT_OFFSETS.items():
-        section, _, leaf = name.partition(".")
+    for port in PORTS:
         given = (
-            leaf in toml.get(section, {})
-            or f"{PREFIX}{section}__{leaf}".upper() in env_names
-            or flags.get(name) is not None
+            port.leaf in toml.get(port.section, {})
+            or f"{PREFIX}{port.section}__{port.leaf}".upper() in env_names
+            or flags.get(port.setting) is not None
         )
-        if not given:
-            ports.setdefault(section, {})[leaf] = settings.port_base + offset
+        if not given and number_of(settings, port) is not None:
+            ports.setdefault(port.section, {})[port.leaf] = settings.port_base + port.offset
     return replaced(settings, ports)
 
 
@@ -268,22 +257,14 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
 
 
 def _port_clashes(settings: Settings, roles: Sequence[Role]) -> list[str]:
-    ports = {
-        "connect.port": settings.connect.port,
-        "connect.relay_port": settings.connect.relay_port,
-        "endpoint.port": settings.endpoint.port,
-        "console.port": settings.console.port,
-    }
     problems: list[str] = []
     seen: dict[int, str] = {}
-    for name, port in ports.items():
-        if name.partition(".")[0] not in roles:
-            continue
-        if port and port in seen:
+    for port, number in ports_of(settings, roles):
+        if number and number in seen:
             problems.append(
-                f"{name} and {seen[port]} are both {port}; each needs a port of its own"
+                f"{port.setting} and {seen[number]} are both {number}; each needs a port of its own"
             )
-        seen[port] = name
+        seen[number] = port.setting
     return problems
 
 

@@ -33,7 +33,7 @@ from .control import (
     encode_line,
 )
 from .restarts import Restarts
-from .settings import Role
+from .roles import Role
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -125,7 +125,7 @@ def restore(
 ) -> None:
     """Make the store from a backup. No server may run on it."""
     from waystation.app.data_dir import DataDir, DataDirError, lock_roles
-    from waystation.app.settings import ROLES
+    from waystation.app.roles import ROLES
     from waystation.base.errors import WaystationError
     from waystation.storage.embedded.backup import restore_store
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from waystation.app.settings import ROLES, Role, Settings, load_settings
+from waystation.app.roles import ROLES, Role
+from waystation.app.settings import Settings, load_settings
 from waystation.base.settings import SettingsError
 
 EXIT_FAILED = 1

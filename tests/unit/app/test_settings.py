@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from waystation.app.roles import PORTS
 from waystation.app.settings import (
-    PORT_OFFSETS,
     Settings,
     cross_check,
     decode_settings,
@@ -85,7 +85,7 @@ def test_a_port_base_gives_all_ports_at_once() -> None:
     assert settings.connect.relay_port == 9001
     assert settings.endpoint.port == 9002
     assert settings.console.port == 9003
-    assert len(set(PORT_OFFSETS.values())) == len(PORT_OFFSETS)
+    assert len({port.offset for port in PORTS}) == len(PORTS)
 
 
 def test_a_single_port_stands_above_the_base() -> None:

@@ -1,0 +1,74 @@
+"""The roles a server can play, and the ports that come with each.
+
+Rule 1: one row a port, in the order of the table that `serve` prints. Reserving, settling,
+        `--port-base`, the search for clashes and `doctor` all read these rows.
+Rule 2: a port whose setting is "off" is not there at all.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+Role = Literal["connect", "endpoint", "console"]
+ROLES: tuple[Role, ...] = ("connect", "endpoint", "console")
+ROLES_TO_COME = ("queue", "presence", "proxy", "controller")
+
+Scheme = Literal["ws", "http"]
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One port of a role."""
+
+    setting: str  # `section.name`
+    role: Role
+    offset: int  # from `--port-base`
+    what: str
+    scheme: Scheme
+
+    @property
+    def section(self) -> str:
+        return self.setting.partition(".")[0]
+
+    @property
+    def leaf(self) -> str:
+        return self.setting.partition(".")[2]
+
+
+PORTS = (
+    Port("connect.port", "connect", 0, "user agents (WebSocket)", "ws"),
+    Port("connect.relay_port", "connect", 1, "relay between nodes (internal)", "http"),
+    Port("endpoint.port", "endpoint", 2, "app servers (Web Push)", "http"),
+    Port("console.port", "console", 3, "console and broadcasts API", "http"),
+)
+PORT_OFFSET_MAX = 13  # design: the last of the ports that a base gives
+
+
+class PortSettings(Protocol):
+    """What of the settings says where a port is."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def console_host(self) -> str: ...
+
+
+def number_of(settings: object, port: Port) -> int | None:
+    """As it is set; None if it is off."""
+    number: Any = getattr(getattr(settings, port.section), port.leaf)
+    return None if number == "off" else int(number)
+
+
+def host_of(settings: PortSettings, port: Port) -> str:
+    return settings.console_host if port.role == "console" else settings.host
+
+
+def ports_of(settings: object, roles: Iterable[str]) -> Iterator[tuple[Port, int]]:
+    """Those of `roles` that are on, with their numbers."""
+    wanted = {*roles}
+    for port in PORTS:
+        if port.role in wanted:
+            number = number_of(settings, port)
+            if number is not None:
+                yield port, number
