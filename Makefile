@@ -24,7 +24,7 @@ UV_COMPILE := $(UV) pip compile --quiet --upgrade --universal --python-version 3
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format types contracts bench soak docs lock changelog hooks clean
+.PHONY: help run test check lint format types contracts bench soak docs protos lock changelog hooks clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ soak: $(VENV)/dev.stamp ## Run the long tests (kills, seeds, hours)
 docs: $(VENV)/dev.stamp ## Write the generated pages of docs/
 	$(BIN)/python tools/scenario_table.py
 	$(BIN)/python tools/reference.py
+
+protos: $(VENV)/dev.stamp ## Write the Python code of the .proto files
+	$(BIN)/python tools/protos.py
 
 lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions that fit pyproject.toml
 	$(UV_COMPILE) requirements/tools.in -o requirements/tools.lock

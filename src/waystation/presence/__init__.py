@@ -1,0 +1,1 @@
+"""Presence: who is in the party, in order, at least once, across broken connections."""

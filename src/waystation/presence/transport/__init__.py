@@ -1,0 +1,1 @@
+"""How bytes of streams come and go: one interface, and what implements it."""

@@ -1,0 +1,1 @@
+"""Bytes to typed values and back; nothing here opens a socket."""
