@@ -1,0 +1,1 @@
+"""Simplex message queues: the SimpleX Messaging Protocol, server side."""

@@ -1,0 +1,1 @@
+"""One storage server: connections, subscriptions, commands, and the shell around them."""

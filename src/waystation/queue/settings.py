@@ -1,0 +1,133 @@
+"""Settings of the queue service: who may come, how much is kept, how long we wait."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import doc
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The queue server: addresses, access, limits, upkeep."""
+
+    port: Annotated[Port, doc("SimpleX Messaging Protocol over TLS 1.3.")] = 5223
+    control_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | Literal["off"],
+        doc("Line protocol for operators, on loopback only; `off` unless a port is given."),
+    ] = "off"
+    ops_port: Annotated[Port, doc("Health, `/metrics` and the information page over HTTP.")] = 9101
+    hosts: Annotated[
+        str,
+        doc(
+            "Names under which clients reach this server, in the server address, separated by"
+            " commas; empty: `host`."
+        ),
+    ] = ""
+    public_port: Annotated[
+        Port, doc("The port in the server address; 0: the port that we listen on.")
+    ] = 0
+
+    # Who may come
+    min_version: Annotated[
+        Literal[6, 7, 8],
+        doc(
+            "The oldest protocol version that is spoken. 6 admits clients without ALPN, to whom"
+            " 6 alone is offered."
+        ),
+    ] = 8
+    new_queues: Annotated[bool, doc("Whether anybody may create queues.")] = True
+    create_password: Annotated[
+        str,
+        Meta(pattern=r"^[!-~]*$"),
+        doc("Who creates a queue must know it; empty: anybody may.", secret=True),
+    ] = ""
+    proxying: Annotated[
+        bool, doc("Whether we pass on what clients send to other servers (PRXY, PFWD).")
+    ] = True
+    proxy_concurrency: Annotated[
+        int, Meta(ge=1, le=255), doc("Forwarded commands under way for one client.")
+    ] = 32
+    connections_max: Annotated[
+        int, Meta(ge=0), doc("Connections at once; 0 is what the system allows.")
+    ] = 0
+    subscriptions_max: Annotated[
+        int, Meta(ge=1), doc("Queues that one connection may subscribe to.")
+    ] = 100_000
+
+    # How much is kept
+    queue_quota: Annotated[
+        int, Meta(ge=1, le=65_535), doc("Messages that wait in one queue; then `QUOTA`.")
+    ] = 128
+    expire_messages_days: Annotated[
+        float, Meta(ge=0), doc("Messages older than this are removed; 0 keeps them for ever.")
+    ] = 21.0
+    expire_interval_s: Annotated[
+        float, Meta(gt=0), doc("How often old messages are looked for.")
+    ] = 7200.0
+    expire_on_send: Annotated[
+        bool, doc("Look for old messages of a queue also whenever something is sent to it.")
+    ] = False
+    expire_ntfs_hours: Annotated[
+        float, Meta(gt=0), doc("Notifications that nobody subscribed to are forgotten after this.")
+    ] = 24.0
+    ntf_interval_s: Annotated[
+        float, Meta(gt=0), doc("How often notifications are handed to their subscribers.")
+    ] = 1.5
+    ntfs_max: Annotated[
+        int, Meta(ge=1), doc("Notifications that wait in all; the oldest are forgotten beyond.")
+    ] = 100_000
+    ntfs_per_notifier_max: Annotated[
+        int, Meta(ge=1), doc("Notifications that wait for one notifier.")
+    ] = 128
+
+    # How long we wait
+    handshake_timeout_s: Annotated[
+        float, Meta(gt=0), doc("From the connection to the end of both hellos.")
+    ] = 30.0
+    inactive_timeout_s: Annotated[
+        float,
+        Meta(ge=0),
+        doc("A connection without subscription and without traffic is closed; 0 is never."),
+    ] = 21_600.0
+    inactive_check_s: Annotated[float, Meta(gt=0), doc("How often that is looked at.")] = 3600.0
+    drain_s: Annotated[float, Meta(ge=0), doc("Over how long a stop spreads the closes.")] = 10.0
+
+    # What one connection may have under way
+    in_blocks_max: Annotated[
+        int, Meta(ge=1, le=1024), doc("Blocks read and not yet worked on; then reading pauses.")
+    ] = 2
+    out_blocks_max: Annotated[
+        int, Meta(ge=1, le=4096), doc("Unsent blocks above which a client counts as slow.")
+    ] = 64
+    auth_errors_per_min: Annotated[
+        int,
+        Meta(ge=0),
+        doc("Refused authorisations of one connection, after which it is slowed; 0 is no limit."),
+    ] = 0
+    check_threads: Annotated[int, Meta(ge=1, le=64), doc("Threads that verify signatures.")] = 2
+    check_queue_max: Annotated[
+        int, Meta(ge=1), doc("Verifications that may wait; further commands wait in their sockets.")
+    ] = 16_384
+
+    # Operators
+    identity_algorithm: Annotated[
+        Literal["ed448", "ed25519"], doc("Keys of certificates that are made at first start.")
+    ] = "ed448"
+    control_admin_password: Annotated[
+        str, doc("Role admin on the control port; empty: nobody has it.", secret=True)
+    ] = ""
+    control_user_password: Annotated[
+        str, doc("Role user on the control port; empty: nobody has it.", secret=True)
+    ] = ""
+    daily_block_quota: Annotated[
+        int, Meta(ge=0), doc("Queues that the control port may block in a day.")
+    ] = 20
+    trace_events: Annotated[
+        bool, doc("An event for each command instead of totals; for tests only.")
+    ] = False
+    information: Annotated[
+        str, doc("Text of the information page: who runs this server, and under which terms.")
+    ] = ""
