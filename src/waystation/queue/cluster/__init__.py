@@ -1,0 +1,1 @@
+"""The queue cluster: who owns which slot, and how slots move while messages flow."""

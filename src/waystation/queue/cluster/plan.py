@@ -1,0 +1,154 @@
+"""Which slots should go where: counts made equal with as few moves as can be.
+
+Rule 1: a plan is a function of the map alone, ties broken by numbers, so two people who ask get
+        the same answer.
+Rule 2: adding moves slots to the newcomers only; draining moves the leaving server's slots only.
+Rule 3: slots that move already are left alone.
+
+Load that was measured is the pipeline's business: its plan comes as a file and is checked here.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from .slot_map import NOBODY, SLOTS, Move, NodeId, SlotMap, SlotMapError, slot_name
+
+FORM = "waystation-plan/1"
+
+
+class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a plan file; what else the line says is for people."""
+
+    slot: int
+    source: int
+    target: int
+
+
+class PlanFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What `waystation pipeline rebalance --out` writes."""
+
+    form: str
+    moves: list[PlannedMove]
+    epoch: int | None = None
+
+
+def read_plan(data: bytes, slot_map: SlotMap) -> list[Move]:
+    """Raises `SlotMapError` with every objection."""
+    try:
+        plan = msgspec.json.decode(data, type=PlanFile)
+    except msgspec.MsgspecError as exc:
+        raise SlotMapError(f"this is no plan: {exc}") from exc
+    if plan.form != FORM:
+        raise SlotMapError(f"this plan has the form {plan.form!r}; {FORM!r} is understood")
+    problems = list(_objections(plan.moves, slot_map))
+    if problems:
+        raise SlotMapError("\n".join(problems))
+    return [Move(move.slot, NodeId(move.target)) for move in plan.moves]
+
+
+def _objections(moves: Sequence[PlannedMove], slot_map: SlotMap) -> Iterable[str]:
+    seen: set[int] = set()
+    for move in moves:
+        if not 0 <= move.slot < SLOTS:
+            yield f"{move.slot} is no slot"
+            continue
+        name = slot_name(move.slot)
+        owner = slot_map.slots[move.slot].owner
+        target = slot_map.nodes.get(NodeId(move.target))
+        if move.slot in seen:
+            yield f"slot {name} is moved twice"
+        seen.add(move.slot)
+        if owner != move.source:
+            yield f"slot {name} is not at node {move.source} but at node {owner}: plan again"
+        if target is None:
+            yield f"slot {name} should go to node {move.target}, which is not in the cluster"
+        elif target.status != "up":
+            yield f"slot {name} should go to node {move.target}, which is {target.status}"
+        elif owner == move.target:
+            yield f"slot {name} is at node {move.target} already"
+
+
+def first_shares(nodes: Sequence[NodeId]) -> dict[NodeId, range]:
+    """How a new cluster begins: each server gets slots in a row."""
+    if not nodes:
+        raise SlotMapError("a cluster begins with at least one server")
+    bounds = [SLOTS * i // len(nodes) for i in range(len(nodes) + 1)]
+    return {node: range(bounds[i], bounds[i + 1]) for i, node in enumerate(nodes)}
+
+
+def equalised(slot_map: SlotMap) -> list[Move]:
+    """Moves after which the counts of all servers that are up differ by one at most."""
+    counts = _counts(slot_map)
+    if not counts:
+        raise SlotMapError("no server is up")
+    quotas = _quotas(counts, sum(counts.values()))
+    lacking = {node: quota - counts[node] for node, quota in quotas.items()}
+    moves: list[Move] = []
+    for slot, one in enumerate(slot_map.slots):
+        if one.state != "S" or lacking.get(one.owner, 0) >= 0:
+            continue
+        target = max(lacking, key=lambda node: (lacking[node], -node))
+        if lacking[target] <= 0:
+            break
+        lacking[one.owner] += 1
+        lacking[target] -= 1
+        moves.append(Move(slot, target))
+    return moves
+
+
+def drained(slot_map: SlotMap, leaving: NodeId) -> list[Move]:
+    """All slots of one server, each to whoever has fewest."""
+    if leaving not in slot_map.nodes:
+        raise SlotMapError(f"there is no node {leaving}")
+    counts = _counts(slot_map)
+    counts.pop(leaving, None)
+    if not counts:
+        raise SlotMapError(f"node {leaving} is the last that is up: nobody could take its slots")
+    moves: list[Move] = []
+    for slot in slot_map.owned_by(leaving):
+        if slot_map.slots[slot].state != "S":
+            continue
+        target = min(counts, key=lambda node: (counts[node], node))
+        counts[target] += 1
+        moves.append(Move(slot, target))
+    return moves
+
+
+def followers(slot_map: SlotMap) -> dict[int, NodeId]:
+    """A follower for each slot that has none: of the servers that are up, the least burdened;
+    one on another machine if there is one."""
+    up = [node for node in slot_map.nodes.values() if node.status == "up"]
+    burden = {node.node_id: 0 for node in up}
+    for one in slot_map.slots:
+        if one.follower in burden:
+            burden[one.follower] += 1
+    chosen: dict[int, NodeId] = {}
+    for slot, one in enumerate(slot_map.slots):
+        if one.owner == NOBODY or one.follower != NOBODY or one.state != "S":
+            continue
+        home = slot_map.nodes[one.owner].host
+        others = [node for node in up if node.node_id != one.owner]
+        if not others:
+            break
+        best = min(others, key=lambda n: (n.host == home, burden[n.node_id], n.node_id))
+        burden[best.node_id] += 1
+        chosen[slot] = best.node_id
+    return chosen
+
+
+def _counts(slot_map: SlotMap) -> dict[NodeId, int]:
+    """Of servers that are up; a slot under way counts where it goes."""
+    counts = {id_: 0 for id_, node in sorted(slot_map.nodes.items()) if node.status == "up"}
+    for one in slot_map.slots:
+        holder = one.target or one.owner
+        if holder in counts:
+            counts[NodeId(holder)] += 1
+    return counts
+
+
+def _quotas(counts: Mapping[NodeId, int], total: int) -> dict[NodeId, int]:
+    """Equal shares; what is left over stays with those who have most, so that it does not move."""
+    share, left_over = divmod(total, len(counts))
+    by_count = sorted(counts, key=lambda node: (-counts[node], node))
+    return {node: share + (rank < left_over) for rank, node in enumerate(by_count)}

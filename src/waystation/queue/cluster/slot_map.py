@@ -1,0 +1,303 @@
+"""Who owns which slot: the one value that everybody in a cluster must agree on.
+
+Rule 1: a map is never changed. Every method that changes something returns the next map, whose
+        epoch is one higher; whoever stores it does so only over the epoch it came from.
+Rule 2: a slot has at most one server that may serve it: its owner, unless it is frozen.
+Rule 3: stable → preparing → frozen → stable at the target; from preparing and frozen the way
+        back to the owner is open. Nothing else is.
+Rule 4: a follower keeps a copy and does not serve. It may be promoted only while the map says
+        that it is in step, and only the owner says so: from then on the owner answers nothing
+        that the follower has not confirmed, or takes the word back first.
+Rule 5: what is planned stands in the map too, so that a plan and the moves it asks for cannot
+        disagree.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, NewType
+
+import msgspec
+
+SLOTS = 4096
+NODES_MAX = 4096
+WEIGHT_MAX = 255
+
+NodeId = NewType("NodeId", int)
+NOBODY = NodeId(0)
+
+Status = Literal["up", "drain", "down"]
+State = Literal["S", "P", "F"]
+
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_VALUES = {letter: value for value, letter in enumerate(_LETTERS)}
+
+
+class SlotMapError(Exception):
+    """A change that the map does not allow; the text says why."""
+
+
+def slot_of(entity: bytes) -> int:
+    """The first twelve bits of an id (queues §6.2)."""
+    return entity[0] << 4 | entity[1] >> 4
+
+
+def slot_name(slot: int) -> str:
+    """As people write it: the first two letters of every id in it."""
+    return _LETTERS[slot >> 6] + _LETTERS[slot & 63]
+
+
+def slot_number(name: str) -> int:
+    if len(name) != 2 or name[0] not in _VALUES or name[1] not in _VALUES:
+        raise SlotMapError(f"{name!r} is no slot: two base64url letters are, from AA to __")
+    return _VALUES[name[0]] << 6 | _VALUES[name[1]]
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """One storage server, as the others see it."""
+
+    node_id: NodeId
+    host: str
+    port: int
+    fingerprint: bytes  # SHA-256 of the certificate that its link shows
+    weight_new: int = 100  # its share of new queues; 0 takes none
+    status: Status = "up"
+
+    @property
+    def takes_new(self) -> bool:
+        return self.status == "up" and self.weight_new > 0
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    """Who has to do with one slot."""
+
+    owner: NodeId = NOBODY
+    target: NodeId = NOBODY
+    state: State = "S"
+    follower: NodeId = NOBODY
+    in_step: bool = False  # the follower has everything that was answered
+
+    @property
+    def server(self) -> NodeId:
+        """Who may serve it now."""
+        return NOBODY if self.state == "F" else self.owner
+
+
+_UNOWNED = Assignment()
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A slot that shall go to another server."""
+
+    slot: int
+    target: NodeId
+
+
+class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
+    """All slots and all servers at one epoch."""
+
+    epoch: int = 0
+    nodes: Mapping[NodeId, Node] = {}
+    slots: tuple[Assignment, ...] = (_UNOWNED,) * SLOTS
+    planned: tuple[Move, ...] = ()  # in this order; not begun
+
+    # Looking
+
+    def owned_by(self, node_id: NodeId) -> list[int]:
+        return [slot for slot, one in enumerate(self.slots) if one.owner == node_id]
+
+    def followed_by(self, node_id: NodeId) -> list[int]:
+        return [slot for slot, one in enumerate(self.slots) if one.follower == node_id]
+
+    def moving(self) -> Iterator[tuple[int, Assignment]]:
+        return ((slot, one) for slot, one in enumerate(self.slots) if one.state != "S")
+
+    def serves(self, node_id: NodeId, slot: int) -> bool:
+        return self.slots[slot].server == node_id
+
+    # Servers
+
+    def with_node(self, node: Node) -> "SlotMap":
+        """Added, or known under its id with other particulars."""
+        if node.node_id == NOBODY:
+            raise SlotMapError("node 0 is nobody: ids begin at 1")
+        if node.node_id not in self.nodes and len(self.nodes) >= NODES_MAX:
+            raise SlotMapError(f"{NODES_MAX} servers are the most a map holds")
+        if not 0 <= node.weight_new <= WEIGHT_MAX:
+            raise SlotMapError(f"a weight is between 0 and {WEIGHT_MAX}")
+        return self._next(nodes={**self.nodes, node.node_id: node})
+
+    def without_node(self, node_id: NodeId) -> "SlotMap":
+        self._known(node_id)
+        held = sum(node_id in (one.owner, one.target, one.follower) for one in self.slots)
+        if held:
+            raise SlotMapError(f"node {node_id} still has to do with {held} slots: drain it first")
+        return self._next(nodes={id_: n for id_, n in self.nodes.items() if id_ != node_id})
+
+    # Slots
+
+    def claimed(self, slots: Iterable[int], owner: NodeId) -> "SlotMap":
+        """Slots that never had an owner are given one: how a cluster begins."""
+        self._known(owner)
+        wanted = {*slots}
+        for slot in wanted:
+            if self.slots[slot].owner != NOBODY:
+                raise SlotMapError(f"slot {slot_name(slot)} belongs to somebody already")
+        return self._next(
+            slots=tuple(
+                Assignment(owner) if slot in wanted else one for slot, one in enumerate(self.slots)
+            )
+        )
+
+    def followed(self, slot: int, follower: NodeId) -> "SlotMap":
+        """`follower` keeps a copy from now on; NOBODY ends it."""
+        one = self.slots[slot]
+        if follower != NOBODY:
+            self._known(follower)
+        if follower != NOBODY and follower == one.owner:
+            raise SlotMapError(f"node {follower} cannot follow slot {slot_name(slot)} and have it")
+        changed = msgspec.structs.replace(one, follower=follower, in_step=False)
+        return self._with(slot, changed)
+
+    def in_step(self, slot: int, value: bool) -> "SlotMap":
+        """The owner's word that its follower has everything, or that it has not."""
+        one = self.slots[slot]
+        if one.follower == NOBODY:
+            raise SlotMapError(f"slot {slot_name(slot)} has no follower")
+        return self._with(slot, msgspec.structs.replace(one, in_step=value))
+
+    def preparing(self, slot: int, target: NodeId) -> "SlotMap":
+        one = self._stable(slot)
+        self._known(target)
+        if target == one.owner:
+            raise SlotMapError(f"slot {slot_name(slot)} is at node {target} already")
+        if self.nodes[target].status != "up":
+            raise SlotMapError(f"node {target} is {self.nodes[target].status}: nothing moves there")
+        return self._with(slot, msgspec.structs.replace(one, target=target, state="P"))
+
+    def frozen(self, slot: int) -> "SlotMap":
+        one = self._in_state(slot, "P")
+        return self._with(slot, msgspec.structs.replace(one, state="F"))
+
+    def moved(self, slot: int) -> "SlotMap":
+        one = self._in_state(slot, "F")
+        # The old owner follows where the target did: it has nearly everything already.
+        follower = one.owner if one.follower == one.target else one.follower
+        return self._with(slot, Assignment(one.target, NOBODY, "S", follower))
+
+    def returned(self, slot: int) -> "SlotMap":
+        """A move is given up: the owner, who has everything, serves again."""
+        one = self.slots[slot]
+        if one.state == "S":
+            raise SlotMapError(f"slot {slot_name(slot)} does not move")
+        changed = msgspec.structs.replace(one, target=NOBODY, state="S")
+        return self._with(slot, changed)
+
+    def promoted(self, slot: int) -> "SlotMap":
+        """The owner is gone: the follower takes its place, and nobody follows."""
+        one = self.slots[slot]
+        if one.follower == NOBODY or not one.in_step:
+            raise SlotMapError(f"slot {slot_name(slot)} has no follower that is in step")
+        return self._with(slot, Assignment(one.follower))
+
+    # Plans
+
+    def planning(self, moves: Iterable[Move]) -> "SlotMap":
+        """With these instead of what was planned before."""
+        planned = tuple(moves)
+        for move in planned:
+            self._known(move.target)
+        if len({move.slot for move in planned}) != len(planned):
+            raise SlotMapError("a plan moves each slot once")
+        return self._next(planned=planned)
+
+    def as_one_change(self, before: "SlotMap") -> "SlotMap":
+        """Several changes since `before` that are committed together."""
+        return msgspec.structs.replace(self, epoch=before.epoch + 1)
+
+    # Inside
+
+    def _known(self, node_id: NodeId) -> Node:
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise SlotMapError(f"there is no node {node_id}")
+        return node
+
+    def _stable(self, slot: int) -> Assignment:
+        one = self._in_state(slot, "S")
+        if one.owner == NOBODY:
+            raise SlotMapError(f"slot {slot_name(slot)} has no owner")
+        return one
+
+    def _in_state(self, slot: int, state: State) -> Assignment:
+        one = self.slots[slot]
+        if one.state != state:
+            words = {"S": "stable", "P": "preparing", "F": "frozen"}
+            raise SlotMapError(f"slot {slot_name(slot)} is {words[one.state]}, not {words[state]}")
+        return one
+
+    def _with(self, slot: int, one: Assignment) -> "SlotMap":
+        return self._next(slots=(*self.slots[:slot], one, *self.slots[slot + 1 :]))
+
+    def _next(
+        self,
+        *,
+        nodes: Mapping[NodeId, Node] | None = None,
+        slots: tuple[Assignment, ...] | None = None,
+        planned: tuple[Move, ...] | None = None,
+    ) -> "SlotMap":
+        return SlotMap(
+            epoch=self.epoch + 1,
+            nodes=self.nodes if nodes is None else nodes,
+            slots=self.slots if slots is None else slots,
+            planned=self.planned if planned is None else planned,
+        )
+
+
+def runs_of(slots: tuple[Assignment, ...]) -> Iterator[tuple[int, int, Assignment]]:
+    """(first slot, how many, who): how a map travels and how a person reads it."""
+    start = 0
+    for slot in range(1, len(slots) + 1):
+        if slot == len(slots) or slots[slot] != slots[start]:
+            yield start, slot - start, slots[start]
+            start = slot
+
+
+class _Stored(msgspec.Struct, array_like=True):
+    """As it lies in the cluster's store: runs, because 4,096 rows would say the same slower."""
+
+    epoch: int
+    nodes: list[Node]
+    runs: list[tuple[int, int, int, int, State, int, bool]]
+    planned: list[tuple[int, int]] = []
+
+
+def encode_map(slot_map: SlotMap) -> bytes:
+    return msgspec.msgpack.encode(
+        _Stored(
+            slot_map.epoch,
+            list(slot_map.nodes.values()),
+            [
+                (start, count, one.owner, one.target, one.state, one.follower, one.in_step)
+                for start, count, one in runs_of(slot_map.slots)
+            ],
+            [(move.slot, move.target) for move in slot_map.planned],
+        )
+    )
+
+
+def decode_map(data: bytes) -> SlotMap:
+    """Raises `msgspec.MsgspecError` or `SlotMapError` for what is no map."""
+    stored = msgspec.msgpack.decode(data, type=_Stored)
+    slots: list[Assignment] = []
+    for start, count, owner, target, state, follower, in_step in stored.runs:
+        if start != len(slots) or count < 1 or start + count > SLOTS:
+            raise SlotMapError("the runs of a stored map do not join")
+        one = Assignment(NodeId(owner), NodeId(target), state, NodeId(follower), in_step)
+        slots.extend([one] * count)
+    if len(slots) != SLOTS:
+        raise SlotMapError(f"a stored map names {len(slots)} slots instead of {SLOTS}")
+    return SlotMap(
+        epoch=stored.epoch,
+        nodes={node.node_id: node for node in stored.nodes},
+        slots=tuple(slots),
+        planned=tuple(Move(slot, NodeId(target)) for slot, target in stored.planned),
+    )

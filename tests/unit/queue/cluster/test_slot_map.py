@@ -1,0 +1,156 @@
+"""Who owns which slot, and which changes a map allows."""
+
+import base64
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.queue.cluster.slot_map import (
+    NOBODY,
+    SLOTS,
+    Assignment,
+    Move,
+    Node,
+    NodeId,
+    SlotMap,
+    SlotMapError,
+    decode_map,
+    encode_map,
+    runs_of,
+    slot_name,
+    slot_number,
+    slot_of,
+)
+
+A, B, C = NodeId(1), NodeId(2), NodeId(3)
+
+
+def node(node_id: NodeId, **particulars: object) -> Node:
+    made = {"node_id": node_id, "host": f"n{node_id}", "port": 5225, "fingerprint": b"f" * 32}
+    return Node(**{**made, **particulars})
+
+
+def cluster(*nodes: NodeId) -> SlotMap:
+    slot_map = SlotMap()
+    for one in nodes:
+        slot_map = slot_map.with_node(node(one))
+    return slot_map.claimed(range(SLOTS), nodes[0])
+
+
+def test_a_slot_is_the_first_two_letters_of_an_id() -> None:
+    """Q-113"""
+    chance = random.Random(113)
+    for _ in range(10_000):
+        entity = chance.randbytes(24)
+        letters = base64.urlsafe_b64encode(entity).decode()[:2]
+
+        assert slot_name(slot_of(entity)) == letters
+        assert slot_number(letters) == slot_of(entity)
+    assert slot_number("AA") == 0
+    assert slot_number("__") == SLOTS - 1
+
+
+@pytest.mark.parametrize("name", ["", "A", "AAA", "A+", "é!"])
+def test_what_is_no_slot_is_refused(name: str) -> None:
+    with pytest.raises(SlotMapError, match="is no slot"):
+        slot_number(name)
+
+
+def test_a_move_goes_through_its_three_epochs_and_nobody_serves_while_it_is_frozen() -> None:
+    before = cluster(A, B)
+
+    preparing = before.preparing(7, B)
+    frozen = preparing.frozen(7)
+    moved = frozen.moved(7)
+
+    assert [one.epoch - before.epoch for one in (preparing, frozen, moved)] == [1, 2, 3]
+    assert preparing.serves(A, 7)
+    assert not frozen.serves(A, 7)
+    assert not frozen.serves(B, 7)
+    assert moved.serves(B, 7)
+    assert not moved.serves(A, 7)
+    assert moved.slots[7] == Assignment(B)
+
+
+def test_a_move_can_be_given_up_before_and_after_the_freeze() -> None:
+    before = cluster(A, B)
+
+    assert before.preparing(7, B).returned(7).slots[7] == before.slots[7]
+    assert before.preparing(7, B).frozen(7).returned(7).serves(A, 7)
+
+
+def test_moves_that_make_no_sense_are_refused() -> None:
+    slot_map = cluster(A, B)
+
+    with pytest.raises(SlotMapError, match="already"):
+        slot_map.preparing(7, A)
+    with pytest.raises(SlotMapError, match="no node 9"):
+        slot_map.preparing(7, NodeId(9))
+    with pytest.raises(SlotMapError, match="stable, not preparing"):
+        slot_map.frozen(7)
+    with pytest.raises(SlotMapError, match="preparing, not frozen"):
+        slot_map.preparing(7, B).moved(7)
+    with pytest.raises(SlotMapError, match="preparing, not stable"):
+        slot_map.preparing(7, B).preparing(7, B)
+    with pytest.raises(SlotMapError, match="is drain"):
+        slot_map.with_node(node(B, status="drain")).preparing(7, B)
+    with pytest.raises(SlotMapError, match="does not move"):
+        slot_map.returned(7)
+
+
+def test_only_a_follower_in_step_is_promoted() -> None:
+    followed = cluster(A, B, C).followed(7, B)
+
+    with pytest.raises(SlotMapError, match="in step"):
+        followed.promoted(7)
+    assert followed.in_step(7, True).promoted(7).slots[7] == Assignment(B)
+    with pytest.raises(SlotMapError, match="in step"):
+        followed.in_step(7, True).in_step(7, False).promoted(7)
+
+
+def test_after_a_move_the_follower_has_to_catch_up_with_its_new_owner() -> None:
+    in_step = cluster(A, B, C).followed(7, C).in_step(7, True)
+
+    assert in_step.preparing(7, B).frozen(7).moved(7).slots[7] == Assignment(B, follower=C)
+    assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C, follower=A)
+
+
+def test_a_server_with_slots_is_not_forgotten() -> None:
+    slot_map = cluster(A, B)
+
+    with pytest.raises(SlotMapError, match="4096 slots: drain it first"):
+        slot_map.without_node(A)
+    assert set(slot_map.without_node(B).nodes) == {A}
+
+
+def test_slots_are_claimed_once() -> None:
+    with pytest.raises(SlotMapError, match="belongs to somebody"):
+        cluster(A, B).claimed([7], B)
+
+
+def test_several_changes_can_be_one_epoch() -> None:
+    before = cluster(A, B)
+
+    after = before.preparing(1, B).preparing(2, B).as_one_change(before)
+
+    assert after.epoch == before.epoch + 1
+    assert [slot for slot, _ in after.moving()] == [1, 2]
+
+
+@given(st.lists(st.tuples(st.integers(0, SLOTS - 1), st.sampled_from([A, B, C])), max_size=20))
+def test_a_map_survives_its_stored_form(changes: list[tuple[int, NodeId]]) -> None:
+    slot_map = cluster(A, B, C).planning([Move(5, B)])
+    for slot, target in changes:
+        if slot_map.slots[slot].state == "S" and slot_map.slots[slot].owner != target:
+            slot_map = slot_map.preparing(slot, target)
+
+    assert decode_map(encode_map(slot_map)) == slot_map
+    assert sum(count for _, count, _ in runs_of(slot_map.slots)) == SLOTS
+    assert slot_map.slots[0].follower == NOBODY
+
+
+def test_a_stored_map_with_a_hole_is_refused() -> None:
+    with pytest.raises(SlotMapError, match="do not join"):
+        decode_map(encode_map(SlotMap()).replace(b"\xcd\x10\x00", b"\xcd\x20\x00"))
