@@ -1,1 +1,1 @@
-"""Simplex message queues: the SimpleX Messaging Protocol, server side."""
+"""Simplex message queues: the SimpleX Messaging Protocol, versions 8 to 18."""
