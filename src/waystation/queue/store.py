@@ -1,0 +1,244 @@
+"""What the queue service asks of storage.
+
+Conditions, not mechanisms. What may lose a race returns whether it was *applied* and never raises
+for losing; what may return many takes a *limit* and keeps it. When a call has returned, what it
+wrote is as durable as the backend can make it: `OK` follows the call, never precedes it.
+
+Rule 1: each kind of id lives in a map of its own; an id is unique within its map.
+Rule 2: everything that belongs to a queue is found by its recipient id, so by its slot.
+Rule 3: messages of a queue keep the order in which `append` was called, and that of the commits.
+Rule 4: a condition is looked at where the change is made, so two callers cannot both pass it.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from waystation.queue.model import (
+    AuthKey,
+    Blocking,
+    Link,
+    Message,
+    MessageId,
+    Notifier,
+    NotifierId,
+    Queue,
+    QueueMode,
+    RecipientId,
+    Slot,
+)
+
+
+class Party(enum.Enum):
+    """Whose map an id is looked up in."""
+
+    RECIPIENT = "recipient"
+    SENDER = "sender"
+    NOTIFIER = "notifier"
+    LINK = "link"
+
+
+class Admission(enum.Enum):
+    """What became of a message that was sent."""
+
+    STORED = "stored"
+    MARKED = "marked"  # refused by the quota; the marker was stored in its place
+    FULL = "full"  # refused, and the marker is there already
+    REFUSED = "refused"  # no such queue, or nobody may send to it now
+
+
+class Appended(msgspec.Struct, frozen=True, gc=False):
+    admission: Admission
+    is_head: bool = False  # what was stored is what comes next
+    expired: int = 0  # old messages that were removed before
+
+
+class Acknowledged(msgspec.Struct, frozen=True, gc=False):
+    """`removed` is None if the head was another message; `next` is the head now."""
+
+    removed: Message | None
+    next: Message | None
+
+
+class NotifierChange(msgspec.Struct, frozen=True, gc=False):
+    applied: bool
+    previous: NotifierId | None = None
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    queue: Queue
+    messages: int
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """How many messages of which slot went; where to go on, None at the end."""
+
+    by_slot: Mapping[Slot, int]
+    after: RecipientId | None
+
+
+class Counts(msgspec.Struct, frozen=True, gc=False):
+    queues: int
+    messages: int
+    notifiers: int
+
+
+class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A notification that waits for somebody who subscribes to its notifier."""
+
+    notifier_id: NotifierId
+    nonce: bytes
+    meta: bytes
+    accepted_at_s: int
+
+
+class QueueStore(Protocol):
+    """Queues, what waits in them, and the ids that lead to them."""
+
+    # Queues
+
+    async def find(self, party: Party, entity_id: bytes) -> Queue | None:
+        """The queue that this id leads this party to."""
+        ...
+
+    async def create(self, queue: Queue) -> bool:
+        """Applied only if none of its ids is in use in its map."""
+        ...
+
+    async def secure(self, recipient_id: RecipientId, key: AuthKey) -> bool:
+        """Applied only if there is no sender key yet, or it is the same."""
+        ...
+
+    async def set_recipient_keys(
+        self, recipient_id: RecipientId, keys: tuple[AuthKey, ...]
+    ) -> bool:
+        """Replaces them all; applied only to a queue in contact mode."""
+        ...
+
+    async def set_link(self, recipient_id: RecipientId, link: Link) -> bool:
+        """Applied only if the queue is no secured messaging queue, and either has no link and the
+        link's id is free, or has this link with the same fixed data."""
+        ...
+
+    async def drop_link(self, recipient_id: RecipientId) -> bool:
+        """Whether there is such a queue; the link is gone afterwards."""
+        ...
+
+    async def set_notifier(self, recipient_id: RecipientId, notifier: Notifier) -> NotifierChange:
+        """Applied only if the queue exists and the notifier's id is free."""
+        ...
+
+    async def drop_notifier(self, recipient_id: RecipientId) -> NotifierChange:
+        """Applied if the queue exists, whether or not it had one."""
+        ...
+
+    async def suspend(self, recipient_id: RecipientId) -> bool:
+        """Nobody may send any more; whether there is such a queue."""
+        ...
+
+    async def block(self, recipient_id: RecipientId, blocking: Blocking) -> bool: ...
+
+    async def unblock(self, recipient_id: RecipientId) -> bool:
+        """Applied only if it was blocked."""
+        ...
+
+    async def touch(self, recipient_id: RecipientId, day_s: int) -> None:
+        """Remember the day on which the queue was last used."""
+        ...
+
+    async def delete(self, recipient_id: RecipientId) -> Deleted | None:
+        """Record, ids and messages; what it was."""
+        ...
+
+    # Messages
+
+    async def append(
+        self,
+        recipient_id: RecipientId,
+        message: Message,
+        *,
+        quota: int,
+        day_s: int,
+        expire_before_s: int | None = None,
+    ) -> Appended:
+        """Admitted by the quota (`admit`). The first message that a secured messaging queue takes
+        removes its link. With `expire_before_s`, older messages are removed first."""
+        ...
+
+    async def head(self, recipient_id: RecipientId) -> Message | None:
+        """What is to be delivered next."""
+        ...
+
+    async def size(self, recipient_id: RecipientId) -> int:
+        """How many messages wait, the quota marker included."""
+        ...
+
+    async def acknowledge(
+        self, recipient_id: RecipientId, message_id: MessageId
+    ) -> Acknowledged | None:
+        """Removes the head if it is this message; None if there is no such queue."""
+        ...
+
+    # Upkeep
+
+    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+        """Removes messages accepted before, from the head of each queue up to the first younger
+        one or a quota marker. Looks at about `limit` messages beyond `after`."""
+        ...
+
+    async def scan(
+        self, slot: Slot, *, after: RecipientId | None, limit: int
+    ) -> Sequence[RecipientId]:
+        """Queues of one slot in the order of their ids."""
+        ...
+
+    async def counts(self) -> Counts: ...
+
+    async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
+        """Kept until taken; for the time between two runs of a server."""
+        ...
+
+    async def take_pending(self) -> Sequence[PendingNotification]: ...
+
+    async def check(self) -> None:
+        """Raises if the store does not answer."""
+        ...
+
+    async def close(self) -> None:
+        """What was begun is still written; safe to call twice."""
+        ...
+
+
+def admit(*, size: int, can_write: bool, quota: int) -> tuple[Admission, bool]:
+    """What happens to a message sent to a queue in this state, and whether the next one may be
+    written (§5.4). After the marker nothing is stored until the queue is empty."""
+    if not can_write and size:
+        return Admission.FULL, False
+    if size < quota:
+        return Admission.STORED, True
+    return Admission.MARKED, False
+
+
+def may_link(queue: Queue, link: Link) -> bool:
+    """Whether LSET is allowed, the freedom of the id apart (§5.5)."""
+    if queue.mode is QueueMode.MESSAGING and queue.sender_key is not None:
+        return False
+    return queue.link is None or (
+        queue.link.link_id == link.link_id and queue.link.data.fixed == link.data.fixed
+    )
+
+
+def drops_link(queue: Queue) -> bool:
+    """Whether the link of a queue has served: somebody secured it and now sends (§5.5)."""
+    return (
+        queue.link is not None
+        and queue.mode is QueueMode.MESSAGING
+        and queue.sender_key is not None
+    )
+
+
+def marker(message: Message) -> Message:
+    """What is stored in place of the first message that the quota refused."""
+    return Message(message.message_id, message.accepted_at_s)

@@ -1,0 +1,303 @@
+"""The queue store in plain dictionaries: the executable model of the contract.
+
+The other backends are compared with this one, so it says what the contract says in the shortest
+way that is right, and never suspends.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from waystation.queue.model import (
+    AuthKey,
+    Blocking,
+    Link,
+    Message,
+    MessageId,
+    Notifier,
+    NotifierId,
+    Queue,
+    QueueMode,
+    RecipientId,
+    Slot,
+    Standing,
+    slot_of,
+)
+from waystation.queue.store import (
+    Acknowledged,
+    Admission,
+    Appended,
+    Counts,
+    Deleted,
+    Expired,
+    NotifierChange,
+    Party,
+    PendingNotification,
+    admit,
+    drops_link,
+    marker,
+    may_link,
+)
+from waystation.storage.capabilities import Capabilities
+
+_changed = msgspec.structs.replace
+
+
+class _Line:
+    """The messages of one queue."""
+
+    __slots__ = ("can_write", "messages")
+
+    def __init__(self) -> None:
+        self.can_write = True
+        self.messages: deque[Message] = deque()
+
+    def expire(self, before_s: int) -> int:
+        removed = 0
+        while self.messages and not self.messages[0].is_marker:
+            if self.messages[0].accepted_at_s >= before_s:
+                break
+            self.messages.popleft()
+            removed += 1
+        self.settle()
+        return removed
+
+    def settle(self) -> None:
+        if not self.messages:
+            self.can_write = True
+
+
+class MemoryQueueStore:
+    """One process, gone with it."""
+
+    capabilities = Capabilities(
+        name="memory",
+        durable=False,
+        power_safe=False,
+        shared_by_processes=False,
+        shared_by_machines=False,
+        native_expiry=False,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    def __init__(self) -> None:
+        self._queues: dict[RecipientId, Queue] = {}
+        self._ids: dict[Party, dict[bytes, RecipientId]] = {party: {} for party in Party}
+        self._lines: dict[RecipientId, _Line] = {}
+        self._pending: list[PendingNotification] = []
+
+    # Queues
+
+    async def find(self, party: Party, entity_id: bytes) -> Queue | None:
+        recipient_id = self._ids[party].get(entity_id)
+        return None if recipient_id is None else self._queues[recipient_id]
+
+    async def create(self, queue: Queue) -> bool:
+        if any(entity_id in self._ids[party] for party, entity_id in _ids_of(queue)):
+            return False
+        self._put(queue)
+        return True
+
+    async def secure(self, recipient_id: RecipientId, key: AuthKey) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None or queue.sender_key not in (None, key):
+            return False
+        self._put(_changed(queue, sender_key=key))
+        return True
+
+    async def set_recipient_keys(
+        self, recipient_id: RecipientId, keys: tuple[AuthKey, ...]
+    ) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None or queue.mode is not QueueMode.CONTACT:
+            return False
+        self._put(_changed(queue, recipient_keys=keys))
+        return True
+
+    async def set_link(self, recipient_id: RecipientId, link: Link) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None or not may_link(queue, link):
+            return False
+        if queue.link is None and link.link_id in self._ids[Party.LINK]:
+            return False
+        self._put(_changed(queue, link=link))
+        return True
+
+    async def drop_link(self, recipient_id: RecipientId) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None:
+            return False
+        if queue.link is not None:
+            self._forget_ids(queue)
+            self._put(_changed(queue, link=None))
+        return True
+
+    async def set_notifier(self, recipient_id: RecipientId, notifier: Notifier) -> NotifierChange:
+        queue = self._queues.get(recipient_id)
+        if queue is None or notifier.notifier_id in self._ids[Party.NOTIFIER]:
+            return NotifierChange(applied=False)
+        self._forget_ids(queue)
+        self._put(_changed(queue, notifier=notifier))
+        return NotifierChange(True, _notifier_id(queue))
+
+    async def drop_notifier(self, recipient_id: RecipientId) -> NotifierChange:
+        queue = self._queues.get(recipient_id)
+        if queue is None:
+            return NotifierChange(applied=False)
+        self._forget_ids(queue)
+        self._put(_changed(queue, notifier=None))
+        return NotifierChange(True, _notifier_id(queue))
+
+    async def suspend(self, recipient_id: RecipientId) -> bool:
+        return self._stand(recipient_id, Standing.OFF, None)
+
+    async def block(self, recipient_id: RecipientId, blocking: Blocking) -> bool:
+        return self._stand(recipient_id, Standing.BLOCKED, blocking)
+
+    async def unblock(self, recipient_id: RecipientId) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None or queue.standing is not Standing.BLOCKED:
+            return False
+        return self._stand(recipient_id, Standing.ACTIVE, None)
+
+    async def touch(self, recipient_id: RecipientId, day_s: int) -> None:
+        queue = self._queues.get(recipient_id)
+        if queue is not None:
+            self._put(_changed(queue, updated_on_s=day_s))
+
+    async def delete(self, recipient_id: RecipientId) -> Deleted | None:
+        queue = self._queues.pop(recipient_id, None)
+        if queue is None:
+            return None
+        self._forget_ids(queue)
+        line = self._lines.pop(recipient_id, None)
+        return Deleted(queue, 0 if line is None else len(line.messages))
+
+    # Messages
+
+    async def append(
+        self,
+        recipient_id: RecipientId,
+        message: Message,
+        *,
+        quota: int,
+        day_s: int,
+        expire_before_s: int | None = None,
+    ) -> Appended:
+        queue = self._queues.get(recipient_id)
+        if queue is None or queue.standing is not Standing.ACTIVE:
+            return Appended(Admission.REFUSED)
+        line = self._lines.setdefault(recipient_id, _Line())
+        expired = 0 if expire_before_s is None else line.expire(expire_before_s)
+        size = len(line.messages)
+        admission, can_write = admit(size=size, can_write=line.can_write, quota=quota)
+        line.can_write = can_write
+        if admission is not Admission.FULL:
+            stored = admission is Admission.STORED
+            line.messages.append(message if stored else marker(message))
+        link = None if admission is Admission.STORED and drops_link(queue) else queue.link
+        self._forget_ids(queue)
+        self._put(_changed(queue, updated_on_s=day_s, link=link))
+        return Appended(admission, size == 0, expired)
+
+    async def head(self, recipient_id: RecipientId) -> Message | None:
+        line = self._lines.get(recipient_id)
+        return line.messages[0] if line is not None and line.messages else None
+
+    async def size(self, recipient_id: RecipientId) -> int:
+        line = self._lines.get(recipient_id)
+        return 0 if line is None else len(line.messages)
+
+    async def acknowledge(
+        self, recipient_id: RecipientId, message_id: MessageId
+    ) -> Acknowledged | None:
+        if recipient_id not in self._queues:
+            return None
+        line = self._lines.get(recipient_id)
+        if line is None or not line.messages:
+            return Acknowledged(None, None)
+        removed = None
+        if line.messages[0].message_id == message_id:
+            removed = line.messages.popleft()
+            line.settle()
+        return Acknowledged(removed, line.messages[0] if line.messages else None)
+
+    # Upkeep
+
+    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+        by_slot: dict[Slot, int] = {}
+        looked = 0
+        for recipient_id in sorted(self._lines):
+            if after is not None and recipient_id <= after:
+                continue
+            if looked >= limit:
+                return Expired(by_slot, after)
+            removed = self._lines[recipient_id].expire(before_s)
+            looked += removed + 1
+            after = recipient_id
+            if removed:
+                slot = slot_of(recipient_id)
+                by_slot[slot] = by_slot.get(slot, 0) + removed
+        return Expired(by_slot, None)
+
+    async def scan(
+        self, slot: Slot, *, after: RecipientId | None, limit: int
+    ) -> Sequence[RecipientId]:
+        beyond = b"" if after is None else after
+        found = (one for one in self._queues if slot_of(one) == slot and one > beyond)
+        return sorted(found)[:limit]
+
+    async def counts(self) -> Counts:
+        messages = sum(len(line.messages) for line in self._lines.values())
+        return Counts(len(self._queues), messages, len(self._ids[Party.NOTIFIER]))
+
+    async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
+        self._pending = list(notifications)
+
+    async def take_pending(self) -> Sequence[PendingNotification]:
+        taken, self._pending = self._pending, []
+        return taken
+
+    async def check(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    # Inside
+
+    def _put(self, queue: Queue) -> None:
+        self._queues[queue.recipient_id] = queue
+        for party, entity_id in _ids_of(queue):
+            self._ids[party][entity_id] = queue.recipient_id
+
+    def _forget_ids(self, queue: Queue) -> None:
+        for party, entity_id in _ids_of(queue):
+            self._ids[party].pop(entity_id, None)
+
+    def _stand(
+        self, recipient_id: RecipientId, standing: Standing, blocking: Blocking | None
+    ) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None:
+            return False
+        self._put(_changed(queue, standing=standing, blocking=blocking))
+        return True
+
+
+def _notifier_id(queue: Queue) -> NotifierId | None:
+    return None if queue.notifier is None else queue.notifier.notifier_id
+
+
+def _ids_of(queue: Queue) -> list[tuple[Party, bytes]]:
+    ids: list[tuple[Party, bytes]] = [
+        (Party.RECIPIENT, queue.recipient_id),
+        (Party.SENDER, queue.sender_id),
+    ]
+    if queue.notifier is not None:
+        ids.append((Party.NOTIFIER, queue.notifier.notifier_id))
+    if queue.link is not None:
+        ids.append((Party.LINK, queue.link.link_id))
+    return ids
