@@ -1,0 +1,93 @@
+"""Short links: an address and a text, sealed with a key that only the link itself carries.
+
+The server sees two ciphertexts of constant size. What lies in them is between clients:
+
+    fixed = root key, address        never changes; the key of the link is its hash
+    user  = signature, text          may change; signed with the root key
+
+Rule 1: whoever has the link can tell whether the server has changed either part.
+Rule 2: ids that a client makes up follow from something secret: the sender's from the correlation
+        id of NEW, a contact's from the key of its link.
+"""
+
+import hashlib
+import secrets
+
+import msgspec
+
+from .address import QueueAddress
+from .boxes import NONCE_BYTES, NotOpenedError, hkdf, hsalsa20, seal_padded, unseal_padded
+from .commands import LinkData
+from .encoding import BadBytesError, Reader, large, short
+from .keys import PrivateKey, PublicKey
+
+ID_BYTES = 24
+FIXED_TEXT_BYTES = 2008
+USER_TEXT_BYTES = 13_784
+USER_TEXT_BYTES_MAX = USER_TEXT_BYTES - 2 - 65  # its length and the signature
+
+
+class LinkContent(msgspec.Struct, frozen=True):
+    """What somebody finds behind a link."""
+
+    address: QueueAddress
+    text: str
+
+
+def sender_id_of(corr_id: bytes) -> bytes:
+    return hashlib.sha3_384(corr_id).digest()[:ID_BYTES]
+
+
+def contact_link_ids(link_key: bytes) -> tuple[bytes, bytes]:
+    """The id of a contact's link, and the key that seals its data."""
+    out = hkdf(b"", link_key, b"SimpleXContactLink", ID_BYTES + 32)
+    return out[:ID_BYTES], out[ID_BYTES:]
+
+
+def data_key(link_key: bytes, *, contact: bool) -> bytes:
+    if contact:
+        return contact_link_ids(link_key)[1]
+    return hkdf(b"", link_key, b"SimpleXInvLink", 32)
+
+
+def fixed_part(address: QueueAddress, root: PrivateKey) -> tuple[bytes, bytes]:
+    """The plain text of the part that never changes, and the key of the link."""
+    fixed = short(root.public.der) + large(str(address).encode())
+    return fixed, hashlib.sha3_256(fixed).digest()
+
+
+def seal_link(fixed: bytes, text: str, root: PrivateKey, key: bytes) -> LinkData:
+    user = text.encode()
+    if len(user) > USER_TEXT_BYTES_MAX:
+        raise BadBytesError(f"the text of a link holds {USER_TEXT_BYTES_MAX} bytes")
+    signed = short(root.sign(user)) + user
+    return LinkData(_seal(key, fixed, FIXED_TEXT_BYTES), _seal(key, signed, USER_TEXT_BYTES))
+
+
+def reseal_user(data: LinkData, text: str, root: PrivateKey, key: bytes) -> LinkData:
+    """Another text; the fixed part stays as it is, byte for byte, or the server refuses it."""
+    return LinkData(data.fixed, seal_link(b"", text, root, key).user)
+
+
+def open_link(data: LinkData, link_key: bytes, *, contact: bool) -> LinkContent:
+    key = data_key(link_key, contact=contact)
+    fixed = _unseal(key, data.fixed)
+    if hashlib.sha3_256(fixed).digest() != link_key:
+        raise NotOpenedError("the server gave other data than the link was made for")
+    reader = Reader(fixed)
+    root = PublicKey.from_der(reader.short())
+    address = QueueAddress.parse(reader.large().decode("utf-8", "replace"))
+    user = Reader(_unseal(key, data.user))
+    signature, text = user.short(), user.tail()
+    if not root.verifies(signature, text):
+        raise NotOpenedError("the text of this link was not written by its owner")
+    return LinkContent(address, text.decode("utf-8", "replace"))
+
+
+def _seal(key: bytes, text: bytes, size: int) -> bytes:
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    return nonce + seal_padded(hsalsa20(key), nonce, text, size)
+
+
+def _unseal(key: bytes, sealed: bytes) -> bytes:
+    return unseal_padded(hsalsa20(key), sealed[:NONCE_BYTES], sealed[NONCE_BYTES:])
