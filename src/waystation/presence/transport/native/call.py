@@ -1,0 +1,298 @@
+"""One call on one HTTP/2 stream, the port's `Stream`: DATA to messages and messages to DATA.
+
+It is on the path of every message, so it calls the broker and fills the connection's output
+directly instead of returning effects.
+
+Rule 1: a message leaves in one DATA frame while both windows have room; what has none waits in
+        `unsent`, a plain queue of bytes, and leaves in pieces as windows open.
+Rule 2: bytes that cannot be handed over (an unfinished message, or reading is paused) wait in
+        `unread`; they count against the connection's receive window until they are taken.
+Rule 3: a stream's own receive window is opened again when half of it is used and nobody has paused
+        reading, so a paused stream holds at most one window.
+Rule 4: after `finish` or `closed` the broker hears nothing more of the call. If unsent bytes are
+        left then, the call stays on its connection until they are out or it has lingered too long.
+"""
+
+from typing import Any, Protocol
+
+from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
+
+from . import frames
+from .frames import ErrorCode
+from .limits import Limits
+from .response import RESPONSE_HEADERS, trailers
+
+PREFIX_BYTES = 5  # gRPC's: a flag and the length
+
+# Bits of `state`.
+ANSWERED = 1  # response headers are out
+REMOTE_CLOSED = 2  # END_STREAM has come
+ENDED = 4  # neither side of the port says anything more
+PAUSED = 8
+BUSY = 16  # messages are being handed over right now
+CONGESTED = 32  # the broker was told, or will find, that `writable` is False
+HALF_CLOSE_TOLD = 64
+
+
+class Carrier(Protocol):
+    """What a call needs of its connection."""
+
+    handler: StreamHandler
+    limits: Limits
+    send_window: int
+    blocked: bool
+    strikes: int
+    held_bytes: int
+    peer: str
+
+    def write(self, data: bytes) -> None: ...
+
+    def wait_for_window(self, call: "Call") -> None: ...
+
+    def linger(self, call: "Call") -> None: ...
+
+    def forget(self, call: "Call") -> None: ...
+
+    def failed(self, call: "Call", exc: Exception) -> None: ...
+
+
+class Call:
+    __slots__ = (
+        "_end_block",
+        "_link",
+        "authorization",
+        "holder",
+        "receive_window",
+        "send_window",
+        "state",
+        "stream_id",
+        "unread",
+        "unsent",
+    )
+
+    def __init__(
+        self, link: Carrier, stream_id: int, send_window: int, authorization: str | None
+    ) -> None:
+        self.holder: Any = None
+        self.stream_id = stream_id
+        self.authorization = authorization
+        self.send_window = send_window
+        self.receive_window = frames.WINDOW_DEFAULT_BYTES
+        self.state = 0
+        self.unread: bytearray | None = None
+        self.unsent: bytearray | None = None
+        self._end_block: bytes | None = None  # trailers that follow what is unsent
+        self._link = link
+
+    # --- the port --------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self._link.peer
+
+    @property
+    def writable(self) -> bool:
+        return not self.state & CONGESTED
+
+    def send(self, message: bytes) -> None:
+        state = self.state
+        if state & ENDED:
+            return
+        link = self._link
+        if not state & ANSWERED:
+            self.state = state | ANSWERED
+            link.write(
+                frames.frame(frames.HEADERS, frames.END_HEADERS, self.stream_id, RESPONSE_HEADERS)
+            )
+        length = len(message)
+        size = length + PREFIX_BYTES
+        if (
+            self.unsent is None
+            and size <= self.send_window
+            and size <= link.send_window
+            and size <= frames.FRAME_BYTES_MAX
+            and not link.blocked
+        ):
+            self.send_window -= size
+            link.send_window -= size
+            link.strikes = 0
+            link.write(
+                frames.MESSAGE_HEAD.pack(
+                    size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length
+                )
+                + message
+            )
+            return
+        self._keep(b"\x00" + length.to_bytes(4, "big") + message)
+
+    def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
+        if self.state & ENDED:
+            return
+        self.state |= ENDED
+        self._drop_unread()
+        block = trailers(status, detail, alone=not self.state & ANSWERED)
+        if self.unsent is not None and not discard_unsent:
+            self._end_block = block
+            self._link.linger(self)
+        else:
+            self._end_with(block)
+
+    def pause_reading(self) -> None:
+        self.state |= PAUSED
+
+    def resume_reading(self) -> None:
+        if self.state & PAUSED:
+            self.state &= ~PAUSED
+            if not self.state & (BUSY | ENDED):
+                self._hand_over(b"", 0, 0)
+                self.open_window()
+
+    # --- from the connection ---------------------------------------------------------------------
+
+    def receive(self, data: bytes, at: int, stop: int) -> None:
+        """DATA has come: its payload is `data[at:stop]`."""
+        if self.state & ENDED:
+            return
+        if self.state & (PAUSED | BUSY):
+            self._hold(data, at, stop)
+        else:
+            self._hand_over(data, at, stop)
+
+    def remote_closed(self) -> None:
+        self.state |= REMOTE_CLOSED
+        if not self.state & (PAUSED | BUSY | ENDED):
+            self._hand_over(b"", 0, 0)
+
+    def lost(self, why: Gone) -> None:
+        """The stream is gone by no doing of the broker's."""
+        self._drop_unread()
+        self.unsent = None
+        if not self.state & ENDED:
+            self.state |= ENDED
+            self._link.handler.closed(self, why)
+
+    def refuse(self, status: GrpcStatus, detail: str) -> None:
+        """Ends a call that the broker was never told of, or whose end we tell it ourselves."""
+        self.state |= ENDED
+        self._drop_unread()
+        self._end_with(trailers(status, detail, alone=not self.state & ANSWERED))
+
+    def open_window(self) -> None:
+        """Rule 3."""
+        window = self.receive_window
+        if window <= frames.WINDOW_DEFAULT_BYTES // 2 and not self.state & (PAUSED | REMOTE_CLOSED):
+            increment = frames.WINDOW_DEFAULT_BYTES - window
+            self.receive_window = frames.WINDOW_DEFAULT_BYTES
+            self._link.write(frames.window_update(self.stream_id, increment))
+
+    def pump(self) -> bool:
+        """Sends what windows allow; whether nothing is left to send."""
+        link = self._link
+        unsent = self.unsent
+        if unsent is None:
+            return True
+        while unsent and not link.blocked:
+            size = min(len(unsent), self.send_window, link.send_window, frames.FRAME_BYTES_MAX)
+            if size <= 0:
+                break
+            self.send_window -= size
+            link.send_window -= size
+            link.write(frames.frame(frames.DATA, 0, self.stream_id, bytes(unsent[:size])))
+            del unsent[:size]
+        if not unsent:
+            self.unsent = None
+            if self._end_block is not None:
+                self._end_with(self._end_block)
+                return True
+        if self.state & CONGESTED and len(unsent) < link.limits.send_low_bytes:
+            self.state &= ~CONGESTED
+            if not self.state & ENDED:
+                link.handler.unblocked(self)
+        return self.unsent is None
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _hand_over(self, data: bytes, at: int, stop: int) -> None:
+        """Every complete message of `unread` and `data`, in order, until somebody pauses."""
+        link = self._link
+        if self.unread is not None:
+            unread = self._take_unread()
+            unread += memoryview(data)[at:stop]
+            data, at, stop = bytes(unread), 0, len(unread)
+        limit = link.limits.message_bytes_max
+        self.state |= BUSY
+        try:
+            while stop - at >= PREFIX_BYTES:
+                length = int.from_bytes(data[at + 1 : at + 5], "big")
+                if data[at]:
+                    self._give_up(GrpcStatus.UNIMPLEMENTED, "compressed messages", Gone.RESET)
+                    return
+                if length > limit:
+                    self._give_up(
+                        GrpcStatus.RESOURCE_EXHAUSTED, "message too large", Gone.TOO_LARGE
+                    )
+                    return
+                end = at + PREFIX_BYTES + length
+                if end > stop:
+                    break
+                link.handler.message(self, data[at + PREFIX_BYTES : end])
+                at = end
+                if self.state & (ENDED | PAUSED):
+                    break
+        except Exception as exc:  # the broker's own mistake must not end the other streams
+            link.failed(self, exc)
+        finally:
+            self.state &= ~BUSY
+        if self.state & ENDED:
+            return
+        if at < stop:
+            self._hold(data, at, stop)
+        if self.state & (REMOTE_CLOSED | PAUSED | HALF_CLOSE_TOLD) == REMOTE_CLOSED:
+            self.state |= HALF_CLOSE_TOLD
+            self._drop_unread()  # the start of a message that will never be whole
+            try:
+                link.handler.half_closed(self)
+            except Exception as exc:  # as above
+                link.failed(self, exc)
+
+    def _give_up(self, status: GrpcStatus, detail: str, why: Gone) -> None:
+        self.refuse(status, detail)
+        self._link.handler.closed(self, why)
+
+    def _hold(self, data: bytes, at: int, stop: int) -> None:
+        if at < stop:
+            unread = self.unread
+            if unread is None:
+                self.unread = unread = bytearray()
+            unread += memoryview(data)[at:stop]
+            self._link.held_bytes += stop - at
+
+    def _take_unread(self) -> bytearray:
+        unread = self.unread
+        assert unread is not None
+        self.unread = None
+        self._link.held_bytes -= len(unread)
+        return unread
+
+    def _drop_unread(self) -> None:
+        if self.unread is not None:
+            self._take_unread()
+
+    def _keep(self, framed: bytes) -> None:
+        if self.unsent is None:
+            self.unsent = bytearray()
+            self._link.wait_for_window(self)
+        self.unsent += framed
+        if len(self.unsent) >= self._link.limits.send_high_bytes:
+            self.state |= CONGESTED
+        self.pump()
+
+    def _end_with(self, block: bytes) -> None:
+        link = self._link
+        self.unsent = None
+        flags = frames.END_HEADERS | frames.END_STREAM
+        link.write(frames.frame(frames.HEADERS, flags, self.stream_id, block))
+        if not self.state & REMOTE_CLOSED:
+            # RFC 9113, section 8.1: a complete answer may ask the peer to stop sending.
+            link.write(frames.rst_stream(self.stream_id, ErrorCode.NO_ERROR))
+        link.forget(self)
