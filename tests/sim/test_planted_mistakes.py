@@ -43,22 +43,23 @@ SEEDS_MAX = 200
 
 
 class _RouterThatTellsFirst(Router):
-    async def deliver(self, user_agent: UserAgent, notification: Notification) -> Outcome:
+    async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
         if user_agent.node_id is not None:
             answer = await self._relay.push(user_agent.node_id, user_agent.uaid, notification)
             if answer is Answer.TAKEN:
-                return Outcome.DIRECT
+                return notification.message_id
             await self._refused(user_agent, answer)
-        if notification.ttl_s == 0:
-            return Outcome.DISCARDED
-        outcome = await self._tell(user_agent.uaid)
-        await self._store.save(user_agent.uaid, notification)
-        return outcome
+        if notification.ttl_s > 0:
+            await self._tell(user_agent.uaid)
+            await self._store.save(user_agent.uaid, notification)
+        return notification.message_id
 
 
 class TellBeforeStore(PushWorld):
-    def make_router(self, store: PushStore, relay: Relay, milestones: MilestoneWriter) -> Router:
-        return _RouterThatTellsFirst(store, relay, milestones)
+    def make_router(
+        self, store: PushStore, relay: Relay, milestones: MilestoneWriter, **ports: Any
+    ) -> Router:
+        return _RouterThatTellsFirst(store, relay, milestones, **ports)
 
 
 class _RouterThatNeverTells(Router):
@@ -67,8 +68,29 @@ class _RouterThatNeverTells(Router):
 
 
 class NoSecondLook(PushWorld):
-    def make_router(self, store: PushStore, relay: Relay, milestones: MilestoneWriter) -> Router:
-        return _RouterThatNeverTells(store, relay, milestones)
+    def make_router(
+        self, store: PushStore, relay: Relay, milestones: MilestoneWriter, **ports: Any
+    ) -> Router:
+        return _RouterThatNeverTells(store, relay, milestones, **ports)
+
+
+class _RouterThatWritesOver(Router):
+    async def _save_new(self, uaid: Uaid, notification: Notification, ids: Any) -> Notification:
+        await self._store.save(uaid, notification)
+        return notification
+
+
+class TakenKeyWrittenOver(PushWorld):
+    """T-1: two endpoint nodes use one millisecond of a channel, and one message is gone."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sort_keys = "autopush"
+
+    def make_router(
+        self, store: PushStore, relay: Relay, milestones: MilestoneWriter, **ports: Any
+    ) -> Router:
+        return _RouterThatWritesOver(store, relay, milestones, **ports)
 
 
 # --- store ---------------------------------------------------------------------------------------
@@ -214,11 +236,24 @@ class HandBackWithoutTelling(PushWorld):
         return _HandBackWithoutTelling(store, relay, clock, concurrency=4, jitter=self.rng.random)
 
 
+class HandBackUnderTheOldKey(PushWorld):
+    """With three-part keys another node's message may have that key by now."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.sort_keys = "autopush"
+
+    def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
+        return HandBack(store, relay, clock, concurrency=4, jitter=self.rng.random)
+
+
 @pytest.mark.parametrize(
     "planted",
     [
         TellBeforeStore,
         NoSecondLook,
+        TakenKeyWrittenOver,
+        HandBackUnderTheOldKey,
         UnconditionalClear,
         CursorSkips,
         TopicForgottenUnconditionally,

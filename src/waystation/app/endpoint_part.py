@@ -40,7 +40,7 @@ class EndpointPart:
         )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)
-        router = Router(base.store, base.relay, base.milestones, observer)
+        router = Router(base.store, base.relay, base.milestones, observer, ids=ids)
         intake = Intake(
             settings,
             store=base.store,

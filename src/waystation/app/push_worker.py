@@ -131,7 +131,13 @@ class PushWorker:
             loop=loop,
             tls=ssl.create_default_context() if settings.connect.relay_tls else None,
         )
-        hand_back = HandBack(store, relay, clock, concurrency=settings.connect.save_concurrency)
+        hand_back = HandBack(
+            store,
+            relay,
+            clock,
+            concurrency=settings.connect.save_concurrency,
+            fresh_keys=settings.push.sort_keys == "autopush",
+        )
         base = Base(
             settings=settings,
             secrets=self._secrets,

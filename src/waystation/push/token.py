@@ -7,6 +7,8 @@ Rule 3: no two messages share a sort key unless they share a topic. Autopush's k
         millisecond; ours add a tie-breaker: a counter within the millisecond, so that the messages
         of one worker keep the order in which they were accepted, and a random mark of the worker.
 Rule 4: what others minted is understood: three-part keys, and the legacy `m:` form.
+Rule 5: with `sort_keys = "autopush"` keys have three parts. Within a worker they are unique all the
+        same; among workers it is the store that says whether one is taken.
 """
 
 import os
@@ -133,6 +135,11 @@ class MessageIds:
             BoundedLru(_RECENT_CHANNELS_MAX) if sort_keys == "autopush" else None
         )
 
+    @property
+    def shared(self) -> bool:
+        """Whether another worker may use the same key, so that the store must be asked."""
+        return self._recent is not None
+
     def for_topic(self, uaid: Uaid, channel_id: ChannelId, topic: str) -> tuple[MessageId, SortKey]:
         text = f"01:{uaid.hex()}:{channel_id.hex()}:{topic}"
         return MessageId(self._keys.seal(text.encode())), SortKey(
@@ -149,6 +156,10 @@ class MessageIds:
         return MessageId(self._keys.seal(text.encode())), SortKey(
             f"02:{at_ms}:{dashed(channel_id)}:{n}"
         )
+
+    def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:
+        """For a message whose key another worker's message has: the next millisecond's."""
+        return self.for_timestamp(uaid, channel_id, key_ms(taken) + 1)
 
     def _tie_breaker(self, at_ms: int) -> str:
         if at_ms == self._last_ms:
@@ -202,6 +213,18 @@ class MessageIds:
             case _:
                 raise InvalidMessageIdError(_INVALID)
         return ParsedId(Uaid(uaid), SortKey(sort_key), ChannelId(channel))
+
+
+def key_ms(sort_key: SortKey) -> int:
+    """The millisecond in the sort key of a message without a topic."""
+    kind, ms, _ = sort_key.split(":", 2)
+    assert kind == "02"
+    return int(ms)
+
+
+def fresh_key(channel_id: ChannelId, at_ms: int) -> SortKey:
+    """Autopush's form of a key, for a message that keeps its id and gets another place."""
+    return SortKey(f"02:{at_ms}:{dashed(channel_id)}")
 
 
 def new_key() -> str:

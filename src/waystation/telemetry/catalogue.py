@@ -193,6 +193,10 @@ PUSH = (
         autopush="updates.vapid.draft01, .draft02",
     ),
     counter(
+        "notification_key_taken",
+        "Messages that got another sort key, because another node had used theirs.",
+    ),
+    counter(
         "updates_client_host_gone",
         "Routes that led to a node that is gone.",
         autopush="updates.client.host_gone",

@@ -360,9 +360,6 @@ class SimAppServer:
         post = Post(len(world.posts), uaid, channel_id, topic, ttl_s)
         world.posts[post.number] = post
         node = rng.choice(world.endpoint_nodes)
-        if world.sort_keys == "autopush":
-            # Three-part keys are unique within one worker: a channel keeps to one of them.
-            node = world.endpoint_nodes[channel_id[-1] % len(world.endpoint_nodes)]
         world.history.began(post, node.name)
 
         def ended(task: "asyncio.Task[Any]") -> None:

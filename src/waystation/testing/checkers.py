@@ -85,6 +85,7 @@ class History:
         self.agent_gone_at: dict[Uaid, float] = {}
         self.batches: list[Batch] = []
         self.saved_at: dict[MessageId, float] = {}
+        self.renamed = 0
         self.problems: list[str] = []  # seen at once, where they happened
         self.left: list[tuple[str, Uaid, MessageId]] = []  # when all should be done
         self._directs = 0
@@ -115,6 +116,12 @@ class History:
     def received_post(self, post: Post, notification: Notification) -> None:
         post.notification = notification
         self.by_message[notification.message_id] = post
+
+    def renamed_post(self, post: Post, notification: Notification) -> None:
+        """Its key was taken. What was sent under the first id all the same is this post's too."""
+        self.note("store", f"#{post.number} has another id", post.uaid, notification.message_id)
+        self.renamed += 1
+        self.received_post(post, notification)
 
     def ended(self, post: Post, source: str, outcome: Outcome) -> None:
         post.outcome = outcome
@@ -201,7 +208,7 @@ class History:
             # Nobody was told; or the route leads to a connection that was given up, away from
             # an older one that the user agent still has.
             self.trouble_at[uaid] = self._clock.elapsed_s
-        elif applied and call == "save_if_newer":
+        elif applied and call in ("save_if_newer", "save_new"):
             # Handing back is tried again, and may come after the ack of the first try's row.
             self.misled.update(
                 message_id for message_id, post in self.by_message.items() if post.uaid == uaid

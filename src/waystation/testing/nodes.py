@@ -341,23 +341,27 @@ class EndpointNode:
         store = world.make_store(self.name)
         milestones = MilestoneWriter(store, self._clock, asyncio.get_running_loop())
         settings = Endpoint(url="http://push")
-        router = world.make_router(store, SimRelay(world.network, self.name), milestones)
+        ids = MessageIds(
+            world.keys,
+            self._clock,
+            sort_keys=world.sort_keys,
+            random_bytes=world.rng.randbytes,
+        )
+        observer = _EndpointWitness(world.history, world.posts)
+        router = world.make_router(
+            store, SimRelay(world.network, self.name), milestones, observer=observer, ids=ids
+        )
         self._intake = Intake(
             settings,
             store=store,
             router=router,
             keys=world.keys,
-            ids=MessageIds(
-                world.keys,
-                self._clock,
-                sort_keys=world.sort_keys,
-                random_bytes=world.rng.randbytes,
-            ),
+            ids=ids,
             vapid=Vapid("http://push"),
             limits=SendLimits(settings),
             milestones=milestones,
             clock=self._clock,
-            observer=_EndpointWitness(world.history, world.posts),
+            observer=observer,
         )
 
     def post(self, post: Post, path: bytes) -> "asyncio.Task[Outcome]":
@@ -400,6 +404,9 @@ class _EndpointWitness(EndpointObserver):
         assert notification.data is not None
         number = int(pybase64.b64decode(notification.data + "=="))
         self._history.received_post(self._posts[number], notification)
+
+    def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
+        self._history.renamed_post(self._history.by_message[before.message_id], notification)
 
 
 def endpoint_path(keys: Keys, uaid: Uaid, channel_id: ChannelId) -> str:

@@ -96,13 +96,22 @@ class PushWorld:
         return FaultyStore(self._store, self._store_luck, self.history, source)
 
     def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
-        return HandBack(store, relay, clock, concurrency=4, jitter=self.rng.random)
+        return HandBack(
+            store,
+            relay,
+            clock,
+            concurrency=4,
+            fresh_keys=self.sort_keys == "autopush",
+            jitter=self.rng.random,
+        )
 
     def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:
         return ConnectDriver(terms, **ports)
 
-    def make_router(self, store: PushStore, relay: Relay, milestones: MilestoneWriter) -> Router:
-        return Router(store, relay, milestones)
+    def make_router(
+        self, store: PushStore, relay: Relay, milestones: MilestoneWriter, **ports: Any
+    ) -> Router:
+        return Router(store, relay, milestones, **ports)
 
     async def replay(self, path: Path, hand_back: HandBack) -> int:
         return await replay(path, hand_back)

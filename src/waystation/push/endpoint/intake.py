@@ -35,6 +35,7 @@ from waystation.push.model import (
     Milestone,
     Notification,
     Recipient,
+    SortKey,
     Uaid,
     UserAgent,
 )
@@ -47,6 +48,8 @@ from waystation.push.wire.webpush import Post, check_api_version, read_post
 
 KINDS: Final = frozenset({WEBPUSH, SIMPLEPUSH, "fcm", "apns", "stub"})
 _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
+_WITHDRAW_ROWS: Final = 100  # looked at together, and so often at most
+_WITHDRAW_LOOKS_MAX: Final = 10
 _NO_SUBSCRIPTION: Final = "No such subscription"
 
 
@@ -139,7 +142,7 @@ class Intake:
                 reliability_id=self._reliability_id(sender, request) if self._tracked else None,
             )
             try:
-                await self._router.deliver(user_agent, notification)
+                message_id = await self._router.deliver(user_agent, notification)
             except Exception as error:
                 self._errored(notification, error)
                 raise
@@ -164,7 +167,7 @@ class Intake:
         )
         return Response(
             201,
-            b"%b%b\r\nTTL: %d\r\n" % (self._created, notification.message_id.encode(), post.ttl_s),
+            b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), post.ttl_s),
         )
 
     def _open(
@@ -272,8 +275,25 @@ class Intake:
         # Ids are stored with their padding; on the way through a URL it may get lost.
         text = message_id.rstrip(b"=").decode("ascii")
         text += "=" * (-len(text) % 4)
-        await self._store.forget(parsed.uaid, [(parsed.sort_key, MessageId(text))])
+        gone = await self._store.forget(parsed.uaid, [(parsed.sort_key, MessageId(text))])
+        if not gone and self._ids.shared and not parsed.sort_key.startswith("01:"):
+            await self._withdraw_handed_back(parsed.uaid, MessageId(text))
         return Response.of(204)
+
+    async def _withdraw_handed_back(self, uaid: Uaid, message_id: MessageId) -> None:
+        """With Autopush's keys, what was handed back lies under another key than its id says."""
+        after: SortKey | None = None
+        for _ in range(_WITHDRAW_LOOKS_MAX):
+            rows = await self._store.fetch(
+                uaid, now_ms=self._clock.now_ms(), after=after, limit=_WITHDRAW_ROWS
+            )
+            for row in rows:
+                if row.message_id == message_id:
+                    await self._store.forget(uaid, [(row.sort_key, message_id)])
+                    return
+            if not rows:
+                return
+            after = rows[-1].sort_key
 
 
 def _check_owner(key_hash: bytes, sender: Sender | None) -> None:

@@ -26,6 +26,9 @@ class Observer:
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
         """Valid, and for somebody who exists."""
 
+    def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
+        """Its sort key was taken: it has another id, and the sender will hear of that one only."""
+
     def relayed(self, notification: Notification, node_id: str) -> None:
         """About to be offered to a connection node."""
 

@@ -74,6 +74,7 @@ class Reports(Observer):
         }
         self._taken = self._answers[200]
         self._host_gone = count("updates_client_host_gone")
+        self._taken_keys = count("notification_key_taken")
         self._unreachable = count("error_node", reason="connect")
         self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
 
@@ -141,6 +142,13 @@ class Reports(Observer):
             via=WEBPUSH,
             app=None if app is None else int.from_bytes(app[:8], "big", signed=True),
         )
+
+    def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
+        self._taken_keys.value += 1
+        # Nobody will hear of the id that it had, so that one has come to its end.
+        self._emit(events.PushErrored(mid=self._mid(before), errno=0))
+        size = len(notification.data or "") * 3 // 4
+        self._defer(self._received_event, uaid, notification, size)
 
     def relayed(self, notification: Notification, node_id: str) -> None:
         if node_id != self._own_node_id:

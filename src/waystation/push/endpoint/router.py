@@ -7,24 +7,40 @@ Rule 2: a route is cleared only if it is still the very one that led nowhere; a 
 Rule 3: what is stored is accepted, whatever happens afterwards; only a user agent that is gone
         makes it otherwise.
 Rule 4: TTL 0 is direct or nothing, and the app server hears the same answer.
+Rule 5: with Autopush's three-part keys another endpoint node may have used the same millisecond for
+        the same channel. What is stored then gets the next one, and with it another id: the answer
+        names the one under which the message is stored.
 """
 
 import contextlib
 import enum
+from typing import Final
+
+import msgspec
 
 from waystation.base.errors import UnavailableError
 from waystation.push.endpoint.observer import Observer
-from waystation.push.errors import UserAgentLeftError
+from waystation.push.errors import StoreUnavailableError, UserAgentLeftError
 from waystation.push.milestones import MilestoneWriter
-from waystation.push.model import Milestone, Notification, Route, Uaid, Update, UserAgent
+from waystation.push.model import (
+    MessageId,
+    Milestone,
+    Notification,
+    Route,
+    Uaid,
+    Update,
+    UserAgent,
+)
 from waystation.push.store import PushStore
+from waystation.push.token import MessageIds
 from waystation.push.wire.relay import Answer, Relay
+
+KEYS_TRIED_MAX: Final = 100  # a channel with that many messages in as many milliseconds can wait
 
 
 class Outcome(enum.Enum):
     DIRECT = "direct"
     STORED = "stored"
-    DISCARDED = "discarded"
 
 
 class Router:
@@ -36,14 +52,19 @@ class Router:
         relay: Relay,
         milestones: MilestoneWriter,
         observer: Observer | None = None,
+        *,
+        ids: MessageIds | None = None,
     ) -> None:
+        """`ids` mints other keys where a key may be taken."""
         self._store = store
         self._relay = relay
         self._milestones = milestones
         self._observer = observer or Observer()
+        self._shared_keys = ids if ids is not None and ids.shared else None
 
-    async def deliver(self, user_agent: UserAgent, notification: Notification) -> Outcome:
-        """`user_agent` as it was read for this request: its route is the fence."""
+    async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
+        """`user_agent` as it was read for this request: its route is the fence. The id that the
+        message has from now on."""
         observer = self._observer
         uaid = user_agent.uaid
         if user_agent.node_id is not None:
@@ -53,18 +74,35 @@ class Router:
             answer = await self._relay.push(user_agent.node_id, uaid, notification)
             if answer is Answer.TAKEN:
                 observer.taken(uaid, notification)
-                return Outcome.DIRECT
+                return notification.message_id
             await self._refused(user_agent, answer)
             if notification.reliability_id is not None:
                 self._milestones.note(notification, Milestone.RECEIVED)
         if notification.ttl_s == 0:
             observer.expired(notification)
             self._milestones.note(notification, Milestone.EXPIRED)
-            return Outcome.DISCARDED
-        await self._store.save(uaid, notification)
+            return notification.message_id
+        if self._shared_keys is None or notification.topic is not None:
+            await self._store.save(uaid, notification)
+        else:
+            notification = await self._save_new(uaid, notification, self._shared_keys)
         observer.stored(uaid, notification)
         self._milestones.note(notification, Milestone.STORED)
-        return await self._tell(uaid)
+        await self._tell(uaid)
+        return notification.message_id
+
+    async def _save_new(
+        self, uaid: Uaid, notification: Notification, ids: MessageIds
+    ) -> Notification:
+        for _ in range(KEYS_TRIED_MAX):
+            if await self._store.save_new(uaid, notification):
+                return notification
+            before = notification
+            message_id, sort_key = ids.again(uaid, before.channel_id, before.sort_key)
+            notification = msgspec.structs.replace(before, message_id=message_id, sort_key=sort_key)
+            self._observer.renamed(uaid, before, notification)
+            self._milestones.note(notification, Milestone.RECEIVED)
+        raise StoreUnavailableError("every sort key near this moment is taken")
 
     async def deliver_update(self, user_agent: UserAgent, update: Update) -> Outcome:
         """SimplePush: the same steps for a version number."""

@@ -2,6 +2,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.push.connect.talk import (
@@ -21,6 +22,7 @@ from waystation.push.connect import handback
 from waystation.push.connect.handback import HandBack, replay
 from waystation.push.connect.journal import Journal
 from waystation.push.model import Notification, Uaid, Update, UserAgent
+from waystation.push.token import fresh_key
 from waystation.push.wire.relay import Answer
 from waystation.storage.memory.push import MemoryPushStore
 
@@ -191,6 +193,76 @@ async def test_no_more_than_so_many_are_under_way_at_once(house: House) -> None:
     await asyncio.gather(*tasks)
 
     assert most == 2
+
+
+class TestFreshKeys:
+    """With Autopush's keys what is handed back gets a key of this moment."""
+
+    @pytest.fixture
+    async def house(self, house: House) -> House:
+        house.hand_back = HandBack(
+            house.store,
+            house.relay,
+            house.clock,
+            concurrency=2,
+            fresh_keys=True,
+            jitter=lambda: 0.0,
+        )
+        house.clock.advance(5)
+        return house
+
+    async def test_rows_are_at_this_moment_in_their_order_and_keep_their_ids(
+        self, house: House
+    ) -> None:
+        owed = [notification(1), notification(2), notification("t", topic="t")]
+        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+
+        topic, first, second = await house.stored()
+        now_ms = house.clock.now_ms()
+        assert topic == owed[2], "a topic has its place already"
+        assert first.sort_key == fresh_key(CHANNEL, now_ms)
+        assert second.sort_key == fresh_key(CHANNEL, now_ms + 1)
+        assert [first.message_id, second.message_id] == [n.message_id for n in owed[:2]]
+        assert first.accepted_at_ms == owed[0].accepted_at_ms
+
+    async def test_a_taken_key_is_passed_by(self, house: House) -> None:
+        key = fresh_key(CHANNEL, house.clock.now_ms())
+        taken = msgspec.structs.replace(notification(9), sort_key=key)
+        assert await house.store.save_new(UAID, taken)
+        await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+
+        assert [row.message_id for row in await house.stored()] == [
+            taken.message_id,
+            notification(1).message_id,
+        ]
+
+    async def test_what_was_saved_before_a_failure_is_not_saved_again(self, house: House) -> None:
+        """It may have been acked meanwhile: here it has been."""
+        save_new = house.store.save_new
+        calls = 0
+
+        async def failing(uaid: Uaid, row: Notification) -> bool:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                (first,) = await house.stored()
+                await house.store.forget(uaid, [(first.sort_key, first.message_id)])
+                raise UnavailableError("down")
+            return await save_new(uaid, row)
+
+        house.store.save_new = failing  # type: ignore[method-assign]
+        owed = [notification(1), notification(2)]
+        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+
+        assert [row.message_id for row in await house.stored()] == [owed[1].message_id]
+
+    async def test_nothing_is_written_for_a_channel_that_is_gone(self, house: House) -> None:
+        stray = notification(1, channel_id=OTHER_CHANNEL)
+        await house.hand_back.hand_back(UAID, [stray], connected_at_ms=NOW_MS)
+        await house.hand_back.hand_back(GONE, [notification(2)], connected_at_ms=NOW_MS)
+
+        assert await house.stored() == []
+        assert await house.stored(GONE) == []
 
 
 class TestReplay:

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import json
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -103,19 +103,20 @@ class World:
         tracked: frozenset[bytes] = frozenset(),
         workers: int = 1,
         observer: Observer | None = None,
+        sort_keys: Literal["unique", "autopush"] = "unique",
     ) -> None:
         self.clock = ManualClock()
         self.settings = msgspec.structs.replace(settings or Endpoint(), url=AUDIENCE)
         self.store = FailingStore(self.clock)
         self.relay = RecordingRelay()
         self.keys = Keys.parse(KEY, self.clock)
-        self.ids = MessageIds(self.keys, self.clock)
+        self.ids = MessageIds(self.keys, self.clock, sort_keys=sort_keys)
         self.vapid = Vapid(AUDIENCE)
         self.sender = AppServer()
         self.bugs: list[BaseException] = []
         loop = asyncio.get_running_loop()
         self.milestones = MilestoneWriter(self.store, self.clock, loop, interval_s=3600)
-        router = Router(self.store, self.relay, self.milestones, observer)
+        router = Router(self.store, self.relay, self.milestones, observer, ids=self.ids)
         self.intake = Intake(
             self.settings,
             store=self.store,

@@ -5,6 +5,8 @@ from waystation.base.clock import ManualClock
 from waystation.push.endpoint import reports
 from waystation.push.endpoint.reports import Reports
 from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import Notification
+from waystation.push.token import MessageIds
 from waystation.push.wire.relay import Answer
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
@@ -135,3 +137,21 @@ async def test_a_removed_user_agent_is_counted(reported: Reported) -> None:
     await reported.world.post()
 
     assert reported.count("updates_drop_user", errno="106") == 1
+
+
+async def test_a_message_with_another_id_begins_anew_under_it(reported: Reported) -> None:
+    """Its sort key was taken: whoever folds events sees the first id end, and the second live."""
+    world = reported.world
+    ids = MessageIds(world.keys, world.clock, sort_keys="autopush")
+    before, after = (
+        Notification(CHID, *ids.for_timestamp(UAID, CHID, 1_000), 1_000, 60, data="AAAA")
+        for _ in range(2)
+    )
+    world.intake._observer.renamed(UAID, before, after)
+
+    errored, received = reported.sink.events
+    assert isinstance(errored, events.PushErrored)
+    assert isinstance(received, events.PushReceived)
+    assert errored.mid == reported.hashes.mid(before.message_id, 1)
+    assert (received.mid, received.size) == (reported.hashes.mid(after.message_id, 1), 3)
+    assert reported.count("notification_key_taken") == 1

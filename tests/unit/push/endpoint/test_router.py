@@ -1,11 +1,14 @@
 """The delivery algorithm and its races, with a relay that answers as told."""
 
+import msgspec
 import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, OTHER_NODE, UAID, World
 from waystation.base.errors import UnavailableError
+from waystation.push.endpoint import router
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.push.model import UserAgent
+from waystation.push.model import Notification, UserAgent
+from waystation.push.token import MessageIds, fresh_key
 from waystation.push.wire.relay import Answer
 
 
@@ -230,3 +233,81 @@ async def test_a_told_node_that_is_gone_loses_its_route(world: World) -> None:
     assert reply.status == 201
     assert len(await world.stored()) == 1
     assert await world.node_of() is None
+
+
+class TestAutopushKeys:
+    """Keys of three parts (`push.sort_keys = "autopush"`): another node may use the same."""
+
+    @pytest.fixture
+    async def world(self) -> World:
+        return World(sort_keys="autopush")
+
+    async def other_node_saves(self, world: World, at_ms: int) -> Notification:
+        ids = MessageIds(world.keys, world.clock, sort_keys="autopush")
+        message_id, sort_key = ids.for_timestamp(UAID, CHID, at_ms)
+        row = Notification(CHID, message_id, sort_key, at_ms, 300, data="dGhlaXJz")
+        assert await world.store.save_new(UAID, row)
+        return row
+
+    async def test_a_taken_millisecond_gives_way_to_the_next_and_the_answer_names_it(
+        self, world: World
+    ) -> None:
+        await world.subscribe()
+        now_ms = world.clock.now_ms()
+        theirs = [await self.other_node_saves(world, now_ms + n) for n in range(2)]
+        reply = await world.post(body=b"ours", **world.signed())
+        await world.milestones.flush()
+
+        *others, ours = await world.stored()
+        assert others == theirs, "nothing is written over"
+        assert ours.sort_key.startswith(f"02:{now_ms + 2}:")
+        assert ours.accepted_at_ms == now_ms, "it ends when it would have"
+        assert reply.headers["Location"].endswith(f"/m/{ours.message_id}")
+        assert world.ids.parse(ours.message_id).sort_key == ours.sort_key
+        status = await world.store.get_status(ours.message_id, now_ms=now_ms)
+        assert status is not None
+        assert list(status.milestones) == ["received", "stored"]
+
+    async def test_topics_replace_their_predecessor_as_ever(self, world: World) -> None:
+        await world.subscribe()
+        for _ in range(2):
+            reply = await world.post(body=b"x", topic="t")
+
+        (row,) = await world.stored()
+        assert reply.headers["Location"].endswith(row.message_id)
+
+    async def test_a_channel_without_a_free_key_is_asked_to_wait(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(router, "KEYS_TRIED_MAX", 3)
+        await world.subscribe()
+        for n in range(3):
+            await self.other_node_saves(world, world.clock.now_ms() + n)
+        reply = await world.post(body=b"x")
+
+        assert (reply.status, reply.errno) == (503, 201)
+        assert "Retry-After" in reply.headers
+        assert len(await world.stored()) == 3
+
+    async def test_what_was_handed_back_under_another_key_can_be_withdrawn(
+        self, world: World
+    ) -> None:
+        await world.subscribe(node_id=NODE)
+        location = (await world.post(body=b"x")).headers["Location"]
+        ((_, _, direct),) = world.relay.pushed
+        moved = msgspec.structs.replace(
+            direct, sort_key=fresh_key(CHID, direct.accepted_at_ms + 5000)
+        )
+        await world.store.save_new(UAID, moved)
+        other = await self.other_node_saves(world, world.clock.now_ms() + 7)
+        reply = await world.ask("DELETE", location.removeprefix(world.settings.url))
+
+        assert reply.status == 204
+        assert await world.stored() == [other]
+
+
+async def test_with_our_own_keys_nobody_asks_whether_one_is_free(world: World) -> None:
+    await world.subscribe()
+    world.store.failures["save_new"] = StoreUnavailableError("it was asked")
+
+    assert (await world.post(body=b"x")).status == 201
