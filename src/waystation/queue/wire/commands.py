@@ -253,16 +253,22 @@ _MODES: Final = {ord(mode.value): mode for mode in QueueMode}
 _SUB_MODES: Final = {ord(mode.value): mode for mode in SubMode}
 
 
-def decode_command(data: bytes, version: int) -> Command:
-    """`RefusedError` with `CMD UNKNOWN` or `CMD SYNTAX` for what is no command."""
-    bare = _BARE.get(data)
-    if bare is not None:
-        return bare
-    blank = data.find(b" ")
-    tag = data if blank < 0 else data[:blank]
+def decode_command(data: bytes, version: int, at: int = 0) -> Command:
+    """The command that begins at `at`; `RefusedError` with `CMD UNKNOWN` or `CMD SYNTAX` for
+    what is none. An offset, because the longest commands fill a block and copies of them count.
+    """
+    if len(data) - at <= _BARE_BYTES_MAX:
+        bare = _BARE.get(data[at:])
+        if bare is not None:
+            return bare
+    if data.startswith(b"SEND ", at):
+        return _send(data, at + 5)
+    blank = data.find(b" ", at)
+    tag = data[at:] if blank < 0 else data[at:blank]
     read = _READERS.get(tag)
     if read is None:
-        raise RefusedError(Code.CMD_SYNTAX if tag in _BARE else Code.CMD_UNKNOWN)
+        known = tag in _BARE or tag == Send.tag
+        raise RefusedError(Code.CMD_SYNTAX if known else Code.CMD_UNKNOWN)
     if blank < 0:
         raise RefusedError(Code.CMD_SYNTAX)
     reader = Reader(data, blank + 1)
@@ -274,12 +280,12 @@ def decode_command(data: bytes, version: int) -> Command:
     return command
 
 
-def _send(reader: Reader, _version: int) -> Command:
-    rest = reader.tail()
-    blank = rest.find(b" ", 0, _FLAGS_BYTES_MAX + 1)
-    if blank < 1 or rest[0] not in (fields.TRUE, fields.FALSE):
-        raise FieldError("no flags")
-    return Send(rest[0] == fields.TRUE, rest[blank + 1 :])
+def _send(data: bytes, at: int) -> Command:
+    """One letter that counts, then what later versions may add, then the body."""
+    blank = data.find(b" ", at, at + _FLAGS_BYTES_MAX + 1)
+    if blank <= at or data[at] not in (fields.TRUE, fields.FALSE):
+        raise RefusedError(Code.CMD_SYNTAX)
+    return Send(data[at] == fields.TRUE, data[blank + 1 :])
 
 
 def _new(reader: Reader, version: int) -> Command:
@@ -352,8 +358,9 @@ _BARE: Final[dict[bytes, Command]] = {
     )
 }  # fmt: skip
 
+_BARE_BYTES_MAX: Final = max(map(len, _BARE))
+
 _READERS: Final[dict[bytes, Callable[[Reader, int], Command]]] = {
-    b"SEND": _send,
     b"ACK": lambda r, _: Ack(MessageId(r.short())),
     b"NEW": _new,
     b"KEY": lambda r, _: Key(r.auth_key()),

@@ -128,7 +128,7 @@ def decode_transmission(data: bytes, dialect: Dialect) -> Received:
         return Refusal(corr_id, NO_ENTITY, Code.BLOCK)
     entity_id = EntityId(data[entity_at:command_at])
     try:
-        command = decode_command(data[command_at:], version)
+        command = decode_command(data, version, command_at)
     except RefusedError as refused:
         return Refusal(corr_id, entity_id, refused.fault)
     fault = misplaced(command, proof, entity_id)

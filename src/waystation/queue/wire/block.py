@@ -1,0 +1,92 @@
+"""Blocks: everything in both directions is exactly 16,384 bytes.
+
+Rule 1: without inner encryption a block is its content, padded. With it, a tag and the ciphertext
+        of the padded content; each direction has a chain of keys, and every block takes one.
+Rule 2: a block that does not open is answered with `BLOCK`, and the chain has moved on: the next
+        one opens again.
+"""
+
+from typing import Final, Protocol
+
+from waystation.queue.errors import Code, RefusedError
+from waystation.queue.model import SessionId
+from waystation.queue.wire.boxes import (
+    TAG_BYTES,
+    box_key,
+    hkdf_sha512,
+    open_padded,
+    pad,
+    seal_padded,
+    unpad,
+)
+from waystation.queue.wire.fields import FieldError
+
+BLOCK_BYTES: Final = 16384
+CONTENT_BYTES_MAX: Final = BLOCK_BYTES - 2
+_SEALED_BYTES: Final = BLOCK_BYTES - TAG_BYTES
+
+
+class Blocks(Protocol):
+    """One end of one connection: content into blocks and back."""
+
+    def seal(self, content: bytes) -> bytes: ...
+
+    def open(self, block: bytes) -> bytes:
+        """`RefusedError` with `BLOCK` for what is none."""
+        ...
+
+
+def seal_plain(content: bytes) -> bytes:
+    return pad(content, BLOCK_BYTES)
+
+
+def open_plain(block: bytes) -> bytes:
+    try:
+        return unpad(block)
+    except FieldError as error:
+        raise RefusedError(Code.BLOCK) from error
+
+
+class PlainBlocks:
+    """For hellos, clients without a key, and proxies, which encrypt by themselves."""
+
+    __slots__ = ()
+
+    def seal(self, content: bytes) -> bytes:
+        return seal_plain(content)
+
+    def open(self, block: bytes) -> bytes:
+        return open_plain(block)
+
+
+class ChainedBlocks:
+    """Inner encryption: a key for each block, and no way back from one to those before it."""
+
+    __slots__ = ("_receiving", "_sending")
+
+    def __init__(self, sending: bytes, receiving: bytes) -> None:
+        self._sending = sending
+        self._receiving = receiving
+
+    def seal(self, content: bytes) -> bytes:
+        self._sending, key, nonce = next_link(self._sending)
+        return seal_padded(box_key(key), nonce, content, _SEALED_BYTES)
+
+    def open(self, block: bytes) -> bytes:
+        self._receiving, key, nonce = next_link(self._receiving)
+        try:
+            return open_padded(box_key(key), nonce, block)
+        except FieldError as error:
+            raise RefusedError(Code.BLOCK) from error
+
+
+def chain_keys(session_id: SessionId, secret: bytes) -> tuple[bytes, bytes]:
+    """Where the chains of a session begin: server to client, and client to server."""
+    keys = hkdf_sha512(session_id, secret, b"SimpleXSbChainInit", 64)
+    return keys[:32], keys[32:]
+
+
+def next_link(chain: bytes) -> tuple[bytes, bytes, bytes]:
+    """The chain after this block, the key of this block, and its nonce."""
+    out = hkdf_sha512(b"", chain, b"SimpleXSbChain", 88)
+    return out[:32], out[32:64], out[64:]

@@ -1,0 +1,78 @@
+"""Chains of certificates: which one is the identity, and whether a chain holds.
+
+A server is known by the SHA-256 of the certificate of its offline authority, so the online leaf
+can change. Names are not compared with hosts: the address says whose chain it must be. Only
+Ed25519 and Ed448 exist here.
+"""
+
+import datetime as dt
+import hashlib
+import itertools
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from waystation.queue.model import Fingerprint
+from waystation.queue.wire.fields import FieldError
+from waystation.queue.wire.signed_key import VerifyingKey
+
+
+def fingerprint_of(certificate: bytes) -> Fingerprint:
+    return Fingerprint(hashlib.sha256(certificate).digest())
+
+
+def identity_of(chain: Sequence[bytes]) -> bytes:
+    """The certificate that a server is known by; leaf first, and 2 to 4 in all."""
+    if not 2 <= len(chain) <= 4:
+        raise FieldError("a chain has two to four certificates")
+    return chain[1]
+
+
+def leaf_key(chain: Sequence[bytes]) -> VerifyingKey:
+    return _key(_parse(chain[0]))
+
+
+def verify_chain(chain: Sequence[bytes], expected: Fingerprint, now: dt.datetime) -> VerifyingKey:
+    """The leaf's key, if the chain is the expected server's and holds now; else `FieldError`."""
+    if fingerprint_of(identity_of(chain)) != expected:
+        raise FieldError("the identity of another server")
+    certificates = [_parse(der) for der in chain]
+    leaf = certificates[0]
+    if leaf.version is not x509.Version.v3:
+        raise FieldError("a leaf that is not of version 3")
+    for certificate in certificates:
+        if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
+            raise FieldError("a certificate that is not valid now")
+    for issued, issuer in itertools.pairwise(certificates):
+        _check_issued(issued, issuer)
+    return _key(leaf)
+
+
+def _parse(der: bytes) -> x509.Certificate:
+    try:
+        return x509.load_der_x509_certificate(der)
+    except ValueError as error:
+        raise FieldError("not a certificate") from error
+
+
+def _key(certificate: x509.Certificate) -> VerifyingKey:
+    try:
+        key = certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise FieldError("a certificate without a usable key") from error
+    if isinstance(key, Ed25519PublicKey | Ed448PublicKey):
+        return key
+    raise FieldError("a key that is neither Ed25519 nor Ed448")
+
+
+def _check_issued(issued: x509.Certificate, issuer: x509.Certificate) -> None:
+    try:
+        if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+            raise FieldError("issued by one that may not issue")
+        _key(issuer)
+        issued.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+        raise FieldError("a chain that does not hold") from error
