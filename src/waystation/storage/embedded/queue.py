@@ -1,0 +1,285 @@
+"""The queue store on LMDB: reads in the loop, writes through the group-commit writer.
+
+What a call returned is on the disk. `find`, `head` and the other reads complete without
+suspending and cost a few microseconds, so nothing of a queue needs to stay in memory: a million
+idle queues are pages of a file.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from waystation.base.errors import UnavailableError
+from waystation.queue.errors import QueueStoreUnavailableError
+from waystation.queue.model import (
+    AuthKey,
+    Blocking,
+    Link,
+    Message,
+    MessageId,
+    Notifier,
+    Queue,
+    RecipientId,
+    Slot,
+    Standing,
+    slot_of,
+)
+from waystation.queue.store import (
+    Acknowledged,
+    Appended,
+    Counts,
+    Deleted,
+    Expired,
+    NotifierChange,
+    Party,
+    PendingNotification,
+)
+from waystation.storage.capabilities import Capabilities
+from waystation.storage.embedded import queue_layout as layout
+from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
+from waystation.storage.embedded.queue_changes import QueueChanges, Terms, read_queue
+from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.writer import Operation, Writer, WriterStats
+from waystation.storage.settings import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_PORTION = 1000  # messages that one operation may remove: others get their turn in between
+
+
+class EmbeddedQueueStore:
+    """One directory on a local disk, for one process."""
+
+    capabilities = Capabilities(
+        name="embedded",
+        durable=True,
+        power_safe=True,
+        shared_by_processes=True,
+        shared_by_machines=False,
+        native_expiry=False,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    def __init__(self, env: Environment, writer: Writer) -> None:
+        self.env = env
+        self._writer = writer
+        self._changes = QueueChanges(env)
+        self._begin = env.lmdb.begin
+        self._queues = env.tables["queues"]
+        self._links = env.tables["links"]
+        self._lines = env.tables["lines"]
+        self._messages = env.tables["messages"]
+        self._ids = {
+            Party.SENDER: env.tables["senders"],
+            Party.NOTIFIER: env.tables["notifiers"],
+            Party.LINK: env.tables["links"],
+        }
+        self._closed = False
+
+    @classmethod
+    async def open(cls, path: Path, *, settings: Store) -> "EmbeddedQueueStore":
+        """Open or create the store in the directory `path`; once per process."""
+        try:
+            env = Environment.open(
+                path, form=layout.FORMAT, tables=layout.TABLES, settings=settings
+            )
+        except UnavailableError as exc:
+            raise QueueStoreUnavailableError(str(exc)) from exc
+        writer = Writer(
+            env,
+            Room(env, disk_reserve_bytes=settings.disk_reserve_bytes),
+            commit_batch_max=settings.commit_batch_max,
+            queue_max=settings.queue_max,
+            loop=asyncio.get_running_loop(),
+        )
+        return cls(env, writer)
+
+    def stats(self) -> WriterStats:
+        """Counters of the writer: operations, commits, time in them, what was refused."""
+        return self._writer.stats
+
+    # Queues
+
+    async def find(self, party: Party, entity_id: bytes) -> Queue | None:
+        if len(entity_id) != layout.ID_BYTES:
+            return None
+        return self._read(self._find, party, entity_id)
+
+    async def create(self, queue: Queue) -> bool:
+        return await self._grow(partial(self._changes.create, queue))
+
+    async def secure(self, recipient_id: RecipientId, key: AuthKey) -> bool:
+        return await self._change(partial(self._changes.secure, recipient_id, key))
+
+    async def set_recipient_keys(
+        self, recipient_id: RecipientId, keys: tuple[AuthKey, ...]
+    ) -> bool:
+        return await self._grow(partial(self._changes.set_recipient_keys, recipient_id, keys))
+
+    async def set_link(self, recipient_id: RecipientId, link: Link) -> bool:
+        return await self._grow(partial(self._changes.set_link, recipient_id, link))
+
+    async def drop_link(self, recipient_id: RecipientId) -> bool:
+        return await self._change(partial(self._changes.drop_link, recipient_id))
+
+    async def set_notifier(self, recipient_id: RecipientId, notifier: Notifier) -> NotifierChange:
+        return await self._grow(partial(self._changes.set_notifier, recipient_id, notifier))
+
+    async def drop_notifier(self, recipient_id: RecipientId) -> NotifierChange:
+        return await self._change(partial(self._changes.drop_notifier, recipient_id))
+
+    async def suspend(self, recipient_id: RecipientId) -> bool:
+        return await self._change(partial(self._changes.stand, recipient_id, Standing.OFF, None))
+
+    async def block(self, recipient_id: RecipientId, blocking: Blocking) -> bool:
+        stand = partial(self._changes.stand, recipient_id, Standing.BLOCKED, blocking)
+        return await self._change(stand)
+
+    async def unblock(self, recipient_id: RecipientId) -> bool:
+        stand = partial(
+            self._changes.stand,
+            recipient_id,
+            Standing.ACTIVE,
+            None,
+            only_from=Standing.BLOCKED,
+        )
+        return await self._change(stand)
+
+    async def touch(self, recipient_id: RecipientId, day_s: int) -> None:
+        await self._change(partial(self._changes.touch, recipient_id, day_s))
+
+    async def delete(self, recipient_id: RecipientId) -> Deleted | None:
+        return await self._change(partial(self._changes.delete, recipient_id))
+
+    # Messages
+
+    async def append(
+        self,
+        recipient_id: RecipientId,
+        message: Message,
+        *,
+        quota: int,
+        day_s: int,
+        expire_before_s: int | None = None,
+    ) -> Appended:
+        terms = Terms(quota, day_s, expire_before_s)
+        return await self._grow(partial(self._changes.append, recipient_id, message, terms))
+
+    async def head(self, recipient_id: RecipientId) -> Message | None:
+        return self._read(self._head, recipient_id)
+
+    async def size(self, recipient_id: RecipientId) -> int:
+        return self._read(self._line, recipient_id).size
+
+    async def acknowledge(
+        self, recipient_id: RecipientId, message_id: MessageId
+    ) -> Acknowledged | None:
+        return await self._change(partial(self._changes.acknowledge, recipient_id, message_id))
+
+    # Upkeep
+
+    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+        by_slot: dict[Slot, int] = {}
+        left = limit
+        while left > 0:
+            portion = min(left, _PORTION)
+            expired = await self._change(partial(self._changes.expire, before_s, after, portion))
+            for slot, removed in expired.by_slot.items():
+                by_slot[slot] = by_slot.get(slot, 0) + removed
+            after = expired.after
+            if after is None:
+                break
+            left -= portion
+        return Expired(by_slot, after)
+
+    async def scan(
+        self, slot: Slot, *, after: RecipientId | None, limit: int
+    ) -> Sequence[RecipientId]:
+        return self._read(self._scan, slot, after, limit)
+
+    async def counts(self) -> Counts:
+        return self._read(self._counts)
+
+    async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
+        await self._change(partial(self._changes.save_pending, tuple(notifications)))
+
+    async def take_pending(self) -> Sequence[PendingNotification]:
+        return await self._change(self._changes.take_pending)
+
+    async def check(self) -> None:
+        if self._closed:
+            raise QueueStoreUnavailableError("the store is closed")
+        self._read(self._head, RecipientId(bytes(layout.ID_BYTES)))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self._writer.close()
+            self.env.close()
+
+    # Inside
+
+    def _read(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return read(*args, **kwargs)
+        except STORE_ERRORS as exc:
+            raise QueueStoreUnavailableError(str(store_error(exc))) from exc
+
+    async def _change(self, operation: Operation[T], *, grows: bool = False) -> T:
+        try:
+            return await self._writer.submit(operation, grows=grows)
+        except UnavailableError as exc:
+            raise QueueStoreUnavailableError(str(exc)) from exc
+
+    async def _grow(self, operation: Operation[T]) -> T:
+        return await self._change(operation, grows=True)
+
+    def _find(self, party: Party, entity_id: bytes) -> Queue | None:
+        with self._begin(self._queues) as txn:
+            recipient_id = entity_id
+            if party is not Party.RECIPIENT:
+                leads_to = txn.get(entity_id, db=self._ids[party])
+                if leads_to is None:
+                    return None
+                recipient_id = leads_to[: layout.ID_BYTES]
+
+            def link(link_id: bytes) -> bytes | None:
+                return txn.get(link_id, db=self._links)
+
+            return read_queue(RecipientId(recipient_id), txn.get(recipient_id), link)
+
+    def _line(self, recipient_id: RecipientId) -> layout.Line:
+        with self._begin(self._lines) as txn:
+            return layout.decode_line(txn.get(recipient_id))
+
+    def _head(self, recipient_id: RecipientId) -> Message | None:
+        with self._begin(self._lines) as txn:
+            row = txn.get(recipient_id)
+            if row is None:
+                return None
+            key = layout.message_key(recipient_id, layout.decode_line(row).first)
+            value = txn.get(key, db=self._messages)
+        assert value is not None, "numbers of waiting messages have no gap"
+        return layout.decode_message(value)
+
+    def _scan(self, slot: Slot, after: RecipientId | None, limit: int) -> list[RecipientId]:
+        first = bytes((slot >> 4, (slot & 15) << 4))
+        found: list[RecipientId] = []
+        with self._begin(self._queues) as txn, txn.cursor() as cursor:
+            there = cursor.set_range(first if after is None else after + b"\0")
+            while there and len(found) < limit and slot_of(cursor.key()) == slot:
+                found.append(RecipientId(cursor.key()))
+                there = cursor.next()
+        return found
+
+    def _counts(self) -> Counts:
+        with self._begin() as txn:
+            return Counts(
+                queues=txn.stat(self._queues)["entries"],
+                messages=txn.stat(self._messages)["entries"],
+                notifiers=txn.stat(self._ids[Party.NOTIFIER])["entries"],
+            )

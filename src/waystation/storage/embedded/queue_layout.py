@@ -1,0 +1,212 @@
+"""How the queue service's rows lie in LMDB.
+
+| table | key | value |
+|---|---|---|
+| queues | recipient id | head, record without the link's data |
+| senders, notifiers | their id | recipient id |
+| links | link id | recipient id, link data |
+| lines | recipient id | number of the first and of the next message, whether the next is admitted |
+| messages | recipient id, number | message id, time, kind, body |
+| pending | number | a notification that waited when the server stopped |
+
+An id begins with its slot, so the rows of a slot stand together in `queues`, `lines` and
+`messages`, and a queue's record names all its other rows: a slot can be copied by walking `queues`.
+
+A queue in which nothing waits has no row in `lines`, so an idle queue is its record and two ids.
+Messages of a queue are numbered without gaps: their number gives the size, and what comes next is
+found without a search.
+
+The head of a record (standing, day, whether the link goes with the next message) is all that a
+message must know of its queue; the rest is not decoded for it.
+"""
+
+import struct
+from typing import Final, cast
+
+import msgspec
+
+from waystation.queue.model import (
+    AuthKey,
+    Blocking,
+    BoxKey,
+    Link,
+    LinkData,
+    LinkId,
+    Message,
+    MessageId,
+    Notifier,
+    Queue,
+    QueueMode,
+    RecipientId,
+    SenderId,
+    Standing,
+)
+from waystation.queue.store import PendingNotification, drops_link
+
+FORMAT: Final = "waystation.queue/1"
+TABLES: Final = ("queues", "senders", "notifiers", "links", "lines", "messages", "pending")
+
+ID_BYTES: Final = 24
+
+_HEAD = struct.Struct(">BBI")  # standing, link goes with the next message, day
+_LINE = struct.Struct(">QQ?")  # first, next, admitted
+_NUMBER = struct.Struct(">Q")
+_MESSAGE = struct.Struct(">24sQB")
+_LINK = struct.Struct(">24sI")
+
+_STANDINGS: Final[tuple[Standing, ...]] = (Standing.ACTIVE, Standing.OFF, Standing.BLOCKED)
+_ACTIVE: Final = 0
+_DAY_S: Final = 86_400
+_SILENT, _NOTIFY, _MARKER = 0, 1, 2
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """New fields go last and have a default: rows of an older version stay readable."""
+
+    recipient_keys: tuple[AuthKey, ...]
+    box_key: bytes
+    sender_id: bytes
+    sender_key: AuthKey | None
+    mode: QueueMode | None
+    link_id: bytes | None
+    notifier: Notifier | None
+    blocking: Blocking | None
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """Where the messages of a queue begin and end."""
+
+    first: int = 0
+    next: int = 0
+    can_write: bool = True
+
+    @property
+    def size(self) -> int:
+        return self.next - self.first
+
+
+EMPTY_LINE: Final = Line()
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_pending = msgspec.msgpack.Decoder(PendingNotification).decode
+
+
+# Queues
+
+
+def encode_queue(queue: Queue) -> bytes:
+    head = _HEAD.pack(
+        _STANDINGS.index(queue.standing), drops_link(queue), queue.updated_on_s // _DAY_S
+    )
+    return head + _encode(
+        _Row(
+            queue.recipient_keys,
+            queue.box_key,
+            queue.sender_id,
+            queue.sender_key,
+            queue.mode,
+            None if queue.link is None else queue.link.link_id,
+            queue.notifier,
+            queue.blocking,
+        )
+    )
+
+
+def link_id_of(value: bytes) -> LinkId | None:
+    row = _decode_row(memoryview(value)[_HEAD.size :])
+    return None if row.link_id is None else LinkId(row.link_id)
+
+
+def decode_queue(recipient_id: RecipientId, value: bytes, link: bytes | None) -> Queue:
+    """`link` is the row of `links` that the record names, if it names one."""
+    standing, day = cast("tuple[int, int]", _HEAD.unpack_from(value)[::2])
+    row = _decode_row(memoryview(value)[_HEAD.size :])
+    return Queue(
+        recipient_id=recipient_id,
+        recipient_keys=row.recipient_keys,
+        box_key=BoxKey(row.box_key),
+        sender_id=SenderId(row.sender_id),
+        sender_key=row.sender_key,
+        mode=row.mode,
+        link=None if row.link_id is None or link is None else decode_link(row.link_id, link),
+        notifier=row.notifier,
+        standing=_STANDINGS[standing],
+        blocking=row.blocking,
+        updated_on_s=day * _DAY_S,
+    )
+
+
+class Admittance(msgspec.Struct, frozen=True, gc=False):
+    """What a message must know of its queue."""
+
+    active: bool
+    drops_link: bool
+    day_s: int
+
+
+def read_admittance(value: bytes) -> Admittance:
+    standing, drops, day = _HEAD.unpack_from(value)
+    return Admittance(standing == _ACTIVE, bool(drops), day * _DAY_S)
+
+
+def on_day(value: bytes, day_s: int) -> bytes:
+    """The same record, last used on that day."""
+    standing, drops, _ = _HEAD.unpack_from(value)
+    return _HEAD.pack(standing, drops, day_s // _DAY_S) + value[_HEAD.size :]
+
+
+# Links
+
+
+def encode_link(recipient_id: RecipientId, data: LinkData) -> bytes:
+    return _LINK.pack(recipient_id, len(data.fixed)) + data.fixed + data.user
+
+
+def decode_link(link_id: bytes, value: bytes) -> Link:
+    _, fixed_bytes = _LINK.unpack_from(value)
+    middle = _LINK.size + fixed_bytes
+    return Link(LinkId(link_id), LinkData(value[_LINK.size : middle], value[middle:]))
+
+
+# Messages
+
+
+def encode_line(line: Line) -> bytes:
+    return _LINE.pack(line.first, line.next, line.can_write)
+
+
+def decode_line(value: bytes | None) -> Line:
+    return EMPTY_LINE if value is None else Line(*_LINE.unpack(value))
+
+
+def message_key(recipient_id: RecipientId, number: int) -> bytes:
+    return recipient_id + _NUMBER.pack(number)
+
+
+def encode_message(message: Message) -> bytes:
+    if message.body is None:
+        return _MESSAGE.pack(message.message_id, message.accepted_at_s, _MARKER)
+    kind = _NOTIFY if message.notify else _SILENT
+    return _MESSAGE.pack(message.message_id, message.accepted_at_s, kind) + message.body
+
+
+def decode_message(value: bytes) -> Message:
+    message_id, accepted_at_s, kind = _MESSAGE.unpack_from(value)
+    body = None if kind == _MARKER else value[_MESSAGE.size :]
+    return Message(MessageId(message_id), accepted_at_s, kind == _NOTIFY, body)
+
+
+# Notifications
+
+
+def pending_key(number: int) -> bytes:
+    return _NUMBER.pack(number)
+
+
+def encode_pending(notification: PendingNotification) -> bytes:
+    return _encode(notification)
+
+
+def decode_pending(value: bytes) -> PendingNotification:
+    return _decode_pending(value)

@@ -1,0 +1,54 @@
+"""What every queue store must do: one suite, a class for each backend."""
+
+from waystation.queue.model import (
+    Message,
+)
+from waystation.queue.store import (
+    Admission,
+    Party,
+    QueueStore,
+)
+from waystation.testing.conformance.queue_messages import QueueMessagesConformance
+from waystation.testing.conformance.queue_records import QueueRecordsConformance
+from waystation.testing.conformance.queue_samples import (
+    drained,
+    new_link,
+    new_message,
+    new_notifier,
+    new_queue,
+    send,
+)
+
+
+class QueueStoreConformance(QueueRecordsConformance, QueueMessagesConformance):
+    """All of it."""
+
+
+class DurableQueueStoreConformance(QueueStoreConformance):
+    """For backends that outlive their process; `reopened` closes `store` and opens it again."""
+
+    async def reopened(self, store: QueueStore) -> QueueStore:
+        raise AssertionError("a backend's class says how")
+
+    async def test_everything_is_there_after_a_restart(self, store: QueueStore) -> None:
+        queue = new_queue(link=new_link(), notifier=new_notifier())
+        gone = new_queue()
+        await store.create(queue)
+        await store.create(gone)
+        await store.delete(gone.recipient_id)
+        sent = [new_message(b"%d" % n) for n in range(3)]
+        for one in sent[:2]:
+            await send(store, queue, one, quota=2)
+        refused = new_message()
+        await send(store, queue, refused, quota=2)
+        await store.acknowledge(queue.recipient_id, sent[0].message_id)
+
+        again = await self.reopened(store)
+
+        assert await again.find(Party.SENDER, queue.sender_id) == queue
+        assert await again.find(Party.RECIPIENT, gone.recipient_id) is None
+        assert (await send(again, queue, new_message(), quota=2)).admission is Admission.FULL
+        left = await drained(again, queue)
+        assert left == [sent[1], Message(refused.message_id, refused.accepted_at_s)]
+        assert (await send(again, queue, new_message(), quota=2)).admission is Admission.STORED
+        await again.close()

@@ -1,0 +1,15 @@
+"""The memory store passes what every queue store passes."""
+
+import pytest
+
+from waystation.queue.store import QueueStore
+from waystation.storage.memory.queue import MemoryQueueStore
+from waystation.testing.conformance.queue_store import QueueStoreConformance
+
+
+class TestMemory(QueueStoreConformance):
+    capabilities = MemoryQueueStore.capabilities
+
+    @pytest.fixture
+    async def store(self) -> QueueStore:
+        return MemoryQueueStore()
