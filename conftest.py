@@ -3,8 +3,9 @@
 Rule 1: SKIP=firefox,node deselects the tests that carry these markers, and the summary says so.
 Rule 2: under xdist (`--dist loadgroup`), an e2e file is one group: it starts its servers once, and
         its tests keep their order. A folder below e2e is one group over all its files, since
-        each test of Firefox would start a browser. Groups follow from paths: xdist's own way,
-        a suffix of the node id, has no effect on a pytest whose ids are structured (9.2).
+        each test of Firefox would start a browser, and tests/pipeline is one group, since each
+        process would start a JVM. Groups follow from paths: xdist's own way, a suffix of the
+        node id, has no effect on a pytest whose ids are structured (9.2).
 Rule 3: a test that is still running after TEST_LIMIT_S fails, and the run goes on. Should it be
         stuck where a signal cannot reach it, `faulthandler_timeout` ends its process later.
 """
@@ -35,6 +36,8 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.partition("::")[0])
+        if path.parts[:2] == ("tests", "pipeline"):
+            return "tests/pipeline"
         return "/".join(path.parts[:3]) if path.parts[:2] == ("tests", "e2e") else nodeid
 
 

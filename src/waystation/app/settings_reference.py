@@ -43,6 +43,7 @@ _SECTION_TITLES = {
     "connect": "Connection node",
     "endpoint": "Endpoint node",
     "console": "Console",
+    "pipeline": "Pipeline",
 }
 
 

@@ -1,0 +1,98 @@
+"""The files below a table's root, on a disk or in an object store.
+
+Spark writes and reads data files by itself; this is for what the driver does: listing what a run
+wrote, reading footers and commits, writing a handful of rows, deleting.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark.sql.types import StructType
+
+# Modules without types: what comes out of them is given one here, and nowhere else.
+_arrow: Any = import_module("pyarrow")
+_filesystems: Any = import_module("pyarrow.fs")
+_parquet: Any = import_module("pyarrow.parquet")
+_spark_types: Any = import_module("pyspark.sql.pandas.types")  # its name only: it needs no pandas
+
+
+class Found(msgspec.Struct, frozen=True):
+    path: str
+    size_bytes: int
+    changed_at_ms: int
+
+
+class Footer(msgspec.Struct, frozen=True):
+    rows: int
+    least: int | str | None
+    greatest: int | str | None
+
+
+class Files:
+    """Paths are relative to `root`, which is a folder or the URL of an object store."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root if "://" in root else str(Path(root).absolute())
+        base, path = _filesystems.FileSystem.from_uri(self.root)
+        self._files: Any = _filesystems.SubTreeFileSystem(path, base)
+
+    def uri(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with self._files.open_input_file(path) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def below(self, folder: str) -> Iterator[Found]:
+        """Every file below a folder, in no order; nothing if there is no such folder."""
+        selector = _filesystems.FileSelector(folder, recursive=True, allow_not_found=True)
+        for info in self._files.get_file_info(selector):
+            if info.is_file:
+                yield Found(info.path, info.size, (info.mtime_ns or 0) // 1_000_000)
+
+    def folders(self, folder: str) -> list[str]:
+        selector = _filesystems.FileSelector(folder, recursive=False, allow_not_found=True)
+        return [info.path for info in self._files.get_file_info(selector) if not info.is_file]
+
+    def delete(self, path: str) -> bool:
+        """Whether it was there."""
+        try:
+            self._files.delete_file(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete_folder(self, folder: str) -> None:
+        self._files.delete_dir_contents(folder, missing_dir_ok=True)
+        if self._files.get_file_info(folder).type != _filesystems.FileType.NotFound:
+            self._files.delete_dir(folder)
+
+    def footer(self, path: str, column: str) -> Footer:
+        """Rows of a Parquet file, and the range of a column where its statistics tell."""
+        metadata = _parquet.read_metadata(path, filesystem=self._files)
+        names = [metadata.schema.column(at).path for at in range(metadata.num_columns)]
+        if column not in names:
+            return Footer(metadata.num_rows, None, None)
+        at = names.index(column)
+        groups = [
+            metadata.row_group(number).column(at).statistics
+            for number in range(metadata.num_row_groups)
+        ]
+        if not groups or not all(one is not None and one.has_min_max for one in groups):
+            return Footer(metadata.num_rows, None, None)
+        return Footer(
+            metadata.num_rows, min(one.min for one in groups), max(one.max for one in groups)
+        )
+
+    def write_rows(self, path: str, rows: Sequence[Mapping[str, Any]], schema: StructType) -> int:
+        """A small Parquet file from rows on the driver; its size. No Spark job for ten rows."""
+        self._files.create_dir(path.rpartition("/")[0], recursive=True)
+        table = _arrow.Table.from_pylist(list(rows), schema=_spark_types.to_arrow_schema(schema))
+        _parquet.write_table(table, path, filesystem=self._files, compression="zstd")
+        return self._files.get_file_info(path).size

@@ -1,0 +1,94 @@
+"""What every job is given, what it returns, and how it is run again when it lost a race.
+
+Rule 1: a job is `run(ctx) -> JobResult`: it plans, has a transform computed, commits.
+Rule 2: a second run without new input commits nothing and says `noop`.
+Rule 3: who loses the commit to a rival plans again, `TRIES` times in all.
+"""
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+from pyspark.sql import SparkSession
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import Clock
+from waystation.pipeline.settings import Pipeline
+from waystation.pipeline.table import Lake, LostRaceError
+from waystation.telemetry import logs
+
+TRIES = 3
+
+
+class Context(msgspec.Struct, frozen=True):
+    """A job's surroundings; tests hand over small ones."""
+
+    spark: SparkSession
+    lake: Lake
+    clock: Clock
+    settings: Pipeline = Pipeline()
+    log: FilteringBoundLogger = msgspec.field(default_factory=lambda: logs.get("pipeline"))
+
+    def new_run(self) -> str:
+        """A name for one attempt: its files lie below it, and its commit carries it."""
+        return f"{self.clock.now_us()}-{secrets.token_hex(4)}"
+
+
+class JobResult(msgspec.Struct, frozen=True, kw_only=True):
+    job: str
+    state: Literal["done", "noop"] = "done"
+    run: str = ""
+    inputs: dict[str, int] = {}
+    outputs: dict[str, int] = {}
+    rows_in: int = 0
+    rows_out: int = 0
+    files: int = 0
+    notes: dict[str, int | float | str] = {}
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+def noop(job: str, **inputs: int) -> JobResult:
+    return JobResult(job=job, state="noop", inputs=inputs)
+
+
+def attempt(ctx: Context, job: Callable[[Context], JobResult]) -> JobResult:
+    """Runs a job, again when a rival was quicker, and adds what it took (rule 3)."""
+    wall, cpu = time.monotonic(), cpu_seconds()
+    for left in reversed(range(TRIES)):
+        try:
+            result = job(ctx)
+        except LostRaceError as exc:
+            ctx.log.warning("job.lost_race", reason=str(exc), tries_left=left)
+            if not left:
+                raise
+        else:
+            took = {"seconds": time.monotonic() - wall, "cpu_seconds": cpu_seconds() - cpu}
+            return msgspec.structs.replace(result, **took)
+    raise AssertionError("the last try returns or raises")
+
+
+def cpu_seconds() -> float:
+    """CPU of this process and of the JVM it has started, as far as the system tells."""
+    total = time.process_time()
+    tick = os.sysconf("SC_CLK_TCK")
+    for pid in _children(os.getpid()):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += (int(fields[11]) + int(fields[12])) / tick
+    return total
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
+            direct = [int(child) for child in file.read().split()]
+    except OSError:
+        return []
+    return direct + [below for child in direct for below in _children(child)]

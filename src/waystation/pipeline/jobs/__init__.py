@@ -1,0 +1,1 @@
+"""One module a job: it plans, has a transform computed, and commits."""

@@ -1,0 +1,146 @@
+"""The tables of the lake: columns, partitions, order, and who reads them.
+
+Rule 1: columns of events come from the contract, never the other way round.
+Rule 2: a partition column is a pure function of the data columns. It is not in the data files, and
+        readers derive it again, so a bare file says everything.
+Rule 3: a table names its inputs: whose progress is kept in it, and which table that job reads. A
+        file is deleted only when all who read its table have passed it.
+"""
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from waystation.telemetry import contract
+
+TYPES: Mapping[str, DataType] = {
+    "tinyint": ByteType(),
+    "smallint": ShortType(),
+    "int": IntegerType(),
+    "bigint": LongType(),
+    "boolean": BooleanType(),
+    "string": StringType(),
+    "double": DoubleType(),
+    "date": DateType(),
+}
+
+
+class Partition(msgspec.Struct, frozen=True):
+    """A partition column, and how it follows from the data columns."""
+
+    name: str
+    type: str
+    derive: Callable[[], Column]
+
+
+class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    data: StructType  # what is in the files
+    partitions: tuple[Partition, ...]
+    sort: tuple[str, ...] = ()  # order inside a file
+    stats: str = ""  # the column whose least and greatest values the log keeps for each file
+    keep_days: int = 3 * 365
+    inputs: tuple[tuple[str, str], ...] = ()  # (name of the progress kept here, table it reads)
+
+    @property
+    def schema(self) -> StructType:
+        """As readers see it: the data columns, then the partition columns."""
+        more = [StructField(column.name, TYPES[column.type]) for column in self.partitions]
+        return StructType([*self.data.fields, *more])
+
+    @property
+    def partition_names(self) -> list[str]:
+        return [column.name for column in self.partitions]
+
+
+def columns(text: str) -> StructType:
+    """From `name type, name type`, all nullable."""
+    fields: list[StructField] = []
+    for part in text.split(","):
+        name, _, kind = part.strip().partition(" ")
+        fields.append(StructField(name, TYPES[kind.strip()]))
+    return StructType(fields)
+
+
+def contract_schema() -> StructType:
+    """The contract's columns, in its order."""
+    return StructType(
+        [StructField(column.name, TYPES[column.type]) for column in contract.COLUMNS.values()]
+    )
+
+
+def date_of_us(column: str) -> Callable[[], Column]:
+    """The UTC date of a moment in microseconds."""
+    return lambda: F.timestamp_micros(column).cast("date")
+
+
+def mid_ms() -> Column:
+    """The notification's time that the first 48 bits of `mid` carry."""
+    return F.conv(F.substring("mid", 1, 12), 16, 10).cast("bigint")
+
+
+DATE_OF_TS = Partition("date", "date", date_of_us("ts"))
+HOUR_OF_TS = Partition("hour", "int", lambda: F.hour(F.timestamp_micros("ts")))
+DATE_OF_MID = Partition("mdate", "date", lambda: F.timestamp_millis(mid_ms()).cast("date"))
+
+FOLDED = columns(
+    "mid string, last bigint, seen int, t0 bigint, t_store bigint, t_get bigint, t_fwd bigint,"
+    " t_sent bigint, t_acc bigint, t_term bigint, t_done bigint, ttl int, size bigint, app bigint,"
+    " via smallint, path tinyint, topic boolean"
+)
+
+EVENTS = TableSpec(
+    name="events",
+    data=StructType([*contract_schema().fields, StructField("_in", LongType())]),
+    partitions=(DATE_OF_TS, HOUR_OF_TS),
+    sort=("k", "mid", "ts"),
+    stats="ts",
+    keep_days=90,
+)
+QUARANTINE = TableSpec(
+    name="quarantine",
+    data=columns(
+        "node string, boot bigint, segno bigint, sealed_at bigint, reason string, line string"
+    ),
+    partitions=(Partition("date", "date", date_of_us("sealed_at")),),
+    sort=("node", "boot", "segno"),
+    stats="sealed_at",
+    keep_days=90,
+)
+MSG_INC = TableSpec(
+    name="msg_inc",
+    data=FOLDED,
+    partitions=(DATE_OF_MID,),
+    sort=("mid",),
+    stats="mid",
+    keep_days=60,
+    inputs=(("fold", "events"),),
+)
+MSG = TableSpec(
+    name="msg", data=FOLDED, partitions=(DATE_OF_MID,), sort=("mid",), stats="mid", keep_days=60
+)
+DQ = TableSpec(
+    name="dq",
+    data=columns(
+        "at bigint, run string, table string, check string, level string, value double,"
+        " bound double, ok boolean, note string"
+    ),
+    partitions=(Partition("date", "date", date_of_us("at")),),
+    sort=("at",),
+    stats="at",
+)

@@ -1,0 +1,342 @@
+"""How tables of the lake are read and changed: the commit protocol.
+
+Tables are Delta tables. Spark writes and reads the Parquet files; the log of commits is read and
+written by the `deltalake` wheel.
+
+    plan    handle = table.open()               one handle, kept to the end
+            done = handle.progress(app)         how far this job has come, or None
+    write   staged = handle.write(frame, run)   data/RUN/…, never renamed afterwards
+    commit  handle.append(staged, …) or handle.swap(removed, staged, …)
+
+Rule 1: a job's progress is in the same commit as its output. There is no second place.
+Rule 2: the commit goes through the handle that the plan was read from; that is how the log sees a
+        rival. A rival with the same progress name loses (`LostRaceError`), its files are deleted,
+        and it plans again.
+Rule 3: files are removed only by `swap`, which always carries the fence `rewrite`: a stale removal
+        after a compaction would otherwise succeed and double every row. `swap` says "no change of
+        data", so consumers never take rewritten rows for new ones.
+Rule 4: a crash before the commit leaves files that no commit names; `vacuum` removes them later.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from waystation.base.clock import Clock
+from waystation.base.errors import BusyError
+from waystation.pipeline.commit_log import Added, CommitLog, DataFile, Removed
+from waystation.pipeline.files import Files
+from waystation.pipeline.schema import TableSpec
+
+REWRITE = "rewrite"
+_CONFIGURATION = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 30 days",
+    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.enableExpiredLogCleanup": "false",  # `vacuum` trims the log, when all have read it
+}
+
+# Called with "planned", "written", "committing" or "committed", and the table's name: where tests
+# let a job die.
+Hook = Callable[[str, str], None]
+
+
+class LostRaceError(BusyError):
+    """Another run of the same job, or another rewriter, committed first; nothing was changed."""
+
+    label = "lost_race"
+
+
+class Lake:
+    """All tables below one root."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        clock: Clock,
+        *,
+        at: Hook | None = None,
+        code_version: str = "",
+    ) -> None:
+        self.spark = spark
+        self.root = root.rstrip("/")
+        self.clock = clock
+        self.code_version = code_version
+        self.at: Hook = at or (lambda _point, _table: None)
+
+    def table(self, spec: TableSpec) -> "Table":
+        return Table(self, spec)
+
+    def read(self, spec: TableSpec, **partitions: Iterable[str]) -> DataFrame:
+        """The newest version of a table, or some of its partitions (`date={"2026-01-31"}`)."""
+        return self.table(spec).open().read(**partitions)
+
+
+class Table:
+    """One table; `open` makes it if there is none."""
+
+    def __init__(self, lake: Lake, spec: TableSpec) -> None:
+        self.lake = lake
+        self.spec = spec
+        self.files = Files(f"{lake.root}/{spec.name}")
+        self.log = CommitLog(self.files.read, spec.stats)
+
+    def exists(self) -> bool:
+        return DeltaTable.is_deltatable(self.files.root)
+
+    def open(self, version: int | None = None) -> "Handle":
+        try:
+            delta = DeltaTable(self.files.root, version=version)
+        except TableNotFoundError:
+            self._create()
+            delta = DeltaTable(self.files.root, version=version)
+        return Handle(self, delta)
+
+    def _create(self) -> None:
+        try:
+            DeltaTable.create(
+                self.files.root,
+                Schema.from_json(self.spec.schema.json()),
+                mode="ignore",
+                partition_by=self.spec.partition_names,
+                configuration=_CONFIGURATION,
+            )
+        except DeltaError:
+            # Two may come here at once; the one that is second finds the other's table.
+            if not self.exists():
+                raise
+
+
+class Handle:
+    """One version of a table, and the way to the next."""
+
+    def __init__(self, table: Table, delta: DeltaTable) -> None:
+        self.table = table
+        self.spec = table.spec
+        self._lake = table.lake
+        self._delta = delta
+
+    @property
+    def version(self) -> int:
+        return self._delta.version()
+
+    def progress(self, app: str) -> int | None:
+        return self._delta.transaction_version(app)
+
+    def column_names(self) -> list[str]:
+        return [field.name for field in self._delta.schema().fields]
+
+    def files(self, **partitions: Iterable[str]) -> list[DataFile]:
+        """The files of this version, or those of some partitions."""
+        wanted = {name: set(values) for name, values in partitions.items()}
+        return [file for file in self._all_files() if file.lies_in(**wanted)]
+
+    def partition_values(self, name: str) -> set[str]:
+        return {value for file in self._all_files() if (value := file.partition[name]) is not None}
+
+    def added(self, since: int) -> list[DataFile]:
+        """Files with new data of the commits after `since`, up to this version, even if they are
+        removed again by now. Raises `HistoryGoneError` when the log does not reach back."""
+        changes = self.changes(since)
+        return [one.file for one in changes if isinstance(one, Added) and one.changes_data]
+
+    def changes(self, since: int) -> Iterator[Added | Removed]:
+        return self.table.log.between(since, self.version)
+
+    def read(self, **partitions: Iterable[str]) -> DataFrame:
+        return self.frame(self.files(**partitions))
+
+    def frame(self, files: Sequence[DataFile]) -> DataFrame:
+        """The rows of these files with partition columns; none gives an empty frame."""
+        return read_files(self._lake.spark, self.table, files)
+
+    def write(self, frame: DataFrame, run: str, *, spread: bool = True) -> list[DataFile]:
+        """Has Spark write the frame's data columns below data/RUN, and returns what came of it.
+
+        `spread` shuffles rows to the partition they belong to, so that each gets few files; a
+        frame that is already in that order goes without.
+        """
+        spec = self.spec
+        names = spec.partition_names
+        derived = {column.name: column.derive() for column in spec.partitions}
+        rows = frame.select(*spec.data.names).withColumns(derived).select(*spec.schema.names)
+        if spread:
+            rows = rows.hint("rebalance", *names)
+        folder = f"data/{run}"
+        (
+            rows.sortWithinPartitions(*names, *spec.sort)
+            .write.mode("error")
+            .partitionBy(*names)
+            .parquet(self.table.files.uri(folder))
+        )
+        staged = self._staged(folder)
+        self._lake.at("written", spec.name)
+        return staged
+
+    def write_rows(
+        self, rows: Sequence[Mapping[str, Any]], run: str, partition: Mapping[str, str]
+    ) -> list[DataFile]:
+        """As `write`, for a few rows of one partition, without a Spark job."""
+        names = "/".join(f"{name}={value}" for name, value in partition.items())
+        path = f"data/{run}/{names}/part-0.zstd.parquet"
+        self.table.files.write_rows(path, rows, self.spec.data)
+        staged = self._staged(f"data/{run}")
+        self._lake.at("written", self.spec.name)
+        return staged
+
+    def append(self, staged: Sequence[DataFile], run: str, progress: Mapping[str, int]) -> None:
+        """Commits new data together with the progress that made it."""
+        self._commit([self._add(file, changes=True) for file in staged], run, progress)
+
+    def swap(
+        self,
+        removed: Sequence[DataFile],
+        staged: Sequence[DataFile],
+        run: str,
+        progress: Mapping[str, int] | None = None,
+    ) -> None:
+        """Commits the exchange of files for others, under the fence of rule 3."""
+        now_ms = self._now_ms()
+        actions: list[AddAction | RemoveAction] = [
+            RemoveAction(file.path, False, now_ms, file.size_bytes, dict(file.partition))
+            for file in removed
+        ]
+        actions += [self._add(file, changes=False) for file in staged]
+        fence = {REWRITE: (self.progress(REWRITE) or 0) + 1}
+        self._commit(actions, run, fence | dict(progress or {}))
+
+    def replace(
+        self, values: Iterable[str], frame: DataFrame, run: str, progress: Mapping[str, int]
+    ) -> list[DataFile]:
+        """Recomputed partitions for the old ones: writes the frame and swaps it for everything in
+        these values of the first partition column. What gold jobs do."""
+        name = self.spec.partition_names[0]
+        wanted = set(values)
+        staged = self.write(frame, run)
+        strange = {file.partition[name] for file in staged} - wanted
+        assert not strange, f"rows outside of the partitions to be replaced: {strange}"
+        self.swap(self.files(**{name: wanted}), staged, run, progress)
+        return staged
+
+    def add_columns(self, missing: Iterable[str]) -> None:
+        """Widens the table in a commit of its own; older files yield nulls."""
+        fields = Schema.from_json(self.spec.schema.json()).fields
+        self._delta.alter.add_columns([field for field in fields if field.name in set(missing)])
+
+    def discard(self, run: str) -> None:
+        """Deletes what a run staged, when its commit did not come about."""
+        self.table.files.delete_folder(f"data/{run}")
+
+    def _commit(
+        self, actions: Sequence[AddAction | RemoveAction], run: str, progress: Mapping[str, int]
+    ) -> None:
+        self._lake.at("committing", self.spec.name)
+        now_ms = self._now_ms()
+        try:
+            self._delta.create_write_transaction(
+                list(actions),
+                mode="append",
+                schema=self._delta.schema(),
+                partition_by=self.spec.partition_names,
+                commit_properties=CommitProperties(
+                    custom_metadata={"run": run, "code": self._lake.code_version},
+                    app_transactions=[
+                        Transaction(app, version, now_ms) for app, version in progress.items()
+                    ],
+                ),
+                post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
+            )
+        except CommitFailedError as exc:
+            self.discard(run)
+            raise LostRaceError(f"{self.spec.name}: {exc}") from exc
+        self._lake.at("committed", self.spec.name)
+
+    def _add(self, file: DataFile, *, changes: bool) -> AddAction:
+        stats: dict[str, Any] = {"numRecords": file.rows}
+        if file.least is not None:
+            column = self.spec.stats
+            stats |= {"minValues": {column: file.least}, "maxValues": {column: file.greatest}}
+        return AddAction(
+            path=file.path,
+            size=file.size_bytes,
+            partition_values=file.partition,
+            modification_time=self._now_ms(),
+            data_change=changes,
+            stats=msgspec.json.encode(stats).decode(),
+        )
+
+    def _staged(self, folder: str) -> list[DataFile]:
+        files = self.table.files
+        staged: list[DataFile] = []
+        for found in files.below(folder):
+            if not found.path.endswith(".parquet"):
+                continue
+            footer = files.footer(found.path, self.spec.stats)
+            if footer.rows:
+                steps = (step.partition("=") for step in found.path.split("/")[:-1])
+                partition: dict[str, str | None] = {
+                    name: unquote(value) for name, equals, value in steps if equals
+                }
+                staged.append(
+                    DataFile(
+                        path=found.path,
+                        size_bytes=found.size_bytes,
+                        rows=footer.rows,
+                        partition=partition,
+                        least=footer.least,
+                        greatest=footer.greatest,
+                    )
+                )
+        return sorted(staged, key=lambda file: file.path)
+
+    def _all_files(self) -> Iterator[DataFile]:
+        table: Any = self._delta.get_add_actions(flatten=True)
+        names = {name: f"partition.{name}" for name in self.spec.partition_names}
+        least, greatest = f"min.{self.spec.stats}", f"max.{self.spec.stats}"
+        present = set(table.column_names)
+        wanted = ["path", "size_bytes", "num_records", *names.values(), least, greatest]
+        lists: dict[str, list[Any]] = {
+            name: table.column(name).to_pylist() for name in wanted if name in present
+        }
+        for at, path in enumerate(lists["path"]):
+            values = {name: lists[column][at] for name, column in names.items()}
+            yield DataFile(
+                path=unquote(path),
+                size_bytes=lists["size_bytes"][at],
+                rows=lists["num_records"][at] or 0,
+                partition={name: _text(value) for name, value in values.items()},
+                least=lists[least][at] if least in lists else None,
+                greatest=lists[greatest][at] if greatest in lists else None,
+            )
+
+    def _now_ms(self) -> int:
+        return self._lake.clock.now_ms()
+
+
+def read_files(spark: SparkSession, table: Table, files: Sequence[DataFile]) -> DataFrame:
+    spec = table.spec
+    if not files:
+        return local_frame(spark, [], spec.schema)
+    paths = [table.files.uri(file.path) for file in files]
+    derived = {column.name: column.derive() for column in spec.partitions}
+    bare = spark.read.schema(spec.data).parquet(*paths)
+    return bare.withColumns(derived).select(*spec.schema.names)
+
+
+def local_frame(
+    spark: SparkSession, rows: Sequence[Sequence[Any]], schema: StructType
+) -> DataFrame:
+    """A frame from rows on the driver; few of them."""
+    return spark.createDataFrame(rows, schema)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

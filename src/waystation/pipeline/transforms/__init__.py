@@ -1,0 +1,1 @@
+"""Frames to frames: what the jobs compute, without reading or writing anything."""

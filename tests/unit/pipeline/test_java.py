@@ -1,0 +1,68 @@
+"""Which Java is taken, and what is done about one without the module that Spark asks for."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from waystation.pipeline.java import NoJavaError, examine, find_java, home_for_spark
+
+
+def make_home(folder: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+    binary = folder / "bin" / "java"
+    binary.parent.mkdir(parents=True)
+    binary.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
+    binary.chmod(0o755)
+    (folder / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    return folder
+
+
+def test_the_order_is_own_variable_then_java_home_then_path(tmp_path: Path) -> None:
+    ours, usual, path = (make_home(tmp_path / name, "17.0.1") for name in ("a", "b", "c"))
+    env = {
+        "WAYSTATION_JAVA_HOME": str(ours),
+        "JAVA_HOME": str(usual),
+        "PATH": str(path / "bin"),
+    }
+
+    assert find_java(None, env).home == ours
+    del env["WAYSTATION_JAVA_HOME"]
+    assert find_java(None, env).home == usual
+    del env["JAVA_HOME"]
+    assert find_java(None, env).home == path
+
+
+def test_a_version_that_spark_does_not_know_is_passed_over(tmp_path: Path) -> None:
+    old, good = make_home(tmp_path / "old", "1.8.0_402"), make_home(tmp_path / "good", "21.0.2")
+    env = {"JAVA_HOME": str(old), "PATH": str(good / "bin")}
+
+    assert (find_java(None, env).home, find_java(None, env).version) == (good, 21)
+    with pytest.raises(NoJavaError, match=r"there is Java 8 in .*openjdk-17-jre-headless"):
+        find_java(old, env)
+
+
+def test_a_folder_without_a_java_is_none(tmp_path: Path) -> None:
+    assert examine(tmp_path) is None
+    with pytest.raises(NoJavaError, match=r"there is no Java in .*waystation\[pipeline-java\]"):
+        find_java(tmp_path, {})
+
+
+def test_a_java_without_the_vector_module_is_started_without_asking_for_it(tmp_path: Path) -> None:
+    java = examine(make_home(tmp_path / "it's", "25.0.2", "java.base java.sql"))
+    assert java is not None
+    assert not java.has_vector
+
+    home = home_for_spark(java, tmp_path / "cache")
+    arguments = ["-Xmx2g", "--add-modules=jdk.incubator.vector", "a b", "", "$x"]
+    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True)
+
+    assert said.stdout.splitlines() == ["<-Xmx2g>", "<a b>", "<>", "<$x>"]
+    assert home_for_spark(java, tmp_path / "cache") == home
+
+
+def test_a_java_that_has_everything_is_used_as_it_is(tmp_path: Path) -> None:
+    java = examine(make_home(tmp_path / "java", "17.0.15"))
+    assert java is not None
+
+    assert home_for_spark(java, tmp_path / "cache") == java.home
+    assert not (tmp_path / "cache").exists()
