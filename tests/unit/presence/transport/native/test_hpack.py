@@ -1,0 +1,127 @@
+"""Header blocks: the examples of RFC 7541, another implementation's encoder, and broken ones."""
+
+import pytest
+from hpack import Encoder
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.presence.transport.native.hpack import (
+    Decoder,
+    HpackError,
+    TooManyHeadersError,
+    literal,
+)
+
+# Appendix C.4: three requests on one connection, with Huffman coding.
+C4 = [
+    (
+        "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+        [
+            (b":method", b"GET"),
+            (b":scheme", b"http"),
+            (b":path", b"/"),
+            (b":authority", b"www.example.com"),
+        ],
+    ),
+    (
+        "828684be5886a8eb10649cbf",
+        [
+            (b":method", b"GET"),
+            (b":scheme", b"http"),
+            (b":path", b"/"),
+            (b":authority", b"www.example.com"),
+            (b"cache-control", b"no-cache"),
+        ],
+    ),
+    (
+        "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+        [
+            (b":method", b"GET"),
+            (b":scheme", b"https"),
+            (b":path", b"/index.html"),
+            (b":authority", b"www.example.com"),
+            (b"custom-key", b"custom-value"),
+        ],
+    ),
+]
+NAMES = st.from_regex(rb"[a-z][a-z0-9-]{0,20}", fullmatch=True)
+FIELDS = st.lists(st.tuples(NAMES, st.binary(max_size=80)), max_size=12)
+
+
+def test_the_requests_of_the_appendix_are_read() -> None:
+    decoder = Decoder()
+
+    for coded, fields in C4:
+        assert decoder.decode(bytes.fromhex(coded)) == fields
+
+
+@given(blocks=st.lists(FIELDS, max_size=6), huffman=st.booleans())
+def test_what_another_encoder_says_is_understood(
+    blocks: list[list[tuple[bytes, bytes]]], huffman: bool
+) -> None:
+    """Its table and ours evict the same entries at the same time."""
+    encoder = Encoder()
+    decoder = Decoder()
+
+    for fields in blocks:
+        assert decoder.decode(encoder.encode(fields, huffman=huffman)) == fields
+
+
+@given(FIELDS)
+def test_our_literals_enter_no_table(fields: list[tuple[bytes, bytes]]) -> None:
+    decoder = Decoder()
+    block = b"".join(literal(name, value) for name, value in fields)
+
+    assert decoder.decode(block) == fields
+    assert decoder._entries == []
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_fields_or_an_error(noise: bytes) -> None:
+    decoder = Decoder()
+    try:
+        fields = decoder.decode(noise)
+    except HpackError:
+        fields = []
+
+    assert decoder._size == sum(len(n) + len(v) + 32 for n, v in decoder._entries) <= 4096
+    assert all(isinstance(name, bytes) for name, _ in fields)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param("80", id="entry 0"),
+        pytest.param("be", id="an entry that is not there"),
+        pytest.param("ffffffffff0f", id="an integer without end"),
+        pytest.param("3fe21f", id="a table larger than ours"),
+        pytest.param("823f00", id="a table size after a field"),
+        pytest.param("4005", id="a string that is cut off"),
+        pytest.param("00", id="nothing after the kind"),
+        pytest.param("0085ffffffffff00", id="a bad Huffman string"),
+    ],
+)
+def test_a_broken_block_is_an_error(block: str) -> None:
+    with pytest.raises(HpackError):
+        Decoder().decode(bytes.fromhex(block))
+
+
+def test_too_many_headers_still_keep_the_table_in_step() -> None:
+    encoder = Encoder()
+    decoder = Decoder(list_bytes_max=100)
+    block = encoder.encode([(b"first", b"x" * 50), (b"second", b"y" * 50)])
+
+    with pytest.raises(TooManyHeadersError):
+        decoder.decode(block)
+    assert decoder.decode(encoder.encode([(b"second", b"y" * 50)])) == [(b"second", b"y" * 50)]
+
+
+def test_an_entry_that_is_larger_than_the_table_empties_it() -> None:
+    decoder = Decoder(table_bytes_max=64)
+    decoder.decode(b"\x20" + Encoder().encode([], huffman=False))
+
+    encoder = Encoder()
+    encoder.header_table_size = 64
+    assert decoder.decode(encoder.encode([(b"a", b"1")])) == [(b"a", b"1")]
+    assert decoder.decode(encoder.encode([(b"b", b"2" * 90)])) == [(b"b", b"2" * 90)]
+    assert decoder._entries == []
