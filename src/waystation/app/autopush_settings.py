@@ -6,7 +6,9 @@ Rule 2: Autopush's names first. Then ours: a setting's own name, with or without
         (`delivery_window`, `min_ping_interval`), or its full path (`connect__drain_s`).
 Rule 3: a name that nobody knows is ignored, as Autopush does, but told of once; so is one whose
         part of Autopush we do not have.
-Rule 4: a bad value is refused under the name that was written, not under ours.
+Rule 4: on a store that has Autopush's layout, sort keys are Autopush's unless `sort_keys` says
+        otherwise: its nodes may stand on the same rows, and refuse other keys.
+Rule 5: a bad value is refused under the name that was written, not under ours.
 """
 
 import socket
@@ -17,6 +19,8 @@ from typing import Any, Literal
 import msgspec
 
 from waystation.base.settings import SettingsError, describe, load
+from waystation.storage.open import store_schemes
+from waystation.storage.settings import Store
 
 from .addresses import bracketed, origin
 from .roles import Role
@@ -105,6 +109,11 @@ _WITHOUT_EFFECT = frozenset(
 )
 _SECTIONS_WITHOUT_EFFECT = ("fcm.", "apns.", "stub.")
 
+# A Redis Cluster is none: Autopush never ran on one, and its keys have other names there.
+_AUTOPUSH_LAYOUTS = frozenset(
+    {"redis", "rediss", "postgres", "postgresql", "bigtable", "grpc", "dynamodb"}
+)
+
 _NOT_FOR_DAEMONS = frozenset({"port_base"})
 
 _UNITS = ("_s", "_ms", "_bytes")
@@ -163,6 +172,8 @@ def load_daemon_settings(
         raise SettingsError([_as_written(p, translated) for p in exc.problems]) from exc
     if not settings.store.url.strip():
         settings = replaced(settings, {"store": {"url": "embedded:./store"}})
+    if "push.sort_keys" not in values and has_autopush_layout(settings.store):
+        settings = replaced(settings, {"push": {"sort_keys": "autopush"}})
     derive = _derived_for_connect if daemon == "autoconnect" else _derived_for_endpoint
     settings = derive(settings, own, hostname=hostname, resolve=resolve)
     problems = cross_check(settings, (ROLE_OF[daemon],))
@@ -181,6 +192,11 @@ def load_daemon_settings(
         unknown=tuple(unknown),
         without_effect=tuple(without_effect),
     )
+
+
+def has_autopush_layout(store: Store) -> bool:
+    """Of two stores as one, either."""
+    return not _AUTOPUSH_LAYOUTS.isdisjoint(store_schemes(store.url, store.db_settings))
 
 
 def daemon_names(daemon: Daemon) -> dict[str, str]:

@@ -21,6 +21,7 @@ from waystation.push.connect.terms import Terms
 from waystation.push.link_doors import TOKEN, serve_link_socket
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.settings import Connect
+from waystation.push.store import CursorStore
 from waystation.push.token import Keys, MessageIds
 from waystation.push.wire.upgrade import HttpHead
 
@@ -61,6 +62,8 @@ class ConnectPart:
                 ).url,
                 new_uaid=lambda: Uaid(new_uuid4()),
                 more_info_url=base.settings.endpoint.more_info_url,
+                keeps_cursor=base.settings.push.sort_keys == "autopush"
+                and isinstance(base.store, CursorStore),
             ),
             store=base.store,
             relay=base.relay,

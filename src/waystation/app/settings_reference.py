@@ -28,7 +28,8 @@ The last two columns are for the drop-in daemons: `autoconnect` reads `AUTOCONNE
 They ignore unknown names, but log each once. Their own defaults differ in a few places:
 `autoconnect` listens on 0.0.0.0, `autoendpoint` on 127.0.0.1:8000; both run one worker, do not
 spread the closes of a stop (`drain_s` 0) and write logs as Autopush does; `msg_limit` is 150 and
-`simplepush` is off. `autoendpoint` needs `AUTOEND__AUTH_KEYS` and does not start without it.
+`simplepush` is off; `sort_keys` is `autopush` on Redis, PostgreSQL, Bigtable, DynamoDB, and on two
+stores as one if either is one of them. `autoendpoint` needs `AUTOEND__AUTH_KEYS` and does not start without it.
 """
 
 _SECTION_TITLES = {

@@ -30,7 +30,10 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = ""
     sort_keys: Annotated[
         Literal["unique", "autopush"],
-        doc("`autopush` keeps Autopush's three-part keys so that its nodes can read our rows."),
+        doc(
+            "`autopush` keeps Autopush's three-part keys so that its nodes can read our rows; the"
+            " default of the daemons on stores with its layout."
+        ),
     ] = "unique"
     tracking_keys: Annotated[
         str, doc("VAPID public keys of senders whose messages are tracked.", daemon="tracking_keys")

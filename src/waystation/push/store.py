@@ -163,6 +163,16 @@ class PushStore(Protocol):
 
 
 @runtime_checkable
+class CursorStore(Protocol):
+    """A push store whose layout has Autopush's cursor (`current_timestamp`), up to which its nodes
+    take everything for acked. We keep it up for them; no row is hidden by it from us."""
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        """Applied only if there is such a user agent, and its cursor is lower or absent."""
+        ...
+
+
+@runtime_checkable
 class RotatingStore(Protocol):
     """A push store with a table of notifications and subscriptions for each month.
 

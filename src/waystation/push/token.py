@@ -215,7 +215,7 @@ class MessageIds:
         return ParsedId(Uaid(uaid), SortKey(sort_key), ChannelId(channel))
 
 
-def key_ms(sort_key: SortKey) -> int:
+def key_ms(sort_key: str) -> int:
     """The millisecond in the sort key of a message without a topic."""
     kind, ms, _ = sort_key.split(":", 2)
     assert kind == "02"

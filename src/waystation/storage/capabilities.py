@@ -26,5 +26,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     row_versions: bool
     """Records carry a version, and a claim is refused unless the row is the one that was read."""
 
+    cursor: bool = False
+    """Its layout has Autopush's cursor, which we keep up for Autopush's nodes."""
+
     clears_with_channel: bool
     """Notifications are removed with their channel; elsewhere they only become invisible."""

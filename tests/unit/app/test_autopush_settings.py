@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from waystation.app.autopush_settings import (
+    PREFIXES,
     Daemon,
     DaemonSettings,
     daemon_names,
@@ -186,6 +187,33 @@ def test_the_endpoint_url_is_composed_as_autopush_does() -> None:
 def test_a_store_that_nobody_knows_is_refused_with_its_name() -> None:
     with pytest.raises(SettingsError, match="rocks"):
         load("autoconnect", {"AUTOCONNECT__DB_DSN": "rocks:./x"})
+
+
+@pytest.mark.parametrize(
+    "dsn, keys",
+    [
+        ("", "unique"),
+        ("embedded:./here", "unique"),
+        ("redis://10.0.0.5:6379/0", "autopush"),
+        ("rediss://10.0.0.5:6379/0", "autopush"),
+        ("redis+cluster://10.0.0.5:6379", "unique"),
+        ("postgres://push@10.0.0.5/push", "autopush"),
+        ("bigtable://p/i", "autopush"),
+        ("dynamodb://eu-central-1/prod", "autopush"),
+        ("dual:?primary=redis%3A%2F%2F10.0.0.5&secondary=embedded", "autopush"),
+        ("dual:?primary=redis%2Bcluster%3A%2F%2F10.0.0.5&secondary=embedded", "unique"),
+    ],
+)
+@pytest.mark.parametrize("daemon", ["autoconnect", "autoendpoint"])
+def test_on_a_store_with_autopushs_layout_keys_are_autopushs(
+    daemon: Daemon, dsn: str, keys: str
+) -> None:
+    prefix = PREFIXES[daemon]
+    env = {f"{prefix}DB_DSN": dsn, f"{prefix}AUTH_KEYS": "x", f"{prefix}ROUTER_HOSTNAME": "h"}
+    chosen = {**env, f"{prefix}SORT_KEYS": "unique"}
+
+    assert load_daemon_settings(daemon, env=env).settings.push.sort_keys == keys
+    assert load_daemon_settings(daemon, env=chosen).settings.push.sort_keys == "unique"
 
 
 def test_two_stores_as_one_are_named_as_in_autopush() -> None:

@@ -24,7 +24,7 @@ from waystation.push.connect.registry import Registry
 from waystation.push.connect.session import INTERNAL, Session, State
 from waystation.push.connect.terms import Terms
 from waystation.push.model import Notification, Uaid, Update
-from waystation.push.store import PushStore, RotatingStore
+from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.push.wire import client as wire
 from waystation.push.wire.relay import Answer, Relay
 from waystation.push.wire.upgrade import Upgrade
@@ -285,6 +285,10 @@ class ConnectDriver:
                 await store.forget_update(_uaid(client), update.channel_id, update.version)
                 self._observer.acked(_uaid(client), update, wire.DELIVERED, stored=True)
                 return session.forgotten(1)
+            case do.AdvanceCursor():
+                assert isinstance(store, CursorStore), "or nobody keeps a cursor"
+                await store.advance_cursor(_uaid(client), effect.up_to_ms)
+                return []
             case do.SwitchMonth():
                 assert self._rotating is not None, "nobody is behind on a store without months"
                 applied = await self._rotating.switch_month(

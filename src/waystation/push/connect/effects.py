@@ -115,6 +115,12 @@ class ForgetUpdate(msgspec.Struct, frozen=True, gc=False):
     update: Update
 
 
+class AdvanceCursor(msgspec.Struct, frozen=True, gc=False):
+    """Storage has been read through, and all of it is acked. No result; nobody waits for it."""
+
+    up_to_ms: int
+
+
 class SwitchMonth(msgspec.Struct, frozen=True, gc=False):
     """Move the user agent to the table of this month. Result: `switched`."""
 
@@ -177,6 +183,7 @@ Effect = (
     | FetchUpdates
     | Forget
     | ForgetUpdate
+    | AdvanceCursor
     | SwitchMonth
     | SwitchLater
     | TakeUp

@@ -284,7 +284,7 @@ class Session(MonthSwitching):
         self.greeted = True
         self.wake_at = mono + settings.auto_ping_interval_s
         if not self._simple:
-            self._window = DeliveryWindow(unacked_max=settings.delivery_window)
+            self._window = self._terms.new_window()
         wanted, self._hello_broadcasts = self._hello_broadcasts or {}, None
         self._subscriptions, delta = self._terms.broadcasts.subscribe(
             _broadcasts.NONE,
@@ -411,8 +411,8 @@ class Session(MonthSwitching):
     def failed(self, effect: Effect) -> list[Effect]:
         """The store did not answer. Subscribing says so, a new month can wait; everything else
         ends the connection, and the next hello begins from what is stored."""
-        if isinstance(effect, do.Confirm | do.Reclaim):
-            return []  # the next tick asks again
+        if isinstance(effect, do.Confirm | do.Reclaim | do.AdvanceCursor):
+            return []  # the next tick, or the next pass, asks again
         command, self._command = self._command, None
         if self.state is State.CLOSED:
             return []

@@ -51,6 +51,7 @@ ROW_KEY_BYTES_MAX: Final = 4096
 
 CONNECTED_AT: Final = b"connected_at"
 NODE_ID: Final = b"node_id"
+CURSOR: Final = b"current_timestamp"
 VERSION: Final = b"version"
 FENCE: Final = b"fence"  # changes with every channel that is added
 RECORD_COLUMNS: Final = (
@@ -59,7 +60,7 @@ RECORD_COLUMNS: Final = (
     b"router_data",
     NODE_ID,
     b"record_version",
-    b"current_timestamp",
+    CURSOR,
     VERSION,
 )
 _CHANNEL_PREFIX: Final = b"chid:"
@@ -141,7 +142,7 @@ def encode_record(record: UserAgent, row_version: bytes) -> dict[bytes, bytes]:
     if record.record_version is not None:
         columns[b"record_version"] = number(record.record_version)
     if record.current_timestamp_ms is not None:
-        columns[b"current_timestamp"] = number(record.current_timestamp_ms)
+        columns[CURSOR] = number(record.current_timestamp_ms)
     return columns
 
 
@@ -158,7 +159,7 @@ def decode_record(uaid: Uaid, columns: Columns) -> UserAgent | None:
             router_data=None if data is None else msgspec.json.decode(data),
             node_id=_text(columns, NODE_ID),
             record_version=_optional_number(columns, b"record_version"),
-            current_timestamp_ms=_optional_number(columns, b"current_timestamp"),
+            current_timestamp_ms=_optional_number(columns, CURSOR),
             row_version=columns.get(VERSION),
         )
     except (ValueError, msgspec.MsgspecError) as exc:

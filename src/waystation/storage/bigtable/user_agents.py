@@ -187,6 +187,16 @@ class UserAgents:
         cleared: list[Mutation] = [drop_column(ROUTER, layout.NODE_ID)]
         return await self._session.check(layout.agent_key(uaid), same, then=cleared)
 
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        seen = await self.read(uaid)
+        if seen is None or (seen.record.current_timestamp_ms or 0) >= up_to_ms:
+            return False
+        # `version` stays as it is: a hello that has read it would be refused for nothing.
+        there = filters.has(ROUTER, layout.CONNECTED_AT, now_ms=self._clock.now_ms())
+        cursor = layout.number(up_to_ms)
+        moved = replace_cell(ROUTER, layout.CURSOR, cursor, self._lifetime_end())
+        return await self._session.check(layout.agent_key(uaid), there, then=moved)
+
     async def remove(self, uaid: Uaid) -> bool:
         self._recent.pop(uaid, None)
         there = filters.has(ROUTER, layout.CONNECTED_AT, now_ms=self._clock.now_ms())

@@ -40,7 +40,7 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.push.store import PushStore, RotatingStore
+from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.storage.dual.moves import DualStats, Moves
@@ -118,6 +118,13 @@ class DualPushStore:
         await self._moves.bury(uaid)
         there = await self._counted("remove_user_agent", self.secondary.remove_user_agent(uaid))
         return await self.primary.remove_user_agent(uaid) or there
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        """Where the user agent lives, if that store has a cursor."""
+        home = await self._home("advance_cursor", uaid)
+        if not isinstance(home, CursorStore):
+            return False
+        return await self._at(home, "advance_cursor", home.advance_cursor(uaid, up_to_ms))
 
     async def switch_month(self, uaid: Uaid, *, connected_at_ms: int) -> bool:
         """Of a user agent whose home rotates; in a store without months nobody is behind."""
@@ -327,6 +334,7 @@ def both_can(first: Capabilities, second: Capabilities) -> Capabilities:
         # Not a strength: time that we cannot make pass in one of them does not pass in both.
         native_expiry=first.native_expiry or second.native_expiry,
         row_versions=first.row_versions and second.row_versions,
+        cursor=first.cursor and second.cursor,
         clears_with_channel=first.clears_with_channel and second.clears_with_channel,
     )
 

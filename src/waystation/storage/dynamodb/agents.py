@@ -236,6 +236,29 @@ class AgentRows:
                 ExpressionAttributeValues=values,
             )
 
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        """In the record, and in the channel row, where Autopush reads it."""
+        agent = await self.read(uaid)
+        if agent is None:
+            return False
+        await self._move_cursor(agent.table, self._keys.channels(uaid), up_to_ms)
+        return await self._move_cursor(self._router, self._keys.router(uaid), up_to_ms)
+
+    async def _move_cursor(self, table: str, key: Item, up_to_ms: int) -> bool:
+        lower = "attribute_not_exists(current_timestamp) OR current_timestamp < :cursor"
+        try:
+            await self._dynamo.write(
+                "update_item",
+                TableName=table,
+                Key=key,
+                UpdateExpression="SET current_timestamp = :cursor",
+                ConditionExpression=f"attribute_exists(uaid) AND ({lower})",
+                ExpressionAttributeValues={":cursor": number(up_to_ms)},
+            )
+        except NotAppliedError:
+            return False
+        return True
+
     async def _set_last_connect(self, uaid: Uaid, seen: Item) -> None:
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(

@@ -43,6 +43,7 @@ class DynamoPushStore:
         shared_by_machines=True,
         native_expiry=True,
         row_versions=False,
+        cursor=True,
         clears_with_channel=True,
     )
 
@@ -88,6 +89,9 @@ class DynamoPushStore:
 
     async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
         return await self._agents.clear_route(uaid, seen)
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        return await self._agents.advance_cursor(uaid, up_to_ms)
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
         return await self._agents.remove(uaid)

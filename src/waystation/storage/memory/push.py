@@ -57,6 +57,7 @@ class MemoryPushStore:
         shared_by_machines=False,
         native_expiry=False,
         row_versions=False,
+        cursor=True,
         clears_with_channel=True,
     )
 
@@ -105,6 +106,13 @@ class MemoryPushStore:
         if agent is None or agent.record.route != seen:
             return False
         agent.record = msgspec.structs.replace(agent.record, node_id=None)
+        return True
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        agent = self._alive(uaid)
+        if agent is None or (agent.record.current_timestamp_ms or 0) >= up_to_ms:
+            return False
+        agent.record = msgspec.structs.replace(agent.record, current_timestamp_ms=up_to_ms)
         return True
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:

@@ -54,6 +54,7 @@ class PostgresPushStore:
         shared_by_machines=True,
         native_expiry=False,
         row_versions=False,
+        cursor=True,
         clears_with_channel=True,
     )
 
@@ -117,6 +118,10 @@ class PostgresPushStore:
                 self._now_s(),
             )
         )
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        statement = self._sql.advance_cursor
+        return bool(await self._session.change(statement, uaid.hex(), up_to_ms, self._now_s()))
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
         rows = await self._session.change(self._sql.remove_user_agent, uaid.hex(), self._now_s())

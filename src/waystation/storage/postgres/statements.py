@@ -75,6 +75,12 @@ WHERE uaid = $1 AND node_id = $2 AND connected_at = $3
 RETURNING 1
 """
 
+_ADVANCE_CURSOR = """
+UPDATE {router} AS r SET last_update = $2
+WHERE uaid = $1 AND (last_update IS NULL OR last_update < $2) AND {router_end} > $3
+RETURNING 1
+"""
+
 _REMOVE_USER_AGENT = """
 DELETE FROM {router} AS r WHERE uaid = $1 RETURNING {router_end} > $2 AS alive
 """
@@ -229,6 +235,7 @@ class Statements:
         self.add_user_agent = fill(_WRITE_RECORD.replace("<or>", ""))
         self.claim_route = fill(_WRITE_RECORD.replace("<or>", unrouted))
         self.clear_route = fill(_CLEAR_ROUTE)
+        self.advance_cursor = fill(_ADVANCE_CURSOR)
         self.remove_user_agent = fill(_REMOVE_USER_AGENT)
         # A function, because it must count after it has waited for its turn (schema.py).
         self.add_channel = fill("SELECT {add_channel}($1, $2, $3::int, $4::bigint) AS added")

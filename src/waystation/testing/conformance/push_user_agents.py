@@ -14,7 +14,7 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.push.store import PushStore
+from waystation.push.store import CursorStore, PushStore
 from waystation.testing.conformance.push_samples import (
     NODE_A,
     NODE_B,
@@ -57,6 +57,25 @@ class UserAgentConformance(PushStoreSuite):
 
         assert await store.add_user_agent(whole)
         assert without_row_version(await self.seen(store, uaid)) == whole
+
+    async def test_autopushs_cursor_moves_on_and_never_back(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        """And a hello that has read the record before is not refused for it."""
+        if not self.capabilities.cursor:
+            pytest.skip("this backend has no cursor")
+        assert isinstance(store, CursorStore)
+        before = await self.seen(store, uaid)
+        later_ms = clock.now_ms()
+
+        assert await store.advance_cursor(uaid, later_ms)
+        assert not await store.advance_cursor(uaid, later_ms - 1)
+        assert (await self.seen(store, uaid)).current_timestamp_ms == later_ms
+        assert await store.get_channels(uaid) == {subscribed}
+        assert await store.claim_route(replaced(before, node_id=NODE_B, later_ms=1))
+        assert await store.remove_user_agent(uaid)
+        assert not await store.advance_cursor(uaid, later_ms + 1), "nobody comes back by it"
+        assert await store.get_user_agent(uaid) is None
 
     async def test_adding_a_user_agent_that_exists_changes_nothing(
         self, store: PushStore, uaid: Uaid, clock: ManualClock

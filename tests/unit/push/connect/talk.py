@@ -73,6 +73,7 @@ def terms(
     *,
     broadcasts: Broadcasts | None = None,
     new_uaid: Callable[[], Uaid] = lambda: NEW_UAID,
+    keeps_cursor: bool = False,
     **settings: Any,
 ) -> Terms:
     return Terms(
@@ -82,6 +83,7 @@ def terms(
         endpoint_for=endpoint_for,
         new_uaid=new_uaid,
         more_info_url="https://docs.example",
+        keeps_cursor=keeps_cursor,
     )
 
 
