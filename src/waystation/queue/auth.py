@@ -48,6 +48,15 @@ DUMMY_KEYS: Final = {
     )
 }
 
+# With a point of order 1, 2 or 4 as the key anybody can sign. libsodium refuses such keys of
+# Ed25519, OpenSSL accepts those of Ed448: y is 0, 1 or -1, written once or beyond the prime.
+_P448: Final = 2**448 - 2**224 - 1
+_SMALL_ORDER_ED448: Final = frozenset(
+    y.to_bytes(56, "little") + bytes((sign,))
+    for y in (0, 1, _P448 - 1, _P448, _P448 + 1)
+    for sign in (0, 0x80)
+)
+
 
 def check(
     keys: Sequence[AuthKey],
@@ -104,7 +113,7 @@ def _signed_ed448(key: bytes, proof: bytes, authorized: bytes) -> bool:
         Ed448PublicKey.from_public_bytes(key).verify(proof, authorized)
     except InvalidSignature:
         return False
-    return True
+    return key not in _SMALL_ORDER_ED448
 
 
 def _authenticated(

@@ -102,6 +102,10 @@ def _find_hsalsa20() -> Callable[[bytes], bytes]:
 _hsalsa20: Final = _find_hsalsa20()
 
 
+def hsalsa20_is_native() -> bool:
+    return _hsalsa20 is not plain_hsalsa20
+
+
 def box_key(secret: bytes) -> BoxKey:
     """The key of the boxes that a raw 32-byte secret makes."""
     return BoxKey(_hsalsa20(secret))
