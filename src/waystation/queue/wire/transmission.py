@@ -190,7 +190,10 @@ def encode_transmission(
 def join_batch(items: Sequence[bytes]) -> bytes:
     """The content of one block; whoever calls it has counted."""
     assert 1 <= len(items) <= BATCH_ITEMS_MAX
-    return bytes((len(items),)) + b"".join(map(fields.large, items))
+    parts = [bytes((len(items),))]
+    for item in items:
+        parts += (len(item).to_bytes(2, "big"), item)
+    return b"".join(parts)
 
 
 def fits_batch(batch_bytes: int, items: int, item: bytes) -> bool:
