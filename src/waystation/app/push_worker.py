@@ -286,18 +286,21 @@ class PushWorker:
     async def _tell_stats(self, log: EventLog) -> None:
         while True:
             await asyncio.sleep(NODE_STATS_INTERVAL_S)
-            log.emit(
-                events.NodeStats(
-                    attrs=events.NodeStatsAttrs(
-                        connections=self._connections(),
-                        rss=rss_bytes(),
-                        cpu=time.process_time(),
-                        loop_lag=self._lag.worst_recent_s,
-                        spool_bytes=folder_bytes(self._data.events),
-                        counters={str(code): count for code, count in log.counts.items()},
-                    )
-                )
+            # Made when its turn in the log comes, so that its counters tell of exactly the lines
+            # before it, and the pipeline can compare them with what it holds.
+            log.defer(self._stats_event, log)
+
+    def _stats_event(self, log: EventLog) -> events.NodeStats:
+        return events.NodeStats(
+            attrs=events.NodeStatsAttrs(
+                connections=self._connections(),
+                rss=rss_bytes(),
+                cpu=time.process_time(),
+                loop_lag=self._lag.worst_recent_s,
+                spool_bytes=folder_bytes(self._data.events),
+                counters={str(code): count for code, count in log.counts.items()},
             )
+        )
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)
