@@ -1,0 +1,316 @@
+"""Sessions in parties: how long they stayed, what they missed, how many there were.
+
+Rule 1: a session is (party, sess). Its row lies in the date of its leave, which carries its
+        duration and totals. One that is still there has a row of status `open` in each date; the
+        next date begins with those.
+Rule 2: a session has `vanished` when the process that held it ended more than its TTL and
+        `VANISH_GRACE_S` ago without a resume elsewhere. A process has ended with its `node.stop`,
+        with the next start of its node, or when nothing came from it for `SILENCE_S`: it writes
+        its totals every 10 s.
+Rule 3: a session's numbers balance: out = acked + dropped + superseded + outstanding, nothing
+        outstanding is negative, and a leave comes after its start.
+"""
+
+import datetime as dt
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from waystation.pipeline.schema import columns
+from waystation.pipeline.transforms.concurrency import concurrency, moment
+from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.histogram import bucket_of
+from waystation.pipeline.transforms.time import day_starts, hour_of, weight
+
+STARTED, LEFT, DETACHED, RESUMED, MOVED = 200, 201, 202, 203, 204
+SENT, RETRIED, ACKED, TOTALS, DROPPED, REFUSED = 205, 206, 207, 208, 209, 210
+NODE_STOP = 301
+TTL_DEFAULT_MS = 120_000
+VANISH_GRACE_S = 70
+SILENCE_S = 180
+CLASSES = ((1, "1"), (4, "2-4"), (16, "5-16"), (64, "17-64"))
+CLASS_LARGEST = "65+"
+
+PARTY_SESSIONS = columns(
+    "day date, party bigint, sess bigint, cli bigint, node string, boot bigint, "
+    "started_at bigint, ended_at bigint, dur bigint, code int, status string, ttl_ms bigint, "
+    "size int, detaches bigint, resumes bigint, away_us bigint, redelivered bigint, "
+    "outgoing bigint, acked bigint, retried bigint, dropped bigint, superseded bigint, "
+    "outstanding bigint, start_seq bigint, leave_seq bigint, starts bigint, leaves bigint, "
+    "balanced boolean, held_at bigint, holder_stopped_at bigint"
+)
+PARTY_MINUTELY = columns(
+    "day date, minute int, class string, joined bigint, left bigint, vanished bigint, "
+    "present bigint"
+)
+PARTY_HOURLY = columns(
+    "day date, hour int, node string, sent bigint, recipients bigint, outgoing bigint, "
+    "acked bigint, retried bigint, dropped bigint, superseded bigint, redelivered bigint, "
+    "refused bigint, acks_again bigint"
+)
+PARTY_LATENCY = columns("day date, hour int, bucket smallint, n bigint, max_us bigint")
+
+
+def _attr(name: str, kind: str = "bigint") -> Column:
+    return F.try_variant_get(F.try_parse_json("attrs"), f"$.{name}", kind)
+
+
+def _when(code: int, column: Column) -> Column:
+    return F.when(F.col("k") == code, column)
+
+
+@declared(PARTY_SESSIONS)
+def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int) -> DataFrame:
+    """The sessions that ended on `day` or were there at its end, which is `now_us` at the latest.
+
+    `events` are those of `day`; `still_open` the rows of status `open` of the date before.
+    """
+    key = ("party", "sess")
+    told = events.where(F.col("k").between(STARTED, MOVED) & F.col("sess").isNotNull())
+    order = F.struct("ts", "node", "boot", "seq")
+    start = F.struct(
+        "ts",
+        "node",
+        "boot",
+        "seq",
+        F.col("cli").alias("cli"),
+        _attr("ttl_ms").alias("ttl_ms"),
+        _attr("seq").alias("at_seq"),
+    )
+    leave = F.struct(
+        "ts",
+        "node",
+        "boot",
+        "seq",
+        F.col("cli").alias("cli"),
+        F.col("dur").alias("dur"),
+        F.col("code").alias("code"),
+        *(
+            _attr(name).alias(f"its_{name}")
+            for name in ("seq", "out", "acked", "retried", "dropped", "superseded", "resumes")
+        ),
+    )
+    today = told.groupBy(*key).agg(
+        F.min(_when(STARTED, start)).alias("start"),
+        F.min(_when(LEFT, leave)).alias("leave"),
+        # Whoever spoke of it last holds it; a leave is spoken by the holder as well.
+        F.max(F.struct(order.alias("order"), F.col("node"), F.col("boot"))).alias("holder"),
+        F.min("ts").alias("first_at"),
+        F.max(_when(STARTED, F.col("n"))).alias("size"),
+        _count(STARTED).alias("starts"),
+        _count(LEFT).alias("leaves"),
+        _count(DETACHED).alias("detaches"),
+        _count(RESUMED).alias("resumes"),
+        F.coalesce(F.sum(_when(RESUMED, F.col("dur"))), _zero()).alias("away_us"),
+        F.coalesce(F.sum(_when(RESUMED, F.col("n"))), _zero()).alias("redelivered"),
+    )
+    carried = (
+        "cli", "node", "boot", "started_at", "ttl_ms", "size", "detaches", "resumes", "away_us",
+        "redelivered", "start_seq", "starts", "leaves", "held_at", "holder_stopped_at",
+    )  # fmt: skip
+    before = still_open.select(*key, *(F.col(name).alias(f"old_{name}") for name in carried))
+    joined = today.join(before, on=[*key], how="full").select(
+        *key,
+        "start",
+        "leave",
+        "old_held_at",
+        # Of the process that held it then: somebody else may hold it now.
+        F.when(F.col("holder").isNull(), F.col("old_holder_stopped_at")).alias("old_stopped_at"),
+        F.coalesce("old_cli", "start.cli", "leave.cli").alias("cli"),
+        F.coalesce("holder.node", "old_node").alias("node"),
+        F.coalesce("holder.boot", "old_boot").alias("boot"),
+        F.coalesce(
+            "old_started_at", "start.ts", F.col("leave.ts") - F.col("leave.dur"), "first_at"
+        ).alias("started_at"),
+        F.coalesce("old_ttl_ms", "start.ttl_ms").alias("ttl_ms"),
+        F.greatest("old_size", F.col("size").cast("int")).alias("size"),
+        F.coalesce("old_start_seq", "start.at_seq").alias("start_seq"),
+        *(_sum(name).alias(name) for name in ("starts", "leaves", "detaches", "resumes")),
+        *(_sum(name).alias(name) for name in ("away_us", "redelivered")),
+    )
+    held = (
+        joined.join(F.broadcast(_processes(events)), on=["node", "boot"], how="left")
+        .join(F.broadcast(_newest_boots(events)), on="node", how="left")
+        .select(
+            "*",
+            F.coalesce("last_at", "old_held_at").alias("held_at"),
+            F.coalesce("stopped_at", "old_stopped_at").alias("holder_stopped_at"),
+        )
+    )
+    horizon = min(now_us, day_starts(day + dt.timedelta(days=1)))
+    return _judged(held, horizon).select(F.lit(day).alias("day"), *PARTY_SESSIONS.fieldNames()[1:])
+
+
+def _judged(held: DataFrame, horizon_us: int) -> DataFrame:
+    """How each session ended, if it did, as far as is known at `horizon_us`."""
+    replaced = F.coalesce(F.col("boot") < F.col("newest_boot"), F.lit(False))
+    silent = F.col("held_at") < horizon_us - SILENCE_S * 1_000_000
+    holder_ended_at = F.coalesce("holder_stopped_at", F.when(replaced | silent, F.col("held_at")))
+    ttl_us = F.coalesce(F.col("ttl_ms"), F.lit(TTL_DEFAULT_MS)) * 1000
+    too_long_ago = holder_ended_at + ttl_us + VANISH_GRACE_S * 1_000_000 < horizon_us
+    vanished = F.col("leave").isNull() & F.coalesce(too_long_ago, F.lit(False))
+    ended_at = F.coalesce(F.col("leave.ts"), F.when(vanished, holder_ended_at))
+    outstanding = F.col("leave.its_out") - (
+        F.col("leave.its_acked") + F.col("leave.its_dropped") + F.col("leave.its_superseded")
+    )
+    in_order = F.coalesce(F.col("leave.its_seq") > F.col("start_seq"), F.lit(True))
+    adds_up = F.coalesce(outstanding >= 0, F.lit(False))
+    balanced = adds_up & in_order & (F.col("leaves") == 1) & (F.col("starts") <= 1)
+    derived = {
+        "ended_at": ended_at,
+        "dur": F.coalesce(F.col("leave.dur"), ended_at - F.col("started_at")),
+        "code": F.col("leave.code"),
+        "status": F.when(F.col("leave").isNotNull(), "left")
+        .when(vanished, "vanished")
+        .otherwise("open"),
+        "outgoing": F.col("leave.its_out"),
+        "acked": F.col("leave.its_acked"),
+        "retried": F.col("leave.its_retried"),
+        "dropped": F.col("leave.its_dropped"),
+        "superseded": F.col("leave.its_superseded"),
+        "outstanding": outstanding,
+        "leave_seq": F.col("leave.its_seq"),
+        "balanced": F.when(F.col("leave").isNotNull(), balanced),
+    }
+    return held.select(
+        *(
+            derived[name].alias(name) if name in derived else F.col(name)
+            for name in PARTY_SESSIONS.fieldNames()[1:]
+        )
+    )
+
+
+def _processes(events: DataFrame) -> DataFrame:
+    """When each process was heard of last, and when it stopped; (node, boot) is unique."""
+    return events.groupBy("node", "boot").agg(
+        F.max("ts").alias("last_at"), F.min(_when(NODE_STOP, F.col("ts"))).alias("stopped_at")
+    )
+
+
+def _newest_boots(events: DataFrame) -> DataFrame:
+    return events.groupBy("node").agg(F.max("boot").alias("newest_boot"))
+
+
+@declared(PARTY_MINUTELY)
+def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
+    """How many sessions there were in each minute of `day`, by the size of their party."""
+    largest = of_sessions.groupBy("party").agg(F.max("size").alias("largest"))
+    arrival = F.when(F.col("started_at") < day_starts(day), "was_there").otherwise("joined")
+    moments = (
+        of_sessions.join(largest, on="party", how="inner")
+        .select(
+            _class_of(F.coalesce(F.col("largest"), F.lit(1))).alias("class"),
+            F.explode(
+                F.array(
+                    moment(F.col("started_at"), arrival, day),
+                    moment(F.col("ended_at"), F.col("status"), day),
+                )
+            ).alias("moment"),
+        )
+        .where("moment is not null")
+    )
+    return concurrency(
+        moments.select("class", "moment.minute", "moment.what"),
+        comes=("joined", "was_there"),
+        goes=("left", "vanished"),
+        counts=("joined", "left", "vanished"),
+        by=("class",),
+    ).select(F.lit(day).alias("day"), *PARTY_MINUTELY.fieldNames()[1:])
+
+
+def _class_of(size: Column) -> Column:
+    chosen = F.lit(CLASS_LARGEST)
+    for most, name in reversed(CLASSES):
+        chosen = F.when(size <= most, name).otherwise(chosen)
+    return chosen
+
+
+@declared(PARTY_HOURLY)
+def hourly(events: DataFrame, day: dt.date) -> DataFrame:
+    """What each node delivered in each hour: exact, from its running totals."""
+    hour = hour_of(F.col("ts")).alias("hour")
+    counted = events.where(F.col("k").isin(SENT, ACKED, REFUSED))
+    said = counted.groupBy(hour, "node").agg(
+        F.coalesce(F.sum(_when(SENT, weight())), _zero()).alias("sent"),
+        F.coalesce(F.sum(_when(SENT, F.col("n") * weight())), _zero()).alias("recipients"),
+        F.coalesce(F.sum(_when(REFUSED, weight())), _zero()).alias("refused"),
+        (
+            _count(ACKED)
+            - F.count_distinct(
+                _when(ACKED, F.col("party")),
+                _when(ACKED, F.col("sess")),
+                _when(ACKED, F.col("msg")),
+            )
+        ).alias("acks_again"),
+    )
+    return said.join(_growth(events, day), on=["hour", "node"], how="full").select(
+        F.lit(day).alias("day"),
+        *(
+            F.col(name) if name in ("hour", "node") else F.coalesce(name, _zero()).alias(name)
+            for name in PARTY_HOURLY.fieldNames()[1:]
+        ),
+    )
+
+
+_TOTALS = {
+    "outgoing": "out",
+    "acked": "acked",
+    "retried": "retried",
+    "dropped": "dropped",
+    "superseded": "superseded",
+    "redelivered": "redelivered",
+}
+
+
+def _growth(events: DataFrame, day: dt.date) -> DataFrame:
+    """By how much totals grew in each hour. They count from the start of their process; of one
+    that is older than the date, what it did before its first word of the date is not counted."""
+    totals = F.struct("seq", *(_attr(name).alias(mine) for mine, name in _TOTALS.items()))
+    of_hours = (
+        events.where(F.col("k") == TOTALS)
+        .select("node", "boot", hour_of(F.col("ts")).alias("hour"), totals.alias("totals"))
+        .groupBy("node", "boot", "hour")
+        .agg(F.max("totals").alias("last"), F.min("totals").alias("first"))
+    )
+    process = Window.partitionBy("node", "boot").orderBy("hour")
+    born_today = F.col("boot") >= day_starts(day)
+    start = F.coalesce(F.lag("last").over(process), F.when(~born_today, F.col("first")))
+    return (
+        of_hours.select("node", "hour", "last", start.alias("start"))
+        .groupBy("hour", "node")
+        .agg(
+            *(
+                F.sum(F.col(f"last.{name}") - F.coalesce(F.col(f"start.{name}"), _zero())).alias(
+                    name
+                )
+                for name in _TOTALS
+            )
+        )
+    )
+
+
+@declared(PARTY_LATENCY)
+def latency(events: DataFrame, day: dt.date) -> DataFrame:
+    """From the first sending of a message to its ack, in buckets; acks are sampled by weight."""
+    return (
+        events.where((F.col("k") == ACKED) & F.col("dur").isNotNull())
+        .groupBy(hour_of(F.col("ts")).alias("hour"), bucket_of(F.col("dur")).alias("bucket"))
+        .agg(
+            F.sum(weight()).alias("n"),
+            F.max(F.greatest(F.col("dur"), F.lit(0))).alias("max_us"),
+        )
+        .select(F.lit(day).alias("day"), *PARTY_LATENCY.fieldNames()[1:])
+    )
+
+
+def _zero() -> Column:
+    return F.lit(0).cast("bigint")
+
+
+def _count(code: int) -> Column:
+    return F.sum((F.col("k") == code).cast("bigint"))
+
+
+def _sum(name: str) -> Column:
+    """Of what was carried over and what the date adds."""
+    return F.coalesce(F.col(name), _zero()) + F.coalesce(F.col(f"old_{name}"), _zero())

@@ -1,0 +1,252 @@
+"""What became of every message: outcome, funnel, latency, loss.
+
+Input is the frame `messages`: one row a message, as `fold` leaves it.
+
+Rule 1: `now` is the pipeline's own, taken from the events, never a wall clock.
+Rule 2: what is not known is not counted as lost: without `push.received` the tracking id gives
+        the time, and the TTL counts as the longest one that there is.
+Rule 3: a message whose milestones cannot be reached by legal transitions is a gap: an event was
+        lost, or a node has a bug. It still has an outcome.
+"""
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from waystation.pipeline.schema import columns, mid_ms
+from waystation.pipeline.transforms.declared import declared
+from waystation.pipeline.transforms.histogram import bucket_of
+from waystation.pipeline.transforms.time import date_of, hour_of, weight
+from waystation.telemetry.contract import (
+    BRIDGE_TRANSMITTED,
+    DECRYPTION_ERROR,
+    DELIVERED,
+    ERRORED,
+    EXPIRED,
+    KINDS,
+    MILESTONES,
+    NOT_DELIVERED,
+    RECEIVED,
+    STORED,
+    SUPERSEDED,
+    TRANSITIONS,
+    TRANSMITTED,
+)
+
+GRACE_S = 900
+TTL_MAX_S = 2_592_000
+BRIDGE_PATH = 2
+LOG_GAP = 303
+
+OUTCOMES = (
+    "delivered",
+    "bridged",
+    "rejected",
+    "errored",
+    "superseded",
+    "expired",
+    "in_flight",
+    "lost",
+)
+MILESTONE_NAMES = tuple(KINDS[code].name.removeprefix("push.") for code in MILESTONES)
+MEASURES = ("e2e", "accept", "store", "route", "bridge")
+
+OUTCOME = columns(
+    "mid string, day date, hour int, app bigint, via smallint, path tinyint, outcome string, "
+    "gap boolean, seen int, state int, last_at bigint, deadline bigint, size bigint, "
+    + ", ".join(f"{measure} bigint" for measure in MEASURES)
+)
+REL_HOURLY = columns(
+    "day date, hour int, app bigint, via smallint, path tinyint, outcome string, "
+    "messages bigint, bytes bigint, gap bigint, "
+    + ", ".join(f"reached_{name} bigint" for name in MILESTONE_NAMES)
+)
+REL_LATENCY = columns(
+    "day date, hour int, app bigint, path tinyint, measure string, bucket smallint, "
+    "n bigint, clamped bigint, max_us bigint"
+)
+REL_LOSS = columns(
+    "day date, hour int, mid string, app bigint, via smallint, path tinyint, state int, "
+    "last_at bigint, deadline bigint, gap boolean, node string, peer string"
+)
+REL_NODES = columns("day date, hour int, node string, k smallint, n bigint, events bigint")
+REL_REPEATS = columns("day date, hour int, k smallint, n bigint, messages bigint, repeated bigint")
+
+
+def legal_masks() -> frozenset[int]:
+    """Every set of milestones that a message can have passed by legal transitions."""
+    todo: list[tuple[int, int]] = [(1 << RECEIVED, RECEIVED)]
+    reached = set(todo)
+    while todo:
+        mask, state = todo.pop()
+        for following in TRANSITIONS.get(state, ()):
+            step = (mask | 1 << following, following)
+            if step not in reached:
+                reached.add(step)
+                todo.append(step)
+    return frozenset(mask for mask, _ in reached)
+
+
+LEGAL_MASKS = legal_masks()
+
+
+def has(*codes: int) -> Column:
+    """The message passed one of these milestones."""
+    mask = sum(1 << code for code in codes)
+    return F.col("seen").bitwiseAND(F.lit(mask)) != 0
+
+
+@declared(OUTCOME)
+def outcomes(messages: DataFrame, now_us: int) -> DataFrame:
+    """One row a message: its outcome at `now_us`, whether events are missing, its latencies."""
+    born = mid_ms() * 1000
+    ttl_s = F.coalesce(F.col("ttl"), F.lit(TTL_MAX_S)).cast("bigint")
+    deadline = F.coalesce(F.col("t0"), born) + (ttl_s + GRACE_S) * 1_000_000
+    known = messages.select(
+        "*",
+        (F.col("last") % 32).cast("int").alias("state"),
+        F.floor(F.col("last") / 32).alias("last_at"),
+        deadline.alias("deadline"),
+        born.alias("born"),
+    )
+    overdue = F.lit(now_us) >= F.col("deadline")
+    never_sent = (F.col("ttl") == 0) & ~has(TRANSMITTED)
+    ran_out = has(EXPIRED) | (overdue & (F.coalesce(never_sent, F.lit(False)) | _is_stored()))
+    outcome = (
+        F.when(has(DELIVERED), "delivered")
+        .when(has(BRIDGE_TRANSMITTED), "bridged")
+        .when(has(DECRYPTION_ERROR, NOT_DELIVERED), "rejected")
+        .when(has(ERRORED), "errored")
+        .when(has(SUPERSEDED), "superseded")
+        .when(ran_out, "expired")
+        .when(~overdue, "in_flight")
+        .otherwise("lost")
+    )
+    path = F.when(has(BRIDGE_TRANSMITTED), F.lit(BRIDGE_PATH)).otherwise(F.col("path"))
+    latencies = {
+        "e2e": F.col("t_done") - F.col("t0"),
+        "accept": F.col("t_acc") - F.col("t0"),
+        "store": F.col("t_get") - F.col("t_store"),
+        "route": F.col("t_sent") - F.col("t0"),
+        "bridge": F.when(has(BRIDGE_TRANSMITTED), F.col("t_fwd") - F.col("t0")),
+    }
+    return known.select(
+        "mid",
+        date_of(F.col("born")).alias("day"),
+        hour_of(F.col("born")).alias("hour"),
+        "app",
+        "via",
+        path.cast("tinyint").alias("path"),
+        outcome.alias("outcome"),
+        (~F.col("seen").isin(*sorted(LEGAL_MASKS))).alias("gap"),
+        "seen",
+        "state",
+        "last_at",
+        "deadline",
+        "size",
+        *(latencies[measure].alias(measure) for measure in MEASURES),
+    )
+
+
+def _is_stored() -> Column:
+    return F.col("state") == STORED
+
+
+@declared(REL_HOURLY)
+def hourly(of_messages: DataFrame) -> DataFrame:
+    """The funnel of each hour, sender, network and path, for each outcome."""
+    counts = {
+        "messages": F.count(F.lit(1)),
+        "bytes": F.sum(F.coalesce(F.col("size"), F.lit(0))),
+        "gap": F.sum(F.col("gap").cast("bigint")),
+    } | {
+        f"reached_{name}": F.sum(has(code).cast("bigint"))
+        for code, name in zip(MILESTONES, MILESTONE_NAMES, strict=True)
+    }
+    return (
+        of_messages.groupBy("day", "hour", "app", "via", "path", "outcome")
+        .agg(*(column.alias(name) for name, column in counts.items()))
+        .select(*REL_HOURLY.fieldNames())
+    )
+
+
+@declared(REL_LATENCY)
+def latency(of_messages: DataFrame) -> DataFrame:
+    """How many messages took how long, in buckets."""
+    measured = F.explode(
+        F.array(
+            *(F.struct(F.lit(name).alias("measure"), F.col(name).alias("us")) for name in MEASURES)
+        )
+    )
+    return (
+        of_messages.select("day", "hour", "app", "path", measured.alias("m"))
+        .where("m.us is not null")
+        .groupBy(
+            "day",
+            "hour",
+            "app",
+            "path",
+            F.col("m.measure").alias("measure"),
+            bucket_of(F.col("m.us")).alias("bucket"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("n"),
+            F.sum((F.col("m.us") < 0).cast("bigint")).alias("clamped"),
+            F.max(F.greatest(F.col("m.us"), F.lit(0))).alias("max_us"),
+        )
+        .select(*REL_LATENCY.fieldNames())
+    )
+
+
+@declared(REL_LOSS)
+def loss(of_messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Every lost message with the node that saw it last, and the peer it was meant for.
+
+    `events` is read for the lost ids alone; mids are unique in `of_messages`.
+    """
+    lost = of_messages.where(F.col("outcome") == "lost")
+    order = F.col("ts") * 32 + F.col("k")
+    last_seen = (
+        events.where(F.col("k").between(MILESTONES[0], MILESTONES[-1]))
+        .join(F.broadcast(lost.select("mid")), on="mid", how="left_semi")
+        .groupBy("mid")
+        .agg(
+            F.max(F.struct(order.alias("at"), F.col("node"))).alias("newest"),
+            F.max(
+                F.when(F.col("peer").isNotNull(), F.struct(order.alias("at"), F.col("peer")))
+            ).alias("meant"),
+        )
+        .select("mid", F.col("newest.node").alias("node"), F.col("meant.peer").alias("peer"))
+    )
+    return lost.join(last_seen, on="mid", how="left").select(*REL_LOSS.fieldNames())
+
+
+@declared(REL_NODES)
+def by_node(events: DataFrame) -> DataFrame:
+    """What each node wrote in each hour, by code; `n` counts what a row stands for."""
+    stands_for = F.when(F.col("k") == LOG_GAP, F.col("n")).otherwise(weight())
+    return (
+        events.groupBy(
+            date_of(F.col("ts")).alias("day"), hour_of(F.col("ts")).alias("hour"), "node", "k"
+        )
+        .agg(F.sum(stands_for).alias("n"), F.count(F.lit(1)).alias("events"))
+        .select(*REL_NODES.fieldNames())
+    )
+
+
+@declared(REL_REPEATS)
+def repeats(events: DataFrame) -> DataFrame:
+    """How often a message was sent or acked again on the same date, in the hour of the first."""
+    once = (
+        events.where(F.col("k").isin(TRANSMITTED, DELIVERED))
+        .groupBy(date_of(F.col("ts")).alias("day"), "k", "mid")
+        .agg(F.count(F.lit(1)).alias("times"), hour_of(F.min("ts")).alias("hour"))
+    )
+    return (
+        once.groupBy("day", "hour", "k")
+        .agg(
+            F.sum("times").alias("n"),
+            F.count(F.lit(1)).alias("messages"),
+            F.sum(F.col("times") - 1).alias("repeated"),
+        )
+        .select(*REL_REPEATS.fieldNames())
+    )
