@@ -160,14 +160,15 @@ def _split(text: str) -> tuple[ServerAddress, str]:
 
 
 def _hosts(where: str) -> tuple[tuple[str, ...], int]:
-    rest, colon, port_text = where.rpartition(":")
+    *others, last = where.split(",")
+    host, colon, port_text = last.rpartition(":")
     # A bare IPv6 address has colons of its own, and then there is no port.
-    if not colon or (rest.count(":") and not rest.endswith("]")) or port_text.endswith("]"):
-        rest, port_text = where, ""
-    hosts = tuple(rest.split(","))
+    if not colon or (":" in host and not host.endswith("]")) or port_text.endswith("]"):
+        host, port_text = last, ""
+    hosts = (*others, host)
     if not all(map(_HOST.fullmatch, hosts)):
         raise AddressError("the address names no host, or one that cannot be")
-    if not port_text:
+    if host == last:
         return hosts, DEFAULT_PORT
     if not port_text.isascii() or not port_text.isdecimal() or not 0 < int(port_text) < 65_536:
         raise AddressError("the port in the address is no port")

@@ -6,6 +6,7 @@ Rule 2: padding bytes are written as `#` and never looked at.
 """
 
 import binascii
+import re
 from collections.abc import Iterable
 
 import pybase64
@@ -15,6 +16,7 @@ from waystation.base.errors import RejectedError
 PAD = b"#"
 SHORT_MAX = 255
 LARGE_MAX = 65_535
+_BASE64URL = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 
 
 class BadBytesError(RejectedError):
@@ -83,8 +85,10 @@ def to_base64(value: bytes) -> str:
 def from_base64(text: str) -> bytes:
     """With or without the `=`."""
     bare = text.rstrip("=")
+    if not _BASE64URL.fullmatch(bare):
+        raise BadBytesError("not base64url")
     try:
-        return pybase64.b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+        return pybase64.urlsafe_b64decode(bare + "=" * (-len(bare) % 4))
     except (binascii.Error, ValueError) as exc:
         raise BadBytesError("not base64url") from exc
 

@@ -15,11 +15,13 @@ import secrets
 
 import msgspec
 
-from .address import QueueAddress
+from .address import LinkAddress, QueueAddress, ServerAddress
+from .answers import Ids, Link
 from .boxes import NONCE_BYTES, NotOpenedError, hkdf, hsalsa20, seal_padded, unseal_padded
-from .commands import LinkData
+from .commands import Command, GetLink, LinkData, Mode, NewLink, SecureByLink
 from .encoding import BadBytesError, Reader, large, short
 from .keys import PrivateKey, PublicKey
+from .parties import OwnLink, RecipientQueue, SenderQueue
 
 ID_BYTES = 24
 FIXED_TEXT_BYTES = 2008
@@ -69,6 +71,60 @@ def reseal_user(data: LinkData, text: str, root: PrivateKey, key: bytes) -> Link
     return LinkData(data.fixed, seal_link(b"", text, root, key).user)
 
 
+class NewLinkPlan(msgspec.Struct, frozen=True):
+    """A link that is made together with its queue."""
+
+    corr_id: bytes
+    mode: Mode
+    request: NewLink
+    link_key: bytes
+    root: PrivateKey
+
+    @classmethod
+    def make(
+        cls, server: ServerAddress, inbox_key: PrivateKey, mode: Mode, text: str | None
+    ) -> "NewLinkPlan | None":
+        if text is None:
+            return None
+        corr_id = secrets.token_bytes(ID_BYTES)
+        address = QueueAddress(server, sender_id_of(corr_id), inbox_key.public, mode)
+        link_id, link_key, root, data = _make(address, text)
+        if mode == "M":
+            link_id = b""  # the server draws it
+        request = NewLink(address.sender_id, data, link_id)
+        return cls(corr_id, mode, request, link_key, root)
+
+    def check(self, ids: Ids) -> None:
+        """The server must have taken our ids, or the address in the link leads elsewhere."""
+        wrong_id = self.request.link_id and ids.link_id != self.request.link_id
+        if ids.sender_id != self.request.sender_id or not ids.link_id or wrong_id:
+            raise BadBytesError("the server made a queue with other ids than it was asked for")
+
+    def kept(self, ids: Ids) -> OwnLink:
+        assert ids.link_id
+        return OwnLink(ids.link_id, self.link_key, self.root, self.request.data)
+
+
+def renewed(queue: RecipientQueue, text: str) -> OwnLink:
+    """For LSET: another text for the link that a queue has, or a first link."""
+    link = queue.link
+    if link is None:
+        return OwnLink(*_make(queue.address, text))
+    key = data_key(link.link_key, contact=queue.mode == "C")
+    return OwnLink(
+        link.link_id, link.link_key, link.root, reseal_user(link.data, text, link.root, key)
+    )
+
+
+def _make(address: QueueAddress, text: str) -> tuple[bytes, bytes, PrivateKey, LinkData]:
+    root = PrivateKey.generate()
+    fixed, link_key = fixed_part(address, root)
+    contact = address.mode == "C"
+    link_id = contact_link_ids(link_key)[0] if contact else secrets.token_bytes(ID_BYTES)
+    data = seal_link(fixed, text, root, data_key(link_key, contact=contact))
+    return link_id, link_key, root, data
+
+
 def open_link(data: LinkData, link_key: bytes, *, contact: bool) -> LinkContent:
     key = data_key(link_key, contact=contact)
     fixed = _unseal(key, data.fixed)
@@ -91,3 +147,22 @@ def _seal(key: bytes, text: bytes, size: int) -> bytes:
 
 def _unseal(key: bytes, sealed: bytes) -> bytes:
     return unseal_padded(hsalsa20(key), sealed[:NONCE_BYTES], sealed[NONCE_BYTES:])
+
+
+def link_request(
+    link: LinkAddress, key: PrivateKey | None
+) -> tuple[Command, bytes, PrivateKey | None]:
+    """The command that opens a link, the link's id, and who signs it."""
+    if link.contact:
+        return GetLink(), contact_link_ids(link.link_key)[0], None
+    signer = key or PrivateKey.generate()
+    return SecureByLink(signer.public), link.link_id, signer
+
+
+def link_outcome(
+    answer: Link, link: LinkAddress, signer: PrivateKey | None
+) -> tuple[LinkContent, SenderQueue]:
+    content = open_link(answer.data, link.link_key, contact=link.contact)
+    if content.address.sender_id != answer.sender_id:
+        raise BadBytesError("the server gave another queue than the link was made for")
+    return content, SenderQueue(answer.sender_id, signer)

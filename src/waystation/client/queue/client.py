@@ -1,0 +1,429 @@
+"""A client of one SMP server: makes queues, receives, acknowledges and sends.
+
+    async with QueueClient(ServerAddress.parse(text)) as client:
+        queue = await client.create()
+        async for event in client.events():
+            if isinstance(event, Received):
+                await client.ack(event)
+
+Rule 1: a message is handed over once; if the server gives it again because an ACK was lost, the
+        ACK is repeated and nobody else hears of it.
+Rule 2: subscriptions are restored on every new connection, until another connection takes them.
+Rule 3: SEND and NEW are not repeated when their answer was lost, unless the caller says that the
+        recipient can stand a message twice (`again`): the protocol has no other protection. What
+        may be repeated without harm is.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from waystation.base.errors import UnavailableError
+from waystation.base.tasks import Tasks
+
+from .address import LinkAddress, ServerAddress
+from .answers import Answer, Ids, Info, Link, Message, NotifierIds, Ok, Pong, Refused, Subscribed
+from .boxes import box_key
+from .commands import (
+    Ack,
+    Command,
+    Delete,
+    DeleteLink,
+    DeleteNotifier,
+    Get,
+    Inspect,
+    Key,
+    Mode,
+    New,
+    NewNotifier,
+    NotifierKey,
+    NotifierSub,
+    Off,
+    Ping,
+    RecipientKeys,
+    Send,
+    SenderKey,
+    SetLink,
+    Sub,
+)
+from .connection import Connection, Dial, connect
+from .encoding import BadBytesError
+from .events import Event, QuotaReached, Received, SubscriptionFailed, Unreadable
+from .hello import Session
+from .inbox import Inbox
+from .keys import KeyKind, PrivateKey, PublicKey
+from .line import Line, LineSettings
+from .links import LinkContent, NewLinkPlan, link_outcome, link_request, renewed
+from .parties import Notifier, RecipientQueue, SenderQueue
+from .problems import AuthError, Problem, error_of
+from .transmission import Reply
+
+
+class QueueClient:
+    def __init__(
+        self,
+        server: ServerAddress,
+        *,
+        settings: LineSettings | None = None,
+        tls: ssl.SSLContext | None = None,
+        dial: Dial = connect,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`tls`: from `tls.client_context`; by default the strict one. `dial` makes a connection
+        in another way, e.g. through somebody's own network."""
+        self.server = server
+        self._inbox = Inbox()
+        self._news = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks = Tasks(self._failed)
+        self._line = Line(
+            server,
+            on_event=self._heard,
+            on_connected=self._restore,
+            settings=settings or LineSettings(),
+            tls=tls,
+            dial=dial,
+            rng=rng or random.Random(),
+        )
+
+    # a client's life
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def start(self) -> None:
+        """Begins to connect; `connected()` waits until that is done."""
+        self._line.start()
+
+    async def close(self) -> None:
+        """What was not acknowledged stays with the server."""
+        await self._line.close()
+        await self._tasks.close()
+
+    async def connected(self, timeout_s: float | None = None) -> Session:
+        return (await self._line.connected(timeout_s)).session
+
+    @property
+    def connections(self) -> int:
+        """How many came up; more than one means that we reconnected."""
+        return self._line.connections
+
+    @property
+    def repeated(self) -> int:
+        """Messages that came again and were kept from the caller."""
+        return self._inbox.deliveries.repeated
+
+    @property
+    def notifications_dropped(self) -> int:
+        return self._inbox.notifications_dropped
+
+    async def drop_connection(self) -> None:
+        """Hangs up; the client reconnects by itself."""
+        if self._line.now is not None:
+            await self._line.now.close()
+
+    async def ping(self) -> None:
+        await self._ask(Pong, Ping(), repeat=True)
+
+    # the owner of a queue
+
+    async def create(
+        self,
+        *,
+        mode: Mode = "M",
+        subscribe: bool = True,
+        key_kind: KeyKind = "ed25519",
+        link_text: str | None = None,
+        notifier: bool = False,
+    ) -> RecipientQueue:
+        """A new queue; `link_text` gives it a short link that leads to its address and this text,
+        `notifier` the keys of somebody who is told when messages come."""
+        key, dh, inbox_key = (PrivateKey.generate(kind) for kind in (key_kind, "x25519", "x25519"))
+        plan = NewLinkPlan.make(self.server, inbox_key, mode, link_text)
+        wakes = (PrivateKey.generate(), PrivateKey.generate("x25519")) if notifier else None
+        new = New(
+            recipient_key=key.public,
+            dh=dh.public,
+            password=self.server.password.encode() or None,
+            subscribe=subscribe,
+            mode=mode,
+            link=None if plan is None else plan.request,
+            notifier=None if wakes is None else NewNotifier(wakes[0].public, wakes[1].public),
+        )
+        corr_id = None if plan is None else plan.corr_id
+        ids = await self._ask(Ids, new, key=key, corr_id=corr_id)
+        if plan is not None:
+            plan.check(ids)
+        queue = RecipientQueue(
+            server=self.server,
+            recipient_id=ids.recipient_id,
+            sender_id=ids.sender_id,
+            key=key,
+            box_key=box_key(ids.server_dh, dh.seed),
+            inbox_key=inbox_key,
+            mode=ids.mode,
+            link=None if plan is None else plan.kept(ids),
+            notifier=None
+            if wakes is None or ids.notifier is None
+            else Notifier(
+                ids.notifier.notifier_id, wakes[0], box_key(ids.notifier.server_dh, wakes[1].seed)
+            ),
+        )
+        if subscribe:
+            self._inbox.follow(queue)
+        return queue
+
+    async def subscribe(self, *queues: RecipientQueue, acked: Iterable[bytes] = ()) -> None:
+        """From now on and after every reconnect. `acked`: ids of messages that were handled
+        before, should the server give one of them again. Raises if one queue was refused; the
+        others are subscribed."""
+        for queue in queues:
+            self._inbox.follow(queue, acked)
+        refused: list[Exception] = []
+        for queue, answer in zip(
+            queues,
+            await asyncio.gather(
+                *(self._ask_owner(queue, Sub(), any_answer=True) for queue in queues)
+            ),
+            strict=True,
+        ):
+            if isinstance(answer, Refused):
+                self._inbox.unfollow(queue.recipient_id)
+                refused.append(error_of(answer.problem))
+            elif not isinstance(answer, Ok | Subscribed):
+                raise BadBytesError("SUB was answered by something else")
+        if refused:
+            raise refused[0]
+
+    async def unsubscribe(self, queue: RecipientQueue) -> None:
+        """The protocol has no word for it: the connection is made anew, without this queue."""
+        self._inbox.unfollow(queue.recipient_id)
+        await self.drop_connection()
+
+    async def get(self, queue: RecipientQueue) -> Received | Unreadable | QuotaReached | None:
+        """The first message, without subscribing; it has to be acknowledged."""
+        answer = await self._ask_owner(queue, Get())
+        if isinstance(answer, Ok):
+            return None
+        if not isinstance(answer, Message):
+            raise BadBytesError("GET was answered by something else")
+        opened = self._inbox.open(queue, answer)
+        if isinstance(opened, QuotaReached):
+            await self._ack(queue, answer.message_id)
+        return opened
+
+    async def ack(self, event: Received | Unreadable) -> bool:
+        """Whether the server has confirmed it. If not, it is repeated should the message come
+        again, which the caller does not hear of."""
+        self._inbox.deliveries.acked(event.queue.recipient_id, event.message_id)
+        return await self._ack(event.queue, event.message_id)
+
+    async def secure(self, queue: RecipientQueue, sender_key: PublicKey) -> None:
+        """From now on only the holder of this key sends."""
+        await self._ask_owner(queue, Key(sender_key))
+
+    async def set_keys(self, queue: RecipientQueue, keys: Sequence[PublicKey]) -> None:
+        """Who may act as the owner of a contact queue."""
+        await self._ask_owner(queue, RecipientKeys(tuple(keys)))
+
+    async def suspend(self, queue: RecipientQueue) -> None:
+        """It takes no messages any more; those in it can still be read."""
+        await self._ask_owner(queue, Off())
+
+    async def delete(self, queue: RecipientQueue) -> None:
+        answer, repeated = await self._line.ask(
+            Delete(), entity_id=queue.recipient_id, key=queue.key, repeat=True
+        )
+        if isinstance(answer, Refused) and not (repeated and answer.problem == Problem("AUTH")):
+            raise error_of(answer.problem)  # AUTH to a repeated DEL: the first one did it
+        self._inbox.unfollow(queue.recipient_id)
+
+    async def info(self, queue: RecipientQueue) -> dict[str, Any]:
+        answer = await self._ask_owner(queue, Inspect())
+        assert isinstance(answer, Info)
+        return answer.fields
+
+    async def set_link(self, queue: RecipientQueue, text: str) -> RecipientQueue:
+        """A short link to a queue that has none, or another text for the one it has."""
+        link = renewed(queue, text)
+        await self._ask_owner(queue, SetLink(link.link_id, link.data))
+        return msgspec.structs.replace(queue, link=link)
+
+    async def delete_link(self, queue: RecipientQueue) -> RecipientQueue:
+        await self._ask_owner(queue, DeleteLink())
+        return msgspec.structs.replace(queue, link=None)
+
+    async def add_notifier(self, queue: RecipientQueue) -> RecipientQueue:
+        """Replaces the one it may have."""
+        key, dh = PrivateKey.generate(), PrivateKey.generate("x25519")
+        answer = await self._ask_owner(queue, NotifierKey(key.public, dh.public))
+        assert isinstance(answer, NotifierIds)
+        notifier = Notifier(answer.notifier_id, key, box_key(answer.server_dh, dh.seed))
+        return msgspec.structs.replace(queue, notifier=notifier)
+
+    async def delete_notifier(self, queue: RecipientQueue) -> RecipientQueue:
+        await self._ask_owner(queue, DeleteNotifier())
+        return msgspec.structs.replace(queue, notifier=None)
+
+    # the notifier
+
+    async def subscribe_notifier(self, notifier: Notifier) -> None:
+        self._inbox.notifiers[notifier.notifier_id] = notifier
+        try:
+            await self._ask(
+                Ok | Subscribed,
+                NotifierSub(),
+                entity_id=notifier.notifier_id,
+                key=notifier.key,
+                repeat=True,
+            )
+        except Exception:
+            self._inbox.notifiers.pop(notifier.notifier_id, None)
+            raise
+
+    # the sender
+
+    async def send(
+        self, sender: SenderQueue, body: bytes, *, notify: bool = False, again: bool = False
+    ) -> None:
+        """Returns once the server has it. `again`: repeat it when the answer was lost."""
+        await self._ask(
+            Ok, Send(body, notify), entity_id=sender.sender_id, key=sender.key, repeat=again
+        )
+
+    async def secure_as_sender(self, sender: SenderQueue) -> None:
+        """Before the first message: from now on only we send."""
+        assert sender.key is not None, "a sender secures a queue with a key"
+        await self._ask(
+            Ok,
+            SenderKey(sender.key.public),
+            entity_id=sender.sender_id,
+            key=sender.key,
+            repeat=True,
+        )
+
+    async def open_link(
+        self, link: LinkAddress, key: PrivateKey | None = None
+    ) -> tuple[LinkContent, SenderQueue]:
+        """What a short link leads to. An invitation is secured with `key` by the same step, so
+        that nobody else can follow the link."""
+        command, link_id, signer = link_request(link, key)
+        answer = await self._ask(Link, command, entity_id=link_id, key=signer, repeat=True)
+        return link_outcome(answer, link, signer)
+
+    # what comes
+
+    async def receive(self) -> Event:
+        while True:
+            event = self._inbox.take()
+            if event is not None:
+                return event
+            if self._failure is not None:
+                raise self._failure
+            self._news.clear()
+            await self._news.wait()
+
+    async def events(self) -> AsyncIterator[Event]:
+        while True:
+            yield await self.receive()
+
+    # inside
+
+    async def ask(self, command: Command, **how: Any) -> Answer:
+        """Any command, as it is; refusals raise."""
+        answer, _ = await self._line.ask(command, **how)
+        if isinstance(answer, Refused):
+            raise error_of(answer.problem)
+        return answer
+
+    async def _ask(self, expected: Any, command: Command, **how: Any) -> Any:
+        answer = await self.ask(command, **how)
+        if not isinstance(answer, expected):
+            raise BadBytesError(f"{type(command).__name__} was answered by something else")
+        return answer
+
+    async def _ask_owner(
+        self, queue: RecipientQueue, command: Command, *, any_answer: bool = False
+    ) -> Answer:
+        """Everything an owner asks may be repeated."""
+        answer, _ = await self._line.ask(
+            command, entity_id=queue.recipient_id, key=queue.key, repeat=True
+        )
+        if isinstance(answer, Refused) and not any_answer:
+            raise error_of(answer.problem)
+        return answer
+
+    async def _ack(self, queue: RecipientQueue, message_id: bytes) -> bool:
+        connection = self._line.now
+        if connection is None:
+            return False
+        try:
+            answer = await connection.ask(
+                Ack(message_id), entity_id=queue.recipient_id, key=queue.key
+            )
+        except UnavailableError:
+            return False
+        match answer:
+            case Ok():
+                return True
+            case Message():
+                self._acknowledge(self._inbox.message(queue, answer))
+                self._news.set()
+                return True
+            case Refused(Problem("NO_MSG")):
+                return False  # we are not subscribed here yet, or it was removed elsewhere
+            case Refused(problem):
+                raise error_of(problem)
+            case _:
+                raise BadBytesError("ACK was answered by something else")
+
+    def _heard(self, reply: Reply) -> None:
+        self._acknowledge(self._inbox.event(reply))
+        self._news.set()
+
+    def _acknowledge(self, messages: list[tuple[RecipientQueue, bytes]]) -> None:
+        for queue, message_id in messages:
+            self._tasks.spawn("queue-ack", self._ack_quietly(queue, message_id))
+
+    async def _ack_quietly(self, queue: RecipientQueue, message_id: bytes) -> None:
+        try:
+            await self._ack(queue, message_id)
+        except AuthError:
+            return  # deleted meanwhile
+
+    async def _restore(self, connection: Connection) -> None:
+        """Rule 2: every subscription, in as few blocks as they need."""
+        asked = [
+            *((queue, queue.recipient_id, Sub()) for queue in self._inbox.queues.values()),
+            *((one, one.notifier_id, NotifierSub()) for one in self._inbox.notifiers.values()),
+        ]
+        answers = await asyncio.gather(
+            *(
+                connection.ask(command, entity_id=entity_id, key=owner.key)
+                for owner, entity_id, command in asked
+            ),
+            return_exceptions=True,
+        )
+        for (owner, entity_id, _), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, Refused):
+                self._inbox.queues.pop(entity_id, None)
+                self._inbox.notifiers.pop(entity_id, None)
+                self._inbox.put(SubscriptionFailed(owner, error_of(answer.problem)))
+                self._news.set()
+            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+                raise answer
+
+    def _failed(self, _name: str, error: BaseException) -> None:
+        self._failure = error
+        self._news.set()

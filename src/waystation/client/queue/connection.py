@@ -1,0 +1,293 @@
+"""One connection to a server: TLS, the hellos, commands out, answers and events in.
+
+Rule 1: commands said in one turn of the loop go out together, as few blocks as they need.
+Rule 2: a command without an answer within `request_timeout_s` ends the connection: answers come in
+        order, so nothing after it would come either.
+Rule 3: who waited for an answer learns whether the command can have reached the server
+        (`OutcomeUnknownError`) or cannot (`NotConnectedError`).
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+
+from waystation.base.errors import UnavailableError
+from waystation.base.tasks import TurnBatch
+
+from .address import ServerAddress
+from .answers import Answer
+from .block import BLOCK_BYTES, plain_block
+from .commands import VERSION_MAX, VERSION_MIN, Command
+from .encoding import BadBytesError, unpad
+from .exchange import Exchange, Said
+from .hello import (
+    SESSION_ID_BYTES,
+    IdentityError,
+    Session,
+    block_ends,
+    check_server,
+    common_version,
+    decode_server_hello,
+    encode_client_hello,
+)
+from .keys import PrivateKey
+from .tls import ALPN, SUITE
+from .transmission import Reply
+
+WAITING_MAX = 1024  # commands without an answer; more wait for their turn
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+class NotConnectedError(UnavailableError):
+    """There is no connection, or it broke before the command went out."""
+
+    label = "queue_not_connected"
+
+
+class OutcomeUnknownError(UnavailableError):
+    """The connection broke before the answer: the server may have done it, or not."""
+
+    label = "queue_outcome_unknown"
+
+
+class LineSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait for what."""
+
+    versions: tuple[int, int] = (VERSION_MIN, VERSION_MAX)
+    connect_timeout_s: float = 10.0
+    request_timeout_s: float = 15.0
+    patience_s: float = 30.0  # how long a command waits for a connection
+    backoff_base_s: float = 0.2
+    backoff_max_s: float = 60.0
+    ping_interval_s: float = 300.0
+    inner_encryption: bool = True  # off leaves out our key, as test clients do
+
+
+class _Waiting:
+    __slots__ = ("answer", "sent")
+
+    def __init__(self, answer: "asyncio.Future[Answer]") -> None:
+        self.answer = answer
+        self.sent = False
+
+
+class Connection:
+    """Made by `connect`."""
+
+    def __init__(
+        self,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        exchange: Exchange,
+        on_event: Callable[[Reply], None],
+        *,
+        request_timeout_s: float,
+    ) -> None:
+        self._reader, self._writer = streams
+        self._exchange = exchange
+        self._on_event = on_event
+        self._request_timeout_s = request_timeout_s
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._room = asyncio.Semaphore(WAITING_MAX)
+        loop = asyncio.get_running_loop()
+        self._out: TurnBatch[Said] = TurnBatch(self._flush, loop)
+        self.problem = ""  # why it ended
+        self.ended = asyncio.Event()
+        self.heard_at = loop.time()
+        self._task = loop.create_task(self._read(), name="queue-connection")
+
+    @property
+    def session(self) -> Session:
+        return self._exchange.session
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """In and out, after the hellos."""
+        return self._exchange.blocks_in, self._exchange.blocks_out
+
+    async def ask(
+        self,
+        command: Command,
+        *,
+        entity_id: bytes = b"",
+        key: PrivateKey | None = None,
+        corr_id: bytes | None = None,
+    ) -> Answer:
+        async with self._room:
+            if self.ended.is_set():
+                raise NotConnectedError(self.problem or "the connection has ended")
+            said = self._exchange.say(command, entity_id=entity_id, key=key, corr_id=corr_id)
+            waiting = _Waiting(asyncio.get_running_loop().create_future())
+            self._waiting[said.corr_id] = waiting
+            self._out.add(said)
+            try:
+                async with asyncio.timeout(self._request_timeout_s):
+                    return await waiting.answer
+            except TimeoutError as exc:
+                self._end(f"no answer within {self._request_timeout_s:g} s")
+                raise OutcomeUnknownError(self.problem) from exc
+            finally:
+                self._exchange.forget(said.corr_id)
+                self._waiting.pop(said.corr_id, None)
+
+    async def close(self) -> None:
+        self._end("closed")
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(1):
+                await self._writer.wait_closed()
+
+    def _flush(self, items: list[Said]) -> None:
+        if self.ended.is_set():
+            return
+        # A command whose caller has given up since is not worth a place in the block.
+        wanted = [said for said in items if said.corr_id in self._waiting]
+        if wanted:
+            for block in self._exchange.blocks(said.transmission for said in wanted):
+                self._writer.write(block)
+            for said in wanted:
+                self._waiting[said.corr_id].sent = True
+
+    async def _read(self) -> None:
+        loop = asyncio.get_running_loop()
+        problem = "the connection has ended"
+        try:
+            while True:
+                block = await self._reader.readexactly(BLOCK_BYTES)
+                self.heard_at = loop.time()
+                for reply in self._exchange.block(block):
+                    self._hear(reply)
+        except asyncio.IncompleteReadError:
+            problem = "the server closed the connection"
+        except (OSError, BadBytesError) as exc:
+            problem = str(exc) or type(exc).__name__
+        finally:
+            self._end(problem)
+
+    def _hear(self, reply: Reply) -> None:
+        if not reply.corr_id:
+            self._on_event(reply)
+            return
+        waiting = self._waiting.get(reply.corr_id)
+        if waiting is not None and not waiting.answer.done():
+            waiting.answer.set_result(reply.answer)
+
+    def _end(self, problem: str) -> None:
+        if self.ended.is_set():
+            return
+        self.problem = problem
+        self.ended.set()
+        self._writer.transport.abort()
+        for waiting in self._waiting.values():
+            if not waiting.answer.done():
+                error = OutcomeUnknownError if waiting.sent else NotConnectedError
+                waiting.answer.set_exception(error(problem))
+
+
+class Dial(Protocol):
+    """How a connection comes about: `connect` below, unless somebody has another way."""
+
+    async def __call__(
+        self,
+        server: ServerAddress,
+        on_event: Callable[[Reply], None],
+        tls: ssl.SSLContext,
+        settings: LineSettings,
+        /,
+    ) -> Connection: ...
+
+
+async def connect(
+    server: ServerAddress,
+    on_event: Callable[[Reply], None],
+    tls: ssl.SSLContext,
+    settings: LineSettings,
+) -> Connection:
+    """To the first host of the address that answers."""
+    problem: Exception | None = None
+    for host in server.hosts:
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                streams = await asyncio.open_connection(
+                    host.strip("[]"),
+                    server.port,
+                    ssl=tls,
+                    server_hostname="",
+                    limit=BLOCK_BYTES * 4,
+                )
+        except (OSError, TimeoutError) as exc:
+            problem = exc
+            continue
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                exchange = await _greet(streams, server, settings)
+        except BaseException as exc:
+            streams[1].transport.abort()
+            if isinstance(exc, asyncio.IncompleteReadError):
+                raise NotConnectedError("the server closed the connection at its start") from exc
+            if isinstance(exc, OSError | TimeoutError):
+                raise NotConnectedError(_describe(exc)) from exc
+            raise
+        return Connection(streams, exchange, on_event, request_timeout_s=settings.request_timeout_s)
+    raise NotConnectedError(_describe(problem)) from problem
+
+
+async def _greet(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    server: ServerAddress,
+    settings: LineSettings,
+) -> Exchange:
+    reader, writer = streams
+    session_id, leaf = _look_at_tls(writer)
+    hello = decode_server_hello(unpad(await reader.readexactly(BLOCK_BYTES)))
+    server_key = check_server(
+        hello,
+        session_id=session_id,
+        leaf=leaf,
+        fingerprint=server.fingerprint,
+        now=datetime.now(UTC),
+    )
+    version = common_version(hello.version_min, hello.version_max, settings.versions)
+    private = PrivateKey.generate("x25519") if settings.inner_encryption else None
+    public = private.public if private is not None else None
+    writer.write(plain_block(encode_client_hello(version, server.fingerprint, public)))
+    session = Session(version, session_id, server_key, hello.version_min, hello.version_max)
+    return Exchange(session, *block_ends(session, private))
+
+
+def _look_at_tls(writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
+    """The session id and the leaf certificate of a connection that is as it must be."""
+    tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    cipher = tls.cipher()
+    if cipher is None or cipher[0] != SUITE:
+        raise IdentityError(f"the server chose another cipher suite than {SUITE}")
+    if tls.selected_alpn_protocol() != ALPN:
+        raise IdentityError("the server does not speak SMP here (no ALPN smp/1)")
+    session_id = tls.get_channel_binding("tls-unique")
+    leaf = tls.getpeercert(binary_form=True)
+    if session_id is None or len(session_id) != SESSION_ID_BYTES or leaf is None:
+        raise IdentityError("TLS gave no session id, or the server no certificate")
+    _keep_alive(writer)
+    return session_id, leaf
+
+
+def _keep_alive(writer: asyncio.StreamWriter) -> None:
+    raw = writer.get_extra_info("socket")
+    with contextlib.suppress(OSError, AttributeError):
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE:
+            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _describe(problem: Exception | None) -> str:
+    if isinstance(problem, TimeoutError):
+        return "the server does not answer"
+    if isinstance(problem, ssl.SSLError):
+        return f"TLS failed: {problem.reason or problem}"
+    return str(problem) or type(problem).__name__

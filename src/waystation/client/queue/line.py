@@ -1,0 +1,186 @@
+"""A line to one server that comes back when it breaks.
+
+Rule 1: after a broken connection we try again after a random part of a time that doubles up to
+        `backoff_max_s`; a connection that came up sets it back.
+Rule 2: a server that is not the one in the address, or speaks no version of ours, is not tried
+        again: every command raises what was found.
+Rule 3: a command that cannot have reached the server is said again by itself. One that may have is
+        said again only if that cannot do harm (`repeat`).
+Rule 4: when nothing was heard for `ping_interval_s` we ask; no answer is a broken connection.
+"""
+
+import asyncio
+import random
+import ssl
+from collections.abc import Awaitable, Callable
+
+from waystation.base.errors import WaystationError
+
+from .address import ServerAddress
+from .answers import Answer
+from .commands import Command, Ping
+from .connection import (
+    Connection,
+    Dial,
+    LineSettings,
+    NotConnectedError,
+    OutcomeUnknownError,
+)
+from .encoding import BadBytesError
+from .hello import IdentityError, VersionError
+from .keys import PrivateKey
+from .tls import client_context
+from .transmission import Reply
+
+
+class Line:
+    def __init__(
+        self,
+        server: ServerAddress,
+        *,
+        on_event: Callable[[Reply], None],
+        on_connected: Callable[[Connection], Awaitable[None]],
+        settings: LineSettings,
+        tls: ssl.SSLContext | None,
+        dial: Dial,
+        rng: random.Random,
+    ) -> None:
+        self.server = server
+        self._on_event = on_event
+        self._on_connected = on_connected
+        self._settings = settings
+        self._dial = dial
+        self._tls = tls or client_context()
+        self._rng = rng
+        self._connection: Connection | None = None
+        self._up = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._fatal: WaystationError | None = None
+        self.connections = 0  # that came up; more than one means that we reconnected
+        self.last_problem = ""  # why the last one ended, or did not come up
+
+    def start(self) -> None:
+        assert self._runner is None, "a line is started once"
+        self._runner = asyncio.get_running_loop().create_task(self._run(), name="queue-line")
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+
+    @property
+    def now(self) -> Connection | None:
+        """The connection, if there is one at this moment."""
+        return self._connection
+
+    async def connected(self, timeout_s: float | None = None) -> Connection:
+        assert self._runner is not None, "not started"
+        if not self._up.is_set():
+            up = asyncio.ensure_future(self._up.wait())
+            try:
+                await asyncio.wait(
+                    {up, self._runner},
+                    timeout=self._settings.patience_s if timeout_s is None else timeout_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                up.cancel()
+        if self._connection is not None and self._up.is_set():
+            return self._connection
+        if self._fatal is not None:
+            raise self._fatal
+        if self._runner.done() and not self._runner.cancelled():
+            self._runner.result()  # a programming error ends the runner: show it
+        raise NotConnectedError(
+            f"no connection to {', '.join(self.server.hosts)} port {self.server.port}:"
+            f" {self.last_problem or 'no answer yet'}"
+        )
+
+    async def ask(
+        self,
+        command: Command,
+        *,
+        entity_id: bytes = b"",
+        key: PrivateKey | None = None,
+        corr_id: bytes | None = None,
+        repeat: bool = False,
+    ) -> tuple[Answer, bool]:
+        """The answer, and whether the command may have been done before (it was repeated)."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.patience_s
+        repeated = False
+        while True:
+            connection = await self.connected(max(0.0, deadline - loop.time()))
+            try:
+                answer = await connection.ask(
+                    command, entity_id=entity_id, key=key, corr_id=corr_id
+                )
+            except NotConnectedError:
+                self._lost(connection)
+                if loop.time() >= deadline:
+                    raise
+            except OutcomeUnknownError:
+                self._lost(connection)
+                if not repeat or loop.time() >= deadline:
+                    raise
+                repeated = True
+            else:
+                return answer, repeated
+
+    async def _run(self) -> None:
+        settings = self._settings
+        failures = 0
+        while True:
+            try:
+                connection = await self._dial(self.server, self._on_event, self._tls, settings)
+            except (IdentityError, VersionError) as exc:
+                self._fatal = exc
+                return
+            except (NotConnectedError, BadBytesError) as exc:
+                self.last_problem = str(exc)
+                failures += 1
+            else:
+                failures = 0
+                self.connections += 1
+                await self._keep(connection)
+                self.last_problem = connection.problem
+            await asyncio.sleep(self._backoff_s(failures))
+
+    async def _keep(self, connection: Connection) -> None:
+        """Until it ends."""
+        self._connection = connection
+        try:
+            await self._on_connected(connection)
+            if not connection.ended.is_set():
+                self._up.set()
+            while not connection.ended.is_set():
+                try:
+                    async with asyncio.timeout(self._settings.ping_interval_s):
+                        await connection.ended.wait()
+                except TimeoutError:
+                    await self._ping(connection)
+        finally:
+            self._lost(connection)
+            await connection.close()
+
+    async def _ping(self, connection: Connection) -> None:
+        silent_s = asyncio.get_running_loop().time() - connection.heard_at
+        if silent_s >= self._settings.ping_interval_s:
+            try:
+                await connection.ask(Ping())
+            except (NotConnectedError, OutcomeUnknownError):
+                return  # it has ended, and whoever waits for that knows
+
+    def _lost(self, connection: Connection) -> None:
+        if self._connection is connection and connection.ended.is_set():
+            self._connection = None
+            self._up.clear()
+            self.last_problem = connection.problem
+
+    def _backoff_s(self, failures: int) -> float:
+        settings = self._settings
+        ceiling_s = min(settings.backoff_base_s * 2.0 ** min(failures, 30), settings.backoff_max_s)
+        return self._rng.uniform(ceiling_s / 2, ceiling_s)

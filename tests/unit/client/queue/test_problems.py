@@ -1,0 +1,106 @@
+"""Every form of ERR, there and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
+from waystation.client.queue.encoding import BadBytesError
+from waystation.client.queue.problems import (
+    Problem,
+    decode_problem,
+    encode_problem,
+    error_of,
+)
+
+WORDS = [
+    *("BLOCK", "SESSION", "AUTH", "SERVICE", "CRYPTO", "QUOTA", "NO_MSG", "LARGE_MSG", "EXPIRED"),
+    *("INTERNAL", "CMD UNKNOWN", "CMD SYNTAX", "CMD PROHIBITED", "CMD NO_AUTH", "CMD HAS_AUTH"),
+    *("CMD NO_ENTITY", "PROXY BASIC_AUTH", "PROXY NO_SESSION", "PROXY PROTOCOL QUOTA"),
+    *("PROXY PROTOCOL CMD SYNTAX", "PROXY BROKER NETWORK", "PROXY BROKER TIMEOUT"),
+    *("PROXY BROKER HOST", "PROXY BROKER NO_SERVICE", "PROXY BROKER TRANSPORT BLOCK"),
+    *("PROXY BROKER TRANSPORT VERSION", "PROXY BROKER TRANSPORT LARGE_MSG"),
+    *("PROXY BROKER TRANSPORT SESSION", "PROXY BROKER TRANSPORT NO_AUTH"),
+    *("PROXY BROKER TRANSPORT HANDSHAKE PARSE", "PROXY BROKER TRANSPORT HANDSHAKE IDENTITY"),
+    *("PROXY BROKER TRANSPORT HANDSHAKE BAD_AUTH", "PROXY BROKER TRANSPORT HANDSHAKE BAD_SERVICE"),
+]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_a_problem_of_words_keeps_them(words: str) -> None:
+    assert decode_problem(words.encode()) == Problem(words)
+    assert encode_problem(Problem(words)) == words.encode()
+
+
+@pytest.mark.parametrize(
+    "data, expected",
+    [
+        (b"BLOCKED reason=spam", Problem("BLOCKED", "spam")),
+        (
+            b'BLOCKED reason=content,notice={"ttl":60}',
+            Problem("BLOCKED", "content", {"ttl": 60}),
+        ),
+        (b"BLOCKED reason=spam,notice={}", Problem("BLOCKED", "spam", {})),
+        (b"STORE the disk, again", Problem("STORE", "the disk, again")),
+        (b"PROXY BROKER RESPONSE \x05AUTH!", Problem("PROXY BROKER RESPONSE", "AUTH!")),
+        (b"PROXY BROKER UNEXPECTED \x01x", Problem("PROXY BROKER UNEXPECTED", "x")),
+        (b"PROXY PROTOCOL STORE x", Problem("PROXY PROTOCOL STORE", "x")),
+        (b"PROXY PROTOCOL BLOCKED reason=spam", Problem("PROXY PROTOCOL BLOCKED", "spam")),
+    ],
+)
+def test_a_problem_with_more_to_say_keeps_it(data: bytes, expected: Problem) -> None:
+    assert decode_problem(data) == expected
+    assert encode_problem(expected) == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"AUTH ",
+        b"CMD",
+        b"CMD NOTHING",
+        b"BLOCKED",
+        b"BLOCKED reason=other",
+        b"BLOCKED reason=spam,notice=1",
+        b"PROXY",
+        b"PROXY BROKER",
+        b"PROXY BROKER TRANSPORT HANDSHAKE",
+        b"PROXY BROKER RESPONSE \x05AUTH",
+        b"PROXY BROKER RESPONSE \x04AUTH!",
+        b"PROXY PROTOCOL " * 9 + b"AUTH",
+        "ÄUTH".encode(),
+    ],
+)
+def test_other_words_are_refused(data: bytes) -> None:
+    with pytest.raises(BadBytesError):
+        decode_problem(data)
+
+
+@given(st.binary(max_size=80))
+def test_hostile_bytes_are_refused_or_keep_their_meaning(data: bytes) -> None:
+    try:
+        problem = decode_problem(data)
+    except BadBytesError:
+        return
+    assert decode_problem(encode_problem(problem)).code == problem.code
+
+
+@pytest.mark.parametrize(
+    "code, kind",
+    [
+        ("AUTH", GoneError),
+        ("PROXY PROTOCOL AUTH", GoneError),
+        ("BLOCKED", GoneError),
+        ("QUOTA", BusyError),
+        ("PROXY PROTOCOL QUOTA", BusyError),
+        ("PROXY BROKER NETWORK", UnavailableError),
+        ("PROXY BROKER TIMEOUT", UnavailableError),
+        ("PROXY BROKER HOST", RejectedError),
+        ("LARGE_MSG", RejectedError),
+        ("NO_MSG", RejectedError),
+        ("CMD SYNTAX", RejectedError),
+    ],
+)
+def test_the_error_says_what_to_do(code: str, kind: type[Exception]) -> None:
+    assert isinstance(error_of(Problem(code)), kind)
