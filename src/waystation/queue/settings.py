@@ -57,6 +57,22 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         int, Meta(ge=1), doc("Queues that one connection may subscribe to.")
     ] = 100_000
 
+    id_mode: Annotated[
+        Literal["refs", "hybrid"],
+        doc(
+            "Whether ids that the server makes begin with the slot of their queue (`hybrid`), or"
+            " are random throughout (`refs`), which costs a cluster more requests."
+        ),
+    ] = "hybrid"
+
+    store: Annotated[
+        str,
+        doc(
+            "Where queues live: `embedded:./path`, `memory:` or `postgres://…`; empty:"
+            " `store.url` if that is one of these, else `embedded:./store`."
+        ),
+    ] = ""
+
     # How much is kept
     queue_quota: Annotated[
         int, Meta(ge=1, le=65_535), doc("Messages that wait in one queue; then `QUOTA`.")
@@ -108,9 +124,6 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         doc("Refused authorisations of one connection, after which it is slowed; 0 is no limit."),
     ] = 0
     check_threads: Annotated[int, Meta(ge=1, le=64), doc("Threads that verify signatures.")] = 2
-    check_queue_max: Annotated[
-        int, Meta(ge=1), doc("Verifications that may wait; further commands wait in their sockets.")
-    ] = 16_384
 
     # Operators
     identity_algorithm: Annotated[

@@ -15,6 +15,7 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.push.store import PushStore
+from waystation.queue.store import QueueStore
 from waystation.storage.bigtable.url import BigtableUrl, parse_bigtable_url
 from waystation.storage.dual.url import DualUrl, StorePlace, parse_dual_url
 from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
@@ -231,6 +232,30 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
             return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
         case DualUrl() as dual:
             return await _open_dual(dual, data_dir=data_dir, settings=settings, clock=clock)
+
+
+async def open_queue_store(url: str, *, data_dir: Path, settings: Store) -> QueueStore:
+    """Open the queue store at `url`; call once per process, after it has started."""
+    match parse_store_url(url):
+        case MemoryUrl():
+            from waystation.storage.memory.queue import MemoryQueueStore
+
+            return MemoryQueueStore()
+        case EmbeddedUrl() as embedded:
+            from waystation.storage.embedded.queue import EmbeddedQueueStore
+
+            directory = embedded.directory(data_dir) / "queue"
+            return await EmbeddedQueueStore.open(directory, settings=settings)
+        case _:
+            raise SettingsError([f"queue.store: queues do not live in {shown_url(url)}"])
+
+
+def queue_store_url(own: str, shared: str) -> str:
+    """Where queues live, if `queue.store` and `store.url` say this."""
+    if own:
+        return own
+    keeps = shared.partition(":")[0] in ("embedded", "memory", "postgres", "postgresql")
+    return shared if keeps else f"embedded:./{DEFAULT_EMBEDDED_PATH}"
 
 
 async def _open_dual(url: DualUrl, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:

@@ -1,0 +1,230 @@
+"""The queue service put together: store, identity, cores, shell, and what runs beside them.
+
+Rule 1: a stop closes the door first, answers what is under way, then ends the connections, then
+        keeps the notifications that wait, then closes the store.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import Clock
+from waystation.base.errors import WaystationError
+from waystation.base.tasks import Tasks
+from waystation.queue.identity import Identity, ensure_identity, server_address
+from waystation.queue.model import (
+    DAY_S,
+    VERSION_LEGACY,
+    VERSION_MAX,
+    SessionId,
+    VersionRange,
+)
+from waystation.queue.server.carrier import tls_context
+from waystation.queue.server.checks import Checks
+from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.dispatch import Dispatch
+from waystation.queue.server.driver import Driver, Forwarder, NoForwarder
+from waystation.queue.server.ids import IdMaker
+from waystation.queue.server.notifications import Notifications
+from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.observer import NoObserver, Observer
+from waystation.queue.server.server import BlockServer
+from waystation.queue.server.subscribers import Subscribers
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.store import QueueStore
+from waystation.queue.wire.handshake import ServerHandshake
+
+EXPIRE_PORTION = 5000  # messages looked at in one go
+TOUCH_INTERVAL_S = 5.0
+NTF_EXPIRY_INTERVAL_S = 3600.0
+IDENTITY_FOLDER = "queue"  # below keys/
+
+
+class QueuePart:
+    """One storage server: made within a running loop, started once."""
+
+    def __init__(
+        self,
+        *,
+        settings: QueueSettings,
+        store: QueueStore,
+        identity: Identity,
+        tasks: Tasks,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        observer: Observer | None = None,
+        forwarder: Forwarder | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.identity = identity
+        self._tasks = tasks
+        self._clock = clock
+        self._log = log
+        self._observer = observer = NoObserver() if observer is None else observer
+        self.subscribers = Subscribers()
+        self._checks = Checks(threads=settings.check_threads, loop=asyncio.get_running_loop())
+        ids = IdMaker(hybrid=settings.id_mode == "hybrid")
+        delivery = Delivery(store, self.subscribers, observer, clock)
+        self.notifications = Notifications(
+            total_max=settings.ntfs_max, per_notifier_max=settings.ntfs_per_notifier_max
+        )
+        self._notifying = Notifying(
+            store=store,
+            subscribers=self.subscribers,
+            notifications=self.notifications,
+            ids=ids,
+            observer=observer,
+            clock=clock,
+        )
+        self.dispatch = Dispatch(
+            store=store,
+            subscribers=self.subscribers,
+            delivery=delivery,
+            notifying=self._notifying,
+            ids=ids,
+            checks=self._checks,
+            settings=settings,
+            observer=observer,
+            clock=clock,
+        )
+        self.driver = Driver(
+            dispatch=self.dispatch,
+            delivery=delivery,
+            subscribers=self.subscribers,
+            checks=self._checks,
+            forwarder=NoForwarder() if forwarder is None else forwarder,
+            handshake=self._handshake,
+            settings=settings,
+            tasks=tasks,
+            clock=clock,
+        )
+        self.server = BlockServer(
+            self.driver,
+            tls=tls_context(identity),
+            versions=VersionRange(settings.min_version, VERSION_MAX),
+            without_alpn=VersionRange(VERSION_LEGACY, VERSION_LEGACY)
+            if settings.min_version == VERSION_LEGACY
+            else None,
+            settings=settings,
+            observer=observer,
+            clock=clock,
+        )
+
+    async def start(self, listener: socket.socket) -> None:
+        await self._notifying.restore()
+        await self._expire_messages()
+        self.server.listen(listener)
+        for name, coro in (
+            ("queue expiry", self._run_expiry()),
+            ("queue touches", self._run_touches()),
+            ("queue notifications", self._run_notifications()),
+            ("queue notification expiry", self._run_notification_expiry()),
+        ):
+            self._tasks.spawn(name, coro)
+
+    async def drain(self, over_s: float) -> None:
+        await self.server.drain(over_s)
+
+    async def stop(self) -> None:
+        self.server.close()
+        with contextlib.suppress(WaystationError):
+            await self.dispatch.write_touches()
+            await self._notifying.save()
+        self._checks.close()
+
+    def reload(self) -> None:
+        """Read the certificates again; a new leaf of the same identity may be there."""
+        identity = ensure_identity(
+            self.identity.key_file.parent, host="", algorithm=self.settings.identity_algorithm
+        )
+        self.server.use_certificate(tls_context(identity))
+        self.identity = identity
+
+    def _handshake(self, session_id: SessionId, versions: VersionRange) -> ServerHandshake:
+        identity = self.identity
+        return ServerHandshake(
+            versions=versions,
+            session_id=session_id,
+            chain=identity.chain,
+            leaf_key=identity.leaf_key,
+        )
+
+    # Upkeep
+
+    async def _expire_messages(self) -> None:
+        days = self.settings.expire_messages_days
+        if not days:
+            return
+        before_s = self._clock.now_ms() // 1000 - int(days * DAY_S)
+        after = None
+        while True:
+            expired = await self.store.expire(before_s=before_s, after=after, limit=EXPIRE_PORTION)
+            for slot, count in expired.by_slot.items():
+                self._observer.expired(slot, count)
+            after = expired.after
+            if after is None:
+                return
+            await asyncio.sleep(0.01)  # commands first
+
+    async def _run_expiry(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.expire_interval_s)
+            await self._tolerantly("expiry", self._expire_messages)
+
+    async def _run_touches(self) -> None:
+        while True:
+            await asyncio.sleep(TOUCH_INTERVAL_S)
+            await self._tolerantly("touches", self.dispatch.write_touches)
+
+    async def _run_notifications(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.ntf_interval_s)
+            self._notifying.hand_over()
+
+    async def _run_notification_expiry(self) -> None:
+        interval_s = min(NTF_EXPIRY_INTERVAL_S, self.settings.expire_ntfs_hours * 3600)
+        while True:
+            self._notifying.expire(self.settings.expire_ntfs_hours)
+            await asyncio.sleep(interval_s)
+
+    async def _tolerantly(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except WaystationError as exc:
+            self._log.warning("queue.upkeep_failed", what=what, reason=str(exc) or exc.label)
+
+
+class QueueAddress(msgspec.Struct, frozen=True):
+    """What people are told: the address to hand on, and the files that came into being."""
+
+    address: str
+    made: tuple[Path, ...]
+
+
+def own_identity(keys: Path, settings: QueueSettings, host: str) -> Identity:
+    """Below the data directory's keys; made at first start."""
+    hosts = address_hosts(settings, host)
+    return ensure_identity(
+        keys / IDENTITY_FOLDER, host=hosts[0], algorithm=settings.identity_algorithm
+    )
+
+
+def address_hosts(settings: QueueSettings, host: str) -> list[str]:
+    given = [one.strip() for one in settings.hosts.split(",") if one.strip()]
+    if given:
+        return given
+    return ["127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host]
+
+
+def own_address(identity: Identity, settings: QueueSettings, host: str) -> QueueAddress:
+    """For settled settings. A password is part of what a client must know, so it is left out:
+    addresses are shown to everybody."""
+    port = settings.public_port or settings.port
+    address = server_address(identity, address_hosts(settings, host), port)
+    return QueueAddress(address, identity.made)

@@ -1,0 +1,144 @@
+"""TLS on a raw socket: whole blocks in, whole blocks out (§2.1 to §2.4).
+
+`ssl.SSLSocket` works directly on the descriptor that the server's epoll watches; there is no
+transport, no memory BIO and no copy between them. A block is exactly the largest TLS record, so
+one call usually moves one block. Only a block that came in part is kept.
+
+What TLS may be (1.3, ChaCha20, X448 and X25519) stands in `openssl.cnf`, which `OPENSSL_CONF` must
+name before the process starts: Python has no call for it.
+"""
+
+import enum
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from waystation.base.settings import SettingsError
+from waystation.queue.identity import Identity
+from waystation.queue.model import SessionId
+from waystation.queue.wire.block import BLOCK_BYTES
+
+ALPN: Final = "smp/1"
+OPENSSL_CONF: Final = Path(__file__).with_name("openssl.cnf")
+_SUITE: Final = "TLS_CHACHA20_POLY1305_SHA256"
+
+
+def tls_context(identity: Identity) -> ssl.SSLContext:
+    """Raises `SettingsError` if OpenSSL was not told what this protocol needs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    suites = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] == "TLSv1.3"]
+    if suites != [_SUITE]:
+        raise SettingsError(
+            [
+                f"TLS of the queue service needs OPENSSL_CONF={OPENSSL_CONF} in the environment"
+                " of its process; `waystation serve` sets it"
+            ]
+        )
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.num_tickets = 0  # a resumed session would have another session id (§2.3)
+    context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols([ALPN])
+    context.load_cert_chain(identity.chain_file, identity.key_file)
+    return context
+
+
+class Step(enum.Enum):
+    """How far a handshake is."""
+
+    DONE = "done"
+    READ = "the peer must send"
+    WRITE = "we must send"
+
+
+class Carrier:
+    __slots__ = ("_partial", "_sock")
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        """Takes over `sock`."""
+        self._sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._partial: bytearray | None = None
+
+    @property
+    def fd(self) -> int:
+        return self._sock.fileno()
+
+    def shake(self) -> Step:
+        """Raises OSError when it fails."""
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return Step.READ
+        except ssl.SSLWantWriteError:
+            return Step.WRITE
+        return Step.DONE
+
+    @property
+    def has_alpn(self) -> bool:
+        return self._sock.selected_alpn_protocol() is not None
+
+    @property
+    def session_id(self) -> SessionId:
+        """The client's Finished message, the same on both sides."""
+        binding = self._sock.get_channel_binding("tls-unique")
+        assert binding is not None, "asked for after the handshake"
+        return SessionId(binding)
+
+    def read(self, buffer: memoryview) -> bytes | None:
+        """A whole block, `b""` at the end of the stream, or None if there is none yet.
+
+        `buffer` is shared by all connections and as long as a block. Raises OSError when the
+        connection is lost.
+        """
+        partial = self._partial
+        wanted = BLOCK_BYTES if partial is None else BLOCK_BYTES - len(partial)
+        try:
+            size = self._sock.recv_into(buffer, wanted)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        if size == BLOCK_BYTES:
+            return buffer.tobytes()
+        if not size:
+            return b""
+        if partial is None:
+            self._partial = bytearray(buffer[:size])
+            return None
+        partial += buffer[:size]
+        if len(partial) < BLOCK_BYTES:
+            return None
+        self._partial = None
+        return bytes(partial)
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether OpenSSL has bytes already, of which no descriptor tells."""
+        return bool(self._sock.pending())
+
+    def write(self, block: bytes) -> int:
+        """How many bytes went, 0 if none. Raises OSError when the connection is lost."""
+        try:
+            return self._sock.send(block)
+        except ssl.SSLWantWriteError:
+            return 0  # OpenSSL wants to see the same bytes again, and will
+        except ssl.SSLWantReadError:
+            return 0
+
+    def finish(self) -> None:
+        """Tell the peer that nothing more comes."""
+        with suppress(OSError, ValueError):
+            self._sock.unwrap()  # sends close_notify, then complains that the peer's is missing
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def skip(self) -> bool:
+        """Throw away what still comes in, below TLS; whether the peer has closed."""
+        try:
+            return not socket.socket.recv(self._sock, BLOCK_BYTES)
+        except (BlockingIOError, ValueError):
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        self._sock.close()

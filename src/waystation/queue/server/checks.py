@@ -1,0 +1,90 @@
+"""Proofs are checked in threads: a signature takes longer than everything else about a command.
+
+Rule 1: what one batch of commands asks is one job: one thread takes it, one call into the loop
+        brings all its answers, and answers that are ready together come together.
+Rule 2: an unknown queue, a wrong key and a key of another kind take the same way and the same
+        time (§5.9); `auth.check` sees to the second.
+"""
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from waystation.queue import auth
+from waystation.queue.model import AuthKey, CorrId, DhPrivateKey
+
+
+class Proof(NamedTuple):
+    """A proof, and the keys of which one must have given it; none are as good as wrong ones."""
+
+    keys: Sequence[AuthKey]
+    proof: bytes
+    authorized: bytes
+    corr_id: CorrId
+    session_key: DhPrivateKey | None
+
+
+class _Job(NamedTuple):
+    proofs: list[Proof]
+    answered: "asyncio.Future[list[bool]]"
+
+
+class Checks:
+    def __init__(self, *, threads: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._done: deque[tuple[_Job, list[bool] | Exception]] = deque()
+        self._telling = False
+        self.waiting = 0
+        self._threads = [
+            threading.Thread(target=self._run, name=f"queue-check-{k}", daemon=True)
+            for k in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # In the loop
+
+    def ask(self, proofs: list[Proof]) -> "asyncio.Future[list[bool]]":
+        """For each proof, whether it holds."""
+        answered: asyncio.Future[list[bool]] = self._loop.create_future()
+        self.waiting += 1
+        self._jobs.put(_Job(proofs, answered))
+        return answered
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join(timeout=5.0)
+
+    def _tell(self) -> None:
+        self._telling = False  # first: what comes from here on asks for another call
+        while self._done:
+            job, answer = self._done.popleft()
+            self.waiting -= 1
+            if job.answered.done():
+                continue  # its connection is gone
+            if isinstance(answer, Exception):
+                job.answered.set_exception(answer)
+            else:
+                job.answered.set_result(answer)
+
+    # In the threads
+
+    def _run(self) -> None:
+        check: Callable[..., bool] = auth.check
+        while (job := self._jobs.get()) is not None:
+            try:
+                answer: list[bool] | Exception = [check(*proof) for proof in job.proofs]
+            except Exception as exc:  # a thread must live on, or everybody waits for ever
+                answer = exc
+            self._done.append((job, answer))
+            if not self._telling:
+                self._telling = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    self._loop.call_soon_threadsafe(self._tell)

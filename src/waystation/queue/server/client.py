@@ -1,0 +1,122 @@
+"""One connected client as the server's parts see it: its subscriptions, and what it is owed.
+
+A server is made of idle connections, so this keeps nothing that an idle one does not need.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from waystation.base.limits import TokenBucket
+from waystation.base.tasks import Done
+from waystation.queue.model import NO_CORR_ID, CorrId, EntityId, NotifierId, RecipientId
+from waystation.queue.server.session import Session
+from waystation.queue.server.subscribers import Subscription
+from waystation.queue.wire.block import BLOCK_BYTES
+from waystation.queue.wire.responses import Response
+from waystation.queue.wire.transmission import Received
+
+
+class Line(Protocol):
+    """The socket of a client, as far as others use it."""
+
+    def touch(self) -> None:
+        """There is something to send: look at it this turn."""
+        ...
+
+    def pause(self) -> None:
+        """Read no more until `resume`."""
+        ...
+
+    def resume(self) -> None: ...
+
+    def finish(self) -> None:
+        """Send what waits, then close."""
+        ...
+
+    def abort(self) -> None:
+        """Close now."""
+        ...
+
+
+class Pending:
+    """A command under way: whose answer it is, and the answer when it is there."""
+
+    __slots__ = ("corr_id", "entity_id", "outcome", "queue_id")
+
+    def __init__(
+        self,
+        corr_id: CorrId,
+        entity_id: EntityId,
+        outcome: "Done[Response] | asyncio.Task[Response]",
+        queue_id: RecipientId | None,
+    ) -> None:
+        self.corr_id = corr_id
+        self.entity_id = entity_id
+        self.outcome = outcome
+        self.queue_id = queue_id
+
+
+class Work:
+    """What a client has under way; there only while it has."""
+
+    __slots__ = ("idle", "inbox", "pending", "queues")
+
+    def __init__(self) -> None:
+        self.inbox: deque[list[Received]] = deque()
+        self.pending: deque[Pending] = deque()  # answers are given in this order
+        self.queues: dict[RecipientId, int] = {}  # SENDs under way, or -1 for anything else
+        self.idle: asyncio.Future[None] | None = None  # somebody waits for fewer pending ones
+
+
+class Client:
+    __slots__ = (
+        "_congested_bytes",
+        "active_at",
+        "bucket",
+        "deferred",
+        "forwarding",
+        "gone",
+        "line",
+        "notifiers",
+        "offering",
+        "room",
+        "session",
+        "subscriptions",
+        "work",
+    )
+
+    def __init__(self, line: Line, session: Session, *, out_blocks_max: int, mono: float) -> None:
+        self.line = line
+        self.session = session
+        self.subscriptions: dict[RecipientId, Subscription] = {}
+        self.notifiers: dict[NotifierId, None] = {}
+        self.deferred: dict[RecipientId, Subscription] = {}
+        self.work: Work | None = None
+        self.room: asyncio.Future[None] | None = None  # somebody waits until it reads again
+        self.bucket: TokenBucket | None = None  # of refused authorisations
+        self.forwarding = 0  # commands that are on their way to other servers
+        self.offering = False
+        self.gone = False
+        self.active_at = mono
+        self._congested_bytes = out_blocks_max * BLOCK_BYTES
+
+    @property
+    def congested(self) -> bool:
+        return self.session.said_bytes >= self._congested_bytes
+
+    def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
+        if not self.gone:
+            self.session.say(corr_id, entity_id, response)
+            self.line.touch()
+
+    def tell(self, entity_id: bytes, response: Response) -> None:
+        self.say(NO_CORR_ID, entity_id, response)
+
+    def wake(self) -> None:
+        self.line.touch()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it may be let go after a while: it waits for nothing."""
+        return not self.subscriptions and not self.notifiers and self.work is None

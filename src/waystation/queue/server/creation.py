@@ -1,0 +1,98 @@
+"""NEW: from a request to a queue with its ids and keys (§4.2)."""
+
+from typing import Final
+
+import msgspec
+
+from waystation.queue.errors import Code, WeakKeyError
+from waystation.queue.model import (
+    ID_BYTES,
+    CorrId,
+    Link,
+    Notifier,
+    Queue,
+    RecipientId,
+    SubMode,
+    sender_id_from,
+)
+from waystation.queue.server.ids import IdMaker
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.store import QueueStore
+from waystation.queue.wire.boxes import agree, new_dh_pair
+from waystation.queue.wire.commands import New, NewNotifier
+from waystation.queue.wire.responses import Err, Ids, NewNotifierIds
+
+_TRIES_MAX: Final = 4  # the first, and three more when an id that we drew is taken
+
+
+class Made(msgspec.Struct, frozen=True):
+    queue: Queue
+    ids: Ids
+    subscribes: bool
+
+
+class Creation:
+    def __init__(self, store: QueueStore, ids: IdMaker, settings: QueueSettings) -> None:
+        self._store = store
+        self._ids = ids
+        self._settings = settings
+
+    async def create(self, command: New, corr_id: CorrId, today_s: int) -> Made | Err:
+        link = command.link
+        if link is not None:
+            if link.sender_id != sender_id_from(corr_id):
+                return Err(Code.CMD_PROHIBITED)
+            if link.link_id is not None and len(link.link_id) != ID_BYTES:
+                return Err(Code.CMD_SYNTAX)
+        for _ in range(_TRIES_MAX):
+            try:
+                made = self._draw(command, today_s)
+            except WeakKeyError:
+                return Err(Code.CMD_SYNTAX)
+            if await self._store.create(made.queue):
+                return made
+            if link is not None:
+                return Err(Code.AUTH)  # most likely the id that the client chose is taken
+        return Err(Code.INTERNAL)
+
+    def _draw(self, command: New, today_s: int) -> Made:
+        public, private = new_dh_pair()
+        recipient_id = self._ids.recipient(self._ids.home())
+        link = None
+        sender_id = self._ids.sender(recipient_id)
+        if command.link is not None:
+            sender_id = command.link.sender_id
+            link = Link(command.link.link_id or self._ids.link(recipient_id), command.link.data)
+        notifier, notifier_ids = None, None
+        if command.notifier is not None:
+            notifier, notifier_ids = new_notifier(self._ids, recipient_id, command.notifier)
+        queue = Queue(
+            recipient_id=recipient_id,
+            recipient_keys=(command.recipient_key,),
+            box_key=agree(command.dh_key, private),
+            sender_id=sender_id,
+            mode=command.mode,
+            link=link,
+            notifier=notifier,
+            updated_on_s=today_s,
+        )
+        ids = Ids(
+            recipient_id,
+            sender_id,
+            public,
+            command.mode,
+            None if link is None else link.link_id,
+            None,
+            notifier_ids,
+        )
+        return Made(queue, ids, command.sub_mode is SubMode.SUBSCRIBE)
+
+
+def new_notifier(
+    ids: IdMaker, recipient_id: RecipientId, asked: NewNotifier
+) -> tuple[Notifier, NewNotifierIds]:
+    """Raises `WeakKeyError` for a key that agrees on the same with everybody."""
+    public, private = new_dh_pair()
+    notifier_id = ids.notifier(recipient_id)
+    notifier = Notifier(notifier_id, asked.key, agree(asked.dh_key, private))
+    return notifier, NewNotifierIds(notifier_id, public)

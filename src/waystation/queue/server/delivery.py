@@ -1,0 +1,66 @@
+"""Getting messages to their subscribers: at once when one arrives, later when there was no room.
+
+Rule 1: a message that arrives in an empty queue goes to a subscriber who owes no acknowledgement.
+        Everything else is fetched from the store when its turn comes.
+Rule 2: a connection that reads slowly is *congested*; its deliveries are put off, not queued: what
+        waits, waits in the store.
+Rule 3: a subscription that is put off is busy (see `subscribers`) until the store was asked.
+"""
+
+from waystation.base.clock import Clock
+from waystation.queue.model import Message, RecipientId, slot_of
+from waystation.queue.server.observer import Observer
+from waystation.queue.server.subscribers import Subscribers, Subscription
+from waystation.queue.store import QueueStore
+from waystation.queue.wire.delivery import encrypt_message
+from waystation.queue.wire.responses import Msg
+
+
+class Delivery:
+    def __init__(
+        self, store: QueueStore, subscribers: Subscribers, observer: Observer, clock: Clock
+    ) -> None:
+        self._store = store
+        self._subscribers = subscribers
+        self._observer = observer
+        self._clock = clock
+
+    def arrived(self, recipient_id: RecipientId, message: Message) -> None:
+        """A message was stored as the only one of its queue."""
+        subscription = self._subscribers.of_queue(recipient_id)
+        if subscription is None:
+            return
+        if not subscription.is_open():
+            subscription.missed = True
+            return
+        client = subscription.client
+        if client.congested:
+            self.put_off(subscription)
+            client.wake()
+        else:
+            client.tell(recipient_id, self.hand_over(subscription, message))
+
+    def put_off(self, subscription: Subscription) -> None:
+        subscription.busy = True
+        subscription.client.deferred[subscription.recipient_id] = subscription
+
+    async def offer(self, subscription: Subscription) -> None:
+        """What was put off: deliver what is the head now, if anything."""
+        subscription.busy = True
+        recipient_id = subscription.recipient_id
+        try:
+            while self._subscribers.is_current(subscription) and subscription.delivered is None:
+                subscription.missed = False
+                head = await self._store.head(recipient_id)
+                if head is None and not subscription.missed:
+                    return
+                if head is not None and self._subscribers.is_current(subscription):
+                    subscription.client.tell(recipient_id, self.hand_over(subscription, head))
+        finally:
+            subscription.busy = False
+
+    def hand_over(self, subscription: Subscription, message: Message) -> Msg:
+        """From now on the subscriber owes an acknowledgement."""
+        subscription.hand_over(message.message_id, self._clock.mono())
+        self._observer.delivered(slot_of(subscription.recipient_id), message)
+        return Msg(message.message_id, encrypt_message(subscription.box_key, message))

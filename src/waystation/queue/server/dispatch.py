@@ -1,0 +1,360 @@
+"""What each command does, once it is known who asks.
+
+Rule 1: an answer follows the store's, never precedes it: `OK` is a promise.
+Rule 2: what the store could not do now is told so that clients come back (§4.6): senders get
+        `PROXY BROKER TIMEOUT`; everybody else gets silence and a closed connection.
+Rule 3: the store looks at conditions once more where it changes something, so a command that was
+        overtaken between check and change is refused, not half done.
+"""
+
+import hmac
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.base.errors import BusyError, UnavailableError
+from waystation.queue.errors import TRY_LATER, Code, Fault
+from waystation.queue.model import (
+    DAY_S,
+    ID_BYTES,
+    DhPrivateKey,
+    Link,
+    Message,
+    Queue,
+    RecipientId,
+    day_of,
+    message_bytes_max,
+)
+from waystation.queue.server.admission import Case, look_up
+from waystation.queue.server.checks import Checks
+from waystation.queue.server.creation import Creation
+from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.ids import IdMaker
+from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.observer import Observer
+from waystation.queue.server.questions import describe
+from waystation.queue.server.subscribers import Subscriber, Subscribers, Subscription
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.store import Admission, QueueStore
+from waystation.queue.wire.commands import (
+    Ack,
+    Command,
+    Del,
+    Get,
+    Key,
+    Ldel,
+    Lget,
+    Lkey,
+    Lset,
+    Ndel,
+    New,
+    Nkey,
+    Nsub,
+    Off,
+    Ping,
+    Que,
+    Rkey,
+    Send,
+    Skey,
+    Sub,
+)
+from waystation.queue.wire.responses import (
+    DELETED,
+    END,
+    OK,
+    PONG,
+    SUBSCRIBED,
+    Err,
+    Info,
+    Lnk,
+    Response,
+)
+from waystation.queue.wire.transmission import Transmission
+
+_SENDERS = (Send, Skey, Lkey, Lget)
+_AUTH = Err(Code.AUTH)
+_TOUCHES_MAX = 10_000
+
+
+class HangUpError(Exception):
+    """The only answer to this is a closed connection."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """On whose behalf, and in which version; a forwarded command has its own."""
+
+    client: Subscriber
+    version: int
+    session_key: DhPrivateKey | None
+
+
+class Dispatch:
+    def __init__(
+        self,
+        *,
+        store: QueueStore,
+        subscribers: Subscribers,
+        delivery: Delivery,
+        notifying: Notifying,
+        ids: IdMaker,
+        checks: Checks,
+        settings: QueueSettings,
+        observer: Observer,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._subscribers = subscribers
+        self._delivery = delivery
+        self._notifying = notifying
+        self._ids = ids
+        self._checks = checks
+        self._settings = settings
+        self._observer = observer
+        self._clock = clock
+        self._creation = Creation(store, ids, settings)
+        self._password = settings.create_password.encode()
+        self._touched: set[RecipientId] = set()
+
+    # Steps 3 to 7 of §5.1
+
+    async def look_up(self, transmission: Transmission) -> Case:
+        try:
+            return await look_up(self._store, transmission)
+        except (UnavailableError, BusyError):
+            return Case(transmission, refused=_later(transmission.command))
+
+    async def answer(self, caller: Caller, transmission: Transmission) -> Response:
+        """One command from its look-up to its answer; batches take the steps one by one."""
+        case = await self.look_up(transmission)
+        proof = case.to_check(caller.session_key)
+        proven = proof is not None and (await self._checks.ask([proof]))[0]
+        return await self.execute(caller, case, proven=proven)
+
+    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
+        fault = case.verdict(proven=proven)
+        command = case.transmission.command
+        if fault is None:
+            try:
+                response = await self._perform(caller, case)
+            except (UnavailableError, BusyError):
+                response = Err(_later(command))
+        else:
+            response = Err(fault)
+        self._observer.answered(command, case.queue, response)
+        return response
+
+    # Step 8
+
+    async def _perform(self, caller: Caller, case: Case) -> Response:
+        command, queue = case.transmission.command, case.queue
+        if queue is None:
+            match command:
+                case New():
+                    return await self._new(caller, case.transmission, command)
+                case Ping():
+                    return PONG
+                case _:
+                    return Err(Code.CMD_PROHIBITED)  # forwarding has its own way
+        if isinstance(command, Send):
+            return await self._send(caller.version, queue, command)
+        self._touch(queue)
+        match command:
+            case Ack():
+                return await self._ack(caller, queue, command)
+            case Sub():
+                return self._sub(caller, queue)
+            case Get():
+                return await self._get(caller, queue)
+            case Nsub():
+                return self._nsub(caller, queue)
+            case Del():
+                return await self._delete(caller.client, queue)
+            case Que():
+                return Info(await describe(self._store, queue, caller.client))
+            case Nkey():
+                return await self._notifying.set_notifier(queue, command)
+            case Ndel():
+                return await self._notifying.drop_notifier(queue)
+            case _:
+                return await self._change(queue, command)
+
+    async def _change(self, queue: Queue, command: Command) -> Response:
+        """Commands that change the record and nothing else."""
+        store, recipient_id = self._store, queue.recipient_id
+        match command:
+            case Key(key) | Skey(key):
+                applied = await store.secure(recipient_id, key)
+            case Lkey(key):
+                link = queue.link
+                if link is None or not await store.secure(recipient_id, key):
+                    return _AUTH
+                return Lnk(queue.sender_id, link.data)
+            case Lget():
+                return _AUTH if queue.link is None else Lnk(queue.sender_id, queue.link.data)
+            case Rkey(keys):
+                applied = await store.set_recipient_keys(recipient_id, keys)
+            case Lset(link_id, data):
+                if len(link_id) != ID_BYTES:
+                    return Err(Code.CMD_SYNTAX)
+                applied = await store.set_link(recipient_id, Link(link_id, data))
+            case Ldel():
+                applied = await store.drop_link(recipient_id)
+            case Off():
+                applied = await store.suspend(recipient_id)
+            case _:
+                return Err(Code.CMD_PROHIBITED)
+        return OK if applied else _AUTH
+
+    # Creating
+
+    async def _new(self, caller: Caller, sent: Transmission, command: New) -> Response:
+        if not self._settings.new_queues:
+            return _AUTH
+        if self._password and not hmac.compare_digest(command.password or b"", self._password):
+            return _AUTH
+        if self._is_full(caller.client):
+            return Err(Code.QUOTA)
+        made = await self._creation.create(command, sent.corr_id, self._today_s())
+        if isinstance(made, Err):
+            return made
+        if made.subscribes:
+            self._subscribers.subscribe(caller.client, made.queue)
+        return made.ids
+
+    # Subscribing and getting
+
+    def _sub(self, caller: Caller, queue: Queue) -> Response:
+        client = caller.client
+        if queue.recipient_id not in client.subscriptions and self._is_full(client):
+            return Err(Code.QUOTA)
+        taken = self._subscribers.subscribe(client, queue)
+        if taken is None:
+            return Err(Code.CMD_PROHIBITED)
+        subscription, before = taken
+        if before is not None:
+            before.tell(queue.recipient_id, END)
+            self._observer.subscription_ended(queue.slot)
+        self._delivery.put_off(subscription)  # its messages follow the answers of this batch
+        return SUBSCRIBED
+
+    async def _get(self, caller: Caller, queue: Queue) -> Response:
+        client = caller.client
+        if queue.recipient_id not in client.subscriptions and self._is_full(client):
+            return Err(Code.QUOTA)
+        subscription = self._subscribers.get_only(client, queue)
+        if subscription is None:
+            return Err(Code.CMD_PROHIBITED)
+        head = await self._store.head(queue.recipient_id)
+        if head is None:
+            subscription.delivered = None
+            return OK
+        return self._delivery.hand_over(subscription, head)
+
+    def _nsub(self, caller: Caller, queue: Queue) -> Response:
+        assert queue.notifier is not None
+        self._notifying.subscribe(caller.client, queue.notifier.notifier_id)
+        return SUBSCRIBED
+
+    async def _ack(self, caller: Caller, queue: Queue, command: Ack) -> Response:
+        subscription = caller.client.subscriptions.get(queue.recipient_id)
+        delivered = None if subscription is None else subscription.delivered
+        if subscription is None or delivered is None:
+            return Err(Code.NO_MSG)
+        if command.message_id and command.message_id != delivered:
+            return Err(Code.NO_MSG)
+        subscription.delivered = None
+        subscription.busy = True
+        try:
+            outcome = await self._store.acknowledge(queue.recipient_id, delivered)
+        except (UnavailableError, BusyError):
+            subscription.delivered = delivered  # it was not taken off: it is still owed
+            raise
+        finally:
+            subscription.busy = False
+        if outcome is None:
+            return _AUTH
+        waited_s = self._clock.mono() - subscription.delivered_at
+        self._observer.acknowledged(queue, outcome.removed, waited_s)
+        return self._after_ack(subscription, outcome.next)
+
+    def _after_ack(self, subscription: Subscription, head: Message | None) -> Response:
+        if subscription.gets or not self._subscribers.is_current(subscription):
+            return OK
+        if head is not None:
+            return self._delivery.hand_over(subscription, head)
+        if subscription.missed:
+            self._delivery.put_off(subscription)
+        return OK
+
+    async def _delete(self, client: Subscriber, queue: Queue) -> Response:
+        deleted = await self._store.delete(queue.recipient_id)
+        if deleted is None:
+            return _AUTH
+        self.forget(deleted.queue, by=client)
+        return OK
+
+    def forget(self, queue: Queue, *, by: Subscriber | None = None) -> None:
+        """A queue is gone: whoever waited for something from it learns so, except `by`."""
+        subscriber = self._subscribers.queue_gone(queue.recipient_id)
+        if by is not None:
+            by.subscriptions.pop(queue.recipient_id, None)
+        if subscriber is not None and subscriber is not by:
+            subscriber.tell(queue.recipient_id, DELETED)
+        if queue.notifier is not None:
+            self._notifying.gone(queue.notifier.notifier_id)
+
+    # Sending
+
+    async def _send(self, version: int, queue: Queue, command: Send) -> Response:
+        if len(command.body) > message_bytes_max(version):
+            return Err(Code.LARGE_MSG)
+        now_s = self._clock.now_ms() // 1000
+        message = Message(self._ids.message(), now_s, command.notify, command.body)
+        days = self._settings.expire_messages_days
+        expires = self._settings.expire_on_send and days > 0
+        appended = await self._store.append(
+            queue.recipient_id,
+            message,
+            quota=self._settings.queue_quota,
+            day_s=day_of(now_s),
+            expire_before_s=now_s - int(days * DAY_S) if expires else None,
+        )
+        if appended.expired:
+            self._observer.expired(queue.slot, appended.expired)
+        match appended.admission:
+            case Admission.REFUSED:
+                return _AUTH
+            case Admission.FULL | Admission.MARKED:
+                return Err(Code.QUOTA)
+            case Admission.STORED:
+                if appended.is_head:
+                    self._delivery.arrived(queue.recipient_id, message)
+                if command.notify and queue.notifier is not None:
+                    self._notifying.announce(queue.notifier, message)
+                return OK
+
+    # Inside
+
+    def _is_full(self, client: Subscriber) -> bool:
+        return len(client.subscriptions) >= self._settings.subscriptions_max
+
+    def _today_s(self) -> int:
+        return day_of(self._clock.now_ms() // 1000)
+
+    def _touch(self, queue: Queue) -> None:
+        """The day of its last use is written soon, for many queues at once."""
+        if queue.updated_on_s != self._today_s() and len(self._touched) < _TOUCHES_MAX:
+            self._touched.add(queue.recipient_id)
+
+    async def write_touches(self) -> None:
+        touched, self._touched = self._touched, set()
+        today_s = self._today_s()
+        for recipient_id in touched:
+            await self._store.touch(recipient_id, today_s)
+
+
+def _later(command: Command) -> Fault:
+    """How "come back later" is said to whoever sent this; raises if only a closed door says it."""
+    if isinstance(command, _SENDERS):
+        return TRY_LATER
+    raise HangUpError

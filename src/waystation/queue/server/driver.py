@@ -1,0 +1,330 @@
+"""From a block to its answers: reads a client's commands, has them checked and done, and answers.
+
+Rule 1: one client's commands are looked up and checked in their order, and started in that order.
+        Several may be under way, so that one flush to the disk serves many; their answers are
+        given in the order of the commands. Two commands about one queue are never under way
+        together, unless both send to it: the store keeps their order.
+Rule 2: a client that does not read its answers gets no more done: at most `window` commands are
+        under way, `in_blocks_max` blocks wait, then its socket is not read.
+Rule 3: deliveries that a batch has caused follow its answers.
+Rule 4: forwarded commands are answered when they are done, in no order.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from waystation.base.clock import Clock
+from waystation.base.errors import UnavailableError, WaystationError
+from waystation.base.limits import TokenBucket
+from waystation.base.tasks import Done, Tasks, eager
+from waystation.queue.errors import BadHelloError, Code
+from waystation.queue.model import SessionId, VersionRange
+from waystation.queue.server.admission import Case
+from waystation.queue.server.checks import Checks
+from waystation.queue.server.client import Client, Line, Pending, Work
+from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.dispatch import Caller, Dispatch, HangUpError
+from waystation.queue.server.session import Session
+from waystation.queue.server.subscribers import Subscribers
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.wire.commands import Pfwd, Prxy, Rfwd, Send
+from waystation.queue.wire.handshake import ServerHandshake
+from waystation.queue.wire.responses import Err, Response
+from waystation.queue.wire.transmission import Received, Refusal, Transmission
+
+WINDOW: Final = 32
+_SLOWED_S_MAX: Final = 5.0
+
+
+class Forwarder(Protocol):
+    """The roles of proxying: passes commands on to other servers, takes those passed on to us."""
+
+    async def forward(self, client: Client, transmission: Transmission) -> Response:
+        """Prxy, Pfwd or Rfwd."""
+        ...
+
+    def left(self, client: Client) -> None: ...
+
+
+class NoForwarder:
+    """A server that passes nothing on."""
+
+    async def forward(self, client: Client, transmission: Transmission) -> Response:
+        if isinstance(transmission.command, Rfwd):
+            return Err(Code.CMD_PROHIBITED)
+        return Err(Code.PROXY_BASIC_AUTH)
+
+    def left(self, client: Client) -> None:
+        pass
+
+
+class Driver:
+    def __init__(
+        self,
+        *,
+        dispatch: Dispatch,
+        delivery: Delivery,
+        subscribers: Subscribers,
+        checks: Checks,
+        forwarder: Forwarder,
+        handshake: Callable[[SessionId, VersionRange], ServerHandshake],
+        settings: QueueSettings,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._dispatch = dispatch
+        self._delivery = delivery
+        self._subscribers = subscribers
+        self._checks = checks
+        self._forwarder = forwarder
+        self._handshake = handshake
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self.clients: dict[Client, None] = {}
+
+    # For the shell
+
+    def opened(self, line: Line, session_id: SessionId, versions: VersionRange) -> Client:
+        """TLS is established; what is to be sent first is `client.session.hello()`."""
+        session = Session(self._handshake(session_id, versions))
+        settings = self._settings
+        return Client(
+            line, session, out_blocks_max=settings.out_blocks_max, mono=self._clock.mono()
+        )
+
+    def received(self, client: Client, block: bytes) -> bool:
+        """One whole block; False if the connection is to be closed."""
+        client.active_at = self._clock.mono()
+        session = client.session
+        was_agreed = session.is_agreed
+        try:
+            batch = session.receive(block)
+        except BadHelloError:
+            return False
+        if not was_agreed:
+            self.clients[client] = None
+            return True
+        work = client.work
+        if work is not None:
+            work.inbox.append(batch)
+            if len(work.inbox) >= self._settings.in_blocks_max:
+                client.line.pause()
+            return True
+        client.work = work = Work()
+        work.inbox.append(batch)
+        self._start(client, "commands", self._work(client, work))
+        return True
+
+    def has_room(self, client: Client) -> None:
+        """The socket took what was said, or some of it."""
+        if client.congested:
+            return
+        if client.room is not None and not client.room.done():
+            client.room.set_result(None)
+        if client.deferred and client.work is None and not client.offering:
+            self._start(client, "deliveries", self._offer_deferred(client))
+
+    def closed(self, client: Client) -> None:
+        """Nothing more comes, and nothing more can be said."""
+        client.gone = True
+        self.clients.pop(client, None)
+        self._subscribers.leave(client)
+        self._forwarder.left(client)
+        for waiting in (client.room, None if client.work is None else client.work.idle):
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)
+
+    # Work
+
+    def _start(self, client: Client, name: str, coro: Coroutine[Any, Any, None]) -> None:
+        try:
+            rest = eager(coro, self._loop)
+        except HangUpError:
+            client.line.abort()
+            return
+        if not isinstance(rest, Done):
+            self._tasks.adopt(name, rest)
+
+    async def _work(self, client: Client, work: Work) -> None:
+        try:
+            while work.inbox and not client.gone:
+                batch = work.inbox.popleft()
+                if len(work.inbox) < self._settings.in_blocks_max:
+                    client.line.resume()
+                await self._batch(client, work, batch)
+                if client.deferred:
+                    await self._answered(client, work)
+                    await self._offer_deferred(client)
+                if not work.inbox:
+                    await self._answered(client, work)
+            # Some may have been put off meanwhile; what finds no room now, `has_room` will see.
+            await self._offer_deferred(client)
+        except (HangUpError, UnavailableError):
+            client.line.abort()
+        finally:
+            client.work = None
+
+    async def _batch(self, client: Client, work: Work, batch: list[Received]) -> None:
+        session_key = client.session.session_key
+        cases = [
+            one if isinstance(one, Refusal) else await self._dispatch.look_up(one) for one in batch
+        ]
+        asked = [
+            None if isinstance(case, Refusal) else case.to_check(session_key) for case in cases
+        ]
+        proofs = [proof for proof in asked if proof is not None]
+        proven = iter(await self._checks.ask(proofs) if proofs else ())
+        caller = Caller(client, client.session.version, session_key)
+        for case, proof in zip(cases, asked, strict=True):
+            if client.gone:
+                return
+            if isinstance(case, Refusal):
+                self._add(client, work, case, Done(Err(case.fault)))
+                continue
+            holds = proof is not None and next(proven)
+            if isinstance(case.transmission.command, Prxy | Pfwd | Rfwd):
+                await self._forward(client, work, case.transmission)
+                continue
+            await self._until_free(client, work, case)
+            outcome = eager(self._dispatch.execute(caller, case, proven=holds), self._loop)
+            self._add(client, work, case, outcome)
+            if len(work.pending) >= WINDOW or client.congested:
+                await self._room(client, work)
+
+    def _add(
+        self,
+        client: Client,
+        work: Work,
+        case: Case | Refusal,
+        outcome: "Done[Response] | asyncio.Task[Response]",
+    ) -> None:
+        if isinstance(case, Refusal):
+            pending = Pending(case.corr_id, case.entity_id, outcome, None)
+        else:
+            sent = case.transmission
+            queue_id = None if case.queue is None else case.queue.recipient_id
+            pending = Pending(sent.corr_id, sent.entity_id, outcome, queue_id)
+            if queue_id is not None and not isinstance(outcome, Done):
+                sends = isinstance(sent.command, Send)
+                work.queues[queue_id] = work.queues.get(queue_id, 0) + 1 if sends else -1
+        work.pending.append(pending)
+        if isinstance(outcome, Done):
+            pending.queue_id = None
+            self._answer(client, work)
+        else:
+            outcome.add_done_callback(lambda _: self._answer(client, work))
+
+    def _answer(self, client: Client, work: Work) -> None:
+        """Say what is ready, in order."""
+        pending = work.pending
+        while pending:
+            first = pending[0]
+            if isinstance(first.outcome, Done):
+                response = first.outcome.value
+            elif first.outcome.done():
+                response = self._result(client, first.outcome)
+            else:
+                break
+            pending.popleft()
+            if first.queue_id is not None:
+                left = work.queues.get(first.queue_id, 1) - 1
+                if left > 0:
+                    work.queues[first.queue_id] = left
+                else:
+                    work.queues.pop(first.queue_id, None)
+            if response is not None:
+                self._count_refusal(client, response)
+                client.say(first.corr_id, first.entity_id, response)
+        if work.idle is not None and not work.idle.done():
+            work.idle.set_result(None)
+
+    def _result(self, client: Client, task: "asyncio.Task[Response]") -> Response | None:
+        if task.cancelled():
+            return None
+        error = task.exception()
+        if error is None:
+            return task.result()
+        client.line.abort()
+        if not isinstance(error, HangUpError | WaystationError):
+            self._loop.call_exception_handler(
+                {"message": "a command of a client failed", "exception": error}
+            )
+        return None
+
+    async def _forward(self, client: Client, work: Work, transmission: Transmission) -> None:
+        while client.forwarding >= self._settings.proxy_concurrency and not client.gone:
+            await self._next_answer(work)
+        if client.gone:
+            return
+        client.forwarding += 1
+        self._start(client, "forwarding", self._forwarded(client, transmission))
+
+    async def _forwarded(self, client: Client, sent: Transmission) -> None:
+        try:
+            response = await self._forwarder.forward(client, sent)
+            client.say(sent.corr_id, sent.entity_id, response)
+        except (HangUpError, UnavailableError):
+            client.line.abort()
+        finally:
+            client.forwarding -= 1
+            work = client.work
+            if work is not None and work.idle is not None and not work.idle.done():
+                work.idle.set_result(None)
+
+    # Waiting
+
+    async def _until_free(self, client: Client, work: Work, case: Case) -> None:
+        """Until nothing is under way that this command must not overtake."""
+        if case.queue is None:
+            return
+        under_way = work.queues.get(case.queue.recipient_id)
+        sends = isinstance(case.transmission.command, Send)
+        if under_way is not None and not (sends and under_way > 0):
+            await self._answered(client, work)
+
+    async def _answered(self, client: Client, work: Work) -> None:
+        while work.pending and not client.gone:
+            await self._next_answer(work)
+
+    async def _room(self, client: Client, work: Work) -> None:
+        """Until the client may have another command done."""
+        while not client.gone:
+            if client.congested:
+                client.room = self._loop.create_future()
+                await client.room
+                client.room = None
+            elif len(work.pending) >= WINDOW:
+                await self._next_answer(work)
+            else:
+                return
+
+    async def _next_answer(self, work: Work) -> None:
+        work.idle = self._loop.create_future()
+        await work.idle
+        work.idle = None
+
+    async def _offer_deferred(self, client: Client) -> None:
+        if client.offering:
+            return
+        client.offering = True
+        try:
+            while client.deferred and not client.congested and not client.gone:
+                subscription = client.deferred.pop(next(iter(client.deferred)))
+                await self._delivery.offer(subscription)
+        except UnavailableError:
+            client.line.abort()  # a subscription that misses a message is worse than none
+        finally:
+            client.offering = False
+
+    def _count_refusal(self, client: Client, response: Response) -> None:
+        limit = self._settings.auth_errors_per_min
+        if limit and isinstance(response, Err) and response.fault is Code.AUTH:
+            if client.bucket is None:
+                client.bucket = TokenBucket(limit / 60, limit)
+            wait_s = client.bucket.take(self._clock.mono())
+            if wait_s:
+                client.line.pause()
+                self._loop.call_later(min(wait_s, _SLOWED_S_MAX), client.line.resume)

@@ -1,0 +1,53 @@
+"""Ids that the server makes: 24 random bytes, of which the first 12 bits may be a slot.
+
+With `queue.id_mode = "hybrid"` all ids of a queue that we make begin with the queue's slot, so that
+a cluster finds its server without asking. Ids that clients choose have no such prefix.
+"""
+
+import secrets
+
+from waystation.queue.model import (
+    ID_BYTES,
+    SLOTS,
+    LinkId,
+    MessageId,
+    NotifierId,
+    RecipientId,
+    SenderId,
+    Slot,
+    slot_of,
+)
+
+
+class IdMaker:
+    def __init__(self, *, hybrid: bool) -> None:
+        self._hybrid = hybrid
+
+    def home(self) -> Slot:
+        """Where a new queue is to live; one server owns every slot."""
+        return Slot(secrets.randbelow(SLOTS))
+
+    def recipient(self, slot: Slot) -> RecipientId:
+        return RecipientId(_with_slot(slot))
+
+    def sender(self, recipient_id: RecipientId) -> SenderId:
+        return SenderId(self._beside(recipient_id))
+
+    def notifier(self, recipient_id: RecipientId) -> NotifierId:
+        return NotifierId(self._beside(recipient_id))
+
+    def link(self, recipient_id: RecipientId) -> LinkId:
+        return LinkId(self._beside(recipient_id))
+
+    def message(self) -> MessageId:
+        return MessageId(secrets.token_bytes(ID_BYTES))
+
+    def _beside(self, recipient_id: RecipientId) -> bytes:
+        if self._hybrid:
+            return _with_slot(slot_of(recipient_id))
+        return secrets.token_bytes(ID_BYTES)
+
+
+def _with_slot(slot: Slot) -> bytes:
+    drawn = secrets.token_bytes(ID_BYTES - 1)
+    return bytes((slot >> 4, (slot & 15) << 4 | drawn[0] & 15)) + drawn[1:]

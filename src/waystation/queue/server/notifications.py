@@ -1,0 +1,82 @@
+"""Notifications that wait to be handed to whoever subscribed to their notifier.
+
+Rule 1: now and then everything that has a subscriber is handed over and forgotten; what has none
+        waits, up to its age and up to two limits, of which the oldest go first.
+Rule 2: a notification says that there is a message; the message itself is safe in its queue. So
+        losing one on a limit delays somebody and loses nothing.
+
+A core: time comes in with each call.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from waystation.queue.model import NotifierId
+from waystation.queue.store import PendingNotification
+
+
+class Notifications:
+    def __init__(self, *, total_max: int, per_notifier_max: int) -> None:
+        self._total_max = total_max
+        self._per_notifier_max = per_notifier_max
+        self._waiting: dict[NotifierId, deque[PendingNotification]] = {}  # oldest notifier first
+        self.count = 0
+        self.lost = 0  # ever, for want of room
+
+    def add(self, notification: PendingNotification) -> None:
+        waiting = self._waiting.setdefault(notification.notifier_id, deque())
+        if len(waiting) >= self._per_notifier_max:
+            waiting.popleft()
+            self.count -= 1
+            self.lost += 1
+        waiting.append(notification)
+        self.count += 1
+        if self.count > self._total_max:
+            self._drop_oldest()
+
+    def hand_over(
+        self, deliver: Callable[[PendingNotification], bool], notifier_ids: Iterable[NotifierId]
+    ) -> int:
+        """Gives what waits for these notifiers to `deliver`, which says whether it took it."""
+        handed = 0
+        for notifier_id in notifier_ids:
+            waiting = self._waiting.get(notifier_id)
+            while waiting and deliver(waiting[0]):
+                waiting.popleft()
+                handed += 1
+            if waiting is not None and not waiting:
+                del self._waiting[notifier_id]
+        self.count -= handed
+        return handed
+
+    def forget(self, notifier_id: NotifierId) -> None:
+        self.count -= len(self._waiting.pop(notifier_id, ()))
+
+    def expire(self, before_s: int) -> int:
+        """How many were older."""
+        gone = 0
+        for notifier_id in list(self._waiting):
+            waiting = self._waiting[notifier_id]
+            while waiting and waiting[0].accepted_at_s < before_s:
+                waiting.popleft()
+                gone += 1
+            if not waiting:
+                del self._waiting[notifier_id]
+        self.count -= gone
+        return gone
+
+    def notifier_ids(self) -> list[NotifierId]:
+        """Those for whom something waits."""
+        return list(self._waiting)
+
+    def all(self) -> list[PendingNotification]:
+        return [one for waiting in self._waiting.values() for one in waiting]
+
+    def _drop_oldest(self) -> None:
+        notifier_id = next(iter(self._waiting))
+        waiting = self._waiting[notifier_id]
+        waiting.popleft()
+        if not waiting:
+            del self._waiting[notifier_id]
+        self.count -= 1
+        self.lost += 1

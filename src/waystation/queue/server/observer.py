@@ -1,0 +1,65 @@
+"""What the server tells whoever counts. Never waits, never raises; nothing here names a client."""
+
+from typing import Protocol
+
+from waystation.queue.model import Message, Queue, Slot
+from waystation.queue.wire.commands import Command
+from waystation.queue.wire.responses import Response
+
+
+class Observer(Protocol):
+    def answered(self, command: Command, queue: Queue | None, response: Response) -> None:
+        """A command was looked at and answered; `queue` is where its id led."""
+        ...
+
+    def delivered(self, slot: Slot, message: Message) -> None:
+        """A message was handed to a subscriber, by itself or as the answer to ACK or GET."""
+        ...
+
+    def acknowledged(self, queue: Queue, message: Message | None, waited_s: float) -> None:
+        """A message was taken off its queue (None: somebody else had done so)."""
+        ...
+
+    def subscription_ended(self, slot: Slot) -> None:
+        """Another connection took a subscription over."""
+        ...
+
+    def notified(self, *, sent: int = 0, lost: int = 0, expired: int = 0, kept: int = 0) -> None:
+        """Notifications handed over, forgotten for want of room, too old, kept for later."""
+        ...
+
+    def expired(self, slot: Slot, count: int) -> None:
+        """Messages grew too old."""
+        ...
+
+    def opened(self) -> None: ...
+
+    def closed(self) -> None: ...
+
+
+class NoObserver:
+    """For those who do not count."""
+
+    def answered(self, command: Command, queue: Queue | None, response: Response) -> None:
+        pass
+
+    def delivered(self, slot: Slot, message: Message) -> None:
+        pass
+
+    def acknowledged(self, queue: Queue, message: Message | None, waited_s: float) -> None:
+        pass
+
+    def subscription_ended(self, slot: Slot) -> None:
+        pass
+
+    def notified(self, *, sent: int = 0, lost: int = 0, expired: int = 0, kept: int = 0) -> None:
+        pass
+
+    def expired(self, slot: Slot, count: int) -> None:
+        pass
+
+    def opened(self) -> None:
+        pass
+
+    def closed(self) -> None:
+        pass

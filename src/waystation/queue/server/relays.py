@@ -1,0 +1,116 @@
+"""The relays that we are connected to: one link for each, shared by all clients.
+
+Rule 1: whoever asks for a relay while it is being connected to waits for the same attempt.
+Rule 2: an attempt that failed is remembered for `failure_memory_s`: until then everybody gets the
+        same answer at once, and nobody's attempts can make us open sockets in a row.
+Rule 3: at most `links_max` links; beyond that the one that was used least recently goes.
+"""
+
+import asyncio
+from collections import OrderedDict
+from typing import Final, Protocol
+
+import msgspec
+
+from waystation.base.clock import Clock
+from waystation.base.tasks import Tasks
+from waystation.queue.errors import Fault, RefusedError
+from waystation.queue.model import SessionId
+from waystation.queue.server.relay_link import RelayLink
+from waystation.queue.wire.commands import RelayAddress
+
+FAILURES_MAX: Final = 10_000
+
+
+class Connects(Protocol):
+    async def connect(self, address: RelayAddress) -> RelayLink:
+        """Raises `RefusedError`."""
+        ...
+
+
+class _Failure(msgspec.Struct, frozen=True):
+    fault: Fault
+    until: float  # monotonic
+
+
+class Relays:
+    def __init__(
+        self,
+        connector: Connects,
+        *,
+        tasks: Tasks,
+        clock: Clock,
+        links_max: int,
+        failure_memory_s: float,
+    ) -> None:
+        self._connector = connector
+        self._tasks = tasks
+        self._clock = clock
+        self._links_max = links_max
+        self._failure_memory_s = failure_memory_s
+        self._links: OrderedDict[RelayAddress, RelayLink] = OrderedDict()
+        self._by_session: dict[SessionId, tuple[RelayAddress, RelayLink]] = {}
+        self._attempts: dict[RelayAddress, asyncio.Task[RelayLink | Fault]] = {}
+        self._failures: OrderedDict[RelayAddress, _Failure] = OrderedDict()
+
+    async def link(self, address: RelayAddress) -> RelayLink:
+        """Raises `RefusedError` with what the client is to be told."""
+        link = self._links.get(address)
+        if link is not None:
+            self._links.move_to_end(address)
+            return link
+        failure = self._failures.get(address)
+        if failure is not None:
+            if self._clock.mono() < failure.until:
+                raise RefusedError(failure.fault)
+            del self._failures[address]
+        attempt = self._attempts.get(address)
+        if attempt is None:
+            attempt = self._tasks.spawn("relay", self._attempt(address))
+            self._attempts[address] = attempt
+        # Shielded: one client that leaves must not end the attempt of the others.
+        outcome = await asyncio.shield(attempt)
+        if isinstance(outcome, RelayLink):
+            return outcome
+        raise RefusedError(outcome)
+
+    def by_session(self, session_id: SessionId) -> tuple[RelayAddress, RelayLink] | None:
+        """The link whose session a client names; None if it ended."""
+        return self._by_session.get(session_id)
+
+    def close(self) -> None:
+        for link in list(self._links.values()):
+            link.close()
+
+    def __len__(self) -> int:
+        return len(self._links)
+
+    async def _attempt(self, address: RelayAddress) -> RelayLink | Fault:
+        try:
+            link = await self._connector.connect(address)
+        except RefusedError as refused:
+            self._failures[address] = _Failure(
+                refused.fault, self._clock.mono() + self._failure_memory_s
+            )
+            if len(self._failures) > FAILURES_MAX:
+                self._failures.popitem(last=False)
+            return refused.fault
+        finally:
+            del self._attempts[address]
+        self._keep(address, link)
+        return link
+
+    def _keep(self, address: RelayAddress, link: RelayLink) -> None:
+        if link.closed:
+            return  # whoever waits for it gets NETWORK from it
+        if len(self._links) >= self._links_max:
+            _, oldest = next(iter(self._links.items()))
+            oldest.close()
+        self._links[address] = link
+        self._by_session[link.pkey.session_id] = (address, link)
+        link.on_closed = lambda ended: self._drop(address, ended)
+
+    def _drop(self, address: RelayAddress, link: RelayLink) -> None:
+        if self._links.get(address) is link:
+            del self._links[address]
+        self._by_session.pop(link.pkey.session_id, None)

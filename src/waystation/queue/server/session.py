@@ -1,0 +1,110 @@
+"""One client's conversation: blocks in, commands out; answers in, blocks out.
+
+Rule 1: the first block is the client's hello. One that does not fit ends the connection without a
+        word; from then on whatever arrives is answered, and nothing that is said ends it.
+Rule 2: answers and events leave in the order in which they were said, as many in a block as fit.
+Rule 3: a block is made when the socket takes it, not before: what waits is what was said, without
+        padding, and its size is known.
+
+A core: no socket, no clock, no store.
+"""
+
+from collections import deque
+from typing import Final
+
+from waystation.queue.errors import RefusedError
+from waystation.queue.model import DhPrivateKey
+from waystation.queue.wire.block import BLOCK_BYTES
+from waystation.queue.wire.handshake import Agreement, ServerHandshake
+from waystation.queue.wire.responses import Response, encode_response
+from waystation.queue.wire.transmission import (
+    NOT_A_BATCH,
+    Received,
+    decode_batch,
+    encode_answer,
+    fits_batch,
+    join_batch,
+)
+
+_NOTHING: Final[list[Received]] = []
+
+
+class Session:
+    __slots__ = ("_agreement", "_handshake", "_said", "said_bytes")
+
+    def __init__(self, handshake: ServerHandshake) -> None:
+        self._handshake: ServerHandshake | None = handshake
+        self._agreement: Agreement | None = None
+        self._said: deque[bytes] | None = None  # only while something waits: most are idle
+        self.said_bytes = 0
+
+    # In
+
+    def hello(self) -> bytes:
+        """The first block, which is ours."""
+        assert self._handshake is not None
+        return self._handshake.hello()
+
+    def receive(self, block: bytes) -> list[Received]:
+        """Commands, each understood or refused. Raises `BadHelloError` for a first block that
+        ends the connection."""
+        agreement = self._agreement
+        if agreement is None:
+            assert self._handshake is not None
+            self._agreement = self._handshake.accept(block)
+            self._handshake = None
+            return _NOTHING
+        try:
+            content = agreement.blocks.open(block)
+        except RefusedError:
+            return [NOT_A_BATCH]
+        return decode_batch(content, agreement.dialect)
+
+    @property
+    def is_agreed(self) -> bool:
+        return self._agreement is not None
+
+    @property
+    def agreement(self) -> Agreement:
+        assert self._agreement is not None
+        return self._agreement
+
+    @property
+    def version(self) -> int:
+        return self.agreement.dialect.version
+
+    @property
+    def session_key(self) -> DhPrivateKey | None:
+        return self.agreement.session_key
+
+    # Out
+
+    def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
+        dialect = self.agreement.dialect
+        encoded = encode_response(response, dialect.version)
+        item = encode_answer(corr_id, entity_id, encoded, dialect)
+        if self._said is None:
+            self._said = deque((item,))
+        else:
+            self._said.append(item)
+        self.said_bytes += len(item)
+
+    def next_block(self) -> bytes | None:
+        """What is to be sent next, or None if nothing waits."""
+        said = self._said
+        if said is None:
+            return None
+        items = [said.popleft()]
+        size = 2 + len(items[0])
+        while said and fits_batch(size, len(items), said[0]):
+            size += 2 + len(said[0])
+            items.append(said.popleft())
+        self.said_bytes -= size - 2 * len(items)
+        if not said:
+            self._said = None
+        return self.agreement.blocks.seal(join_batch(items))
+
+
+def blocks_waiting(said_bytes: int) -> int:
+    """How many blocks these bytes make, about."""
+    return -(-said_bytes // BLOCK_BYTES)

@@ -1,0 +1,175 @@
+"""Who is to get the messages of which queue, and which message they have not acknowledged.
+
+Rule 1: a queue has at most one subscriber, a notifier likewise. Whoever subscribes takes the place
+        of the one before, who is told END.
+Rule 2: a connection either subscribes to a queue or gets from it, never both.
+Rule 3: at most one message of a queue is with its subscriber. Until it is acknowledged nothing
+        else is delivered; `delivered` is the connection's and ends with it.
+Rule 4: while the store is asked on behalf of a subscription it is *busy*; what arrives meanwhile
+        is *missed*, and the store is asked again. So no order of answers can leave a message
+        waiting with nobody knowing of it.
+
+A core: it is told what happened and says who is concerned. It knows no socket and no store.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from waystation.queue.model import BoxKey, MessageId, NotifierId, Queue, RecipientId, Slot, slot_of
+from waystation.queue.wire.responses import Response
+
+
+class Subscription:
+    """What one connection has to do with one queue."""
+
+    __slots__ = (
+        "box_key",
+        "busy",
+        "client",
+        "delivered",
+        "delivered_at",
+        "gets",
+        "missed",
+        "recipient_id",
+    )
+
+    def __init__(self, client: "Subscriber", queue: Queue, *, gets: bool) -> None:
+        self.client = client
+        self.recipient_id: RecipientId = queue.recipient_id
+        self.box_key: BoxKey = queue.box_key
+        self.gets = gets  # fetches by GET instead of being sent to
+        self.delivered: MessageId | None = None
+        self.delivered_at = 0.0  # mono
+        self.busy = False
+        self.missed = False
+
+    @property
+    def slot(self) -> Slot:
+        return slot_of(self.recipient_id)
+
+    def is_open(self) -> bool:
+        """Whether a message may be delivered now."""
+        return not self.busy and self.delivered is None
+
+    def hand_over(self, message_id: MessageId, mono: float) -> None:
+        self.delivered = message_id
+        self.delivered_at = mono
+        self.missed = False
+
+
+class Subscriber(Protocol):
+    """A connection, as far as subscriptions and deliveries go."""
+
+    subscriptions: dict[RecipientId, Subscription]
+    notifiers: dict[NotifierId, None]  # a set that costs little while it is empty
+    deferred: dict[RecipientId, Subscription]
+
+    @property
+    def congested(self) -> bool:
+        """Whether it reads so slowly that it should get nothing new."""
+        ...
+
+    def tell(self, entity_id: bytes, response: Response) -> None:
+        """An event: nobody asked for it."""
+        ...
+
+    def wake(self) -> None:
+        """Something was put off: look at it when there is room."""
+        ...
+
+
+class Subscribers:
+    def __init__(self) -> None:
+        self._by_queue: dict[RecipientId, Subscription] = {}
+        self._by_notifier: dict[NotifierId, Subscriber] = {}
+
+    # Queues
+
+    def subscribe(
+        self, client: Subscriber, queue: Queue
+    ) -> tuple[Subscription, Subscriber | None] | None:
+        """The subscription, and whose it was before; None if this connection gets from it."""
+        recipient_id = queue.recipient_id
+        mine = client.subscriptions.get(recipient_id)
+        if mine is not None:
+            if mine.gets:
+                return None
+            mine.delivered = None
+            return mine, None
+        before = self._by_queue.get(recipient_id)
+        subscription = Subscription(client, queue, gets=False)
+        client.subscriptions[recipient_id] = subscription
+        self._by_queue[recipient_id] = subscription
+        if before is None:
+            return subscription, None
+        before.client.subscriptions.pop(recipient_id, None)
+        return subscription, before.client
+
+    def get_only(self, client: Subscriber, queue: Queue) -> Subscription | None:
+        """For GET; None if this connection subscribes to the queue."""
+        mine = client.subscriptions.get(queue.recipient_id)
+        if mine is None:
+            mine = Subscription(client, queue, gets=True)
+            client.subscriptions[queue.recipient_id] = mine
+        return mine if mine.gets else None
+
+    def of_queue(self, recipient_id: RecipientId) -> Subscription | None:
+        return self._by_queue.get(recipient_id)
+
+    def is_current(self, subscription: Subscription) -> bool:
+        """Whether it still is what it was before the store was asked."""
+        held = subscription.client.subscriptions.get(subscription.recipient_id)
+        return held is subscription
+
+    def queue_gone(self, recipient_id: RecipientId) -> Subscriber | None:
+        """Whoever subscribed to it."""
+        subscription = self._by_queue.pop(recipient_id, None)
+        if subscription is None:
+            return None
+        subscription.client.subscriptions.pop(recipient_id, None)
+        return subscription.client
+
+    # Notifiers
+
+    def subscribe_notifier(self, client: Subscriber, notifier_id: NotifierId) -> Subscriber | None:
+        """Whoever had it before, if that was somebody else."""
+        before = self._by_notifier.get(notifier_id)
+        self._by_notifier[notifier_id] = client
+        client.notifiers[notifier_id] = None
+        if before is None or before is client:
+            return None
+        before.notifiers.pop(notifier_id, None)
+        return before
+
+    def of_notifier(self, notifier_id: NotifierId) -> Subscriber | None:
+        return self._by_notifier.get(notifier_id)
+
+    def notifier_gone(self, notifier_id: NotifierId) -> Subscriber | None:
+        client = self._by_notifier.pop(notifier_id, None)
+        if client is not None:
+            client.notifiers.pop(notifier_id, None)
+        return client
+
+    # Connections
+
+    def leave(self, client: Subscriber) -> None:
+        """The connection is gone; nobody is told."""
+        for recipient_id, subscription in client.subscriptions.items():
+            if self._by_queue.get(recipient_id) is subscription:
+                del self._by_queue[recipient_id]
+        client.subscriptions.clear()
+        client.deferred.clear()
+        for notifier_id in client.notifiers:
+            if self._by_notifier.get(notifier_id) is client:
+                del self._by_notifier[notifier_id]
+        client.notifiers.clear()
+
+    def __len__(self) -> int:
+        return len(self._by_queue)
+
+    @property
+    def notifier_count(self) -> int:
+        return len(self._by_notifier)
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._by_queue.values())
