@@ -1,4 +1,4 @@
-"""A Bigtable behind a proxy that stalls and cuts: we say so, lose nothing and come back alone."""
+"""Bigtable behind a proxy that delays, stalls, cuts: we say so, lose nothing, come back alone."""
 
 import asyncio
 import threading
@@ -15,11 +15,13 @@ from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, Uaid, UserAgent
+from waystation.push.store import PushStore
 from waystation.storage.bigtable import session
 from waystation.storage.bigtable.breaker import FAILURES_MAX, OPEN_S
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.settings import Store
+from waystation.testing.conformance.push_faults import PushStoreFaults
 from waystation.testing.conformance.push_store import (
     fetch_all,
     new_channel,
@@ -34,6 +36,7 @@ pytestmark = pytest.mark.bigtable
 
 PATIENCE_S = 0.5  # of one attempt
 RECOVERED_WITHIN_S = 30.0
+QUEUE_MAX, POOL_MAX = 64, 32
 
 
 class SkippingClock(SystemClock):
@@ -67,10 +70,11 @@ def behind(proxy: FaultyProxy, url: BigtableUrl, **fields: int) -> BigtableUrl:
 async def store(
     bigtable_url: BigtableUrl, proxy: FaultyProxy, clock: SkippingClock
 ) -> AsyncIterator[BigtablePushStore]:
-    settings = Store(operation_timeout_s=PATIENCE_S)
-    url = behind(proxy, bigtable_url)
+    settings = Store(operation_timeout_s=PATIENCE_S, queue_max=QUEUE_MAX)
+    url = behind(proxy, bigtable_url, database_pool_max_size=POOL_MAX)
     store = await BigtablePushStore.open(url, settings=settings, clock=clock)
     yield store
+    proxy.resume()
     await store.close()
 
 
@@ -99,6 +103,19 @@ async def recovered(store: BigtablePushStore) -> None:
                 return await store.check()
             except StoreUnavailableError:
                 await asyncio.sleep(0.05)
+
+
+class TestBehindAProxy(PushStoreFaults):
+    waiting_max = QUEUE_MAX + POOL_MAX
+
+    @pytest.fixture(autouse=True)
+    def its_clock(self, clock: SkippingClock) -> None:
+        self._clock = clock
+
+    async def recovered(self, store: PushStore) -> None:
+        """And whoever was spared it for a while asks again."""
+        await super().recovered(store)
+        self._clock.skipped_s += OPEN_S
 
 
 async def test_a_store_that_stalls_is_unavailable_in_bounded_time_and_comes_back(

@@ -1,4 +1,4 @@
-"""DynamoDB behind a proxy that stalls and cuts, and one that throttles and leaves items undone."""
+"""DynamoDB behind a proxy that delays, stalls, cuts; one that throttles and leaves items undone."""
 
 import asyncio
 import random
@@ -19,6 +19,7 @@ from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.storage.settings import Store
+from waystation.testing.conformance.push_faults import PushStoreFaults
 from waystation.testing.conformance.push_store import fetch_all, timed_notification
 from waystation.testing.faults import FaultyProxy
 
@@ -58,7 +59,9 @@ async def until_it_works(store: DynamoPushStore) -> None:
             assert time.monotonic() < deadline, "it did not recover"
 
 
-class TestBehindAProxy:
+class TestBehindAProxy(PushStoreFaults):
+    waiting_max = QUICK.queue_max
+
     @pytest.fixture
     async def proxy(self, dynamodb_server: DynamoServer) -> AsyncIterator[FaultyProxy]:
         async with FaultyProxy("127.0.0.1", dynamodb_server.port) as proxy:
@@ -78,32 +81,6 @@ class TestBehindAProxy:
         proxy.resume()
         await store.close()
 
-    async def test_a_store_that_stalls_is_unavailable_in_time_and_recovers(
-        self, store: DynamoPushStore, proxy: FaultyProxy, clock: ManualClock
-    ) -> None:
-        saved = notification(clock, 0)
-        await store.save(UAID, saved)
-        proxy.stall()
-        began = time.monotonic()
-
-        with pytest.raises(StoreUnavailableError):
-            await store.look_up(UAID, CHANNEL)
-        assert time.monotonic() - began < SOON_S
-        proxy.resume()
-        proxy.cut()
-        await until_it_works(store)
-        assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == [saved]
-
-    async def test_while_it_stalls_only_so_many_wait(
-        self, store: DynamoPushStore, proxy: FaultyProxy
-    ) -> None:
-        proxy.stall()
-        calls = [store.get_user_agent(UAID) for _ in range(QUICK.queue_max + 50)]
-        ended = await asyncio.gather(*calls, return_exceptions=True)
-
-        assert {type(each) for each in ended} <= {StoreUnavailableError, BusyError}
-        assert sum(isinstance(each, BusyError) for each in ended) >= 50
-
     async def test_reads_survive_connections_that_are_cut(
         self, store: DynamoPushStore, proxy: FaultyProxy
     ) -> None:
@@ -111,30 +88,6 @@ class TestBehindAProxy:
             proxy.cut()
 
             assert await store.get_user_agent(UAID) is not None
-
-    async def test_nothing_that_was_saved_is_lost_when_connections_are_cut(
-        self, store: DynamoPushStore, proxy: FaultyProxy, clock: ManualClock
-    ) -> None:
-        rows = [notification(clock, n) for n in range(60)]
-        saved: list[Notification] = []
-
-        async def save(row: Notification) -> None:
-            try:
-                await store.save(UAID, row)
-            except StoreUnavailableError:
-                return
-            saved.append(row)
-
-        tasks = [asyncio.create_task(save(row)) for row in rows]
-        for _ in range(3):
-            await asyncio.sleep(0.02)
-            proxy.cut()
-        await asyncio.gather(*tasks)
-        await until_it_works(store)
-
-        found = await fetch_all(store, UAID, now_ms=clock.now_ms())
-        assert {row.sort_key for row in saved} <= {row.sort_key for row in found}
-        assert len(saved) > 30
 
 
 class Unlucky:

@@ -1,4 +1,4 @@
-"""Bad luck for tests: a push store that is slow and fails, and a proxy that stalls and cuts.
+"""Bad luck for tests: a push store that fails and is slow, a proxy that delays, stalls and cuts.
 
 `FaultyStore` stands before a store that never suspends, on a simulated loop. Rule 1: a call may
 take effect late, fail before its effect, or take effect and fail all the same. Rule 2: a caller
@@ -37,6 +37,7 @@ from waystation.push.store import PushStore
 T = TypeVar("T")
 
 READ_BYTES = 65_536
+ON_THE_WAY_MAX = 256  # pieces of one direction that are delayed at once
 
 
 class StoreLuck(msgspec.Struct):
@@ -292,6 +293,7 @@ class FaultyProxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self.refusing = False  # newcomers are cut at once
+        self.delay_s = 0.0  # how long everything is on its way, in each direction
         self.accepted = 0
         self.port = 0
 
@@ -338,18 +340,45 @@ class FaultyProxy:
         try:
             far_reader, far_writer = await asyncio.open_connection(self._host, self._target_port)
             self._pairs[task] = (writer, far_writer)
-            await asyncio.gather(self._pump(reader, far_writer), self._pump(far_reader, writer))
-        except OSError:
-            pass  # the other side is gone: so is this one
+            await self._join((reader, far_writer), (far_reader, writer))
+        except (OSError, asyncio.CancelledError):
+            pass  # the other side is gone, or this way was cut
         finally:
             for end in self._pairs.pop(task):
                 end.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(READ_BYTES):
+    async def _join(self, *ways: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reader, writer in ways:
+                    # A long way, not a narrow one: what comes later travels beside what came first.
+                    way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(ON_THE_WAY_MAX)
+                    group.create_task(self._send_off(reader, way))
+                    group.create_task(self._hand_over(way, writer))
+        except* OSError:
+            pass  # one side is gone: so is the other
+
+    async def _send_off(
+        self, reader: asyncio.StreamReader, way: "asyncio.Queue[tuple[float, bytes]]"
+    ) -> None:
+        now = asyncio.get_running_loop().time
+        data = b"-"
+        while data:  # the end of the stream travels too
+            data = await reader.read(READ_BYTES)
+            await way.put((now() + self.delay_s, data))
+
+    async def _hand_over(
+        self, way: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter
+    ) -> None:
+        now = asyncio.get_running_loop().time
+        while True:
+            due, data = await way.get()
+            if (ahead_s := due - now()) > 0:
+                await asyncio.sleep(ahead_s)
             await self._flowing.wait()
+            if not data:
+                break
             writer.write(data)
             await writer.drain()
-        await self._flowing.wait()
         with suppress(OSError):
             writer.write_eof()

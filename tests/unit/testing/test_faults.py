@@ -1,5 +1,6 @@
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,6 +113,23 @@ class TestFaultyProxy:
             proxy.resume()
 
             assert await asyncio.wait_for(reader.readexactly(5), 10) == b"hello"
+            writer.close()
+
+    async def test_what_is_delayed_is_on_its_way_together_in_both_directions(self) -> None:
+        async with echoing() as port, FaultyProxy("127.0.0.1", port) as proxy:
+            proxy.delay_s = 0.1
+            reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
+            began = time.monotonic()
+            for piece in (b"one ", b"two ", b"three"):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+            assert await asyncio.wait_for(reader.readexactly(13), 10) == b"one two three"
+            assert time.monotonic() - began >= 0.2
+            proxy.delay_s = 0.0
+            writer.write_eof()
+            assert await asyncio.wait_for(reader.read(), 10) == b""
             writer.close()
 
     async def test_a_cut_resets_both_sides(self) -> None:
