@@ -74,6 +74,7 @@ class Assignment(msgspec.Struct, frozen=True):
     state: State = "S"
     follower: NodeId = NOBODY
     in_step: bool = False  # the follower has everything that was answered
+    move: int = 0  # the epoch at which the present move began: tells one attempt from the next
 
     @property
     def server(self) -> NodeId:
@@ -171,7 +172,11 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
             raise SlotMapError(f"slot {slot_name(slot)} is at node {target} already")
         if self.nodes[target].status != "up":
             raise SlotMapError(f"node {target} is {self.nodes[target].status}: nothing moves there")
-        return self._with(slot, msgspec.structs.replace(one, target=target, state="P"))
+        moving = msgspec.structs.replace(one, target=target, state="P", move=self.epoch + 1)
+        if target == one.follower:
+            # Its copy begins anew, and until it is whole nobody must be promoted to it.
+            moving = msgspec.structs.replace(moving, follower=NOBODY, in_step=False)
+        return self._with(slot, moving)
 
     def frozen(self, slot: int) -> "SlotMap":
         one = self._in_state(slot, "P")
@@ -179,17 +184,17 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
 
     def moved(self, slot: int) -> "SlotMap":
         one = self._in_state(slot, "F")
-        # The old owner follows where the target did: it has nearly everything already.
-        follower = one.owner if one.follower == one.target else one.follower
-        return self._with(slot, Assignment(one.target, NOBODY, "S", follower))
+        return self._with(slot, Assignment(one.target, NOBODY, "S", one.follower))
 
-    def returned(self, slot: int) -> "SlotMap":
-        """A move is given up: the owner, who has everything, serves again."""
+    def returned(self, slot: int, *, again: bool = False) -> "SlotMap":
+        """A move is given up: the owner, who has everything, serves again. `again` plans it anew,
+        after everything else that is planned."""
         one = self.slots[slot]
         if one.state == "S":
             raise SlotMapError(f"slot {slot_name(slot)} does not move")
-        changed = msgspec.structs.replace(one, target=NOBODY, state="S")
-        return self._with(slot, changed)
+        planned = (*self.planned, Move(slot, one.target)) if again else self.planned
+        changed = msgspec.structs.replace(one, target=NOBODY, state="S", move=0)
+        return msgspec.structs.replace(self._with(slot, changed), planned=planned)
 
     def promoted(self, slot: int) -> "SlotMap":
         """The owner is gone: the follower takes its place, and nobody follows."""
@@ -211,7 +216,12 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_one_change(self, before: "SlotMap") -> "SlotMap":
         """Several changes since `before` that are committed together."""
-        return msgspec.structs.replace(self, epoch=before.epoch + 1)
+        epoch = before.epoch + 1
+        slots = tuple(
+            msgspec.structs.replace(one, move=epoch) if one.move > epoch else one
+            for one in self.slots
+        )
+        return msgspec.structs.replace(self, epoch=epoch, slots=slots)
 
     # Inside
 
@@ -266,7 +276,7 @@ class _Stored(msgspec.Struct, array_like=True):
 
     epoch: int
     nodes: list[Node]
-    runs: list[tuple[int, int, int, int, State, int, bool]]
+    runs: list[tuple[int, int, int, int, State, int, bool, int]]
     planned: list[tuple[int, int]] = []
 
 
@@ -276,7 +286,7 @@ def encode_map(slot_map: SlotMap) -> bytes:
             slot_map.epoch,
             list(slot_map.nodes.values()),
             [
-                (start, count, one.owner, one.target, one.state, one.follower, one.in_step)
+                (start, count, *msgspec.structs.astuple(one))
                 for start, count, one in runs_of(slot_map.slots)
             ],
             [(move.slot, move.target) for move in slot_map.planned],
@@ -288,10 +298,10 @@ def decode_map(data: bytes) -> SlotMap:
     """Raises `msgspec.MsgspecError` or `SlotMapError` for what is no map."""
     stored = msgspec.msgpack.decode(data, type=_Stored)
     slots: list[Assignment] = []
-    for start, count, owner, target, state, follower, in_step in stored.runs:
+    for start, count, owner, target, state, follower, in_step, move in stored.runs:
         if start != len(slots) or count < 1 or start + count > SLOTS:
             raise SlotMapError("the runs of a stored map do not join")
-        one = Assignment(NodeId(owner), NodeId(target), state, NodeId(follower), in_step)
+        one = Assignment(NodeId(owner), NodeId(target), state, NodeId(follower), in_step, move)
         slots.extend([one] * count)
     if len(slots) != SLOTS:
         raise SlotMapError(f"a stored map names {len(slots)} slots instead of {SLOTS}")

@@ -79,6 +79,7 @@ def test_a_move_can_be_given_up_before_and_after_the_freeze() -> None:
 
     assert before.preparing(7, B).returned(7).slots[7] == before.slots[7]
     assert before.preparing(7, B).frozen(7).returned(7).serves(A, 7)
+    assert before.preparing(7, B).returned(7, again=True).planned == (Move(7, B),)
 
 
 def test_moves_that_make_no_sense_are_refused() -> None:
@@ -114,7 +115,9 @@ def test_after_a_move_the_follower_has_to_catch_up_with_its_new_owner() -> None:
     in_step = cluster(A, B, C).followed(7, C).in_step(7, True)
 
     assert in_step.preparing(7, B).frozen(7).moved(7).slots[7] == Assignment(B, follower=C)
-    assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C, follower=A)
+    to_its_follower = in_step.preparing(7, C)
+    assert to_its_follower.slots[7] == Assignment(A, C, "P", move=to_its_follower.epoch)
+    assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C)
 
 
 def test_a_server_with_slots_is_not_forgotten() -> None:
@@ -136,7 +139,10 @@ def test_several_changes_can_be_one_epoch() -> None:
     after = before.preparing(1, B).preparing(2, B).as_one_change(before)
 
     assert after.epoch == before.epoch + 1
-    assert [slot for slot, _ in after.moving()] == [1, 2]
+    assert [(slot, one.move) for slot, one in after.moving()] == [
+        (1, after.epoch),
+        (2, after.epoch),
+    ]
 
 
 @given(st.lists(st.tuples(st.integers(0, SLOTS - 1), st.sampled_from([A, B, C])), max_size=20))

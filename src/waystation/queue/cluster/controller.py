@@ -1,0 +1,170 @@
+"""What the leading controller changes in the map: who is up, what moves next, who is promoted.
+
+Rule 1: it only proposes. Each answer is one next map, committed over the epoch it was made from
+        or not at all; a controller that was asleep can do no harm, and none is needed for a move
+        that has begun: its source freezes the slot and its target takes it.
+Rule 2: a server whose lease ran out is down. Its slots go to followers that are in step; slots
+        without one wait for it, for nobody else has what it answered.
+Rule 3: a move whose target is down, or that stays frozen too long, goes back to its owner.
+Rule 4: at most `moves_per_node_max` slots are under way from or to one server.
+Rule 5: with `replicas` each slot has a follower; one that stays down is replaced.
+
+No clock and no store: ages come in, the next map goes out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from .plan import followers
+from .slot_map import NOBODY, Assignment, NodeId, SlotMap, SlotMapError, Status
+
+LEASE_S = 10.0
+FREEZE_MAX_S = 5.0
+PREPARE_MAX_S = 3600.0
+FOLLOWER_PATIENCE_S = 60.0
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may choose."""
+
+    replicas: int = 0
+    moves_per_node_max: int = 4
+    lease_s: float = LEASE_S
+    freeze_max_s: float = FREEZE_MAX_S
+    prepare_max_s: float = PREPARE_MAX_S
+    follower_patience_s: float = FOLLOWER_PATIENCE_S
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """The next map, and what changed in words for the log."""
+
+    slot_map: SlotMap
+    reasons: tuple[str, ...]
+
+
+class Controller:
+    """Remembers since when a slot is under way, and nothing else."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._since: dict[int, tuple[Assignment, float]] = {}
+
+    def decide(
+        self, slot_map: SlotMap, ages: Mapping[NodeId, float], mono: float
+    ) -> Proposal | None:
+        """`ages`: seconds since each server's lease was renewed; none means never."""
+        self._watch(slot_map, mono)
+        reasons: list[str] = []
+        after = self._with_statuses(slot_map, ages, reasons)
+        after = self._with_promotions(after, ages, reasons)
+        after = self._with_returns(after, mono, reasons)
+        after = self._with_moves(after, reasons)
+        after = self._with_followers(after, ages, reasons)
+        if not reasons:
+            return None
+        return Proposal(after.as_one_change(slot_map), tuple(reasons))
+
+    def _watch(self, slot_map: SlotMap, mono: float) -> None:
+        moving = dict(slot_map.moving())
+        self._since = {
+            slot: (one, self._since[slot][1])
+            if self._since.get(slot, (None,))[0] == one
+            else (one, mono)
+            for slot, one in moving.items()
+        }
+
+    def _alive(self, ages: Mapping[NodeId, float], node_id: NodeId) -> bool:
+        return ages.get(node_id, float("inf")) < self._terms.lease_s
+
+    def _with_statuses(
+        self, slot_map: SlotMap, ages: Mapping[NodeId, float], reasons: list[str]
+    ) -> SlotMap:
+        for node_id, node in slot_map.nodes.items():
+            seen: Status = "up" if self._alive(ages, node_id) else "down"
+            if node.status not in ("drain", seen):
+                slot_map = slot_map.with_node(msgspec.structs.replace(node, status=seen))
+                reasons.append(f"node {node_id} is {seen}")
+        return slot_map
+
+    def _with_promotions(
+        self, slot_map: SlotMap, ages: Mapping[NodeId, float], reasons: list[str]
+    ) -> SlotMap:
+        promoted: Counter[tuple[NodeId, NodeId]] = Counter()
+        for slot, one in enumerate(slot_map.slots):
+            if (
+                one.owner != NOBODY
+                and one.in_step
+                and not self._alive(ages, one.owner)
+                and self._alive(ages, one.follower)
+            ):
+                slot_map = slot_map.promoted(slot)
+                promoted[one.owner, one.follower] += 1
+        reasons.extend(
+            f"{count} slots of node {gone} go to their follower, node {heir}"
+            for (gone, heir), count in promoted.items()
+        )
+        return slot_map
+
+    def _with_returns(self, slot_map: SlotMap, mono: float, reasons: list[str]) -> SlotMap:
+        terms = self._terms
+        for slot, (one, since) in self._since.items():
+            if slot_map.slots[slot] != one:
+                continue  # promoted just now
+            waited_s = mono - since
+            target = slot_map.nodes.get(one.target)
+            lost = target is None or target.status == "down"
+            patience_s = terms.prepare_max_s if one.state == "P" else terms.freeze_max_s
+            # A frozen slot may be the target's already, in a commit that we have not seen; then
+            # this one is refused. So a target that seems lost needs no patience either.
+            if lost or waited_s >= patience_s:
+                slot_map = slot_map.returned(slot)
+                why = "its target is down" if lost else f"it took longer than {patience_s:g} s"
+                reasons.append(f"slot {slot} stays at node {one.owner}: {why}")
+        return slot_map
+
+    def _with_moves(self, slot_map: SlotMap, reasons: list[str]) -> SlotMap:
+        if not slot_map.planned:
+            return slot_map
+        busy: Counter[NodeId] = Counter()
+        for _, one in slot_map.moving():
+            busy.update((one.owner, one.target))
+        limit = self._terms.moves_per_node_max
+        waiting = list(slot_map.planned)
+        for move in slot_map.planned:
+            one = slot_map.slots[move.slot]
+            if one.state != "S":
+                continue
+            if max(busy[one.owner], busy[move.target]) >= limit:
+                continue
+            waiting.remove(move)
+            try:
+                slot_map = slot_map.preparing(move.slot, move.target)
+            except SlotMapError as exc:  # the map went on since the plan was made
+                reasons.append(f"left out of the plan: {exc}")
+                continue
+            busy.update((one.owner, move.target))
+            reasons.append(f"slot {move.slot} begins to move: {one.owner} → {move.target}")
+        if len(waiting) == len(slot_map.planned):
+            return slot_map
+        return slot_map.planning(waiting)
+
+    def _with_followers(
+        self, slot_map: SlotMap, ages: Mapping[NodeId, float], reasons: list[str]
+    ) -> SlotMap:
+        if not self._terms.replicas:
+            return slot_map
+        patience_s = self._terms.follower_patience_s
+        for slot, one in enumerate(slot_map.slots):
+            if one.follower == NOBODY or one.in_step:
+                continue
+            gone = one.follower not in slot_map.nodes
+            if gone or ages.get(one.follower, float("inf")) >= patience_s:
+                slot_map = slot_map.followed(slot, NOBODY)
+        chosen = followers(slot_map)
+        for slot, follower in chosen.items():
+            slot_map = slot_map.followed(slot, follower)
+        if chosen:
+            reasons.append(f"{len(chosen)} slots are given a follower")
+        return slot_map

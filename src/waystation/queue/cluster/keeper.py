@@ -1,0 +1,433 @@
+"""A storage server's part in the cluster: copies its slots, freezes, takes over, keeps followers.
+
+Rule 1: the map in the cluster's store decides. Whoever wants to change it proposes the next map;
+        who loses reads the new one and thinks again. So no message between servers can make two
+        of them serve a slot.
+Rule 2: to hand a slot over, its owner copies it, freezes it, waits for what is running, commits
+        the freeze and ends the copy; the target has all of it on disk before it commits that the
+        slot is its own. Either may give up: the commit that comes first counts.
+Rule 3: a follower is called in step only after every answer so far is confirmed there, and from
+        the moment the owner means to call it so, it answers nothing unconfirmed. A follower that
+        cannot keep up is called out of step, in a commit, before anything is answered without it.
+Rule 4: a copy to a follower begins only while the map says that it is out of step, and a target
+        with a complete copy begins no other one until it knows whether its commit counted: a new
+        copy erases what is there.
+Rule 5: one proposal is under way at a time. What is wanted is read off the state each time, so
+        nothing is lost when a proposal is.
+
+Inputs in, effects out; the shell owns links, store and clock.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+from .duties import (
+    Apply,
+    CopyId,
+    Effect,
+    Erase,
+    Freeze,
+    Propose,
+    ReadRows,
+    Refresh,
+    Refuse,
+    Release,
+    SendAck,
+    SendFrame,
+    Ticket,
+)
+from .member import Member
+from .migration import BrokenCopyError, Change, CopySource, CopyTarget, Frame
+from .migration import Effect as CopyEffect
+from .migration import GiveUp as CopyGivenUp
+from .migration import ReadRows as CopyReads
+from .slot_map import NOBODY, Assignment, NodeId, SlotMap
+
+CONFIRM_MAX_S = 2.0  # how long an answer waits for a follower before it is called out of step
+STALL_MAX_S = 10.0  # a copy whose frames are not confirmed for so long begins again
+AGAIN_S = 0.5  # before a copy that failed begins again
+FORGET_S = 3600.0  # rows of a slot that went elsewhere stay for a while, should somebody look
+
+Phase = Literal["copying", "requiring", "leaving"]
+
+
+class _Outgoing:
+    """A copy from here."""
+
+    def __init__(self, slot: int, peer: NodeId, move: int) -> None:
+        self.slot = slot
+        self.peer = peer
+        self.move = move  # 0: to a follower
+        self.source = CopySource()
+        self.freezing = False
+        self.drained = False
+        self.heard_at = 0.0  # when the other end last confirmed something, or owed us nothing
+
+
+class _Following:
+    """What we know of the follower of a slot of ours.
+
+    copying: it is not counted on. requiring: answers wait for it. leaving: it failed while the
+    map may call it in step; answers wait until the map does not.
+    """
+
+    def __init__(self, peer: NodeId, phase: Phase) -> None:
+        self.peer = peer
+        self.phase: Phase = phase
+        self.join_seq = 0  # must be confirmed before it is called in step
+        self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, whose answer
+
+    def taken(self) -> tuple[Ticket, ...]:
+        tickets = tuple(ticket for _, _, ticket in self.waiting)
+        self.waiting.clear()
+        return tickets
+
+
+class _Incoming:
+    """A copy to here."""
+
+    def __init__(self, copy: CopyId, peer: NodeId, move: int) -> None:
+        self.copy = copy
+        self.peer = peer
+        self.move = move
+        self.target = CopyTarget()
+        self.applied = 0
+
+    @property
+    def durable(self) -> bool:
+        return self.target.complete and self.applied == self.target.seq
+
+
+class Keeper:
+    def __init__(self, member: Member, *, new_copy_id: Callable[[], CopyId]) -> None:
+        self.member = member
+        self._new_copy_id = new_copy_id
+        self._copies: dict[CopyId, _Outgoing] = {}
+        self._following: dict[int, _Following] = {}
+        self._incoming: dict[int, _Incoming] = {}
+        self._again_at: dict[tuple[int, NodeId], float] = {}
+        self._returning: set[int] = set()  # frozen by us for a move that failed
+        self._proposed: SlotMap | None = None
+        self._tickets = 0
+        self._held: set[int] = set()  # slots of which rows may lie here
+        self._forget_at: dict[int, float] = {}
+        self._effects: list[Effect] = []
+        self._mono = 0.0
+        self._scanned = -1  # the epoch whose map was last read from end to end
+        self._near: list[int] = []  # the slots of it that have to do with us
+
+    # Inputs: the map and the clock
+
+    def started(self, held: Sequence[int], mono: float) -> list[Effect]:
+        """After the map was read. `held`: the slots of which there are rows."""
+        self._held.update(held)
+        self._mono = mono
+        return self._looked()
+
+    def learned(self, slot_map: SlotMap, mono: float) -> list[Effect]:
+        self._mono = mono
+        if not self.member.learned(slot_map):
+            return []
+        return self._looked()
+
+    def proposed(self, slot_map: SlotMap, mono: float) -> list[Effect]:
+        """The proposal counted or not: this is the map in force, read after it."""
+        self._mono = mono
+        self._proposed = None
+        self.member.learned(slot_map)
+        return self._looked()
+
+    def tick(self, mono: float) -> list[Effect]:
+        """A few times a second."""
+        self._mono = mono
+        for copy, out in list(self._copies.items()):
+            if not out.source.lag:
+                out.heard_at = mono
+            following = None if out.move else self._following.get(out.slot)
+            waiting = following.waiting if following is not None else ()
+            overdue = bool(waiting) and mono - waiting[0][1] >= CONFIRM_MAX_S
+            if overdue or mono - out.heard_at >= STALL_MAX_S:
+                self._fail(copy)
+        here = self.member.node_id
+        for slot, at in list(self._forget_at.items()):
+            one = self.member.slot_map.slots[slot]
+            if here in (one.owner, one.target, one.follower):
+                del self._forget_at[slot]
+            elif mono >= at:
+                del self._forget_at[slot]
+                self._held.discard(slot)
+                self._effects.append(Erase(slot))
+        return self._looked()
+
+    # Inputs: our own store
+
+    def committed(
+        self, slot: int, changes: Sequence[Change], mono: float
+    ) -> tuple[Ticket | None, list[Effect]]:
+        """Durable here. With a ticket the answer waits for `Release` or `Refuse`."""
+        self._mono = mono
+        self._held.add(slot)
+        ticket: Ticket | None = None
+        seq = 0
+        for copy, out in list(self._copies.items()):
+            if out.slot == slot:
+                self._carry(copy, out, out.source.changed(changes))
+                if not out.move:
+                    seq = out.source.seq
+        following = self._following.get(slot)
+        if following is not None and following.phase != "copying":
+            self._tickets += 1
+            ticket = self._tickets
+            following.waiting.append((seq, mono, ticket))
+        return ticket, self._looked() if self._effects else []
+
+    def rows(self, copy: CopyId, rows: Sequence[Change]) -> list[Effect]:
+        """The chunk that `ReadRows` asked for."""
+        out = self._copies.get(copy)
+        if out is not None:
+            self._carry(copy, out, out.source.rows(rows))
+        return self._looked()
+
+    def drained(self, slot: int) -> list[Effect]:
+        """Nothing runs in a slot that `Freeze` named, and its last change was handed over."""
+        for out in self._copies.values():
+            if out.slot == slot and out.move and out.freezing:
+                out.drained = True
+        return self._looked()
+
+    def applied(self, slot: int, copy: CopyId, seq: int) -> list[Effect]:
+        """What `Apply` asked for is durable."""
+        incoming = self._incoming.get(slot)
+        if incoming is None or incoming.copy != copy:
+            return []
+        incoming.applied = seq
+        self._effects.append(SendAck(incoming.peer, copy, seq))
+        return self._looked() if incoming.durable else self._out()
+
+    # Inputs: other servers
+
+    def acked(self, peer: NodeId, copy: CopyId, seq: int, *, broken: bool = False) -> list[Effect]:
+        out = self._copies.get(copy)
+        if out is None or out.peer != peer:
+            return []
+        if broken:
+            self._fail(copy)
+        else:
+            out.heard_at = self._mono
+            self._carry(copy, out, out.source.acked(seq))
+            self._confirm(out)
+        return self._looked()
+
+    def frame(self, peer: NodeId, copy: CopyId, slot: int, move: int, frame: Frame) -> list[Effect]:
+        """From the owner of a slot that we follow or shall have."""
+        incoming = self._incoming.get(slot)
+        fresh = incoming is None or incoming.copy != copy
+        if fresh and incoming is not None and incoming.target.complete:
+            return []  # Rule 4: whether it is ours already is about to be known
+        if not self.member.takes_from(slot, peer, move):
+            return [SendAck(peer, copy, 0, broken=True), Refresh()]
+        if fresh and frame.seq != 1:
+            return [SendAck(peer, copy, 0, broken=True)]
+        if incoming is None or fresh:
+            self._incoming[slot] = incoming = _Incoming(copy, peer, move)
+        try:
+            changes = incoming.target.receive(frame)
+        except BrokenCopyError:
+            del self._incoming[slot]
+            self._effects.append(SendAck(peer, copy, 0, broken=True))
+            return self._out()
+        self._held.add(slot)
+        self._forget_at.pop(slot, None)
+        self._effects.append(
+            Apply(copy=copy, slot=slot, seq=frame.seq, changes=changes, erase=fresh)
+        )
+        return self._out()
+
+    def link_lost(self, peer: NodeId, mono: float) -> list[Effect]:
+        self._mono = mono
+        for copy, out in list(self._copies.items()):
+            if out.peer == peer:
+                self._fail(copy)
+        for slot, incoming in list(self._incoming.items()):
+            if incoming.peer == peer and not incoming.target.complete:
+                del self._incoming[slot]
+        return self._looked()
+
+    # What follows from all that
+
+    def _looked(self) -> list[Effect]:
+        self._drop_what_is_over()
+        self._begin_what_is_wanted()
+        for copy, out in list(self._copies.items()):
+            self._advance(copy, out)
+        if self._proposed is None:
+            before = after = self.member.slot_map
+            for slot, change in self._wishes():
+                after = change(after, slot)
+            if after is not before:
+                self._proposed = after.as_one_change(before)
+                self._effects.append(Propose(self._proposed))
+        return self._out()
+
+    def _out(self) -> list[Effect]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _mine(self, slot: int) -> Assignment | None:
+        one = self.member.slot_map.slots[slot]
+        return one if one.owner == self.member.node_id else None
+
+    def _drop_what_is_over(self) -> None:
+        for slot, following in list(self._following.items()):
+            one = self._mine(slot)
+            if one is None:
+                del self._following[slot]
+                if tickets := following.taken():
+                    self._effects.append(Refuse(tickets))
+            elif one.follower != following.peer:
+                # The map itself ended it: nobody can be promoted to it any more.
+                del self._following[slot]
+                if tickets := following.taken():
+                    self._effects.append(Release(tickets))
+            elif following.phase == "leaving" and not one.in_step and self._proposed is None:
+                following.phase = "copying"
+                if tickets := following.taken():
+                    self._effects.append(Release(tickets))
+        for copy, out in list(self._copies.items()):
+            one = self._mine(out.slot)
+            if one is None or (out.move != one.move if out.move else out.peer != one.follower):
+                del self._copies[copy]
+        self._returning = {
+            slot for slot in self._returning if (one := self._mine(slot)) and one.state != "S"
+        }
+        for slot, incoming in list(self._incoming.items()):
+            if not self.member.takes_from(slot, incoming.peer, incoming.move):
+                del self._incoming[slot]
+
+    def _begin_what_is_wanted(self) -> None:
+        here = self.member.node_id
+        slot_map = self.member.slot_map
+        if self._scanned != slot_map.epoch:
+            # 4,096 slots are worth a look when the map changed, not with each confirmation.
+            self._scanned = slot_map.epoch
+            self._near = [
+                slot
+                for slot, one in enumerate(slot_map.slots)
+                if one.owner == here or slot in self._held
+            ]
+        running = {(out.slot, out.move) for out in self._copies.values()}
+        for slot in self._near:
+            one = slot_map.slots[slot]
+            if one.owner == here and one.state == "S" and one.follower == NOBODY:
+                continue
+            if one.owner != here:
+                if slot in self._held and here not in (one.target, one.follower):
+                    self._forget_at.setdefault(slot, self._mono + FORGET_S)
+                continue
+            if one.state != "S" and slot not in self._returning:
+                self._begin(slot, one.target, running, one.move)
+            if one.follower != NOBODY:
+                following = self._following.get(slot)
+                if following is None:
+                    phase: Phase = "leaving" if one.in_step else "copying"
+                    self._following[slot] = following = _Following(one.follower, phase)
+                if following.phase == "copying" and not one.in_step:
+                    self._begin(slot, one.follower, running, 0)
+
+    def _begin(self, slot: int, peer: NodeId, running: set[tuple[int, int]], move: int) -> None:
+        if (slot, move) in running or self._mono < self._again_at.get((slot, peer), 0.0):
+            return
+        out = _Outgoing(slot, peer, move)
+        out.heard_at = self._mono
+        copy = self._new_copy_id()
+        self._copies[copy] = out
+        self._carry(copy, out, out.source.begin())
+
+    def _advance(self, copy: CopyId, out: _Outgoing) -> None:
+        one = self.member.slot_map.slots[out.slot]
+        if not out.move:
+            following = self._following[out.slot]
+            if following.phase == "copying" and out.source.caught_up:
+                following.phase = "requiring"
+                following.join_seq = out.source.seq
+        elif one.state == "F":
+            if out.source.rows_done and not out.source.ended:
+                self._carry(copy, out, out.source.end())
+        elif out.source.caught_up and not out.freezing:
+            out.freezing = True
+            self.member.freeze(out.slot)
+            self._effects.append(Freeze(out.slot))
+
+    def _wishes(self) -> Iterator[tuple[int, Callable[[SlotMap, int], SlotMap]]]:
+        """What we would have changed in the map, in its present state."""
+        slots = self.member.slot_map.slots
+        for out in self._copies.values():
+            if out.move and out.drained and slots[out.slot].state == "P":
+                yield out.slot, SlotMap.frozen
+            elif not out.move:
+                following = self._following[out.slot]
+                confirmed = out.source.confirmed >= following.join_seq
+                in_step = slots[out.slot].in_step
+                if following.phase == "requiring" and confirmed and not in_step:
+                    yield out.slot, _called_in_step
+        for slot in self._returning:
+            yield slot, _returned_for_another_try
+        for slot, incoming in self._incoming.items():
+            one = slots[slot]
+            if incoming.durable and incoming.move and one.state == "F":
+                yield slot, SlotMap.moved
+        for slot, following in self._following.items():
+            if following.phase == "leaving" and slots[slot].in_step:
+                yield slot, _called_out_of_step
+
+    # Copies from here
+
+    def _carry(self, copy: CopyId, out: _Outgoing, effects: Sequence[CopyEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case CopyReads(after):
+                    self._effects.append(ReadRows(copy, out.slot, after))
+                case CopyGivenUp():
+                    self._fail(copy)
+                case _:
+                    self._effects.append(
+                        SendFrame(out.peer, copy, out.slot, out.move, effect.frame)
+                    )
+
+    def _confirm(self, out: _Outgoing) -> None:
+        following = None if out.move else self._following.get(out.slot)
+        if following is None or following.phase != "requiring":
+            return
+        released: list[Ticket] = []
+        while following.waiting and following.waiting[0][0] <= out.source.confirmed:
+            released.append(following.waiting.popleft()[2])
+        if released:
+            self._effects.append(Release(tuple(released)))
+
+    def _fail(self, copy: CopyId) -> None:
+        """This copy leads nowhere; another one begins a little later."""
+        out = self._copies.pop(copy, None)
+        if out is None:
+            return
+        self._again_at[out.slot, out.peer] = self._mono + AGAIN_S
+        if out.move:
+            # Frozen by us, or in the map: to serve again needs a commit that says so.
+            if out.freezing or self.member.slot_map.slots[out.slot].state == "F":
+                self._returning.add(out.slot)
+            return
+        following = self._following.get(out.slot)
+        if following is not None and following.phase == "requiring":
+            following.phase = "leaving"
+
+
+def _called_in_step(slot_map: SlotMap, slot: int) -> SlotMap:
+    return slot_map.in_step(slot, True)
+
+
+def _called_out_of_step(slot_map: SlotMap, slot: int) -> SlotMap:
+    return slot_map.in_step(slot, False)
+
+
+def _returned_for_another_try(slot_map: SlotMap, slot: int) -> SlotMap:
+    return slot_map.returned(slot, again=True)

@@ -1,0 +1,208 @@
+"""A slot copied to another server while it is served: rows first, then every change.
+
+Rule 1: one stream, in order. A chunk of rows is read and queued in one go, and each commit's
+        changes are queued when they are durable; so whatever the target applies last for a key is
+        the newest there is, and applying anything twice does no harm.
+Rule 2: the target confirms sequence numbers of what is durable there; at most `window_max`
+        frames are unconfirmed.
+Rule 3: changes that wait are bounded by `backlog_bytes_max`; beyond, the copy is given up and
+        begins again, rather than holding the slot's senders.
+Rule 4: both ends chain a digest over all frames; the last frame of a move carries it, and a
+        target that computed another refuses the slot.
+"""
+
+import hashlib
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+WINDOW_MAX = 64
+BACKLOG_BYTES_MAX = 32 * 2**20
+LAG_TO_FREEZE = 50
+
+
+class Change(msgspec.Struct, frozen=True, array_like=True):
+    """A row put, or removed (`value` is None)."""
+
+    table: int
+    key: bytes
+    value: bytes | None
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """What travels; `seq` counts from 1 in one copy."""
+
+    seq: int
+    kind: Literal["rows", "log", "end"]
+    changes: tuple[Change, ...] = ()
+    digest: bytes = b""
+
+
+class Cursor(msgspec.Struct, frozen=True, array_like=True):
+    """The last row that was read."""
+
+    table: int
+    key: bytes
+
+
+class ReadRows(msgspec.Struct, frozen=True):
+    """Effect: read the next chunk after `after` and hand it to `rows`."""
+
+    after: Cursor | None
+
+
+class Send(msgspec.Struct, frozen=True):
+    """Effect: put this frame on the wire."""
+
+    frame: Frame
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """Effect: begin again later."""
+
+    why: str
+
+
+Effect = ReadRows | Send | GiveUp
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def _chained(digest: bytes, frame: Frame) -> bytes:
+    chain = hashlib.sha256(digest)
+    chain.update(_encoder.encode(frame))
+    return chain.digest()
+
+
+def _weight(changes: Sequence[Change]) -> int:
+    return sum(len(one.key) + len(one.value or b"") + 16 for one in changes)
+
+
+class CopySource:
+    """The owner's end."""
+
+    def __init__(
+        self, *, window_max: int = WINDOW_MAX, backlog_bytes_max: int = BACKLOG_BYTES_MAX
+    ) -> None:
+        self._window_max = window_max
+        self._backlog_bytes_max = backlog_bytes_max
+        self._waiting: deque[Frame] = deque()
+        self._waiting_bytes = 0
+        self._seq = 0
+        self._sent = 0
+        self.confirmed = 0
+        self._digest = b""
+        self._reading = False
+        self._after: Cursor | None = None
+        self.rows_done = False
+        self.ended = False
+        self.given_up = False
+
+    @property
+    def seq(self) -> int:
+        """Of the newest frame that was queued; a change is safe there once this is confirmed."""
+        return self._seq
+
+    @property
+    def lag(self) -> int:
+        return self._seq - self.confirmed
+
+    @property
+    def caught_up(self) -> bool:
+        """The other end takes part, and is close enough behind that a freeze is short."""
+        answers = self.confirmed > 0 and not self.given_up
+        return answers and self.rows_done and self.lag < LAG_TO_FREEZE
+
+    def begin(self) -> list[Effect]:
+        """The first frame is empty: a target that refuses says so before anything is frozen."""
+        self._queue("rows", ())
+        return self._pump()
+
+    def rows(self, rows: Sequence[Change]) -> list[Effect]:
+        """The chunk that was asked for; an empty one ends the rows."""
+        assert self._reading
+        self._reading = False
+        if rows:
+            self._after = Cursor(rows[-1].table, rows[-1].key)
+            self._queue("rows", tuple(rows))
+        else:
+            self.rows_done = True
+        return self._pump()
+
+    def changed(self, changes: Sequence[Change]) -> list[Effect]:
+        """A commit, durable here."""
+        if self.given_up or self.ended:
+            return []
+        self._queue("log", tuple(changes))
+        if self._waiting_bytes > self._backlog_bytes_max:
+            self.given_up = True
+            self._waiting.clear()
+            return [GiveUp(f"more than {self._backlog_bytes_max >> 20} MiB of changes wait")]
+        return self._pump()
+
+    def acked(self, seq: int) -> list[Effect]:
+        """All up to `seq` is durable at the other end."""
+        if not self.confirmed <= seq <= self._sent:
+            self.given_up = True
+            return [GiveUp(f"frame {seq} was confirmed, {self._sent} were sent")]
+        self.confirmed = seq
+        return self._pump()
+
+    def end(self) -> list[Effect]:
+        """The slot is frozen and its last change has been handed over."""
+        assert self.rows_done
+        assert not self.ended
+        self.ended = True
+        self._seq += 1
+        self._waiting.append(Frame(self._seq, "end", (), self._digest))
+        return self._pump()
+
+    def _queue(self, kind: Literal["rows", "log"], changes: tuple[Change, ...]) -> None:
+        self._seq += 1
+        frame = Frame(self._seq, kind, changes)
+        self._digest = _chained(self._digest, frame)
+        self._waiting.append(frame)
+        self._waiting_bytes += _weight(changes)
+
+    def _pump(self) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.given_up:
+            return effects
+        while self._waiting and self._sent - self.confirmed < self._window_max:
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= _weight(frame.changes)
+            self._sent = frame.seq
+            effects.append(Send(frame))
+        room = not self._waiting and self._sent - self.confirmed < self._window_max
+        if room and not self._reading and not self.rows_done:
+            self._reading = True
+            effects.append(ReadRows(self._after))
+        return effects
+
+
+class BrokenCopyError(Exception):
+    """Frames out of order, or another digest: this copy is worth nothing."""
+
+
+class CopyTarget:
+    """The receiving end: says what to apply; the driver confirms once it is durable."""
+
+    def __init__(self) -> None:
+        self.seq = 0
+        self._digest = b""
+        self.complete = False
+
+    def receive(self, frame: Frame) -> tuple[Change, ...]:
+        """Changes to apply in this order. After the last frame `complete` is true."""
+        if frame.seq != self.seq + 1 or self.complete:
+            raise BrokenCopyError(f"frame {frame.seq} came after frame {self.seq}")
+        self.seq = frame.seq
+        if frame.kind == "end":
+            if frame.digest != self._digest:
+                raise BrokenCopyError("the digest of the copy differs from its source's")
+            self.complete = True
+            return ()
+        self._digest = _chained(self._digest, frame)
+        return frame.changes

@@ -1,0 +1,572 @@
+"""A queue cluster in one thread: servers that die, links that break, a store that forgets to
+answer, slots that move and followers that take over, all from one seed.
+
+What runs is the cluster's own core (`Keeper`, `Member`, `Controller`); what is simulated is the
+shell around it: disks with group commit, links, the store of the map, clients. The checkers know
+what every client was told:
+
+1. no slot is ever served by two servers at a time;
+2. every message whose sender was told `OK` is delivered, in the order of the answers;
+3. a message whose ACK was answered is never delivered again;
+4. when the bad luck ends, every slot is served and nothing is left under way.
+"""
+
+import heapq
+import random
+from collections import Counter, deque
+from collections.abc import Callable
+
+from waystation.queue.cluster import keeper as core
+from waystation.queue.cluster.controller import Controller, Terms
+from waystation.queue.cluster.duties import (
+    Apply,
+    Effect,
+    Erase,
+    Freeze,
+    Propose,
+    ReadRows,
+    Refresh,
+    Refuse,
+    Release,
+    SendAck,
+    SendFrame,
+)
+from waystation.queue.cluster.member import FENCE_S, Member
+from waystation.queue.cluster.migration import Change, Cursor
+from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap, slot_name
+
+CHUNK_ROWS = 4
+QUEUES_OF_A_SLOT = 2
+TICK_S = 0.25
+RENEW_S = 3.0
+Call = Callable[[], None]
+Rows = dict[tuple[int, bytes], bytes]
+
+
+class WorldError(AssertionError):
+    """A checker's complaint, with the seed."""
+
+
+class Queue:
+    """What its sender and its recipient know."""
+
+    def __init__(self, name: str, slot: int) -> None:
+        self.name = name
+        self.slot = slot
+        self.sent = 0
+        self.accepted: list[int] = []  # bodies whose OK arrived, in that order
+        self.delivered: list[int] = []  # as first seen
+        self.acked: set[int] = set()  # bodies whose ACK was answered
+
+
+class Server:
+    """One storage server: a disk that outlives it, and a keeper that does not."""
+
+    def __init__(self, world: "World", node_id: NodeId) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.disk: dict[int, Rows] = {}
+        self.alive = False
+        self.life = 0
+        self.keeper: core.Keeper | None = None
+        self._writes: deque[tuple[Callable[[], list[Change]], int, Callable[[], None]]] = deque()
+        self._writing = False
+        self.running: Counter[int] = Counter()
+        self._freezing: set[int] = set()
+        self._answers: dict[int, tuple[int, Call]] = {}  # ticket -> slot, answer
+        self._last_changes: list[Change] = []
+
+    # Life
+
+    def start(self) -> None:
+        self.alive = True
+        self.life += 1
+        self._writes.clear()
+        self._writing = False
+        self.running.clear()
+        self._freezing.clear()
+        self._answers.clear()
+        self.keeper = None
+        self.world.read_map(self._booted, self)
+
+    def _booted(self, slot_map: SlotMap) -> None:
+        chance = self.world.chance
+        member = Member(self.node_id, slot_map, fence_s=self.world.fence_s)
+        self.keeper = self.world.keeper_class(member, new_copy_id=lambda: chance.getrandbits(63))
+        self._perform(self.keeper.started([*self.disk], self.world.now))
+        self._renew()
+        self._tick()
+
+    def kill(self) -> None:
+        self.alive = False
+        self.keeper = None
+        self.world.say(f"node {self.node_id} is killed")
+
+    def _later(self, delay: float, call: Call) -> None:
+        life = self.life
+        self.world.after(delay, lambda: call() if self.alive and self.life == life else None)
+
+    def _renew(self) -> None:
+        sent = self.world.now
+        life = self.life
+
+        def renewed(slot_map: SlotMap) -> None:
+            if self.life == life and self.keeper is not None:
+                self.keeper.member.renewed(sent)
+                self._perform(self.keeper.learned(slot_map, self.world.now))
+
+        if not self.world.store_hidden_from(self):
+            self.world.leases[self.node_id] = self.world.now
+            self.world.read_map(renewed, self)
+        self._later(RENEW_S, self._renew)
+
+    def _tick(self) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.tick(self.world.now))
+        self._later(TICK_S, self._tick)
+
+    # Commands
+
+    def command(self, slot: int, change: Callable[[Rows], list[Change]], done: Call) -> bool:
+        """False: not ours to answer."""
+        keeper = self.keeper
+        if not self.alive or keeper is None or not self.world.may_serve(self, slot):
+            return False
+        self.running[slot] += 1
+
+        def answer() -> None:
+            self.running[slot] -= 1
+            done()
+            self._drained(slot)
+
+        def written() -> None:
+            ticket, effects = keeper.committed(slot, self._last_changes, self.world.now)
+            if ticket is None or self.world.answers_early:
+                answer()
+            else:
+                self._answers[ticket] = (slot, answer)
+            self._perform(effects)
+
+        self._write(lambda: change(self.disk.setdefault(slot, {})), slot, written)
+        return True
+
+    def _drained(self, slot: int) -> None:
+        if slot in self._freezing and not self.running[slot] and self.keeper is not None:
+            self._freezing.discard(slot)
+            self._perform(self.keeper.drained(slot))
+
+    # The disk: one commit at a time, everything that waits in one of them
+
+    def _write(self, change: Callable[[], list[Change]], slot: int, done: Call) -> None:
+        self._writes.append((change, slot, done))
+        if not self._writing:
+            self._writing = True
+            self._later(self.world.disk_s(), self._commit)
+
+    def _commit(self) -> None:
+        group, self._writes = self._writes, deque()
+        outcomes: list[tuple[list[Change], Call]] = []
+        for change, slot, done in group:
+            changes = change()
+            rows = self.disk.setdefault(slot, {})
+            for one in changes:
+                if one.value is None:
+                    rows.pop((one.table, one.key), None)
+                else:
+                    rows[one.table, one.key] = one.value
+            outcomes.append((changes, done))
+        self._writing = False
+        life = self.life
+        for changes, done in outcomes:
+            if self.life != life or not self.alive:
+                return
+            self._last_changes = changes
+            done()
+        if self._writes and not self._writing:
+            self._writing = True
+            self._later(self.world.disk_s(), self._commit)
+
+    # Effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        todo = deque(effects)
+        while todo and self.keeper is not None:
+            effect = todo.popleft()
+            match effect:
+                case ReadRows(copy, slot, after):
+                    todo.extendleft(reversed(self.keeper.rows(copy, self._chunk(slot, after))))
+                case SendFrame(peer):
+                    self.world.send(self, peer, lambda s, e=effect: s.take_frame(self, e))
+                case SendAck(peer):
+                    self.world.send(self, peer, lambda s, e=effect: s.take_ack(self, e))
+                case Apply():
+                    self._apply(effect)
+                case Freeze(slot):
+                    self._freezing.add(slot)
+                    self._later(0.0, lambda s=slot: self._drained(s))
+                case Propose(slot_map):
+                    self.world.commit_map(slot_map, self._proposed, self)
+                case Refresh():
+                    self.world.read_map(self._learned, self)
+                case Release(tickets):
+                    for ticket in tickets:
+                        if found := self._answers.pop(ticket, None):
+                            found[1]()
+                case Refuse(tickets):
+                    for ticket in tickets:
+                        if found := self._answers.pop(ticket, None):
+                            self.running[found[0]] -= 1
+                case Erase(slot):
+                    self.disk.pop(slot, None)
+
+    def _chunk(self, slot: int, after: Cursor | None) -> list[Change]:
+        rows = sorted(self.disk.get(slot, {}).items())
+        if after is not None:
+            rows = [row for row in rows if row[0] > (after.table, after.key)]
+        return [Change(table, key, value) for (table, key), value in rows[:CHUNK_ROWS]]
+
+    def _apply(self, effect: Apply) -> None:
+        def change() -> list[Change]:
+            if effect.erase:
+                self.disk[effect.slot] = {}
+            return list(effect.changes)
+
+        def applied() -> None:
+            if self.keeper is not None:
+                self._perform(self.keeper.applied(effect.slot, effect.copy, effect.seq))
+
+        self._write(change, effect.slot, applied)
+        if self.world.applies_early:
+            applied()
+
+    def _learned(self, slot_map: SlotMap) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.learned(slot_map, self.world.now))
+
+    def _proposed(self, slot_map: SlotMap) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.proposed(slot_map, self.world.now))
+
+    # From other servers
+
+    def take_frame(self, peer: "Server", sent: SendFrame) -> None:
+        if self.keeper is not None:
+            arrived = (sent.copy, sent.slot, sent.move, sent.frame)
+            self._perform(self.keeper.frame(peer.node_id, *arrived))
+
+    def take_ack(self, peer: "Server", sent: SendAck) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.acked(peer.node_id, sent.copy, sent.seq, broken=sent.broken))
+
+    def link_lost(self, peer: NodeId) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.link_lost(peer, self.world.now))
+
+
+class World:
+    """Everything, and the clock."""
+
+    keeper_class: type[core.Keeper] = core.Keeper
+    answers_early = False  # planted: a follower is not waited for
+    applies_early = False  # planted: confirmed before it is on disk
+    fence_s = FENCE_S  # planted: longer than it takes to be replaced
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.now = 0.0
+        self._calls: list[tuple[float, int, Call]] = []
+        self._count = 0
+        self.calm = False
+        self.history: list[str] = []
+        chance = self.chance
+        ids = [NodeId(number) for number in range(1, chance.choice((4, 5)))]
+        self.servers = {node_id: Server(self, node_id) for node_id in ids}
+        self.slots = chance.sample(range(4096), chance.randint(2, 5))
+        self.queues = [
+            Queue(f"{slot_name(slot)}{number}", slot)
+            for slot in self.slots
+            for number in range(QUEUES_OF_A_SLOT)
+        ]
+        self.leases: dict[NodeId, float] = {}
+        self.hidden: dict[NodeId, float] = {}  # servers that do not reach the store, until when
+        self._epochs: dict[tuple[NodeId, NodeId], int] = Counter()  # of links: breaks so far
+        self._arrival: dict[tuple[NodeId, NodeId], float] = {}
+        self._unnoticed: set[tuple[NodeId, int, NodeId]] = set()  # broken links: whose end, of whom
+        self._map = self._first_map()
+        self._terms = Terms(replicas=chance.choice((0, 1, 1)), follower_patience_s=20.0)
+        self.promotions = self.moves = 0
+
+    def _first_map(self) -> SlotMap:
+        slot_map = SlotMap()
+        for node_id in self.servers:
+            slot_map = slot_map.with_node(
+                Node(node_id=node_id, host=f"n{node_id}", port=5225, fingerprint=bytes(32))
+            )
+        for slot in self.slots:
+            slot_map = slot_map.claimed([slot], self.chance.choice([*self.servers]))
+        return slot_map
+
+    # Time
+
+    def after(self, delay: float, call: Call) -> None:
+        self._count += 1
+        heapq.heappush(self._calls, (self.now + delay, self._count, call))
+
+    def say(self, line: str) -> None:
+        self.history.append(f"{self.now:9.3f} {line}")
+
+    def live(self, troubled_s: float = 40.0, calm_s: float = 45.0) -> None:
+        for server in self.servers.values():
+            server.start()
+        for number in range(self.chance.choice((1, 2))):
+            self.after(number * 0.1, self._control(Controller(self._terms)))
+        for queue in self.queues:
+            self.after(self.chance.random(), lambda q=queue: self._send(q))
+            self.after(self.chance.random(), lambda q=queue: self._receive(q))
+        self.after(self.chance.uniform(0.5, 2), self._misfortune)
+        self._run(troubled_s)
+        self.calm = True
+        self.hidden.clear()
+        for server in self.servers.values():
+            if not server.alive:
+                server.start()
+        self._run(troubled_s + calm_s)
+        self._check_end()
+
+    def _run(self, until: float) -> None:
+        while self._calls and self._calls[0][0] <= until:
+            self.now, _, call = heapq.heappop(self._calls)
+            call()
+        self.now = until
+
+    # Misfortune
+
+    def _misfortune(self) -> None:
+        if self.calm:
+            return
+        chance = self.chance
+        alive = [server for server in self.servers.values() if server.alive]
+        match chance.choices(("kill", "hide", "cut", "move", "drain"), (4, 2, 4, 6, 1))[0]:
+            case "kill" if len(alive) > 1:
+                victim = chance.choice(alive)
+                victim.kill()
+                for other in self.servers.values():
+                    self._cut(victim.node_id, other.node_id)
+                self.after(chance.choice((0.2, 2.0, 14.0)), lambda: self._revive(victim))
+            case "hide":
+                victim = chance.choice([*self.servers])
+                self.hidden[victim] = self.now + chance.choice((1.0, 5.0, 18.0))
+                self.say(f"node {victim} does not reach the store")
+            case "cut":
+                self._cut(*chance.sample([*self.servers], 2))
+            case "drain":
+                self._plan([(slot, chance.choice([*self.servers])) for slot in self.slots])
+            case _:
+                self._plan([(chance.choice(self.slots), chance.choice([*self.servers]))])
+        self.after(chance.expovariate(0.8), self._misfortune)
+
+    def _revive(self, server: Server) -> None:
+        if not server.alive:
+            self.say(f"node {server.node_id} is back")
+            server.start()
+
+    def _plan(self, wanted: list[tuple[int, NodeId]]) -> None:
+        before = self._map
+        moves = {slot: Move(slot, target) for slot, target in wanted}
+        self._map = before.planning(moves.values())
+
+    def _cut(self, one: NodeId, other: NodeId) -> None:
+        if one == other:
+            return
+        for pair in ((one, other), (other, one)):
+            self._epochs[pair] += 1
+        for left, right in ((one, other), (other, one)):
+            lost = (left, self.servers[left].life, right)
+            self._unnoticed.add(lost)
+            self.after(self.chance.uniform(0.0, 0.3), lambda end=lost: self._notice(end))
+
+    def _notice(self, lost: tuple[NodeId, int, NodeId]) -> None:
+        if lost in self._unnoticed:
+            self._unnoticed.discard(lost)
+            server = self.servers[lost[0]]
+            if server.life == lost[1]:
+                server.link_lost(lost[2])
+
+    def disk_s(self) -> float:
+        """How long a commit takes: mostly a moment, at times long enough to be overtaken."""
+        slow = not self.calm and self.chance.random() < 0.05
+        return self.chance.uniform(0.1, 0.5) if slow else self.chance.uniform(0.001, 0.02)
+
+    # Links
+
+    def send(self, sender: Server, to: NodeId, deliver: Callable[[Server], None]) -> None:
+        pair = (sender.node_id, to)
+        epoch, life = self._epochs[pair], self.servers[to].life
+        at = max(self._arrival.get(pair, 0.0), self.now + self.chance.uniform(0.0005, 0.01))
+        self._arrival[pair] = at
+
+        def arrive() -> None:
+            receiver = self.servers[to]
+            if self._epochs[pair] == epoch and receiver.alive and receiver.life == life:
+                # What comes over a new link comes after the end of the old one.
+                self._notice((to, life, sender.node_id))
+                deliver(receiver)
+
+        self.after(at - self.now, arrive)
+
+    # The store of the map
+
+    def store_hidden_from(self, server: Server) -> bool:
+        return self.now < self.hidden.get(server.node_id, 0.0)
+
+    def read_map(self, then: Callable[[SlotMap], None], server: Server) -> None:
+        life = server.life
+
+        def answer() -> None:
+            if not server.alive or server.life != life:
+                return
+            if self.store_hidden_from(server):
+                self.after(0.2, answer)
+            else:
+                then(self._map)
+
+        self.after(self.chance.uniform(0.001, 0.01), answer)
+
+    def commit_map(
+        self, proposal: SlotMap, then: Callable[[SlotMap], None], server: Server
+    ) -> None:
+        """The answer may be lost; who asked reads the map then."""
+
+        def arrive() -> None:
+            if not self.store_hidden_from(server):
+                self._commit(proposal)
+
+        self.after(self.chance.uniform(0.001, 0.02), arrive)
+        delay = 0.03 if self.chance.random() < 0.9 else 0.5
+        self.after(delay, lambda: self.read_map(then, server))
+
+    def _commit(self, proposal: SlotMap) -> None:
+        if proposal.epoch != self._map.epoch + 1:
+            return
+        for slot in self.slots:
+            was, now = self._map.slots[slot], proposal.slots[slot]
+            if was != now:
+                self.say(f"epoch {proposal.epoch}: slot {slot_name(slot)} {was} → {now}")
+                self.moves += was.state == "F" and now.owner != was.owner
+                self.promotions += was.state == "S" and now.owner != was.owner
+        self._map = proposal
+
+    def _control(self, controller: Controller) -> Call:
+        def look() -> None:
+            ages = {node_id: self.now - at for node_id, at in self.leases.items()}
+            proposal = controller.decide(self._map, ages, self.now)
+            if proposal is not None:
+                delay = self.chance.uniform(0.0, 0.05)
+                self.after(delay, lambda: self._commit(proposal.slot_map))
+            pause = 0.5 if self.calm or self.chance.random() < 0.9 else 4.0
+            self.after(pause, look)
+
+        return look
+
+    # Clients
+
+    def may_serve(self, server: Server, slot: int) -> bool:
+        keeper = server.keeper
+        return keeper is not None and keeper.member.serves(slot, self.now)
+
+    def _server_of(self, slot: int) -> Server | None:
+        """Whoever says that it serves it; two of them is what must not be."""
+        alive = (server for server in self.servers.values() if server.alive)
+        serving = [server for server in alive if self.may_serve(server, slot)]
+        if len(serving) > 1:
+            names = " and ".join(str(server.node_id) for server in serving)
+            self._complain(f"slot {slot_name(slot)} is served by nodes {names}")
+        return serving[0] if serving else None
+
+    def _send(self, queue: Queue) -> None:
+        if self.calm and self.now > 55.0:
+            return
+        queue.sent += 1
+        body = queue.sent
+        name = queue.name.encode()
+
+        def append(rows: Rows) -> list[Change]:
+            last = int(rows.get((0, name), b"0"))
+            number = f"{last + 1}".encode()
+            key = name + b"/" + number.rjust(8, b"0")
+            return [Change(0, name, number), Change(1, key, f"{body}".encode())]
+
+        answered = False
+
+        def accepted() -> None:
+            nonlocal answered
+            answered = True
+            queue.accepted.append(body)
+            self.after(self.chance.expovariate(4.0), lambda: self._send(queue))
+
+        server = self._server_of(queue.slot)
+        if server is None or not server.command(queue.slot, append, accepted):
+            self.after(0.2, lambda: self._send(queue))
+            return
+
+        def give_up() -> None:
+            if not answered:
+                self._send(queue)
+
+        # Bodies go up by one with each try, so what was not answered is told from what was.
+        self.after(4.0, give_up)
+
+    def _receive(self, queue: Queue) -> None:
+        server = self._server_of(queue.slot)
+        self.after(self.chance.expovariate(6.0), lambda: self._receive(queue))
+        if server is None:
+            return
+        waiting = self._waiting(queue)
+        if not waiting:
+            return
+        key, value = waiting[0]
+        body = int(value)
+        if body in queue.acked:
+            self._complain(f"queue {queue.name}: message {body} came again after its ACK")
+        if body not in queue.delivered:
+            queue.delivered.append(body)
+        server.command(
+            queue.slot, lambda rows: [Change(1, key, None)], lambda: queue.acked.add(body)
+        )
+
+    def _waiting(self, queue: Queue) -> list[tuple[bytes, bytes]]:
+        """What lies where the queue is served, in order."""
+        server = self._server_of(queue.slot)
+        if server is None:
+            return []
+        name = queue.name.encode() + b"/"
+        return sorted(
+            (key, value)
+            for (table, key), value in server.disk.get(queue.slot, {}).items()
+            if table == 1 and key.startswith(name)
+        )
+
+    # The end
+
+    def _check_end(self) -> None:
+        for slot in self.slots:
+            one = self._map.slots[slot]
+            if one.state != "S":
+                self._complain(f"slot {slot_name(slot)} is still under way: {one}")
+            if self._server_of(slot) is None:
+                self._complain(f"slot {slot_name(slot)} is served by nobody: {one}")
+        for queue in self.queues:
+            left = [int(value) for _, value in self._waiting(queue)]
+            known = [*queue.delivered, *(body for body in left if body not in queue.delivered)]
+            lost = [body for body in queue.accepted if body not in known]
+            if lost:
+                self._complain(f"queue {queue.name}: accepted and lost: {lost}")
+            told = set(queue.accepted)
+            order = [body for body in known if body in told]
+            if order != sorted(order):
+                self._complain(f"queue {queue.name}: out of order: {order}")
+
+    def _complain(self, what: str) -> None:
+        tail = "\n".join(self.history[-40:])
+        raise WorldError(f"seed {self.seed}: {what}\n{tail}")
