@@ -1,0 +1,240 @@
+"""A storage server of the simulated cluster: a disk that outlives it, and a keeper that does not.
+
+It does what a shell does and nothing else: performs the keeper's effects, commits in groups, and
+hands every commit over before it answers.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from waystation.queue.cluster.duties import (
+    Apply,
+    Effect,
+    Erase,
+    Freeze,
+    Propose,
+    ReadRows,
+    Refresh,
+    Refuse,
+    Release,
+    SendAck,
+    SendFrame,
+)
+from waystation.queue.cluster.keeper import Keeper
+from waystation.queue.cluster.member import Member
+from waystation.queue.cluster.migration import Change, Cursor
+from waystation.queue.cluster.slot_map import NodeId, SlotMap
+
+if TYPE_CHECKING:
+    from .cluster_world import World
+
+CHUNK_ROWS = 4
+TICK_S = 0.25
+RENEW_S = 3.0
+Call = Callable[[], None]
+Rows = dict[tuple[int, bytes], bytes]
+
+
+class Server:
+    """One storage server: a disk that outlives it, and a keeper that does not."""
+
+    def __init__(self, world: "World", node_id: NodeId) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.disk: dict[int, Rows] = {}
+        self.alive = False
+        self.life = 0
+        self.keeper: Keeper | None = None
+        self._writes: deque[tuple[Callable[[], list[Change]], int, Callable[[], None]]] = deque()
+        self._writing = False
+        self.running: Counter[int] = Counter()
+        self._freezing: set[int] = set()
+        self._answers: dict[int, tuple[int, Call]] = {}  # ticket -> slot, answer
+        self._last_changes: list[Change] = []
+
+    # Life
+
+    def start(self) -> None:
+        self.alive = True
+        self.life += 1
+        self._writes.clear()
+        self._writing = False
+        self.running.clear()
+        self._freezing.clear()
+        self._answers.clear()
+        self.keeper = None
+        self.world.read_map(self._booted, self)
+
+    def _booted(self, slot_map: SlotMap) -> None:
+        chance = self.world.chance
+        member = Member(self.node_id, slot_map, fence_s=self.world.fence_s)
+        self.keeper = self.world.keeper_class(member, new_copy_id=lambda: chance.getrandbits(63))
+        self._perform(self.keeper.started([*self.disk], self.world.now))
+        self._renew()
+        self._tick()
+
+    def kill(self) -> None:
+        self.alive = False
+        self.keeper = None
+        self.world.say(f"node {self.node_id} is killed")
+
+    def _later(self, delay: float, call: Call) -> None:
+        life = self.life
+        self.world.after(delay, lambda: call() if self.alive and self.life == life else None)
+
+    def _renew(self) -> None:
+        sent = self.world.now
+        life = self.life
+
+        def renewed(slot_map: SlotMap) -> None:
+            if self.life == life and self.keeper is not None:
+                self.keeper.member.renewed(sent)
+                self._perform(self.keeper.learned(slot_map, self.world.now))
+
+        if not self.world.store_hidden_from(self):
+            self.world.leases[self.node_id] = self.world.now
+            self.world.read_map(renewed, self)
+        self._later(RENEW_S, self._renew)
+
+    def _tick(self) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.tick(self.world.now))
+        self._later(TICK_S, self._tick)
+
+    # Commands
+
+    def command(self, slot: int, change: Callable[[Rows], list[Change]], done: Call) -> bool:
+        """False: not ours to answer."""
+        keeper = self.keeper
+        if not self.alive or keeper is None or not self.world.may_serve(self, slot):
+            return False
+        self.running[slot] += 1
+
+        def answer() -> None:
+            self.running[slot] -= 1
+            done()
+            self._drained(slot)
+
+        def written() -> None:
+            ticket, effects = keeper.committed(slot, self._last_changes, self.world.now)
+            if ticket is None or self.world.answers_early:
+                answer()
+            else:
+                self._answers[ticket] = (slot, answer)
+            self._perform(effects)
+
+        self._write(lambda: change(self.disk.setdefault(slot, {})), slot, written)
+        return True
+
+    def _drained(self, slot: int) -> None:
+        if slot in self._freezing and not self.running[slot] and self.keeper is not None:
+            self._freezing.discard(slot)
+            self._perform(self.keeper.drained(slot))
+
+    # The disk: one commit at a time, everything that waits in one of them
+
+    def _write(self, change: Callable[[], list[Change]], slot: int, done: Call) -> None:
+        self._writes.append((change, slot, done))
+        if not self._writing:
+            self._writing = True
+            self._later(self.world.disk_s(), self._commit)
+
+    def _commit(self) -> None:
+        group, self._writes = self._writes, deque()
+        outcomes: list[tuple[list[Change], Call]] = []
+        for change, slot, done in group:
+            changes = change()
+            rows = self.disk.setdefault(slot, {})
+            for one in changes:
+                if one.value is None:
+                    rows.pop((one.table, one.key), None)
+                else:
+                    rows[one.table, one.key] = one.value
+            outcomes.append((changes, done))
+        self._writing = False
+        life = self.life
+        for changes, done in outcomes:
+            if self.life != life or not self.alive:
+                return
+            self._last_changes = changes
+            done()
+        if self._writes and not self._writing:
+            self._writing = True
+            self._later(self.world.disk_s(), self._commit)
+
+    # Effects
+
+    def _perform(self, effects: list[Effect]) -> None:
+        todo = deque(effects)
+        while todo and self.keeper is not None:
+            effect = todo.popleft()
+            match effect:
+                case ReadRows(copy, slot, after):
+                    todo.extendleft(reversed(self.keeper.rows(copy, self._chunk(slot, after))))
+                case SendFrame(peer):
+                    self.world.send(self, peer, lambda s, e=effect: s.take_frame(self, e))
+                case SendAck(peer):
+                    self.world.send(self, peer, lambda s, e=effect: s.take_ack(self, e))
+                case Apply():
+                    self._apply(effect)
+                case Freeze(slot):
+                    self._freezing.add(slot)
+                    self._later(0.0, lambda s=slot: self._drained(s))
+                case Propose(slot_map):
+                    self.world.commit_map(slot_map, self._proposed, self)
+                case Refresh():
+                    self.world.read_map(self._learned, self)
+                case Release(tickets):
+                    for ticket in tickets:
+                        if found := self._answers.pop(ticket, None):
+                            found[1]()
+                case Refuse(tickets):
+                    for ticket in tickets:
+                        if found := self._answers.pop(ticket, None):
+                            self.running[found[0]] -= 1
+                case Erase(slot):
+                    self.disk.pop(slot, None)
+
+    def _chunk(self, slot: int, after: Cursor | None) -> list[Change]:
+        rows = sorted(self.disk.get(slot, {}).items())
+        if after is not None:
+            rows = [row for row in rows if row[0] > (after.table, after.key)]
+        return [Change(table, key, value) for (table, key), value in rows[:CHUNK_ROWS]]
+
+    def _apply(self, effect: Apply) -> None:
+        def change() -> list[Change]:
+            if effect.erase:
+                self.disk[effect.slot] = {}
+            return list(effect.changes)
+
+        def applied() -> None:
+            if self.keeper is not None:
+                self._perform(self.keeper.applied(effect.slot, effect.copy, effect.seq))
+
+        self._write(change, effect.slot, applied)
+        if self.world.applies_early:
+            applied()
+
+    def _learned(self, slot_map: SlotMap) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.learned(slot_map, self.world.now))
+
+    def _proposed(self, slot_map: SlotMap) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.proposed(slot_map, self.world.now))
+
+    # From other servers
+
+    def take_frame(self, peer: "Server", sent: SendFrame) -> None:
+        if self.keeper is not None:
+            arrived = (sent.copy, sent.slot, sent.move, sent.frame)
+            self._perform(self.keeper.frame(peer.node_id, *arrived))
+
+    def take_ack(self, peer: "Server", sent: SendAck) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.acked(peer.node_id, sent.copy, sent.seq, broken=sent.broken))
+
+    def link_lost(self, peer: NodeId) -> None:
+        if self.keeper is not None:
+            self._perform(self.keeper.link_lost(peer, self.world.now))
