@@ -50,6 +50,22 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     proxy_concurrency: Annotated[
         int, Meta(ge=1, le=255), doc("Forwarded commands under way for one client.")
     ] = 32
+    proxy_relays_max: Annotated[
+        int, Meta(ge=1), doc("Other servers that we are connected to at once, as their proxy.")
+    ] = 1000
+    proxy_connect_timeout_s: Annotated[
+        float, Meta(gt=0), doc("From the connection to another server to the end of both hellos.")
+    ] = 10.0
+    proxy_request_timeout_s: Annotated[
+        float, Meta(gt=0), doc("How long another server may take to answer what we passed on.")
+    ] = 20.0
+    proxy_failure_memory_s: Annotated[
+        float, Meta(ge=0), doc("A server that could not be reached is not tried again before.")
+    ] = 30.0
+    proxy_own_domains: Annotated[
+        str,
+        doc("Domains of our other servers, separated by commas; statistics count them apart."),
+    ] = ""
     connections_max: Annotated[
         int, Meta(ge=0), doc("Connections at once; 0 is what the system allows.")
     ] = 0

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from waystation.queue.errors import Broker, BrokerFault, Code, Fault, RefusedError
 from waystation.queue.model import SessionId
 from waystation.queue.server.client import Client
-from waystation.queue.server.dispatch import Caller, Dispatch
+from waystation.queue.server.dispatch import Caller
 from waystation.queue.server.relays import Relays
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.boxes import box_key
@@ -76,6 +76,12 @@ class NoProxyObserver:
         pass
 
 
+class Answers(Protocol):
+    """Whatever does a command from its look-up to its answer (`dispatch.Dispatch`)."""
+
+    async def answer(self, caller: Caller, transmission: Transmission) -> Response: ...
+
+
 class Proxying:
     """Implements `driver.Forwarder`."""
 
@@ -83,7 +89,7 @@ class Proxying:
         self,
         *,
         relays: Relays,
-        dispatch: Dispatch,
+        dispatch: Answers,
         settings: QueueSettings,
         observer: ProxyObserver,
     ) -> None:
@@ -110,7 +116,7 @@ class Proxying:
                 return Err(Code.CMD_PROHIBITED)
 
     def left(self, client: Client) -> None:
-        """What is under way is brought to its end: the relay has it, and the answer goes nowhere."""
+        """What is under way comes to its end: the relay has it; the answer goes nowhere."""
 
     # As a proxy
 

@@ -1,7 +1,7 @@
 """A connection to a relay: TLS, blocks in and out, and who waits for which answer.
 
-Rule 1: an answer that has not come after `request_timeout_s` is `TIMEOUT`. If the relay said nothing
-        at all in that time, the connection is given up as well: it may be half dead.
+Rule 1: an answer that has not come after `request_timeout_s` is `TIMEOUT`. If the relay said
+        nothing at all in that time, the connection is given up as well: it may be half dead.
 Rule 2: when the connection ends, everybody who waits gets `NETWORK`, which clients take as
         temporary.
 Rule 3: at most `REQUESTS_MAX` commands are under way; beyond that clients are asked to come back.
@@ -49,9 +49,7 @@ def relay_tls() -> ssl.SSLContext:
 
 
 class RelayLink(asyncio.Protocol):
-    def __init__(
-        self, address: RelayAddress, *, clock: Clock, request_timeout_s: float
-    ) -> None:
+    def __init__(self, address: RelayAddress, *, clock: Clock, request_timeout_s: float) -> None:
         self._address = address
         self._clock = clock
         self._timeout_s = request_timeout_s
@@ -62,6 +60,7 @@ class RelayLink(asyncio.Protocol):
         self._heard_at = clock.mono()
         self._waiting: dict[CorrId, asyncio.Future[Pres | Err]] = {}
         self.greeted: asyncio.Future[Pkey] = self._loop.create_future()
+        self.greeted.add_done_callback(_look_at)
         self.on_closed: Callable[[RelayLink], None] | None = None
         self.closed = False
 
@@ -167,6 +166,12 @@ class RelayLink(asyncio.Protocol):
             self.on_closed(self)
 
 
+def _look_at(greeted: "asyncio.Future[Pkey]") -> None:
+    """An attempt that was given up has nobody who would look at how it failed."""
+    if not greeted.cancelled():
+        greeted.exception()
+
+
 def _keep_alive(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # a relay that goes silent is noticed later, then
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -179,9 +184,7 @@ def _keep_alive(sock: socket.socket) -> None:
 class Connector:
     """Opens links to relays."""
 
-    def __init__(
-        self, *, clock: Clock, connect_timeout_s: float, request_timeout_s: float
-    ) -> None:
+    def __init__(self, *, clock: Clock, connect_timeout_s: float, request_timeout_s: float) -> None:
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
@@ -192,9 +195,7 @@ class Connector:
         endpoint = usable_endpoint(address)
         if endpoint is None:
             raise RefusedError(BrokerFault(Broker.HOST))
-        link = RelayLink(
-            address, clock=self._clock, request_timeout_s=self._request_timeout_s
-        )
+        link = RelayLink(address, clock=self._clock, request_timeout_s=self._request_timeout_s)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(

@@ -32,6 +32,7 @@ from waystation.queue.model import (
     SessionId,
     VersionRange,
 )
+from waystation.queue.wire.block import seal_plain
 from waystation.queue.wire.boxes import NONCE_BYTES, box_key, new_dh_pair
 from waystation.queue.wire.certificates import verify_chain
 from waystation.queue.wire.commands import Rfwd, encode_command
@@ -46,7 +47,6 @@ from waystation.queue.wire.handshake import (
     encode_client_hello,
     server_hello_of,
 )
-from waystation.queue.wire.block import seal_plain
 from waystation.queue.wire.responses import Err, Pkey, Pres, Rres, decode_response
 from waystation.queue.wire.signed_key import open_signed_key
 from waystation.queue.wire.transmission import (
@@ -162,8 +162,6 @@ class RelaySession:
         if isinstance(response, Err):
             return Err(RelayFault(response.fault))
         return Err(BrokerFault(Broker.UNEXPECTED, type(response).__name__.upper().encode()))
-
-
 
 
 def _versions(hello: ServerHello) -> tuple[int, VersionRange]:

@@ -76,7 +76,10 @@ class Relays:
 
     def by_session(self, session_id: SessionId) -> tuple[RelayAddress, RelayLink] | None:
         """The link whose session a client names; None if it ended."""
-        return self._by_session.get(session_id)
+        found = self._by_session.get(session_id)
+        if found is not None:
+            self._links.move_to_end(found[0])
+        return found
 
     def close(self) -> None:
         for link in list(self._links.values()):
