@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 COMMANDS: Mapping[str, str] = {
     "listen": "waystation.cli.listen",
     "send": "waystation.cli.send",
+    "queue": "waystation.cli.queue",
     "demo": "waystation.cli.demo",
     "doctor": "waystation.cli.doctor",
     "config": "waystation.cli.config",
