@@ -18,10 +18,9 @@ Rule 5: one proposal is under way at a time. What is wanted is read off the stat
 Inputs in, effects out; the shell owns links, store and clock.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
+from .copies import Following, Incoming, Outgoing, Phase
 from .duties import (
     Apply,
     CopyId,
@@ -38,7 +37,7 @@ from .duties import (
     Ticket,
 )
 from .member import Member
-from .migration import BrokenCopyError, Change, CopySource, CopyTarget, Frame
+from .migration import BrokenCopyError, Change, Frame
 from .migration import Effect as CopyEffect
 from .migration import GiveUp as CopyGivenUp
 from .migration import ReadRows as CopyReads
@@ -49,63 +48,14 @@ STALL_MAX_S = 10.0  # a copy whose frames are not confirmed for so long begins a
 AGAIN_S = 0.5  # before a copy that failed begins again
 FORGET_S = 3600.0  # rows of a slot that went elsewhere stay for a while, should somebody look
 
-Phase = Literal["copying", "requiring", "leaving"]
-
-
-class _Outgoing:
-    """A copy from here."""
-
-    def __init__(self, slot: int, peer: NodeId, move: int) -> None:
-        self.slot = slot
-        self.peer = peer
-        self.move = move  # 0: to a follower
-        self.source = CopySource()
-        self.freezing = False
-        self.drained = False
-        self.heard_at = 0.0  # when the other end last confirmed something, or owed us nothing
-
-
-class _Following:
-    """What we know of the follower of a slot of ours.
-
-    copying: it is not counted on. requiring: answers wait for it. leaving: it failed while the
-    map may call it in step; answers wait until the map does not.
-    """
-
-    def __init__(self, peer: NodeId, phase: Phase) -> None:
-        self.peer = peer
-        self.phase: Phase = phase
-        self.join_seq = 0  # must be confirmed before it is called in step
-        self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, whose answer
-
-    def taken(self) -> tuple[Ticket, ...]:
-        tickets = tuple(ticket for _, _, ticket in self.waiting)
-        self.waiting.clear()
-        return tickets
-
-
-class _Incoming:
-    """A copy to here."""
-
-    def __init__(self, copy: CopyId, peer: NodeId, move: int) -> None:
-        self.copy = copy
-        self.peer = peer
-        self.move = move
-        self.target = CopyTarget()
-        self.applied = 0
-
-    @property
-    def durable(self) -> bool:
-        return self.target.complete and self.applied == self.target.seq
-
 
 class Keeper:
     def __init__(self, member: Member, *, new_copy_id: Callable[[], CopyId]) -> None:
         self.member = member
         self._new_copy_id = new_copy_id
-        self._copies: dict[CopyId, _Outgoing] = {}
-        self._following: dict[int, _Following] = {}
-        self._incoming: dict[int, _Incoming] = {}
+        self._copies: dict[CopyId, Outgoing] = {}
+        self._following: dict[int, Following] = {}
+        self._incoming: dict[int, Incoming] = {}
         self._again_at: dict[tuple[int, NodeId], float] = {}
         self._returning: set[int] = set()  # frozen by us for a move that failed
         self._proposed: SlotMap | None = None
@@ -230,7 +180,7 @@ class Keeper:
         if fresh and frame.seq != 1:
             return [SendAck(peer, copy, 0, broken=True)]
         if incoming is None or fresh:
-            self._incoming[slot] = incoming = _Incoming(copy, peer, move)
+            self._incoming[slot] = incoming = Incoming(copy, peer, move)
         try:
             changes = incoming.target.receive(frame)
         except BrokenCopyError:
@@ -282,16 +232,16 @@ class Keeper:
         for slot, following in list(self._following.items()):
             one = self._mine(slot)
             if one is None:
-                del self._following[slot]
+                self._unfollow(slot)
                 if tickets := following.taken():
                     self._effects.append(Refuse(tickets))
             elif one.follower != following.peer:
                 # The map itself ended it: nobody can be promoted to it any more.
-                del self._following[slot]
+                self._unfollow(slot)
                 if tickets := following.taken():
                     self._effects.append(Release(tickets))
             elif following.phase == "leaving" and not one.in_step and self._proposed is None:
-                following.phase = "copying"
+                self._enter(slot, following, "copying")
                 if tickets := following.taken():
                     self._effects.append(Release(tickets))
         for copy, out in list(self._copies.items()):
@@ -330,26 +280,27 @@ class Keeper:
             if one.follower != NOBODY:
                 following = self._following.get(slot)
                 if following is None:
-                    phase: Phase = "leaving" if one.in_step else "copying"
-                    self._following[slot] = following = _Following(one.follower, phase)
+                    self._following[slot] = following = Following(one.follower)
+                    if one.in_step:
+                        self._enter(slot, following, "leaving")
                 if following.phase == "copying" and not one.in_step:
                     self._begin(slot, one.follower, running, 0)
 
     def _begin(self, slot: int, peer: NodeId, running: set[tuple[int, int]], move: int) -> None:
         if (slot, move) in running or self._mono < self._again_at.get((slot, peer), 0.0):
             return
-        out = _Outgoing(slot, peer, move)
+        out = Outgoing(slot, peer, move)
         out.heard_at = self._mono
         copy = self._new_copy_id()
         self._copies[copy] = out
         self._carry(copy, out, out.source.begin())
 
-    def _advance(self, copy: CopyId, out: _Outgoing) -> None:
+    def _advance(self, copy: CopyId, out: Outgoing) -> None:
         one = self.member.slot_map.slots[out.slot]
         if not out.move:
             following = self._following[out.slot]
             if following.phase == "copying" and out.source.caught_up:
-                following.phase = "requiring"
+                self._enter(out.slot, following, "requiring")
                 following.join_seq = out.source.seq
         elif one.state == "F":
             if out.source.rows_done and not out.source.ended:
@@ -369,7 +320,9 @@ class Keeper:
                 following = self._following[out.slot]
                 confirmed = out.source.confirmed >= following.join_seq
                 in_step = slots[out.slot].in_step
-                if following.phase == "requiring" and confirmed and not in_step:
+                # Without a lease we would be replaced the moment it is called in step.
+                ready = confirmed and self.member.leased(self._mono)
+                if following.phase == "requiring" and ready and not in_step:
                     yield out.slot, _called_in_step
         for slot in self._returning:
             yield slot, _returned_for_another_try
@@ -383,7 +336,7 @@ class Keeper:
 
     # Copies from here
 
-    def _carry(self, copy: CopyId, out: _Outgoing, effects: Sequence[CopyEffect]) -> None:
+    def _carry(self, copy: CopyId, out: Outgoing, effects: Sequence[CopyEffect]) -> None:
         for effect in effects:
             match effect:
                 case CopyReads(after):
@@ -395,7 +348,7 @@ class Keeper:
                         SendFrame(out.peer, copy, out.slot, out.move, effect.frame)
                     )
 
-    def _confirm(self, out: _Outgoing) -> None:
+    def _confirm(self, out: Outgoing) -> None:
         following = None if out.move else self._following.get(out.slot)
         if following is None or following.phase != "requiring":
             return
@@ -418,7 +371,20 @@ class Keeper:
             return
         following = self._following.get(out.slot)
         if following is not None and following.phase == "requiring":
-            following.phase = "leaving"
+            self._enter(out.slot, following, "leaving")
+
+    # Followers
+
+    def _enter(self, slot: int, following: Following, phase: Phase) -> None:
+        following.phase = phase
+        if phase == "copying":
+            self.member.guarded.discard(slot)
+        else:
+            self.member.guarded.add(slot)
+
+    def _unfollow(self, slot: int) -> None:
+        del self._following[slot]
+        self.member.guarded.discard(slot)
 
 
 def _called_in_step(slot_map: SlotMap, slot: int) -> SlotMap:

@@ -1,9 +1,9 @@
 """What a storage server may answer for, by its map and its lease.
 
 Rule 1: it serves a slot that the map gives it and that it has not frozen itself.
-Rule 2: a slot whose follower is in step could be promoted behind its back, so it is served only
-        while the lease holds: `fence_s` after a renewal was *sent* that succeeded, by the
-        monotonic clock. Slots that nobody else could own are served without a lease.
+Rule 2: a slot whose follower is in step, or may be for all we know, could be promoted behind its
+        back, so it is served only while the lease holds: `fence_s` after a renewal was *sent* that
+        succeeded, by the monotonic clock. Slots that nobody else could own need no lease.
 Rule 3: a slot that it froze stays frozen until a newer map says who has it.
 Rule 4: maps never go back: an older epoch is ignored.
 """
@@ -20,6 +20,7 @@ class Member:
         self._fence_s = fence_s
         self._renewed = float("-inf")
         self._frozen: set[int] = set()
+        self.guarded: set[int] = set()  # slots that the map may call in step before we hear of it
 
     def renewed(self, sent: float) -> None:
         """A renewal that was sent at `sent` has succeeded."""
@@ -47,7 +48,8 @@ class Member:
         one = self.slot_map.slots[slot]
         if one.server != self.node_id or slot in self._frozen:
             return False
-        return not one.in_step or self.leased(mono)
+        guarded = one.in_step or slot in self.guarded
+        return not guarded or self.leased(mono)
 
     def leased(self, mono: float) -> bool:
         return mono - self._renewed < self._fence_s
