@@ -1,0 +1,1 @@
+"""A participant of a party: joins, is told who comes and goes, and survives broken connections."""
