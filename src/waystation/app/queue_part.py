@@ -28,11 +28,14 @@ from waystation.queue.server.carrier import tls_context
 from waystation.queue.server.checks import Checks
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Dispatch
-from waystation.queue.server.driver import Driver, Forwarder, NoForwarder
+from waystation.queue.server.driver import Driver
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifications import Notifications
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver, Observer
+from waystation.queue.server.proxying import NoProxyObserver, Proxying, ProxyObserver
+from waystation.queue.server.relay_link import Connector
+from waystation.queue.server.relays import Relays
 from waystation.queue.server.server import BlockServer
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
@@ -58,7 +61,7 @@ class QueuePart:
         clock: Clock,
         log: FilteringBoundLogger,
         observer: Observer | None = None,
-        forwarder: Forwarder | None = None,
+        proxy_observer: ProxyObserver | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -93,12 +96,29 @@ class QueuePart:
             observer=observer,
             clock=clock,
         )
+        self._relays = Relays(
+            Connector(
+                clock=clock,
+                connect_timeout_s=settings.proxy_connect_timeout_s,
+                request_timeout_s=settings.proxy_request_timeout_s,
+            ),
+            tasks=tasks,
+            clock=clock,
+            links_max=settings.proxy_relays_max,
+            failure_memory_s=settings.proxy_failure_memory_s,
+        )
+        proxying = Proxying(
+            relays=self._relays,
+            dispatch=self.dispatch,
+            settings=settings,
+            observer=NoProxyObserver() if proxy_observer is None else proxy_observer,
+        )
         self.driver = Driver(
             dispatch=self.dispatch,
             delivery=delivery,
             subscribers=self.subscribers,
             checks=self._checks,
-            forwarder=NoForwarder() if forwarder is None else forwarder,
+            forwarder=proxying,
             handshake=self._handshake,
             settings=settings,
             tasks=tasks,
@@ -133,6 +153,7 @@ class QueuePart:
 
     async def stop(self) -> None:
         self.server.close()
+        self._relays.close()
         with contextlib.suppress(WaystationError):
             await self.dispatch.write_touches()
             await self._notifying.save()
