@@ -1,0 +1,433 @@
+"""The broker of one node: streams on one side, the store on the other, sessions in between.
+
+Rule 1: nothing here waits. What needs the store runs as a coroutine; what a stream says meanwhile
+        waits in its inbox, so a stream is answered in order.
+Rule 2: an entry of a party's log is serialised once and offered to every session of the party
+        here. Nobody is delayed by another: whoever cannot take it keeps only a position.
+Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERROR, detaches its
+        session and touches nobody else.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from waystation.base.clock import Clock
+from waystation.base.tasks import Done, Tasks, eager
+
+from .conversation import Conversation, Phase
+from .delivery import Delivery
+from .departures import Departures
+from .errors import STORE_TROUBLE, NotAllowedError
+from .flight import Flight
+from .following import Following
+from .grants import Authority, bearer
+from .handoff import Tickets
+from .log import Now
+from .model import Detached, Entry, Flags, MessageType, PartyId, Status
+from .party import Party, Place
+from .reception import Reception
+from .registry import Registry
+from .reports import Reports
+from .requests import Requests
+from .session import Refusal, Session
+from .settings import Presence
+from .standbys import Standbys
+from .store import Notice, Owner, PresenceStore
+from .timekeeper import Timekeeper
+from .transport.port import Gone, GrpcStatus, Stream
+from .wire.client import Join, MalformedMessageError, Unfit, decode_client
+from .wire.error_forms import SOFT
+from .wire.party_presence_pb2 import HandoffInfo
+
+
+class Broker:
+    """`StreamHandler` for transports, `PartyListener` for the store, `Desk` for deliveries."""
+
+    def __init__(
+        self,
+        settings: Presence,
+        store: PresenceStore,
+        *,
+        owner: Owner,
+        clock: Clock,
+        reports: Reports,
+        tasks: Tasks,
+        loop: asyncio.AbstractEventLoop,
+        authority: Authority | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.owner = owner
+        self.reports = reports
+        self._tasks = tasks
+        self._loop = loop
+        self.authority = authority
+        self.tally = reports.tally
+        self.latencies_s = reports.latencies_s
+        self.acks_until_sample = reports.acks_until_sample
+        self.registry = Registry(settings, clock, self)
+        self.tickets = Tickets(settings.ticket_s)
+        self.departures = Departures(self.registry, store, reports, self.run, owner.node_id)
+        self.following = Following(self.registry, store, reports, self._apply)
+        self.reception = Reception(
+            self.registry,
+            store,
+            self.departures,
+            self.following,
+            reports,
+            node_id=owner.node_id,
+            auth_on=authority is not None,
+            tickets=self.tickets,
+        )
+        self.requests = Requests(self)
+        self.standbys = Standbys(self)
+        self.timekeeper = Timekeeper(self)
+        self.reception.on_bound = self.watch_token
+        self._slow: list[Delivery] = []
+        self.serialisations = 0
+        self.draining = False
+
+    def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """To its end now, if nothing in it has to wait; else as a task."""
+        try:
+            rest = eager(work, self._loop)
+        except Exception as exc:  # as a task it would be told the same way
+            self.reports.trouble(f"{name}.failed", exc)
+            return
+        if not isinstance(rest, Done):
+            self._tasks.adopt(name, rest)
+
+    async def start(self) -> None:
+        for record in await self.store.start(self.owner, self):
+            self.timekeeper.expect(record)
+
+    # --- streams ---------------------------------------------------------------------------------
+
+    def opened(self, stream: Stream) -> None:
+        conversation = stream.holder = Conversation(stream)
+        registry = self.registry
+        registry.conversations.add(conversation)
+        at = registry.now().mono + self.settings.join_timeout_s
+        conversation.join_handle = registry.arm(at, conversation)
+        if self.authority is not None:
+            conversation.busy = True
+            self.run("authenticate", self._authenticate(conversation, self.authority))
+
+    async def _authenticate(self, conversation: Conversation, authority: Authority) -> None:
+        try:
+            grant = await authority.verify(bearer(conversation.stream.authorization))
+        except NotAllowedError:
+            self.reports.auth("refused")
+            self.reports.refused("auth", Status.UNAUTHENTICATED)
+            conversation.finish(GrpcStatus.UNAUTHENTICATED, Status.UNAUTHENTICATED.name)
+            self.forget(conversation)
+            return
+        self.reports.auth("accepted")
+        conversation.grant = grant
+        self.go_on(conversation)
+
+    def message(self, stream: Stream, data: bytes) -> None:
+        conversation: Conversation | None = stream.holder
+        if conversation is None or conversation.phase is Phase.OVER:
+            return
+        if conversation.busy:
+            conversation.wait(data, self.settings.inbox_max)
+            return
+        try:
+            self._take(conversation, data)
+        except Exception as exc:
+            self.failed(conversation, exc)
+
+    def _take(self, conversation: Conversation, data: bytes) -> None:
+        now = self.registry.now()
+        try:
+            message = decode_client(data, ack_ids_max=self.settings.ack_ids_max)
+        except MalformedMessageError:
+            self.departures.end_stream(
+                conversation, Status.MALFORMED_MESSAGE, now, cause=Detached.BAD_INPUT
+            )
+            self.forget(conversation)
+            return
+        session = conversation.session
+        if session is not None:
+            self.requests.take(conversation, session, message, now)
+        elif conversation.phase is Phase.STANDBY:
+            self.standbys.take(conversation, message, now)
+        elif isinstance(message, Join):
+            conversation.busy = True
+            self.run("join", self._join(conversation, message))
+        elif isinstance(message, Unfit) and message.is_join:
+            self.refuse(conversation, Refusal(message.status, message.detail), message.message_id)
+        else:
+            self.end(conversation, Status.JOIN_REQUIRED, answers=message.message_id)
+
+    async def _join(self, conversation: Conversation, join: Join) -> None:
+        try:
+            refusal = await self._join_steps(conversation, join)
+        except STORE_TROUBLE as exc:
+            self.reports.store_trouble("join", exc)
+            refusal = Refusal(
+                Status.STORE_BUSY,
+                "the store does not answer",
+                round(self.settings.store_busy_s * 1000),
+            )
+        except Exception as exc:
+            self.failed(conversation, exc)
+            return
+        if refusal is None:
+            self.registry.wheel.cancel(conversation.join_handle)
+            self.go_on(conversation)
+            return
+        self.reports.refused(
+            "rate" if refusal.status is Status.RATE_LIMITED else "join", refusal.status
+        )
+        soft = refusal.status in (Status.STORE_BUSY, Status.INVALID_FIELD)
+        if soft:
+            self.refuse(conversation, refusal, join.message_id)
+            self.go_on(conversation)
+            return
+        self.reports.error(refusal.status)
+        conversation.end(
+            refusal.status,
+            self.registry.now(),
+            answers=join.message_id,
+            detail=refusal.detail,
+            retry_after_ms=refusal.retry_after_ms,
+            handoff=self.elsewhere(refusal.status),
+        )
+        self.forget(conversation)
+
+    async def _join_steps(self, conversation: Conversation, join: Join) -> Refusal | None:
+        now = self.registry.now()
+        refusal = self.reception.objection(conversation, join, now)
+        if refusal is None and self.draining:
+            refusal = Refusal(Status.DRAINING, "the node takes no more sessions")
+        if refusal is not None:
+            return refusal
+        if self.reception.ahead(join):
+            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
+        if join.flags & Flags.STANDBY:
+            return await self.standbys.stand_by(conversation, join)
+        return await self.reception.enter(conversation, join)
+
+    def go_on(self, conversation: Conversation) -> None:
+        """What waited in the inbox, until something of it has to wait again."""
+        conversation.busy = False
+        while not conversation.busy and not conversation.over:
+            data = conversation.next_waiting()
+            if data is None:
+                if conversation.half_closed:
+                    self._ended_by_client(conversation)
+                return
+            try:
+                self._take(conversation, data)
+            except Exception as exc:
+                self.failed(conversation, exc)
+
+    def half_closed(self, stream: Stream) -> None:
+        conversation: Conversation | None = stream.holder
+        if conversation is None or conversation.over:
+            return
+        conversation.half_closed = True
+        if not conversation.busy:
+            self._ended_by_client(conversation)
+
+    def _ended_by_client(self, conversation: Conversation) -> None:
+        session = conversation.session
+        conversation.finish(GrpcStatus.OK)
+        if session is not None:
+            self.departures.detach(session, Detached.EOF, self.registry.now())
+        self.forget(conversation)
+
+    def closed(self, stream: Stream, why: Gone) -> None:
+        conversation: Conversation | None = stream.holder
+        if conversation is None:
+            return
+        conversation.lost = True
+        session = conversation.session
+        conversation.over_now()
+        if session is not None and session.conversation is conversation:
+            self.departures.detach(session, _CAUSES[why], self.registry.now())
+        self.forget(conversation)
+
+    def unblocked(self, stream: Stream) -> None:
+        conversation: Conversation | None = stream.holder
+        session = None if conversation is None else conversation.session
+        if session is not None:
+            if session.stall_handle:
+                self.registry.wheel.cancel(session.stall_handle)
+                session.stall_handle = 0
+            session.delivery.unblocked(self.registry.now())
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def refuse(self, conversation: Conversation, refusal: Refusal, message_id: int) -> None:
+        """A soft error; too many of them end the stream."""
+        now = self.registry.now()
+        status, session = refusal.status, conversation.session
+        assert status in SOFT
+        if status is Status.RATE_LIMITED:
+            self.reports.refused("rate", status)
+        self.reports.error(status)
+        conversation.error(
+            status,
+            now,
+            answers=message_id,
+            detail=refusal.detail,
+            retry_after_ms=refusal.retry_after_ms,
+        )
+        faulty = conversation if session is None else session
+        if status is not Status.STORE_BUSY and faulty.fault(status, now.mono):
+            self.end(conversation, Status.PROTOCOL_VIOLATION)
+
+    def end(
+        self,
+        conversation: Conversation,
+        status: Status,
+        *,
+        answers: int = 0,
+        cause: Detached = Detached.BAD_INPUT,
+        discard_unsent: bool = False,
+    ) -> None:
+        """The stream ends; its session, if it has one, is detached."""
+        self.departures.end_stream(
+            conversation,
+            status,
+            self.registry.now(),
+            cause=cause,
+            answers=answers,
+            discard_unsent=discard_unsent,
+        )
+        self.forget(conversation)
+
+    def failed(self, conversation: Conversation, exc: Exception) -> None:
+        self.reports.trouble("stream.failed", exc)
+        self.end(conversation, Status.INTERNAL_ERROR, cause=Detached.FAILURE)
+
+    def forget(self, conversation: Conversation) -> None:
+        self.registry.conversations.discard(conversation)
+        if conversation.join_handle:
+            self.registry.wheel.cancel(conversation.join_handle)
+            conversation.join_handle = 0
+        self.standbys.forget(conversation)
+
+    # --- the store tells -------------------------------------------------------------------------
+
+    def entry(self, party_id: PartyId, entry: Entry) -> None:
+        party = self.registry.parties.get(party_id)
+        if party is not None and self._apply(party, entry) is Place.GAP:
+            self.run("fill", self._fill(party))
+
+    async def _fill(self, party: Party) -> None:
+        try:
+            await self.following.fill(party)
+        except STORE_TROUBLE as exc:
+            self.reports.store_trouble("fill", exc)
+
+    def _apply(self, party: Party, entry: Entry) -> Place | None:
+        one = party.apply(entry)
+        if isinstance(one, Place):
+            return one
+        self.serialisations += 1
+        now = self.registry.now()
+        recipients = tuple(party.recipients)
+        before = self.tally.out
+        for delivery in recipients:
+            delivery.offer(one, now)
+        self.reports.broadcast(
+            party.party_id,
+            entry,
+            recipients=self.tally.out - before,
+            size=len(one.data),
+            took_s=self.registry.now().mono - now.mono,
+        )
+        if entry.kind is MessageType.LEAVE:
+            self.departures.removed_elsewhere(party, entry, now)
+        if self._slow:
+            self._let_slow_go()
+        return None
+
+    def notice(self, notice: Notice) -> None:
+        now = self.registry.now()
+        party = self.registry.parties.get(notice.key.party_id)
+        if party is None:
+            return
+        if notice.status is Status.SESSION_RESUMED:
+            session = self.registry.sessions.get(notice.key)
+            elsewhere = notice.node_id != self.owner.node_id
+            if session is not None and elsewhere and session.fence < notice.fence:
+                self.departures.gone(session, self.how_moved(session), peer=notice.node_id)
+            return
+        self.departures.connectivity(party, notice, now)
+
+    # --- deliveries ask --------------------------------------------------------------------------
+
+    def arm_retry(self, delivery: Delivery, at_mono: float) -> int:
+        return self.registry.arm(at_mono, delivery)
+
+    def blocked(self, delivery: Delivery, mono: float) -> None:
+        session = _session_of(delivery)
+        if not session.stall_handle:
+
+            def stalled(_now: Now) -> None:
+                session.stall_handle = 0
+                conversation = session.conversation
+                if delivery.blocked_at is not None and isinstance(conversation, Conversation):
+                    self.end(
+                        conversation,
+                        Status.WRITE_STALLED,
+                        cause=Detached.STALLED,
+                        discard_unsent=True,
+                    )
+
+            session.stall_handle = self.registry.arm(mono + self.settings.write_stall_s, stalled)
+
+    def too_slow(self, delivery: Delivery, now: Now) -> None:
+        # Not at once: we may be in the middle of a broadcast, or of this delivery's own step.
+        if not self._slow:
+            self.registry.arm(now.mono, lambda _now: self._let_slow_go())
+        self._slow.append(delivery)
+
+    def _let_slow_go(self) -> None:
+        slow, self._slow = self._slow, []
+        for delivery in slow:
+            conversation = _session_of(delivery).conversation
+            if isinstance(conversation, Conversation) and not conversation.over:
+                self.end(conversation, Status.SLOW_CONSUMER, cause=Detached.SLOW)
+
+    def acked(self, delivery: Delivery, flight: Flight, mono: float) -> None:
+        self.acks_until_sample = self.reports.ack_every
+        self.reports.acked(_session_of(delivery).key, flight, mono)
+
+    def retried(self, delivery: Delivery, flight: Flight, mono: float) -> None:
+        self.reports.retried(_session_of(delivery).key, flight, mono)
+
+    def dropped(self, delivery: Delivery, flight: Flight, mono: float) -> None:
+        self.reports.dropped(_session_of(delivery).key, flight, mono)
+
+    # --- tokens and moves ------------------------------------------------------------------------
+
+    def watch_token(self, session: Session, conversation: Conversation, now: Now) -> None:
+        """A stream lives as long as its token, and is told in time."""
+
+    def elsewhere(self, status: Status) -> HandoffInfo | None:
+        """Where else a client may go, for codes that send it away."""
+        return None
+
+    def how_moved(self, session: Session) -> Status:
+        """How the stream of a session ends that another node has attached."""
+        return Status.TAKEN_OVER
+
+
+_CAUSES = {
+    Gone.RESET: Detached.RESET,
+    Gone.TRANSPORT: Detached.TRANSPORT,
+    Gone.TOO_LARGE: Detached.BAD_INPUT,
+}
+
+
+def _session_of(delivery: Delivery) -> Session:
+    session = delivery.holder
+    assert isinstance(session, Session)
+    return session

@@ -1,0 +1,162 @@
+"""One stream and what has been said on it: who it is, what waits, how it ends."""
+
+import enum
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .log import Now
+from .model import SessionKey, Status, local_id_base
+from .session import Faults, Session
+from .transport.port import GrpcStatus, Stream
+from .wire import broker as write
+from .wire.error_forms import ending
+
+if TYPE_CHECKING:
+    from .grants import Grant
+    from .wire.party_presence_pb2 import HandoffInfo
+
+
+class Phase(enum.Enum):
+    OPEN = "open"  # no JOIN yet
+    JOINED = "joined"
+    STANDBY = "standby"
+    OVER = "over"
+
+
+class Conversation:
+    __slots__ = (
+        "_id_n",
+        "busy",
+        "faults",
+        "grant",
+        "half_closed",
+        "inbox",
+        "join_handle",
+        "key",
+        "lost",
+        "paused",
+        "phase",
+        "session",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.phase = Phase.OPEN
+        self.session: Session | None = None
+        self.key: SessionKey | None = None  # of a standby, and of a JOIN under way
+        self.busy = False  # something waits for the store; what comes meanwhile waits too
+        self.inbox: deque[bytes] | None = None
+        self.paused = False
+        self.half_closed = False
+        self.lost = False  # the transport has closed it
+        self.join_handle = 0
+        self.faults: Faults | None = None
+        self.grant: Grant | None = None
+        self._id_n = 0
+
+    @property
+    def over(self) -> bool:
+        return self.phase is Phase.OVER
+
+    def next_id(self) -> int:
+        session = self.session
+        if session is not None:
+            return session.delivery.next_id()
+        self._id_n += 1
+        return local_id_base(0) + self._id_n
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def ack(self, message_id: int, now: Now) -> None:
+        if not self.over:
+            self.stream.send(write.ack(self.next_id(), now.ms, message_id))
+
+    def send(self, data: bytes) -> None:
+        if not self.over:
+            self.stream.send(data)
+
+    def error(
+        self,
+        status: Status,
+        now: Now,
+        *,
+        answers: int = 0,
+        detail: str = "",
+        retry_after_ms: int = 0,
+        handoff: "HandoffInfo | None" = None,
+    ) -> None:
+        self.send(
+            write.error(
+                self.next_id(),
+                now.ms,
+                status,
+                answers=answers,
+                detail=detail,
+                retry_after_ms=retry_after_ms,
+                handoff=handoff,
+            )
+        )
+
+    def end(
+        self,
+        status: Status,
+        now: Now,
+        *,
+        answers: int = 0,
+        detail: str = "",
+        retry_after_ms: int = 0,
+        handoff: "HandoffInfo | None" = None,
+        discard_unsent: bool = False,
+    ) -> None:
+        """ERROR, and the call ends as the table of forms says."""
+        if self.over:
+            return
+        self.error(
+            status,
+            now,
+            answers=answers,
+            detail=detail,
+            retry_after_ms=retry_after_ms,
+            handoff=handoff,
+        )
+        self.finish(ending(status), status.name, discard_unsent=discard_unsent)
+
+    def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
+        if self.over:
+            return
+        self.over_now()
+        if not self.lost:
+            self.stream.finish(status, detail, discard_unsent=discard_unsent)
+
+    def over_now(self) -> None:
+        """Nothing more is said, either way."""
+        self.phase = Phase.OVER
+        self.session = None
+        self.inbox = None
+        self.busy = False
+
+    # --- what waits ------------------------------------------------------------------------------
+
+    def wait(self, data: bytes, inbox_max: int) -> None:
+        if self.inbox is None:
+            self.inbox = deque()
+        self.inbox.append(data)
+        if len(self.inbox) >= inbox_max and not self.paused:
+            self.paused = True
+            self.stream.pause_reading()
+
+    def next_waiting(self) -> bytes | None:
+        if not self.inbox:
+            return None
+        data = self.inbox.popleft()
+        if self.paused and not self.inbox:
+            self.paused = False
+            self.stream.resume_reading()
+        return data
+
+    def fault(self, status: Status, mono: float) -> bool:
+        """A soft error before the session began."""
+        if self.faults is None:
+            self.faults = Faults()
+        return self.faults.add(status, mono)

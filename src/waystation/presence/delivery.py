@@ -1,0 +1,449 @@
+"""What one session has been sent, and what it still owes an ack for.
+
+Rule 1: outgoing is not a copy: it is the party's log above `sent_seq`. In flight is what was sent
+        and not acknowledged, at most `inflight_max`; at that mark sending pauses, nothing is lost.
+Rule 2: first deliveries ascend without holes, except what a LIST_RESYNC covers.
+Rule 3: a round of retries sends everything in flight again, ascending. What was sent
+        `max_deliveries` times is dropped, and one LIST_RESYNC repairs the view.
+Rule 4: a round that repeats something older than an acknowledged message, or than a LIST sent
+        since, is followed by one LIST_RESYNC: else a client that takes messages at face value
+        would show somebody who has left.
+Rule 5: a session that is more than `lag_max` behind gets one LIST_RESYNC instead of all of it.
+Rule 6: out = acked + dropped + superseded + in flight, always.
+Rule 7: `unacked_since` is set when something is sent while nothing is unacknowledged, moved by
+        acks that leave something, cleared by acks that leave nothing, set anew by a resume; drops,
+        retries and LISTs that replace do not move it.
+
+Every message to everybody passes through `offer`, so it calls its stream and desk instead of
+returning effects.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from .flight import Desk, Flight, Terms
+from .log import Announcement, Now
+from .model import (
+    LOCAL_COUNTER_MASK,
+    ClientId,
+    MessageType,
+    SessionId,
+    Status,
+    is_local_id,
+    local_id_base,
+)
+from .settings import LADDER_TTL_S
+from .wire import broker as write
+
+if TYPE_CHECKING:
+    from .party import Party
+    from .transport.port import Stream
+
+LISTS_MAX: Final = 4  # unacknowledged LISTs of a session; older ones are superseded
+_REPLACED_BY_LIST: Final = frozenset((MessageType.JOIN, MessageType.LIST, MessageType.UPDATE))
+_EARLY_S: Final = 1e-6
+
+
+class Delivery:
+    # fmt: off
+    __slots__ = (
+        "_conflated_at", "_desk", "_ladder", "_list_due", "_resync_due", "_terms", "acked_high",
+        "acked_n", "blocked_at", "client_id", "detached_marks", "dropped_n", "flowing", "holder",
+        "id_base", "id_n", "inflight", "last_list_id", "list_seq", "muted", "out_n", "party",
+        "retried_n", "retry_handle", "seed", "sent_seq", "session_id", "stream", "superseded_n",
+        "unacked_since",
+    )
+    # fmt: on
+
+    def __init__(
+        self,
+        party: "Party",
+        client_id: ClientId,
+        session_id: SessionId,
+        *,
+        holder: object,
+        terms: Terms,
+        desk: Desk,
+        ttl_s: float,
+    ) -> None:
+        self.party = party
+        self.client_id = client_id
+        self.session_id = session_id
+        self.holder = holder
+        self._terms = terms
+        self._desk = desk
+        self.stream: Stream | None = None
+        self.id_base = 0
+        self.id_n = 0
+        self.sent_seq = 0
+        self.inflight: dict[int, Flight] = {}
+        self.flowing = False  # the next entry of the log may be sent at once
+        self.blocked_at: float | None = None
+        self.unacked_since: float | None = None
+        self.acked_high = 0
+        self.list_seq = 0  # position of the last LIST that was sent
+        self.last_list_id = 0
+        self._list_due: Status | None = None  # a LIST that waits until everything is sent
+        self._resync_due = False  # a LIST_RESYNC that waits for the transport
+        self._conflated_at: list[float] | None = None
+        self.retry_handle = 0  # of the timer, 0 while there is none
+        self.seed = False
+        self.muted = False  # gets no party messages
+        self.detached_marks = False
+        self.out_n = self.acked_n = self.retried_n = self.dropped_n = self.superseded_n = 0
+        self._ladder = terms.ladder_s
+        self.set_ttl(ttl_s)
+
+    def set_ttl(self, ttl_s: float) -> None:
+        if ttl_s == LADDER_TTL_S:
+            self._ladder = self._terms.ladder_s
+        else:
+            scale = ttl_s / LADDER_TTL_S
+            self._ladder = tuple(wait * scale for wait in self._terms.ladder_s)
+
+    @property
+    def cursor(self) -> int:
+        """It and everything below is acknowledged, dropped or covered."""
+        for flight in self.inflight.values():
+            if flight.kind is MessageType.JOIN:
+                return flight.seq - 1
+        return self.sent_seq
+
+    @property
+    def has_room(self) -> bool:
+        return self.blocked_at is None and len(self.inflight) < self._terms.inflight_max
+
+    def next_id(self) -> int:
+        self.id_n = self.id_n + 1 & LOCAL_COUNTER_MASK
+        return self.id_base + self.id_n
+
+    # --- binding ---------------------------------------------------------------------------------
+
+    def bind(self, stream: "Stream", fence: int) -> None:
+        self.stream = stream
+        self.id_base = local_id_base(fence)
+        self.id_n = 0
+        self.blocked_at = None
+        self._list_due = None
+        self._resync_due = False
+
+    def unbind(self) -> None:
+        """Without a stream nothing is sent, and retries stand still."""
+        self.stream = None
+        self.flowing = False
+        self.blocked_at = None
+
+    def welcome(self, now: Now) -> None:
+        """A new session: the LIST, and from then on what comes after it."""
+        self.sent_seq = self.party.seq
+        self.send_list(Status.OK, now)
+        self.flowing = not self.muted
+
+    def resume(self, now: Now, *, resync: bool) -> int:
+        """The LIST, what was not acknowledged, what was not sent, and a closing LIST if there was
+        any of it. `resync`: the log does not lead from here to there. How much was redelivered."""
+        party = self.party
+        self.unacked_since = now.mono
+        left = [f for f in self.inflight.values() if f.kind is MessageType.JOIN]
+        self._supersede(len(self.inflight) - len(left))
+        self.inflight = {}
+        behind = party.seq - self.sent_seq
+        if resync or behind > self._terms.lag_max or not party.log.reaches_back_to(self.sent_seq):
+            self._supersede(len(left))
+            self.sent_seq = party.seq
+            self.acked_high = 0  # the numbers may have begun anew
+            self._desk.tally.resyncs += 1
+            self.send_list(Status.LIST_RESYNC, now)
+            self.flowing = not self.muted
+            return 0
+        self.send_list(Status.OK, now)
+        for flight in left:
+            self.inflight[flight.message_id] = flight
+            flight.tries = 1
+            self._send_again(flight, now.mono)
+        before = self.out_n
+        self.pump(now)
+        count = len(left) + self.out_n - before
+        self._desk.tally.redelivered += count
+        if count:
+            self.list_when_caught_up(Status.OK, now)
+        return count
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def offer(self, one: Announcement, now: Now) -> None:
+        """Something was appended to the party's log."""
+        if not self.flowing or one.seq != self.sent_seq + 1:
+            self._offer_later(one, now)
+            return
+        self.sent_seq = one.seq
+        if one.session_id == self.session_id and one.client_id == self.client_id:
+            return  # nobody is told of what they did themselves
+        if one.is_signal and self.seed:
+            return
+        mono = now.mono
+        inflight = self.inflight
+        inflight[one.message_id] = Flight(
+            one.seq, one.message_id, one.data, MessageType.JOIN, mono, mono
+        )
+        if self.unacked_since is None:
+            self.unacked_since = mono
+        self.out_n += 1
+        self._desk.tally.out += 1
+        stream = self.stream
+        assert stream is not None, "only what has a stream flows"
+        stream.send(one.data)
+        if not self.retry_handle:
+            self._arm()
+        if len(inflight) >= self._terms.inflight_max:
+            self.flowing = False
+        elif not stream.writable:
+            self._block(mono)
+
+    def _offer_later(self, one: Announcement, now: Now) -> None:
+        if self.stream is None or self.muted or one.seq <= self.sent_seq:
+            return
+        if self._resync_due:
+            self.sent_seq = one.seq  # the LIST to come covers it
+        elif one.seq - self.sent_seq > self._terms.lag_max:
+            self.conflate(now)
+        elif self.has_room:
+            self.pump(now)
+
+    def pump(self, now: Now) -> None:
+        """Send what waits, as far as window and transport allow."""
+        stream = self.stream
+        if stream is None or self.blocked_at is not None:
+            return
+        if self._resync_due:
+            self._resync_due = False
+            self.sent_seq = self.party.seq
+            self.send_list(Status.LIST_RESYNC, now)
+        if self.muted:
+            self.sent_seq = self.party.seq
+        party, terms = self.party, self._terms
+        while self.sent_seq < party.seq:
+            if len(self.inflight) >= terms.inflight_max:
+                self.flowing = False
+                return
+            one = party.log.get(self.sent_seq + 1)
+            if one is None:
+                self.conflate(now)
+                return
+            self.flowing = True
+            self.offer(one, now)
+            if self.blocked_at is not None:
+                return
+        if self._list_due is not None:
+            status, self._list_due = self._list_due, None
+            self.send_list(status, now)
+        if self.blocked_at is None:
+            self.flowing = not self.muted and len(self.inflight) < terms.inflight_max
+
+    def list_when_caught_up(self, status: Status, now: Now) -> None:
+        """A LIST keeps its place among the party's messages: it comes when they are sent."""
+        if self.stream is None or self._resync_due:
+            return
+        if self.muted or (self.sent_seq >= self.party.seq and self.blocked_at is None):
+            self.send_list(status, now)
+        else:
+            self._list_due = status
+
+    def send_list(self, status: Status, now: Now) -> None:
+        party = self.party
+        self._forget_lists(0 if status is Status.LIST_RESYNC else LISTS_MAX - 1)
+        message_id = self.next_id()
+        data = write.participants(
+            message_id,
+            max(now.ms, party.at_ms),
+            seq=party.seq,
+            epoch=party.epoch,
+            entries=party.roster.entries(
+                self.client_id, self.session_id, detached=self.detached_marks
+            ),
+            status=status,
+        )
+        self.list_seq = party.seq
+        self.last_list_id = message_id
+        self.send_local(message_id, data, MessageType.LIST, now.mono)
+
+    def send_local(self, message_id: int, data: bytes, kind: MessageType, mono: float) -> None:
+        """What one session is told and must acknowledge; it does not wait for its turn."""
+        stream = self.stream
+        if stream is None:
+            return
+        self.inflight[message_id] = Flight(self.party.seq, message_id, data, kind, mono, mono)
+        if self.unacked_since is None:
+            self.unacked_since = mono
+        self.out_n += 1
+        self._desk.tally.out += 1
+        stream.send(data)
+        if not self.retry_handle:
+            self._arm()
+        if len(self.inflight) >= self._terms.inflight_max:
+            self.flowing = False
+        if not stream.writable:
+            self._block(mono)
+
+    def _send_again(self, flight: Flight, mono: float) -> None:
+        flight.deliveries += 1
+        flight.last_mono = mono
+        assert self.stream is not None, "retries stand still without a stream"
+        self.stream.send(write.repeated(flight.data, flight.deliveries))
+        if not self.retry_handle:
+            self._arm()
+
+    # --- acks ------------------------------------------------------------------------------------
+
+    def owes(self, ids: tuple[int, ...], upto: int) -> bool:
+        """Whether such an ack would acknowledge something."""
+        inflight = self.inflight
+        return any(one in inflight for one in ids) or (upto > 0 and upto > self.cursor)
+
+    def acked(self, ids: tuple[int, ...], upto: int, now: Now) -> bool:
+        """Whether anything was acknowledged by it."""
+        inflight, mono, tally = self.inflight, now.mono, self._desk.tally
+        before = len(inflight)
+        for one in ids:
+            flight = inflight.pop(one, None)
+            if flight is not None:
+                self._settle(flight, mono)
+            elif self._was_sent(one):
+                tally.acked_again += 1
+            else:
+                tally.acked_unknown += 1
+        if upto:
+            for flight in list(inflight.values()):
+                if flight.kind is MessageType.JOIN:
+                    if flight.seq > upto:
+                        break
+                    del inflight[flight.message_id]
+                    self._settle(flight, mono)
+        if len(inflight) == before:
+            return False
+        self.unacked_since = mono if inflight else None
+        if not self.flowing:
+            self.pump(now)
+        return True
+
+    def _settle(self, flight: Flight, mono: float) -> None:
+        self.acked_n += 1
+        desk = self._desk
+        desk.tally.acked += 1
+        desk.latencies_s.append(mono - flight.first_mono)
+        if flight.seq > self.acked_high:  # noqa: PLR1730 for every ack
+            self.acked_high = flight.seq
+        if desk.acks_until_sample:
+            desk.acks_until_sample -= 1
+            if not desk.acks_until_sample:
+                desk.acked(self, flight, mono)
+
+    def _was_sent(self, message_id: int) -> bool:
+        if is_local_id(message_id):
+            return self.id_base < message_id <= self.id_base + self.id_n
+        return message_id >> 63 == 1 and message_id <= self.party.message_id
+
+    # --- retries, drops, conflation --------------------------------------------------------------
+
+    def _arm(self) -> None:
+        oldest = next(iter(self.inflight.values()), None)
+        if oldest is not None:
+            due = oldest.last_mono + self._ladder[oldest.tries - 1]
+            self.retry_handle = self._desk.arm_retry(self, due)
+
+    def retry(self, now: Now) -> None:
+        """The retry timer came out."""
+        self.retry_handle = 0
+        if self.stream is None or not self.inflight:
+            return
+        oldest = next(iter(self.inflight.values()))
+        due = oldest.last_mono + self._ladder[oldest.tries - 1]
+        if due > now.mono + _EARLY_S:
+            self._arm()
+        elif self.blocked_at is not None:
+            self.retry_handle = self._desk.arm_retry(self, now.mono + self._ladder[0])
+        else:
+            self._round(now)
+
+    def _round(self, now: Now) -> None:
+        terms, tally = self._terms, self._desk.tally
+        flights = list(self.inflight.values())
+        repair = any(self._misleads(flight) for flight in flights)
+        for flight in flights:
+            if flight.tries >= terms.deliveries_max:
+                del self.inflight[flight.message_id]
+                self.dropped_n += 1
+                tally.dropped += 1
+                repair = repair or flight.kind in _REPLACED_BY_LIST
+                self._desk.dropped(self, flight, now.mono)
+        if repair:
+            self._forget_lists(0)
+        for flight in list(self.inflight.values()):
+            flight.tries += 1
+            self._send_again(flight, now.mono)
+            self.retried_n += 1
+            tally.retried += 1
+            self._desk.retried(self, flight, now.mono)
+        if repair:
+            tally.resyncs += 1
+            self.list_when_caught_up(Status.LIST_RESYNC, now)
+        stream = self.stream
+        if stream is not None and not stream.writable:
+            self._block(now.mono)
+        self.pump(now)
+        if not self.retry_handle:
+            self._arm()
+
+    def _misleads(self, flight: Flight) -> bool:
+        """Whether sending it again shows a client something that it has left behind."""
+        if flight.kind is MessageType.JOIN:
+            return flight.seq < self.acked_high or flight.seq <= self.list_seq
+        if flight.kind is MessageType.LIST:
+            return flight.seq < self.acked_high or flight.message_id != self.last_list_id
+        return False
+
+    def start_over(self, now: Now) -> None:
+        """One LIST_RESYNC instead of everything outgoing and in flight."""
+        replaced = [f for f in self.inflight.values() if f.kind in _REPLACED_BY_LIST]
+        for flight in replaced:
+            del self.inflight[flight.message_id]
+        self._supersede(len(replaced))
+        self.sent_seq = self.party.seq
+        self._list_due = None
+        self._desk.tally.resyncs += 1
+        if self.blocked_at is None:
+            self.send_list(Status.LIST_RESYNC, now)
+            self.flowing = not self.muted and self.blocked_at is None
+        else:
+            self._resync_due = True
+
+    def conflate(self, now: Now) -> None:
+        """Too far behind; whoever is so often is too slow."""
+        self.start_over(now)
+        since = now.mono - self._terms.conflation_window_s
+        recent = [at for at in self._conflated_at or () if at > since]
+        recent.append(now.mono)
+        self._conflated_at = recent
+        if len(recent) >= self._terms.conflations_max:
+            self._desk.too_slow(self, now)
+
+    def _forget_lists(self, keep: int) -> None:
+        lists = [f for f in self.inflight.values() if f.kind is MessageType.LIST]
+        for flight in lists[: max(0, len(lists) - keep)]:
+            del self.inflight[flight.message_id]
+            self._supersede(1)
+
+    def _supersede(self, count: int) -> None:
+        self.superseded_n += count
+        self._desk.tally.superseded += count
+
+    # --- the transport ---------------------------------------------------------------------------
+
+    def _block(self, mono: float) -> None:
+        if self.blocked_at is None:
+            self.blocked_at = mono
+            self.flowing = False
+            self._desk.blocked(self, mono)
+
+    def unblocked(self, now: Now) -> None:
+        self.blocked_at = None
+        self.pump(now)

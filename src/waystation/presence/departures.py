@@ -1,0 +1,244 @@
+"""How sessions lose their stream and how they end: leave, silence, removal, loss of the transport.
+
+Rule 1: a session ends when the store has recorded its LEAVE, not before; a store in trouble keeps
+        everybody where they are.
+Rule 2: the store's fence decides races. Whoever comes second finds the session gone or moved on.
+Rule 3: a lost stream is not an end: nobody is told (but those who asked for updates), and the
+        session waits for one TTL.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from .conversation import Conversation, Phase
+from .errors import STORE_TROUBLE
+from .log import Now
+from .model import Detached, Entry, Flags, MessageType, SessionKey, Status
+from .party import Party
+from .registry import Registry
+from .reports import Reports
+from .session import Session, State
+from .store import Left, Notice, PresenceStore
+from .transport.port import GrpcStatus
+from .wire import broker as write
+
+TRY_AGAIN_S: Final = 1.0  # after the store failed to record a timeout
+
+Run = Callable[[str, Coroutine[Any, Any, None]], None]
+
+
+class Departures:
+    def __init__(
+        self, registry: Registry, store: PresenceStore, reports: Reports, run: Run, node_id: str
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._reports = reports
+        self._run = run
+        self._node_id = node_id
+        self.frozen = False  # nobody is declared gone while the store cannot be asked
+
+    # --- without a stream ------------------------------------------------------------------------
+
+    def detach(self, session: Session, cause: Detached, now: Now) -> None:
+        if session.state is not State.ACTIVE:
+            return
+        session.party.recipients.pop(session.delivery, None)
+        cursor = session.delivery.cursor
+        if session.stall_handle:
+            self._registry.wheel.cancel(session.stall_handle)
+            session.stall_handle = 0
+        session.detached(cause, now.mono)
+        self._registry.arm_life(session)
+        self._reports.detached(session, cause)
+        self._run("detach", self._record_detach(session.key, session.fence, cursor, cause))
+
+    async def _record_detach(
+        self, key: SessionKey, fence: int, cursor: int, cause: Detached
+    ) -> None:
+        try:
+            await self._store.detach(key, fence, cursor=cursor, cause=cause)
+        except STORE_TROUBLE as exc:
+            # Our own timer ends it in time; if we are gone by then, so is our lease.
+            self._reports.store_trouble("detach", exc)
+
+    def end_stream(
+        self,
+        conversation: Conversation,
+        status: Status,
+        now: Now,
+        *,
+        cause: Detached,
+        answers: int = 0,
+        detail: str = "",
+        discard_unsent: bool = False,
+    ) -> None:
+        """The stream ends with an error and its session, if any, is detached."""
+        session = conversation.session
+        self._reports.error(status)
+        conversation.end(status, now, answers=answers, detail=detail, discard_unsent=discard_unsent)
+        if session is not None:
+            self.detach(session, cause, now)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def life(self, session: Session, now: Now) -> None:
+        """The session's timer came out."""
+        session.life_handle = 0
+        if session.leaving or session.state in (State.LEFT, State.EXPIRED):
+            return
+        if self.frozen:
+            session.life_handle = self._registry.arm(now.mono + TRY_AGAIN_S, session)
+            return
+        status = session.overdue(now.mono)
+        if status is not None:
+            session.leaving = True
+            self._run("expire", self._expire(session, status))
+            return
+        if session.state is State.DETACHED and not session.update_told:
+            session.update_told = True
+            self._run("update", self.tell(session, Status.PARTICIPANT_DETACHED))
+        self._registry.arm_life(session)
+
+    async def tell(self, session: Session, status: Status) -> None:
+        try:
+            await self._store.tell(
+                Notice(key=session.key, status=status, fence=session.fence, node_id=self._node_id)
+            )
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("update", exc)
+
+    async def _expire(self, session: Session, code: Status) -> None:
+        left = await self._leave(session, code)
+        if left is not None:
+            self._finish(session, State.EXPIRED, code, left)
+
+    async def _leave(self, session: Session, code: Status) -> Left | None:
+        """Recorded, or not: then the session is as it was, or has gone elsewhere."""
+        try:
+            left = await self._store.leave(session.key, session.fence, code)
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("leave", exc)
+            session.leaving = False
+            if session.life_handle:
+                self._registry.wheel.cancel(session.life_handle)
+            at = self._registry.now().mono + TRY_AGAIN_S
+            session.life_handle = self._registry.arm(at, session)
+            return None
+        if left is None:
+            self.gone(session, Status.TAKEN_OVER)
+        return left
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    async def leave(self, conversation: Conversation, session: Session, message_id: int) -> None:
+        """A client says LEAVE."""
+        try:
+            left = await self._store.leave(session.key, session.fence, Status.OK)
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("leave", exc)
+            session.leaving = False
+            raise
+        now = self._registry.now()
+        if left is None:
+            self.gone(session, Status.TAKEN_OVER)
+            return
+        conversation.send(
+            write.ack_with(
+                conversation.next_id(),
+                now.ms,
+                (message_id,),
+                party_seq=left.seq,
+                party_epoch=session.party.epoch,
+            )
+        )
+        conversation.finish(GrpcStatus.OK)
+        self._finish(session, State.LEFT, Status.OK, left)
+
+    async def remove(self, session: Session, code: Status) -> None:
+        """An administrator, or the end of its party."""
+        session.leaving = True
+        left = await self._leave(session, code)
+        if left is not None:
+            self._finish(session, State.LEFT, code, left)
+
+    def removed_elsewhere(self, party: Party, entry: Entry, now: Now) -> None:
+        """A LEAVE in the log that we did not write, about a session of ours."""
+        assert entry.kind is MessageType.LEAVE
+        key = SessionKey(party.party_id, entry.client_id, entry.session_id)
+        session = party.sessions.get(key)
+        if session is None or session.leaving or session.joined_seq >= entry.seq:
+            return
+        code = Status(entry.code)
+        self._finish(session, State.LEFT, code, Left(entry.seq, party.roster.size, entry.count))
+
+    def _finish(self, session: Session, state: State, code: Status, left: Left) -> None:
+        if session.state in (State.LEFT, State.EXPIRED):
+            return
+        now = self._registry.now()
+        conversation = session.conversation
+        if isinstance(conversation, Conversation) and not conversation.over:
+            self._reports.error(code)
+            conversation.end(code, now)
+        self._reports.left(session, code, left.seq)
+        session.ended(state)
+        self._registry.drop(session)
+        self.release(session.party, now)
+
+    def gone(self, session: Session, status: Status, *, peer: str = "") -> None:
+        """It lives elsewhere or not at all: ours is forgotten, without a word to others."""
+        if session.state in (State.LEFT, State.EXPIRED):
+            return
+        now = self._registry.now()
+        conversation = session.conversation
+        if isinstance(conversation, Conversation) and not conversation.over:
+            if status is Status.OK:
+                conversation.finish(GrpcStatus.OK)
+            else:
+                self._reports.error(status)
+                conversation.end(status, now)
+        self._reports.tally.abandoned += len(session.delivery.inflight)
+        self._reports.moved(session, peer)
+        session.ended(State.LEFT)
+        self._registry.drop(session)
+        self.release(session.party, now)
+
+    def release(self, party: Party, now: Now) -> None:
+        """Forget a party that nobody here needs."""
+        if not party.idle or self._registry.parties.get(party.party_id) is not party:
+            return
+        del self._registry.parties[party.party_id]
+        self._store.unsubscribe(party.party_id)
+        if party.loaded and not party.roster.size:
+            self._reports.closed(
+                party.party_id,
+                size_max=party.size_max,
+                lived_s=now.mono - party.opened_mono,
+            )
+
+    # --- updates ---------------------------------------------------------------------------------
+
+    def connectivity(self, party: Party, notice: Notice, now: Now) -> None:
+        """Somebody's stream was lost or found: those who asked are told."""
+        key = notice.key
+        if (key.client_id, key.session_id) not in party.roster:
+            return
+        away = notice.status is Status.PARTICIPANT_DETACHED
+        party.roster.set_detached(key.client_id, key.session_id, detached=away)
+        for session in list(party.sessions.values()):
+            wanted = session.flags & Flags.WANT_UPDATES and session.state is State.ACTIVE
+            delivery = session.delivery
+            if wanted and session.key != key and delivery.has_room:  # advice, not a promise
+                message_id = delivery.next_id()
+                data = write.update(
+                    message_id,
+                    max(now.ms, party.at_ms),
+                    key=key,
+                    seq=party.seq,
+                    status=notice.status,
+                )
+                delivery.send_local(message_id, data, MessageType.UPDATE, now.mono)
+
+    def close_standby(self, conversation: Conversation, status: Status, now: Now) -> None:
+        if conversation.phase is Phase.STANDBY:
+            conversation.end(status, now)

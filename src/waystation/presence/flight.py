@@ -1,0 +1,73 @@
+"""Messages on their way to one session, the limits that hold for them, and how many there were."""
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from .log import Now
+from .model import MessageType
+
+if TYPE_CHECKING:
+    from .delivery import Delivery
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that hold for every session of a node."""
+
+    inflight_max: int = 256
+    lag_max: int = 1024
+    deliveries_max: int = 5
+    ladder_s: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0, 40.0)
+    conflations_max: int = 3
+    conflation_window_s: float = 60.0
+
+
+class Flight(msgspec.Struct, gc=False):
+    """Something sent. `kind` JOIN stands for any party message."""
+
+    seq: int
+    message_id: int
+    data: bytes
+    kind: MessageType
+    first_mono: float
+    last_mono: float
+    tries: int = 1  # since the last resume: what the ladder counts
+    deliveries: int = 1  # in all: what the wire says
+
+
+class Tally(msgspec.Struct):
+    """Counted over all sessions of a node since its start."""
+
+    out: int = 0
+    acked: int = 0
+    acked_again: int = 0
+    acked_unknown: int = 0
+    retried: int = 0
+    dropped: int = 0
+    superseded: int = 0
+    abandoned: int = 0  # in flight when their session ended
+    redelivered: int = 0
+    resyncs: int = 0
+
+
+class Desk(Protocol):
+    """What a delivery asks of the broker."""
+
+    tally: Tally
+    latencies_s: list[float]
+    acks_until_sample: int
+    """Counts down; at 0 `acked` is called, which sets it again. 0 from the start: never."""
+
+    def arm_retry(self, delivery: "Delivery", at_mono: float) -> int: ...
+
+    def blocked(self, delivery: "Delivery", mono: float) -> None:
+        """The transport takes no more; `unblocked` will tell when it does."""
+        ...
+
+    def too_slow(self, delivery: "Delivery", now: Now) -> None: ...
+
+    def acked(self, delivery: "Delivery", flight: Flight, mono: float) -> None: ...
+
+    def retried(self, delivery: "Delivery", flight: Flight, mono: float) -> None: ...
+
+    def dropped(self, delivery: "Delivery", flight: Flight, mono: float) -> None: ...

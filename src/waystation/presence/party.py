@@ -1,0 +1,117 @@
+"""A party as one node follows it: the log in order, who is there, and which sessions are ours.
+
+Rule 1: entries are applied in `seq` order. One that was applied is ignored; one that comes too
+        early is a gap, and the caller fetches what is missing.
+Rule 2: the roster always describes exactly the entries up to `seq`, so a LIST made of it and what
+        is sent after it have neither a gap nor an overlap.
+Rule 3: until the party is loaded (`load`), entries are held back.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .log import Announcement, PartyLog, announce
+from .model import Entry, Member, MessageType, PartyId, SessionKey
+from .roster import Roster
+
+if TYPE_CHECKING:
+    from .delivery import Delivery
+    from .session import Session
+
+HELD_MAX: Final = 4096  # entries that may wait for a party to be loaded
+
+
+class Place(enum.Enum):
+    """Why an entry was not applied."""
+
+    OLD = enum.auto()
+    GAP = enum.auto()
+    HELD = enum.auto()
+
+
+class Party:
+    __slots__ = (
+        "_held",
+        "_log_max",
+        "at_ms",
+        "busy",
+        "catching_up",
+        "epoch",
+        "joins",
+        "loaded",
+        "log",
+        "message_id",
+        "opened_mono",
+        "party_id",
+        "recipients",
+        "roster",
+        "seq",
+        "sessions",
+        "size_max",
+    )
+
+    def __init__(self, party_id: PartyId, *, log_max: int, mono: float) -> None:
+        self.party_id = party_id
+        self._log_max = log_max
+        self.epoch = 0
+        self.seq = 0
+        self.at_ms = 0  # of the last entry: time along the log never goes back
+        self.message_id = 0
+        self.log = PartyLog(0, log_max)
+        self.roster = Roster()
+        self.recipients: dict[Delivery, None] = {}  # those with a stream that want party messages
+        self.sessions: dict[SessionKey, Session] = {}  # ours, detached ones too
+        self.loaded = False
+        self.catching_up = False
+        self.busy = 0  # joins and attaches under way, which will need it
+        self._held: list[Entry] = []
+        self.opened_mono = mono
+        self.size_max = 0
+        self.joins = 0
+
+    def load(self, *, seq: int, epoch: int, members: Iterable[Member]) -> None:
+        """How the party stands at `seq`; what was held back above it is applied by the caller."""
+        self.seq = seq
+        self.epoch = epoch
+        self.log = PartyLog(seq, self._log_max)
+        self.roster = Roster(members)
+        self.size_max = max(self.size_max, self.roster.size)
+        self.loaded = True
+
+    def held(self) -> Sequence[Entry]:
+        held, self._held = self._held, []
+        return sorted(held, key=lambda entry: entry.seq)
+
+    def apply(self, entry: Entry) -> Announcement | Place:
+        if not self.loaded:
+            if len(self._held) < HELD_MAX:
+                self._held.append(entry)  # beyond, the gap shows itself after loading
+            return Place.HELD
+        seq = entry.seq
+        if seq <= self.seq:
+            return Place.OLD
+        if seq != self.seq + 1:
+            return Place.GAP
+        kind = entry.kind
+        if kind is MessageType.JOIN:
+            self.roster.add(entry.client_id, entry.session_id)
+            self.joins += 1
+            self.size_max = max(self.size_max, self.roster.size)
+        elif kind is MessageType.LEAVE:
+            self.roster.remove(entry.client_id, entry.session_id)
+        one = announce(self.party_id, self.epoch, entry)
+        self.log.append(one)
+        self.seq = seq
+        self.message_id = entry.message_id
+        self.at_ms = max(self.at_ms, entry.at_ms)
+        return one
+
+    def reach_back(self, older: Iterable[Entry]) -> None:
+        """Entries before what the log holds, for somebody who was away."""
+        self.log.prepend(announce(self.party_id, self.epoch, entry) for entry in older)
+
+    @property
+    def idle(self) -> bool:
+        """Nobody here needs it any more."""
+        return not self.sessions and not self.busy

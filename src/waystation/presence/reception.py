@@ -1,0 +1,383 @@
+"""A JOIN, step by step: a new session, a resumed one, one that is taken over.
+
+Rule 1: the first message of the broker is the ACK (or ERROR), the second the LIST; no party message
+        comes before them.
+Rule 2: a proof is weighed by the store before anything is changed; a wrong one touches nobody.
+Rule 3: between asking the store and its answer the stream may end, and the session may be attached
+        again elsewhere. What the store answered stays true: a session without a stream is detached
+        at once, an attachment whose fence is no longer the newest has been taken over.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from waystation.base.limits import BucketTable
+
+from .conversation import Conversation, Phase
+from .departures import Departures
+from .log import Now
+from .model import ClientId, Detached, Flags, Status
+from .party import Party
+from .registry import Registry
+from .reports import Reports
+from .session import Refusal, Session, State
+from .store import (
+    Attached,
+    AttachSpec,
+    Exists,
+    Joined,
+    JoinSpec,
+    Missing,
+    PresenceStore,
+    Proof,
+    Rejected,
+)
+from .wire import broker as write
+from .wire.client import Join
+
+if TYPE_CHECKING:
+    from .following import Following
+    from .handoff import Tickets
+
+TOKEN_BYTES: Final = 16
+ROUNDS_MAX: Final = 4  # join finds a session, attach does not, join finds one …
+
+
+def _nothing(session: Session, conversation: Conversation, now: Now) -> None:
+    """Until somebody wants to know."""
+
+
+def hashed(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+class Reception:
+    def __init__(
+        self,
+        registry: Registry,
+        store: PresenceStore,
+        departures: Departures,
+        following: "Following",
+        reports: Reports,
+        *,
+        node_id: str,
+        auth_on: bool,
+        tickets: "Tickets",
+        make_token: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        settings = registry.settings
+        self._registry = registry
+        self._settings = settings
+        self._store = store
+        self._departures = departures
+        self._following = following
+        self._reports = reports
+        self._node_id = node_id
+        self._auth_on = auth_on
+        self._tickets = tickets
+        self._make_token = make_token
+        self._join_rate: BucketTable[ClientId] = BucketTable(
+            settings.join_rate_per_min / 60, settings.join_burst, keys_max=settings.join_clients_max
+        )
+        self.on_bound: Callable[[Session, Conversation, Now], None] = _nothing
+
+    # --- before the store ------------------------------------------------------------------------
+
+    def objection(self, conversation: Conversation, join: Join, now: Now) -> Refusal | None:
+        """Why the JOIN is refused without asking the store."""
+        key = join.key
+        if not (key.party_id and key.client_id and key.session_id):
+            return Refusal(Status.INVALID_IDENTIFIER, "an id is 0")
+        wait_s = self._join_rate.take(key.client_id, now.mono)
+        if wait_s:
+            return Refusal(Status.RATE_LIMITED, "too many JOINs", int(wait_s * 1000) + 1)
+        grant = conversation.grant
+        if grant is not None and (
+            grant.client_id != key.client_id or not grant.allows("join", key.party_id)
+        ):
+            return Refusal(Status.PERMISSION_DENIED, "the token does not grant this")
+        registry, settings = self._registry, self._settings
+        if key not in registry.sessions:
+            if len(registry.sessions) >= settings.node_sessions_max:
+                return Refusal(Status.OVERLOADED, "the node is full")
+            parties = registry.parties_of(key.client_id)
+            if parties >= settings.client_parties_max and not registry.in_party(
+                key.client_id, key.party_id
+            ):
+                return Refusal(Status.SESSION_LIMIT, "the client is in too many parties")
+        return None
+
+    def ahead(self, join: Join) -> bool:
+        """Whether it acknowledges more than the session was ever sent, as far as we know."""
+        session = self._registry.sessions.get(join.key)
+        if session is None or not join.party_seq:
+            return False
+        delivery = session.delivery
+        return join.party_seq > max(delivery.sent_seq, delivery.list_seq)
+
+    def ttl_s(self, wish_ms: int) -> float:
+        settings = self._settings
+        if not wish_ms:
+            return settings.session_ttl_s
+        return min(max(wish_ms / 1000, settings.session_ttl_min_s), settings.session_ttl_max_s)
+
+    # --- with the store --------------------------------------------------------------------------
+
+    async def enter(
+        self, conversation: Conversation, join: Join, *, promoted: bool = False
+    ) -> Refusal | None:
+        """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed."""
+        party = self._registry.follow(join.key.party_id)
+        try:
+            if party.busy == 1 and not party.loaded:
+                await self._store.subscribe(party.party_id)
+            return await self._enter(party, conversation, join, promoted=promoted)
+        finally:
+            party.busy -= 1
+            self._departures.release(party, self._registry.now())
+
+    async def _enter(
+        self, party: Party, conversation: Conversation, join: Join, *, promoted: bool
+    ) -> Refusal | None:
+        key = join.key
+        token = self._make_token(TOKEN_BYTES)
+        attach_first = bool(join.resume_token or join.flags & Flags.RESUME_ONLY or promoted)
+        attach_first = attach_first or key in self._registry.sessions
+        for _ in range(ROUNDS_MAX):
+            if attach_first:
+                proof, how = self._proof(join, promoted=promoted)
+                attached = await self._store.attach(
+                    key, self._attach_spec(party, join, proof, token, conversation)
+                )
+                if isinstance(attached, Attached):
+                    return await self._resumed(
+                        party, conversation, join, attached, token=token, how=how
+                    )
+                if isinstance(attached, Rejected):
+                    return Refusal(attached.status, retry_after_ms=attached.retry_after_ms)
+                assert isinstance(attached, Missing)
+                if join.flags & Flags.RESUME_ONLY or promoted:
+                    return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
+            joined = await self._store.join(key, self._join_spec(party, join, token, conversation))
+            if isinstance(joined, Joined):
+                await self._created(party, conversation, join, joined, token)
+                return None
+            if isinstance(joined, Rejected):
+                return Refusal(joined.status, retry_after_ms=joined.retry_after_ms)
+            assert isinstance(joined, Exists)
+            attach_first = True
+        return Refusal(Status.INTERNAL_ERROR, "the session comes and goes")
+
+    def _proof(self, join: Join, *, promoted: bool) -> tuple[Proof, str]:
+        settings = self._settings
+        given = join.resume_token
+        ticket = bool(given) and self._tickets.redeem(join.key, given, self._registry.now().mono)
+        trusted = promoted or ticket
+        proof = Proof(
+            token_hash=hashed(given) if given and not trusted else None,
+            trusted=trusted,
+            token_required=settings.resume_requires_token,
+            grace_ms=round(settings.resume_token_grace_s * 1000),
+        )
+        return proof, "promote" if promoted else "handoff" if ticket else ""
+
+    def _attach_spec(
+        self, party: Party, join: Join, proof: Proof, token: bytes, conversation: Conversation
+    ) -> AttachSpec:
+        grant = conversation.grant
+        return AttachSpec(
+            proof=proof,
+            new_hash=hashed(token),
+            ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000) if join.ttl_ms else None,
+            flags=join.kept_flags if join.extended else None,
+            token_exp_ms=grant.expires_at_ms if grant is not None else 0,
+            known_seq=party.seq if party.loaded else None,
+        )
+
+    def _join_spec(
+        self, party: Party, join: Join, token: bytes, conversation: Conversation
+    ) -> JoinSpec:
+        settings, grant = self._settings, conversation.grant
+        sessions_max = settings.client_sessions_max
+        if grant is not None and grant.max_sessions is not None:
+            sessions_max = min(sessions_max, grant.max_sessions)
+        return JoinSpec(
+            ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000),
+            flags=join.kept_flags,
+            token_hash=hashed(token),
+            party_max=settings.party_max,
+            client_sessions_max=sessions_max,
+            evict_oldest=settings.client_sessions_policy == "evict_oldest",
+            token_exp_ms=grant.expires_at_ms if grant is not None else 0,
+            known_seq=party.seq if party.loaded else None,
+        )
+
+    # --- after the store -------------------------------------------------------------------------
+
+    async def _created(
+        self, party: Party, conversation: Conversation, join: Join, joined: Joined, token: bytes
+    ) -> None:
+        await self._following.caught_up(
+            party,
+            seq=joined.seq,
+            epoch=joined.epoch,
+            members=joined.members,
+            entries=joined.entries,
+        )
+        now, key = self._registry.now(), join.key
+        session = self._registry.new_session(
+            key,
+            party,
+            fence=joined.fence,
+            ttl_s=self.ttl_s(join.ttl_ms),
+            flags=join.kept_flags,
+            joined_seq=joined.seq,
+            joined_at_ms=joined.at_ms,
+            mono=now.mono,
+        )
+        session.remember(join)
+        if joined.opened:
+            self._reports.opened(party.party_id)
+        self._reports.started(
+            session,
+            epoch=joined.epoch,
+            party_size=joined.party_size,
+            device_sessions=joined.device_sessions,
+            auth=self._auth_on,
+        )
+        session.delivery.sent_seq = party.seq
+        if not self._bind(session, conversation, now):
+            return
+        self._answer(
+            conversation, session, join, now, token=token, status=Status.OK, seq=joined.seq
+        )
+        session.delivery.welcome(now)
+        self._go_live(session, conversation, now)
+
+    async def _resumed(
+        self,
+        party: Party,
+        conversation: Conversation,
+        join: Join,
+        attached: Attached,
+        *,
+        token: bytes,
+        how: str,
+    ) -> Refusal | None:
+        record = attached.record
+        resync = party.loaded and party.epoch != attached.epoch
+        await self._following.caught_up(
+            party,
+            seq=attached.seq,
+            epoch=attached.epoch,
+            members=attached.members,
+            entries=attached.entries,
+        )
+        key = join.key
+        if key not in self._registry.sessions and not party.log.reaches_back_to(record.cursor):
+            await self._following.reach_back(party, record.cursor)
+        session = self._registry.sessions.get(key)
+        if session is not None and session.fence >= record.fence:
+            return Refusal(Status.TAKEN_OVER, "attached again meanwhile")
+        now = self._registry.now()
+        handed_over = self._tickets.take_over(key) if how == "handoff" else None
+        if session is None:
+            session = self._registry.new_session(
+                key,
+                party,
+                fence=record.fence,
+                ttl_s=record.ttl_ms / 1000,
+                flags=record.flags,
+                joined_seq=record.joined_seq,
+                joined_at_ms=record.joined_at_ms,
+                mono=now.mono,
+            )
+            session.delivery.sent_seq = min(record.cursor, party.seq)
+            session.last_signal_id = record.last_signal_id
+            if handed_over is not None:
+                session.remember_ids(list(handed_over.recent_client_ids))
+                session.delivery.sent_seq = max(session.delivery.sent_seq, handed_over.cursor)
+        else:
+            self._displace(session, now)
+            session.set_wishes(record.ttl_ms / 1000, record.flags)
+            session.fence = record.fence
+        session.remember(join)
+        session.resumes += 1
+        delivery = session.delivery
+        if join.ack_ids or join.party_seq:
+            delivery.acked(join.ack_ids, join.party_seq, now)
+            delivery.sent_seq = max(delivery.sent_seq, min(join.party_seq, party.seq))
+        was_told = session.update_told
+        if not self._bind(session, conversation, now):
+            return None
+        status = Status.PROMOTED if how == "promote" else Status.SESSION_RESUMED
+        self._answer(conversation, session, join, now, token=token, status=status)
+        resyncs = self._reports.tally.resyncs
+        redelivered = delivery.resume(now, resync=resync)
+        self._reports.resumed(
+            session,
+            how=how or ("takeover" if attached.was_active else "detached"),
+            gap_ms=attached.gap_ms,
+            redelivered=redelivered,
+            resync=self._reports.tally.resyncs > resyncs,
+            from_node=attached.previous_owner.node_id or None,
+        )
+        self._go_live(session, conversation, now)
+        if was_told or (key.client_id, key.session_id) in party.roster.away:
+            await self._departures.tell(session, Status.PARTICIPANT_REATTACHED)
+        return None
+
+    def _displace(self, session: Session, now: Now) -> None:
+        """The stream before: its session goes on without it."""
+        old = session.conversation
+        session.party.recipients.pop(session.delivery, None)
+        if isinstance(old, Conversation) and not old.over:
+            self._reports.error(Status.TAKEN_OVER)
+            old.end(Status.TAKEN_OVER, now)
+            self._reports.moved(session, self._node_id)
+        session.delivery.unbind()
+
+    def _bind(self, session: Session, conversation: Conversation, now: Now) -> bool:
+        """False if the stream ended while the store was asked: then the session is detached."""
+        if conversation.over or conversation.lost:
+            session.state = State.ACTIVE
+            self._departures.detach(session, Detached.TRANSPORT, now)
+            return False
+        session.delivery.bind(conversation.stream, session.fence)
+        session.bound(conversation, now.mono)
+        conversation.session = session
+        conversation.phase = Phase.JOINED
+        return True
+
+    def _answer(
+        self,
+        conversation: Conversation,
+        session: Session,
+        join: Join,
+        now: Now,
+        *,
+        token: bytes,
+        status: Status,
+        seq: int = 0,
+    ) -> None:
+        conversation.send(
+            write.ack_with(
+                conversation.next_id(),
+                now.ms,
+                (join.message_id,),
+                status=status,
+                party_seq=seq,
+                party_epoch=session.party.epoch,
+                resume_token=token,
+                session_ttl_ms=round(session.ttl_s * 1000),
+                node_id=self._node_id,
+            )
+        )
+
+    def _go_live(self, session: Session, conversation: Conversation, now: Now) -> None:
+        if not session.delivery.muted:
+            session.party.recipients[session.delivery] = None
+        self._registry.arm_life(session)
+        self.on_bound(session, conversation, now)

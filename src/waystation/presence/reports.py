@@ -1,0 +1,356 @@
+"""What happens in parties, told as events, numbers and lines.
+
+An event is a fact for the pipeline, a number is for a dashboard, and a line is for a person. Ids
+appear as keyed hashes only; tokens and payloads appear nowhere.
+
+Of acks only every n-th gets an event of its own (`ack_sample`), and carries n as its weight; the
+totals are exact and count from the start of the process: in every row out = acked + dropped +
+superseded + outstanding. Their latencies are those since the row before.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import Clock
+from waystation.telemetry import events
+from waystation.telemetry.hashes import EventHashes
+from waystation.telemetry.logs import tag
+from waystation.telemetry.metrics import Cell, Metrics
+
+from .catalogue import CATALOGUE
+from .flight import Flight, Tally
+from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
+from .session import Session
+
+LATENCIES_MAX: Final = 4096  # acks between two looks at their latencies
+_CAUSE_MAX_DELIVERIES: Final = 1
+_NO_ACK: Final = 1
+_SIGN: Final = 1 << 63
+
+
+def _signed(message_id: int) -> int:
+    """The contract's columns are signed."""
+    return message_id - (1 << 64) if message_id & _SIGN else message_id
+
+
+class Reports:
+    def __init__(
+        self,
+        *,
+        sink: events.EventSink,
+        hashes: EventHashes,
+        metrics: Metrics,
+        clock: Clock,
+        log: FilteringBoundLogger,
+        ack_sample: float = 0.01,
+    ) -> None:
+        for spec in CATALOGUE:
+            metrics.declare(spec)
+        self._sink = sink
+        self._hashes = hashes
+        self._metrics = metrics
+        self._clock = clock
+        self._log = log
+        self.tally = Tally()
+        self.latencies_s: list[float] = []
+        self._window_s: list[float] = []
+        self.ack_every = round(1 / ack_sample) if ack_sample else 0
+        self.acks_until_sample = self.ack_every
+        self._ack_latency = metrics.histogram("presence_ack_latency_seconds")
+        self._fanout = metrics.histogram("presence_fanout_seconds")
+        self._sent = {
+            kind: metrics.counter("presence_messages_sent", type=kind.name.lower())
+            for kind in (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
+        }
+        self._gaps = metrics.counter("presence_log_gaps")
+        metrics.on_read(self._fill)
+
+    # --- ids -------------------------------------------------------------------------------------
+
+    def _party(self, party_id: PartyId, ms: int) -> int:
+        return self._hashes.presence(party_id.to_bytes(8, "big"), ms)
+
+    def _sess(self, key: SessionKey, ms: int) -> int:
+        return self._hashes.presence(b"".join(part.to_bytes(8, "big") for part in key), ms)
+
+    def _cli(self, key: SessionKey, ms: int) -> int:
+        return self._hashes.presence(key.client_id.to_bytes(8, "big"), ms)
+
+    # --- sessions --------------------------------------------------------------------------------
+
+    def started(
+        self, session: Session, *, epoch: int, party_size: int, device_sessions: int, auth: bool
+    ) -> None:
+        self.joined("created")
+        key, seq, ttl_ms = session.key, session.joined_seq, round(session.ttl_s * 1000)
+        ms = self._clock.now_ms()
+
+        def make() -> events.Event:
+            return events.PartySessionStarted(
+                party=self._party(key.party_id, ms),
+                cli=self._cli(key, ms),
+                sess=self._sess(key, ms),
+                n=party_size,
+                attrs=events.PartySessionStartedAttrs(
+                    seq=seq,
+                    epoch=epoch,
+                    device_sessions=device_sessions,
+                    ttl_ms=ttl_ms,
+                    auth=auth,
+                ),
+            )
+
+        self._sink.defer(make)
+
+    def left(self, session: Session, code: Status, seq: int) -> None:
+        delivery, key = session.delivery, session.key
+        self.tally.abandoned += len(delivery.inflight)
+        self._metrics.counter("presence_leaves", reason=code.name.lower()).value += 1
+        ms, lived_s = self._clock.now_ms(), self._clock.mono() - session.joined_mono
+        attrs = events.PartySessionLeftAttrs(
+            seq=seq,
+            out=delivery.out_n,
+            acked=delivery.acked_n,
+            retried=delivery.retried_n,
+            dropped=delivery.dropped_n,
+            superseded=delivery.superseded_n,
+            resumes=session.resumes,
+        )
+
+        def make() -> events.Event:
+            return events.PartySessionLeft(
+                party=self._party(key.party_id, ms),
+                cli=self._cli(key, ms),
+                sess=self._sess(key, ms),
+                code=int(code),
+                dur=round(lived_s * 1e6),
+                attrs=attrs,
+            )
+
+        self._sink.defer(make)
+        self._log.info(
+            "session.left",
+            reason=code.name.lower(),
+            party=tag(key.party_id.to_bytes(8, "big")),
+            lived_s=round(lived_s, 1),
+            messages_in=session.messages_in,
+            out=delivery.out_n,
+            acked=delivery.acked_n,
+            resumes=session.resumes,
+        )
+
+    def detached(self, session: Session, cause: Detached) -> None:
+        key, count, ms = session.key, len(session.delivery.inflight), self._clock.now_ms()
+
+        def make() -> events.Event:
+            return events.PartySessionDetached(
+                party=self._party(key.party_id, ms), sess=self._sess(key, ms), code=cause, n=count
+            )
+
+        self._sink.defer(make)
+        self._log.debug("session.detached", cause=cause.name.lower(), in_flight=count)
+
+    def resumed(
+        self,
+        session: Session,
+        *,
+        how: str,
+        gap_ms: int,
+        redelivered: int,
+        resync: bool,
+        from_node: str | None,
+    ) -> None:
+        self.joined("resumed")
+        self._metrics.counter("presence_resumes", how=how).value += 1
+        key, ms = session.key, self._clock.now_ms()
+
+        def make() -> events.Event:
+            return events.PartySessionResumed(
+                party=self._party(key.party_id, ms),
+                sess=self._sess(key, ms),
+                dur=gap_ms * 1000,
+                n=redelivered,
+                attrs=events.PartySessionResumedAttrs(how=how, from_node=from_node, resync=resync),
+            )
+
+        self._sink.defer(make)
+        self._log.debug("session.resumed", how=how, gap_ms=gap_ms, redelivered=redelivered)
+
+    def moved(self, session: Session, peer: str) -> None:
+        key, ms = session.key, self._clock.now_ms()
+        party, sess = self._party(key.party_id, ms), self._sess(key, ms)
+        self._sink.emit(events.PartySessionMoved(party=party, sess=sess, peer=peer or "-", dur=0))
+
+    # --- messages --------------------------------------------------------------------------------
+
+    def broadcast(
+        self, party_id: PartyId, entry: Entry, *, recipients: int, size: int, took_s: float
+    ) -> None:
+        self._sent[entry.kind].value += 1
+        self._fanout.observe(took_s)
+        self._sink.defer(self._message_sent, party_id, entry, recipients, size)
+
+    def _message_sent(
+        self, party_id: PartyId, entry: Entry, recipients: int, size: int
+    ) -> events.Event:
+        return events.PartyMessageSent(
+            party=self._party(party_id, entry.at_ms),
+            msg=_signed(entry.message_id),
+            n=recipients,
+            size=size,
+            attrs=events.PartyMessageSentAttrs(type=entry.kind.name.lower(), seq=entry.seq),
+        )
+
+    def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
+        """One of `ack_every`."""
+        ms = self._clock.now_ms()
+        self._sink.emit(
+            events.PartyMessageAcked(
+                party=self._party(key.party_id, ms),
+                sess=self._sess(key, ms),
+                msg=_signed(flight.message_id),
+                n=flight.deliveries,
+                dur=round((mono - flight.first_mono) * 1e6),
+            ),
+            max(1, self.ack_every),
+        )
+
+    def retried(self, key: SessionKey, flight: Flight, mono: float) -> None:
+        ms, n, age_us = self._clock.now_ms(), flight.deliveries, _age_us(flight, mono)
+        self._sink.defer(
+            lambda: events.PartyMessageRetried(
+                party=self._party(key.party_id, ms),
+                sess=self._sess(key, ms),
+                msg=_signed(flight.message_id),
+                n=n,
+                dur=age_us,
+                code=_NO_ACK,
+            )
+        )
+
+    def dropped(self, key: SessionKey, flight: Flight, mono: float) -> None:
+        ms = self._clock.now_ms()
+        self._sink.emit(
+            events.PartyMessageDropped(
+                party=self._party(key.party_id, ms),
+                sess=self._sess(key, ms),
+                msg=_signed(flight.message_id),
+                n=flight.deliveries,
+                dur=_age_us(flight, mono),
+                code=_CAUSE_MAX_DELIVERIES,
+            )
+        )
+
+    # --- parties, refusals, the node -------------------------------------------------------------
+
+    def opened(self, party_id: PartyId) -> None:
+        self._sink.emit(events.PartyOpened(party=self._party(party_id, self._clock.now_ms())))
+
+    def closed(self, party_id: PartyId, *, size_max: int, lived_s: float) -> None:
+        self._sink.emit(
+            events.PartyClosed(
+                party=self._party(party_id, self._clock.now_ms()),
+                n=size_max,
+                dur=round(lived_s * 1e6),
+            )
+        )
+
+    def joined(self, result: str) -> None:
+        self._metrics.counter("presence_joins", result=result).value += 1
+
+    def error(self, status: Status) -> None:
+        self._metrics.counter("presence_errors", code=status.name.lower()).value += 1
+
+    def refused(self, what: str, status: Status) -> None:
+        """`what`: join, auth or rate."""
+        if what == "join":
+            self.joined(status.name.lower())
+        self._sink.emit(
+            events.PartyRefused(code=int(status), attrs=events.PartyRefusedAttrs(what=what))
+        )
+
+    def auth(self, result: str) -> None:
+        self._metrics.counter("presence_auth", result=result).value += 1
+
+    def gap(self, entries: int) -> None:
+        self._gaps.value += entries
+
+    def resync(self, cause: str) -> None:
+        self._metrics.counter("presence_resync", cause=cause).value += 1
+
+    def handed_off(self, result: str) -> None:
+        self._metrics.counter("presence_handoffs", result=result).value += 1
+
+    def node_state(self, state: str, sessions: int, reason: str | None = None) -> None:
+        self._sink.emit(
+            events.PartyNodeState(
+                n=sessions, attrs=events.PartyNodeStateAttrs(state=state, reason=reason)
+            )
+        )
+        self._log.info("node.state", state=state, sessions=sessions, reason=reason)
+
+    def trouble(self, what: str, error: BaseException) -> None:
+        self._log.error(what, exc_info=error)
+
+    def store_trouble(self, what: str, error: BaseException) -> None:
+        self._log.warning("store.trouble", during=what, reason=str(error) or type(error).__name__)
+
+    # --- totals ----------------------------------------------------------------------------------
+
+    def look_at_latencies(self) -> None:
+        latencies = self.latencies_s[:]
+        self.latencies_s.clear()  # the same list: deliveries hold it
+        for latency_s in latencies:
+            self._ack_latency.observe(latency_s)
+        if len(self._window_s) < LATENCIES_MAX:
+            self._window_s.extend(latencies)
+
+    def totals(self) -> None:
+        """Every 10 s: what was delivered since the process began."""
+        self.look_at_latencies()
+        tally = self.tally
+        window, self._window_s = sorted(self._window_s), []
+        self._sink.emit(
+            events.PartyDeliveryTotals(
+                attrs=events.PartyDeliveryTotalsAttrs(
+                    out=tally.out,
+                    acked=tally.acked,
+                    dropped=tally.dropped,
+                    superseded=tally.superseded,
+                    outstanding=tally.out - tally.acked - tally.dropped - tally.superseded,
+                    retried=tally.retried,
+                    redelivered=tally.redelivered,
+                    latency_us=_quantiles(window) if window else None,
+                )
+            )
+        )
+
+    def _fill(self) -> None:
+        self.look_at_latencies()
+        tally = self.tally
+
+        def put(cell: Cell, value: int) -> None:
+            cell.value = value
+
+        put(self._metrics.counter("presence_deliveries"), tally.out)
+        put(self._metrics.counter("presence_acks", kind="new"), tally.acked)
+        put(self._metrics.counter("presence_acks", kind="repeat"), tally.acked_again)
+        put(self._metrics.counter("presence_acks", kind="unknown"), tally.acked_unknown)
+        put(self._metrics.counter("presence_retries"), tally.retried)
+        put(self._metrics.counter("presence_drops", cause="max_deliveries"), tally.dropped)
+        put(self._metrics.counter("presence_drops", cause="superseded"), tally.superseded)
+        put(self._metrics.counter("presence_resync", cause="repair"), tally.resyncs)
+
+
+def _age_us(flight: Flight, mono: float) -> int:
+    return round((mono - flight.first_mono) * 1e6)
+
+
+def _quantiles(ordered_s: Sequence[float]) -> dict[str, int]:
+    last = len(ordered_s) - 1
+    return {
+        f"p{percent}": round(ordered_s[round(last * percent / 100)] * 1e6)
+        for percent in (50, 95, 99)
+    }

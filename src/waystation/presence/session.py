@@ -1,0 +1,266 @@
+"""One presence of one client in one party: what it may say, and when it has been silent too long.
+
+Rule 1: a session is ACTIVE with a stream, DETACHED without one, and ends as LEFT or EXPIRED.
+Rule 2: while ACTIVE two timeouts run, each one TTL long: since the last valid message, and since
+        something has been waiting for an ack without any coming. While DETACHED there is one
+        deadline, a TTL after the stream was lost.
+Rule 3: a message is valid if it decodes, is allowed now, has an id where it needs one and is within
+        its rate. Only valid messages, repeated ones too, keep a session alive.
+Rule 4: an ack that acknowledges something is free; everything else takes a token.
+Rule 5: twenty soft errors within a minute, or five hits of the rate limit within ten seconds, are
+        a violation that ends the stream.
+"""
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from waystation.base.limits import TokenBucket
+
+from .delivery import Delivery
+from .log import Now
+from .model import EXTENDED, Detached, Flags, SessionKey, Status
+from .wire.client import Ack, ClientInput, Input, Join, Unfit
+
+if TYPE_CHECKING:
+    from .party import Party
+
+FAULTS_MAX: Final = 20
+FAULT_WINDOW_S: Final = 60.0
+RATE_HITS_MAX: Final = 5
+RATE_WINDOW_S: Final = 10.0
+_EARLY_S: Final = 1e-6
+
+
+class State(enum.Enum):
+    ACTIVE = "active"
+    DETACHED = "detached"
+    LEFT = "left"
+    EXPIRED = "expired"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    status: Status
+    detail: str = ""
+    retry_after_ms: int = 0
+
+
+class Admission(enum.Enum):
+    FRESH = enum.auto()
+    REPEATED = enum.auto()  # answered, with no further effect
+
+
+class Faults:
+    """Soft errors of one stream or session; kept only once there are any."""
+
+    __slots__ = ("_at", "_rate_at")
+
+    def __init__(self) -> None:
+        self._at: list[float] = []
+        self._rate_at: list[float] = []
+
+    def add(self, status: Status, mono: float) -> bool:
+        """Whether that was one too many."""
+        self._at = [at for at in self._at if at > mono - FAULT_WINDOW_S]
+        self._at.append(mono)
+        if status is Status.RATE_LIMITED:
+            self._rate_at = [at for at in self._rate_at if at > mono - RATE_WINDOW_S]
+            self._rate_at.append(mono)
+        return len(self._at) >= FAULTS_MAX or len(self._rate_at) >= RATE_HITS_MAX
+
+
+class Session:
+    __slots__ = (
+        "_bucket",
+        "_dedup_max",
+        "_seen",
+        "auth",
+        "cause",
+        "conversation",
+        "cursor_saved",
+        "delivery",
+        "detached_mono",
+        "faults",
+        "fence",
+        "flags",
+        "joined_at_ms",
+        "joined_mono",
+        "joined_seq",
+        "key",
+        "last_rx",
+        "last_signal_id",
+        "leaving",
+        "life_handle",
+        "messages_in",
+        "party",
+        "resumes",
+        "stall_handle",
+        "state",
+        "token_handle",
+        "ttl_s",
+        "update_told",
+    )
+
+    def __init__(
+        self,
+        key: SessionKey,
+        party: "Party",
+        *,
+        fence: int,
+        ttl_s: float,
+        flags: int,
+        joined_seq: int,
+        joined_at_ms: int,
+        dedup_max: int,
+        make_bucket: Callable[[], TokenBucket],
+        make_delivery: Callable[["Session"], Delivery],
+        mono: float,
+    ) -> None:
+        self.key = key
+        self.party = party
+        self.fence = fence
+        self.ttl_s = ttl_s
+        self.flags = flags
+        self.state = State.DETACHED
+        self.joined_seq = joined_seq
+        self.joined_at_ms = joined_at_ms
+        self.joined_mono = mono
+        self.last_rx = mono
+        self.detached_mono = mono
+        self.cause = Detached.TRANSPORT
+        self.update_told = False
+        self.leaving = False  # a LEAVE is on its way through the store
+        self.conversation: object = None
+        self.auth: object = None
+        self.last_signal_id = 0
+        self.cursor_saved = 0
+        self.messages_in = 0
+        self.resumes = 0
+        self.life_handle = self.stall_handle = self.token_handle = 0
+        self.faults: Faults | None = None
+        self._dedup_max = dedup_max
+        self._seen: dict[int, None] = {}
+        self._bucket = make_bucket()
+        self.delivery = make_delivery(self)
+        self.set_wishes(ttl_s, flags)
+
+    def set_wishes(self, ttl_s: float, flags: int) -> None:
+        self.ttl_s = ttl_s
+        self.flags = flags
+        delivery = self.delivery
+        delivery.set_ttl(ttl_s)
+        delivery.seed = not flags & EXTENDED
+        delivery.muted = bool(flags & Flags.NO_DELIVERY)
+        delivery.detached_marks = bool(flags & Flags.WANT_UPDATES)
+
+    # --- inputs ----------------------------------------------------------------------------------
+
+    def admit(
+        self, message: ClientInput, now: Now, objection: Refusal | None = None
+    ) -> Admission | Refusal:
+        """Whether a message counts; acks that it carries are applied when it does."""
+        mono = now.mono
+        delivery = self.delivery
+        bare_ack = isinstance(message, Ack)
+        if not (bare_ack and delivery.owes(message.ack_ids, message.party_seq)):
+            wait_s = self._bucket.take(mono)
+            if wait_s:
+                return Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
+        if isinstance(message, Unfit):
+            return Refusal(message.status, message.detail)
+        if isinstance(message, Join):
+            return Refusal(Status.ALREADY_JOINED, "the stream has joined")
+        if message.names is not None and not self._names_fit(message.names):
+            return Refusal(Status.INVALID_FIELD, "ids of another session")
+        if message.party_seq > delivery.sent_seq and message.party_seq > self._told_seq():
+            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
+        if objection is not None:
+            return objection
+        self.last_rx = mono
+        self.messages_in += 1
+        if message.ack_ids or message.party_seq:
+            delivery.acked(message.ack_ids, message.party_seq, now)
+        if bare_ack:
+            return Admission.FRESH
+        return Admission.FRESH if self.remember(message) else Admission.REPEATED
+
+    def _told_seq(self) -> int:
+        """The highest position that the client may have heard of: a LIST may be ahead."""
+        return self.delivery.list_seq
+
+    def _names_fit(self, names: tuple[int, int, int]) -> bool:
+        return all(given in (0, own) for given, own in zip(names, self.key, strict=True))
+
+    def remember(self, message: Input) -> bool:
+        """Whether its id is new to the session."""
+        seen = self._seen
+        if message.message_id in seen:
+            return False
+        seen[message.message_id] = None
+        if len(seen) > self._dedup_max:
+            del seen[next(iter(seen))]
+        return True
+
+    def forget_id(self, message_id: int) -> None:
+        """It had no effect after all, so it may come again."""
+        self._seen.pop(message_id, None)
+
+    def recent_ids(self) -> list[int]:
+        return list(self._seen)
+
+    def remember_ids(self, ids: list[int]) -> None:
+        for one in ids[-self._dedup_max :]:
+            self._seen[one] = None
+
+    def fault(self, status: Status, mono: float) -> bool:
+        """A soft error was answered; whether the stream must end for it."""
+        if self.faults is None:
+            self.faults = Faults()
+        return self.faults.add(status, mono)
+
+    # --- the stream ------------------------------------------------------------------------------
+
+    def bound(self, conversation: object, mono: float) -> None:
+        self.state = State.ACTIVE
+        self.conversation = conversation
+        self.last_rx = mono
+        self.faults = None
+        self.update_told = False
+
+    def detached(self, cause: Detached, mono: float) -> None:
+        self.state = State.DETACHED
+        self.conversation = None
+        self.cause = cause
+        self.detached_mono = mono
+        self.delivery.unbind()
+
+    def ended(self, state: State) -> None:
+        self.state = state
+        self.conversation = None
+        self.delivery.unbind()
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def deadline(self) -> float:
+        """When to look next: nothing is due before."""
+        if self.state is State.DETACHED:
+            return self.detached_mono + self.ttl_s
+        since = self.delivery.unacked_since
+        start = self.last_rx if since is None or since > self.last_rx else since
+        return start + self.ttl_s
+
+    def overdue(self, mono: float) -> Status | None:
+        """Why the session has ended by now, if it has."""
+        late = mono - self.ttl_s + _EARLY_S
+        if self.state is State.DETACHED:
+            return self.cause.leave_reason if self.detached_mono <= late else None
+        if self.state is not State.ACTIVE:
+            return None
+        if self.last_rx <= late:
+            return Status.CLIENT_TIMEOUT
+        since = self.delivery.unacked_since
+        if since is not None and since <= late:
+            return Status.ACK_TIMEOUT
+        return None

@@ -1,0 +1,258 @@
+"""Settings of presence: how long we wait, how much we hold, who may come."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import doc
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Seconds = Annotated[float, Meta(gt=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+LADDER_TTL_S = 120.0  # the TTL that `ack_wait_ladder_s` is written for
+
+Algorithm = Literal[
+    "EdDSA",
+    "ES256",
+    "ES384",
+    "ES512",
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "HS256",
+]
+
+
+class PresenceAuth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may join which party: tokens (JWT) in the metadata of a stream."""
+
+    mode: Annotated[
+        Literal["off", "jwt"],
+        doc("`off` lets everybody in, and is refused on a public address unless `insecure`."),
+    ] = "off"
+    issuer: Annotated[str, doc("`iss` that tokens must carry.")] = ""
+    audience: Annotated[str, doc("`aud` that tokens must carry.")] = ""
+    algorithms: Annotated[
+        tuple[Algorithm, ...],
+        doc("Signatures that are accepted. HS256 needs `secret` and then stands alone."),
+    ] = ("EdDSA", "ES256", "RS256", "PS256")
+    jwks: Annotated[str, doc("Public keys: a file, or an http(s) URL, of a JWK Set.")] = ""
+    secret: Annotated[str, doc("The key of HS256, 32 characters or more.", secret=True)] = ""
+    leeway_s: Annotated[float, Meta(ge=0, le=300), doc("Clocks may differ by so much.")] = 30.0
+    lifetime_max_s: Annotated[Seconds, doc("The longest lifetime that a token may have.")] = (
+        86_400.0
+    )
+    cache_s: Annotated[Seconds, doc("How long keys are used before they are fetched again.")] = (
+        300.0
+    )
+    unknown_key_s: Annotated[
+        Seconds, doc("How often a key that is not known may make us fetch, at most.")
+    ] = 30.0
+    stale_s: Annotated[
+        Seconds, doc("How long the last keys serve while their source does not answer.")
+    ] = 86_400.0
+    verified_max: Annotated[Count, doc("Tokens whose check is remembered.")] = 10_000
+    warn_s: Annotated[Seconds, doc("How long before its end a token is asked to be renewed.")] = (
+        60.0
+    )
+
+
+class PresenceRedis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Presence on Redis, for several processes or machines."""
+
+    prefix: Annotated[str, Meta(min_length=1), doc("How the names of all keys begin.")] = "pp"
+    min_replicas: Annotated[
+        int, Meta(ge=0), doc("Replicas that must have a join or leave before it is answered.")
+    ] = 0
+
+
+class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is in the party: the gRPC service, its sessions and its limits."""
+
+    host: Annotated[str, doc("Address that is listened on; empty: as `host`.")] = ""
+    port: Annotated[Port, doc("gRPC for clients.")] = 50051
+    peer_port: Annotated[Port, doc("gRPC between nodes; listens only on a shared store.")] = 50052
+    ops_port: Annotated[Port, doc("HTTP: `/metrics`, `/healthz`, `/readyz`.")] = 9103
+    workers: Annotated[Count, doc("Processes; more than one need `store` to be a Redis.")] = 1
+    transport: Annotated[
+        Literal["grpcio", "native"],
+        doc("`grpcio` is the reference; `native` is the lean one of ours."),
+    ] = "grpcio"
+    store: Annotated[
+        str,
+        doc(
+            "Where parties live: `embedded:…`, `memory:`, `redis://…`, `redis+cluster://…`; empty:"
+            " embedded, in the data directory under `presence/`."
+        ),
+    ] = ""
+    node_id: Annotated[
+        str,
+        Meta(pattern=r"^[a-z0-9.-]{0,64}$"),
+        doc("This node's name; empty: made of `cluster.node`."),
+    ] = ""
+    zone: Annotated[str, doc("Where the node stands; hand-offs prefer the same zone.")] = ""
+    endpoint: Annotated[
+        str, doc("`HOST:PORT` under which clients reach this node; empty: where it listens.")
+    ] = ""
+    peer_endpoint: Annotated[
+        str, doc("`HOST:PORT` under which nodes reach this one; empty: where it listens.")
+    ] = ""
+    insecure: Annotated[
+        bool, doc('Allow plain text and `auth.mode = "off"` on an address that is not loopback.')
+    ] = False
+    reflection: Annotated[
+        Literal["auto", "on", "off"], doc("Server reflection; `auto` is on without TLS.")
+    ] = "auto"
+    rpc_path_aliases: Annotated[
+        tuple[str, ...],
+        doc("Further service names under which streams are opened, with their package."),
+    ] = ()
+
+    session_ttl_s: Annotated[Seconds, doc("A session that is silent for so long has left.")] = 120.0
+    session_ttl_min_s: Annotated[Seconds, doc("The shortest TTL that a client may wish.")] = 10.0
+    session_ttl_max_s: Annotated[Seconds, doc("And the longest.")] = 600.0
+    tick_s: Annotated[float, Meta(gt=0, le=1), doc("How exact timeouts are.")] = 0.1
+    wheel_slots: Annotated[int, Meta(ge=2, le=65_536), doc("Ticks in one turn of the timer.")] = (
+        2048
+    )
+    join_timeout_s: Annotated[Seconds, doc("From opening a stream to its JOIN.")] = 10.0
+    max_deliveries: Annotated[Count, doc("How often a message is sent before it is given up.")] = 5
+    ack_wait_ladder_s: Annotated[
+        tuple[Annotated[float, Meta(gt=0)], ...],
+        Meta(min_length=1),
+        doc("Waits for an ack after each delivery, for the default TTL; other TTLs scale them."),
+    ] = (5.0, 10.0, 20.0, 40.0, 40.0)
+    max_inflight: Annotated[
+        Count, doc("Unacknowledged messages of a session; then sending pauses.")
+    ] = 256
+    max_lag: Annotated[
+        Count, doc("Messages that a session may be behind before a LIST replaces them.")
+    ] = 1024
+    party_log: Annotated[int, Meta(ge=16), doc("Messages that a party remembers.")] = 4096
+    party_linger_s: Annotated[Seconds, doc("How long an empty party remembers its numbers.")] = 60.0
+    dedup_window: Annotated[Count, doc("Message ids of a client that are remembered.")] = 1024
+    party_max: Annotated[int, Meta(ge=1, le=10_000), doc("Sessions in a party.")] = 1000
+    client_sessions_max: Annotated[Count, doc("Sessions of one client in one party.")] = 8
+    client_sessions_policy: Annotated[
+        Literal["reject", "evict_oldest"], doc("What one session more does.")
+    ] = "reject"
+    client_parties_max: Annotated[Count, doc("Parties that one client may be in, per node.")] = 64
+    node_sessions_max: Annotated[Count, doc("Sessions of this process.")] = 20_000
+    rate_per_s: Annotated[
+        Seconds, doc("Messages of a session per second; useful acks are free.")
+    ] = 20.0
+    rate_burst: Annotated[Count, doc("And how many at once.")] = 60
+    join_rate_per_min: Annotated[Seconds, doc("JOINs of one client id per minute.")] = 120.0
+    join_burst: Annotated[Count, doc("And how many at once.")] = 60
+    join_clients_max: Annotated[Count, doc("Client ids whose JOINs are counted.")] = 100_000
+    connection_streams_max: Annotated[Count, doc("Streams of one connection.")] = 1000
+    max_message_bytes: Annotated[int, Meta(ge=1024, le=1 << 20), doc("Longest message.")] = 16_384
+    ack_ids_max: Annotated[Count, doc("Ids in one acknowledgement.")] = 1024
+    inbox_max: Annotated[
+        Count, doc("Messages of a stream waiting for the store; then reading pauses.")
+    ] = 64
+    signal_enabled: Annotated[bool, doc("Let clients send SIGNAL to their party.")] = False
+    signal_bytes_max: Annotated[int, Meta(ge=1, le=4096), doc("Payload of a SIGNAL.")] = 128
+    updates_enabled: Annotated[
+        bool, doc("Tell sessions that asked for it who lost and regained the stream.")
+    ] = True
+    update_after_s: Annotated[Seconds, doc("How long somebody is detached before that.")] = 5.0
+    answer_acks: Annotated[bool, doc("Answer ACKs too, for clients that wait for it.")] = False
+    resume_requires_token: Annotated[
+        bool, doc("Let nobody resume by ids alone; for open deployments.")
+    ] = False
+    resume_token_grace_s: Annotated[
+        Seconds, doc("How long the resume token before the last one still works.")
+    ] = 30.0
+    write_stall_s: Annotated[Seconds, doc("A peer that reads nothing for so long is let go.")] = (
+        20.0
+    )
+    slow_conflations_max: Annotated[
+        Count, doc("LISTs that replace a backlog within `slow_window_s` before a stream is closed.")
+    ] = 3
+    slow_window_s: Annotated[Seconds, doc("The span in which they are counted.")] = 60.0
+    keepalive_s: Annotated[Seconds, doc("Silence before the transport is pinged.")] = 30.0
+    keepalive_timeout_s: Annotated[Seconds, doc("How long its answer may take.")] = 10.0
+    cursor_save_s: Annotated[Seconds, doc("How often positions of sessions are saved.")] = 1.0
+    restart_ttl_min_s: Annotated[
+        Seconds, doc("What every session has left at least after a start.")
+    ] = 30.0
+
+    heartbeat_s: Annotated[Seconds, doc("How often a node renews its lease.")] = 3.0
+    lease_s: Annotated[Seconds, doc("A node that has not renewed for so long is gone.")] = 10.0
+    self_fence_s: Annotated[
+        Seconds, doc("A node that could not renew for so long changes nothing more.")
+    ] = 8.0
+    gap_check_s: Annotated[Seconds, doc("How often the store is asked for missed messages.")] = 2.0
+    sweep_s: Annotated[Seconds, doc("How often sessions without a node are looked for.")] = 1.0
+    store_busy_s: Annotated[Seconds, doc("What `retry_after_ms` says when the store is busy.")] = (
+        1.0
+    )
+    store_outage_grace_s: Annotated[
+        Seconds, doc("How long streams stay open without the store.")
+    ] = 30.0
+    drain_timeout_s: Annotated[Seconds, doc("How long a drain waits for clients to move.")] = 60.0
+    handoff_rate_per_s: Annotated[Seconds, doc("Sessions handed to other nodes per second.")] = (
+        200.0
+    )
+    ticket_s: Annotated[Seconds, doc("How long a hand-off's ticket works.")] = 60.0
+    max_standby: Annotated[int, Meta(ge=0, le=4), doc("Standby streams of a session.")] = 1
+    ack_sample: Annotated[
+        float, Meta(ge=0, le=1), doc("Which share of acks gets an event of its own.")
+    ] = 0.01
+
+    auth: PresenceAuth = PresenceAuth()
+    redis: PresenceRedis = PresenceRedis()
+
+
+def contradictions(settings: Presence) -> list[str]:
+    """What no single setting can say of itself."""
+    problems: list[str] = []
+    if settings.session_ttl_s < settings.session_ttl_min_s:
+        problems.append("presence.session_ttl_s is below presence.session_ttl_min_s")
+    if settings.session_ttl_s > settings.session_ttl_max_s:
+        problems.append("presence.session_ttl_s is above presence.session_ttl_max_s")
+    waits = len(settings.ack_wait_ladder_s)
+    if waits < settings.max_deliveries:
+        problems.append(
+            f"presence.ack_wait_ladder_s has {waits} waits for {settings.max_deliveries} deliveries"
+            " (presence.max_deliveries)"
+        )
+    if sum(settings.ack_wait_ladder_s[: settings.max_deliveries]) >= LADDER_TTL_S:
+        problems.append(
+            "presence.ack_wait_ladder_s adds up to 120 s or more: the session would time out"
+            " before its messages are given up"
+        )
+    if settings.lease_s < 3 * settings.heartbeat_s:
+        problems.append("presence.lease_s is below three times presence.heartbeat_s")
+    if not settings.heartbeat_s < settings.self_fence_s < settings.lease_s:
+        problems.append(
+            "presence.self_fence_s must lie between presence.heartbeat_s and presence.lease_s"
+        )
+    if settings.max_lag >= settings.party_log:
+        problems.append("presence.max_lag must be below presence.party_log")
+    problems.extend(_auth_problems(settings.auth))
+    return problems
+
+
+def _auth_problems(auth: PresenceAuth) -> list[str]:
+    if auth.mode == "off":
+        return []
+    problems: list[str] = []
+    if not auth.issuer or not auth.audience:
+        problems.append("presence.auth.issuer and presence.auth.audience must be set")
+    if "HS256" in auth.algorithms:
+        if len(auth.algorithms) > 1 or auth.jwks:
+            problems.append(
+                "presence.auth.algorithms: HS256 stands alone, never beside public keys"
+            )
+        if len(auth.secret) < 32:
+            problems.append("presence.auth.secret: HS256 needs 32 characters or more")
+    elif not auth.jwks:
+        problems.append("presence.auth.jwks must name the file or URL of the keys")
+    return problems

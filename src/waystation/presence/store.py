@@ -1,0 +1,220 @@
+"""What presence asks of storage.
+
+Rule 1: every operation on a party is atomic, and all operations on one party have one order. The
+        store is the only sequencer: it gives `seq`, time and message id to what it appends.
+Rule 2: an operation that changed something has been recorded when it returns (on a durable store:
+        on disk), and its entries have been, or will be, given to every subscriber in `seq` order.
+Rule 3: what may lose a race says so in its result and changes nothing. Trouble with the store
+        itself is raised (`STORE_TROUBLE`), and then nothing was changed, or nobody can know.
+Rule 4: a write of an owner carries the session's fence. An older fence is refused, so somebody who
+        comes late cannot touch a session that has moved on.
+Rule 5: cursors are saved lazily; losing some only repeats deliveries.
+"""
+
+import hmac
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from .model import Entry, Member, PartyId, SessionKey, SessionRecord, Status
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A life of a node."""
+
+    node_id: str
+    incarnation: int
+
+
+class JoinSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new session brings, and the limits it must keep."""
+
+    ttl_ms: int
+    flags: int
+    token_hash: bytes
+    party_max: int
+    client_sessions_max: int
+    evict_oldest: bool = False
+    token_exp_ms: int = 0
+    known_seq: int | None = None
+    """How far the caller follows the party already; None: it needs the members."""
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    seq: int
+    epoch: int
+    fence: int
+    at_ms: int
+    device_sessions: int
+    party_size: int
+    opened: bool = False
+    """The party was empty, or did not exist."""
+    members: Sequence[Member] | None = None
+    """Everybody at `seq`, the new session too; None if the caller follows the party."""
+    entries: Sequence[Entry] = ()
+    """What lies between `known_seq` and `seq`, if the subscription may not have brought it yet."""
+
+
+class Exists(msgspec.Struct, frozen=True):
+    """A session of that key is there already; nothing was changed."""
+
+    record: SessionRecord
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    status: Status
+    retry_after_ms: int = 0
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attach may happen."""
+
+    token_hash: bytes | None = None
+    trusted: bool = False
+    """A ticket of a hand-off was checked, or a standby is promoted."""
+    token_required: bool = False
+    grace_ms: int = 30_000
+    """How long the hash that is replaced stays good."""
+
+
+def weigh(record: SessionRecord, proof: Proof, now_ms: int) -> Status | None:
+    """Why the session may not be attached with this proof; None if it may."""
+    if proof.trusted:
+        return None
+    given = proof.token_hash
+    if given is None:
+        if record.active:
+            return Status.SESSION_ID_IN_USE
+        return Status.RESUME_REJECTED if proof.token_required else None
+    if hmac.compare_digest(given, record.token_hash):
+        return None
+    previous = record.previous_hash
+    if previous and now_ms < record.previous_until_ms and hmac.compare_digest(given, previous):
+        return None
+    return Status.RESUME_REJECTED
+
+
+class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
+    proof: Proof
+    new_hash: bytes
+    ttl_ms: int | None = None
+    flags: int | None = None
+    token_exp_ms: int = 0
+    known_seq: int | None = None
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True):
+    record: SessionRecord
+    """As it is now: the new fence, the caller as owner; `cursor` as it was saved."""
+    was_active: bool
+    previous_owner: Owner
+    gap_ms: int
+    seq: int
+    epoch: int
+    members: Sequence[Member] | None = None
+    entries: Sequence[Entry] = ()
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """There is no such session."""
+
+
+class Left(msgspec.Struct, frozen=True):
+    seq: int
+    party_size: int
+    count: int
+
+
+class Signalled(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """That signal was appended before."""
+
+
+class CursorRow(msgspec.Struct, frozen=True):
+    key: SessionKey
+    fence: int
+    cursor: int
+
+
+class PartySnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: int
+    seq: int
+    sessions: Sequence[SessionRecord]
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """What nodes tell each other about a session beside the log; may be lost."""
+
+    key: SessionKey
+    status: Status
+    """SESSION_RESUMED (it is attached with `fence`), PARTICIPANT_DETACHED or _REATTACHED."""
+    fence: int = 0
+    node_id: str = ""
+
+
+class PartyListener(Protocol):
+    """Called on the loop, never waits. Entries come in `seq` order but for what a store calls a
+    gap: a listener that misses some asks `read_log`."""
+
+    def entry(self, party_id: PartyId, entry: Entry) -> None: ...
+
+    def notice(self, notice: Notice) -> None: ...
+
+
+class PresenceStore(Protocol):
+    async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
+        """Before anything else. Sessions whose stream was lost with an earlier life of this
+        store's only node, each with its deadline; a shared store returns none."""
+        ...
+
+    async def subscribe(self, party_id: PartyId) -> None:
+        """When it returns, whatever is appended is told to the listener."""
+        ...
+
+    def unsubscribe(self, party_id: PartyId) -> None: ...
+
+    async def join(self, key: SessionKey, spec: JoinSpec) -> Joined | Exists | Rejected: ...
+
+    async def attach(self, key: SessionKey, spec: AttachSpec) -> Attached | Missing | Rejected:
+        """The proof is checked first; a wrong one changes nothing."""
+        ...
+
+    async def detach(self, key: SessionKey, fence: int, *, cursor: int, cause: int) -> bool:
+        """No stream any more: the deadline is one TTL from now. Applied if the fence fits."""
+        ...
+
+    async def leave(self, key: SessionKey, fence: int, code: Status) -> Left | None:
+        """None if it is gone or its fence has moved on; fence 0 fits always (administration)."""
+        ...
+
+    async def signal(
+        self, key: SessionKey, fence: int, *, origin_id: int, payload: bytes
+    ) -> Signalled | Duplicate | None: ...
+
+    async def save_cursors(self, rows: Sequence[CursorRow]) -> None: ...
+
+    async def read_log(
+        self, party_id: PartyId, *, after_seq: int, limit: int
+    ) -> Sequence[Entry] | None:
+        """Ascending, without a hole; None if the log does not reach back that far."""
+        ...
+
+    async def snapshot(self, party_id: PartyId) -> PartySnapshot | None: ...
+
+    async def tell(self, notice: Notice) -> None:
+        """To the listeners of all nodes that follow the party, ours included."""
+        ...
+
+    async def expire_due(self, limit: int) -> int:
+        """Removes sessions without a node whose deadline has passed; how many."""
+        ...
+
+    async def check(self) -> None:
+        """Raises if the store would not serve now."""
+        ...
+
+    async def close(self) -> None: ...

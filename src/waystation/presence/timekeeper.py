@@ -1,0 +1,77 @@
+"""What the broker does because time passes: timers, saved positions, sessions nobody attends.
+
+`tick` is called every `tick_s`; the wheel says what is due. Everything that is due more than once a
+session's life is in the wheel; what concerns the node as a whole is called by its owner.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from .conversation import Conversation, Phase
+from .delivery import Delivery
+from .errors import STORE_TROUBLE
+from .log import Now
+from .model import Detached, SessionKey, SessionRecord, Status
+from .session import Session, State
+from .store import CursorRow
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+CURSORS_AT_ONCE_MAX: Final = 5000
+TRY_AGAIN_S: Final = 1.0
+
+
+class Timekeeper:
+    def __init__(self, broker: "Broker") -> None:
+        self._broker = broker
+        self._registry = broker.registry
+
+    def tick(self) -> bool:
+        """Handle what is due; whether more is due already."""
+        broker, registry = self._broker, self._registry
+        due = registry.due(registry.now().mono)
+        for timer in due:
+            now = registry.now()
+            if isinstance(timer, Session):
+                broker.departures.life(timer, now)
+            elif isinstance(timer, Delivery):
+                timer.retry(now)
+            elif isinstance(timer, Conversation):
+                timer.join_handle = 0
+                if timer.phase is Phase.OPEN and not timer.busy:
+                    broker.end(timer, Status.JOIN_REQUIRED)
+            else:
+                timer(now)
+        broker.reports.look_at_latencies()
+        return len(due) > 0
+
+    def expect(self, record: SessionRecord) -> None:
+        """A session that a process before us left: it has the time that is left to it."""
+        left_s = max(0.0, (record.deadline_ms - self._registry.now().ms) / 1000)
+        self._expect(record.key, record.fence, Detached(record.cause).leave_reason, left_s)
+
+    def _expect(self, key: SessionKey, fence: int, code: Status, left_s: float) -> None:
+        def over(_now: Now) -> None:
+            if key not in self._registry.sessions:
+                self._broker.run("expire", self._end_unattended(key, fence, code))
+
+        self._registry.arm(self._registry.now().mono + left_s, over)
+
+    async def _end_unattended(self, key: SessionKey, fence: int, code: Status) -> None:
+        try:
+            await self._broker.store.leave(key, fence, code)
+        except STORE_TROUBLE as exc:
+            self._broker.reports.store_trouble("leave", exc)
+            self._expect(key, fence, code, TRY_AGAIN_S)
+
+    async def save_cursors(self) -> None:
+        """Positions that have moved on since they were saved."""
+        rows: list[CursorRow] = []
+        for session in self._registry.sessions.values():
+            if session.state is State.ACTIVE:
+                cursor = session.delivery.cursor
+                if cursor > session.cursor_saved:
+                    session.cursor_saved = cursor
+                    rows.append(CursorRow(session.key, session.fence, cursor))
+        for at in range(0, len(rows), CURSORS_AT_ONCE_MAX):
+            await self._broker.store.save_cursors(rows[at : at + CURSORS_AT_ONCE_MAX])

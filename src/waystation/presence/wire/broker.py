@@ -1,0 +1,192 @@
+"""What the broker says, as bytes.
+
+Almost every field is a fixed64 or a varint of one byte, so what is said all the time is packed by
+its layout, in ascending order of fields as protobuf writes it; a property test holds every layout
+against protobuf, which writes the rest.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from waystation.presence.model import Entry, MessageType, PartyId, Status
+
+from .party_presence_pb2 import ClientMessage, HandoffInfo
+
+# Tag bytes are the field's number times 8, plus 1 for a fixed64 and 0 for a varint.
+_ack = struct.Struct("<BQBBBQBBQ")
+_announcement = struct.Struct("<BQBQBQBQBBBQBQ")
+_list_head = struct.Struct("<BQBBBQBQ")
+_update = struct.Struct("<BQBQBQBQBBBQBQBB")
+_epoch = struct.Struct("<HQ")
+_fixed = struct.Struct("<BQ")
+_EPOCH_TAG: Final = 0x0181  # the two bytes of field 16, read as one little-endian number
+_DETAIL_BYTES_MAX: Final = 200
+
+
+def varint(value: int) -> bytes:
+    if value < 128:
+        return bytes((value,))
+    parts = bytearray()
+    while value >= 128:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def ack(message_id: int, at_ms: int, acked: int) -> bytes:
+    """The answer to one message, without anything to add."""
+    return _ack.pack(0x21, message_id, 0x28, MessageType.ACK, 0x31, at_ms, 0x72, 8, acked)
+
+
+def ack_with(
+    message_id: int,
+    at_ms: int,
+    acked: Sequence[int],
+    *,
+    status: Status = Status.OK,
+    party_seq: int = 0,
+    party_epoch: int = 0,
+    resume_token: bytes = b"",
+    session_ttl_ms: int = 0,
+    node_id: str = "",
+) -> bytes:
+    return ClientMessage(
+        message_id=message_id,
+        message_type=MessageType.ACK,  # pyright: ignore[reportArgumentType] the same numbers
+        timestamp=at_ms,
+        ack_message_ids=acked,
+        status_code=status,  # pyright: ignore[reportArgumentType] as above
+        party_seq=party_seq,
+        party_epoch=party_epoch,
+        resume_token=resume_token,
+        session_ttl_ms=session_ttl_ms,
+        node_id=node_id,
+    ).SerializeToString()
+
+
+def error(
+    message_id: int,
+    at_ms: int,
+    status: Status,
+    *,
+    answers: int = 0,
+    detail: str = "",
+    retry_after_ms: int = 0,
+    handoff: HandoffInfo | None = None,
+) -> bytes:
+    return ClientMessage(
+        message_id=message_id,
+        message_type=MessageType.ERROR,  # pyright: ignore[reportArgumentType] the same numbers
+        timestamp=at_ms,
+        ack_message_ids=(answers,) if answers else (),
+        status_code=status,  # pyright: ignore[reportArgumentType] as above
+        status_detail=detail.encode()[:_DETAIL_BYTES_MAX].decode(errors="ignore"),
+        retry_after_ms=retry_after_ms,
+        handoff=handoff,
+    ).SerializeToString()
+
+
+def announcement(party_id: PartyId, epoch: int, entry: Entry) -> bytes:
+    """A party message: the same bytes for everybody."""
+    parts = _announcement.pack(
+        0x09,
+        entry.session_id,
+        0x11,
+        entry.client_id,
+        0x19,
+        party_id,
+        0x21,
+        entry.message_id,
+        0x28,
+        entry.kind,
+        0x31,
+        entry.at_ms,
+        0x39,
+        entry.seq,
+    )
+    if entry.count:
+        parts += b"\x48" + varint(entry.count)
+    if entry.code:
+        parts += b"\x78" + varint(entry.code)
+    parts += _epoch.pack(_EPOCH_TAG, epoch)
+    if entry.payload:
+        parts += b"\xaa\x01" + varint(len(entry.payload)) + entry.payload
+    return parts
+
+
+def repeated(data: bytes, attempt: int) -> bytes:
+    """The same message, delivered for the `attempt`-th time."""
+    return data + b"\x40" + varint(attempt)
+
+
+def participants(
+    message_id: int, at_ms: int, *, seq: int, epoch: int, entries: Iterable[bytes], status: Status
+) -> bytes:
+    """LIST; `entries` are made by `participant`."""
+    head = _list_head.pack(0x21, message_id, 0x28, MessageType.LIST, 0x31, at_ms, 0x39, seq)
+    tail = _epoch.pack(_EPOCH_TAG, epoch)
+    if status:
+        tail = b"\x78" + varint(status) + tail
+    return b"".join((head, *entries, tail))
+
+
+def participant(client_id: int, sessions: Sequence[int], detached: Sequence[int] = ()) -> bytes:
+    """One entry of a LIST, its tag included; sessions ascending."""
+    count = len(sessions)
+    body = _fixed.pack(0x09, client_id)
+    body += b"\x12" + varint(8 * count) + struct.pack(f"<{count}Q", *sessions)
+    if detached:
+        count = len(detached)
+        body += b"\x1a" + varint(8 * count) + struct.pack(f"<{count}Q", *detached)
+    return b"\x52" + varint(len(body)) + body
+
+
+def update(
+    message_id: int, at_ms: int, *, key: tuple[int, int, int], seq: int, status: int
+) -> bytes:
+    """UPDATE: somebody lost or regained the stream. `key`: party, client, session."""
+    party_id, client_id, session_id = key
+    return _update.pack(
+        0x09,
+        session_id,
+        0x11,
+        client_id,
+        0x19,
+        party_id,
+        0x21,
+        message_id,
+        0x28,
+        MessageType.UPDATE,
+        0x31,
+        at_ms,
+        0x39,
+        seq,
+        0x78,
+        status,
+    )
+
+
+def advice(
+    message_id: int,
+    at_ms: int,
+    kind: MessageType,
+    *,
+    status: Status = Status.OK,
+    handoff: HandoffInfo | None = None,
+) -> bytes:
+    """DRAIN, HANDOFF and the broker's AUTH."""
+    return ClientMessage(
+        message_id=message_id,
+        message_type=kind,  # pyright: ignore[reportArgumentType] the same numbers
+        timestamp=at_ms,
+        status_code=status,  # pyright: ignore[reportArgumentType] as above
+        handoff=handoff,
+    ).SerializeToString()
+
+
+def handoff_info(
+    endpoints: Sequence[str], *, ticket: bytes = b"", deadline_ms: int = 0
+) -> HandoffInfo:
+    return HandoffInfo(endpoints=endpoints, ticket=ticket, deadline_ms=deadline_ms)

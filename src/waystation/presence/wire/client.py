@@ -1,0 +1,195 @@
+"""What clients say, as typed values: one decoder, with every rule that needs no session.
+
+Rule 1: bytes that are no ClientMessage raise `MalformedMessageError`; all others give a value.
+Rule 2: what breaks a rule of its own becomes `Unfit`, with the status that answers it.
+Rule 3: the two messages that come all the time, a bare PING and an ACK, are read by their layout;
+        whatever does not match it to the byte goes to protobuf, which is the authority.
+"""
+
+import struct
+from typing import Final
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from waystation.base.errors import RejectedError
+from waystation.presence.model import (
+    EXTENDED,
+    FLAGS_KEPT,
+    ClientId,
+    Flags,
+    MessageType,
+    PartyId,
+    SessionId,
+    SessionKey,
+    Status,
+)
+
+from .party_presence_pb2 import ClientMessage
+
+_u64 = struct.Struct("<Q")
+_ids: Final = tuple(struct.Struct(f"<{n}Q") for n in range(16))
+
+
+class MalformedMessageError(RejectedError):
+    """The bytes are not a ClientMessage.
+
+    The stream ends; mend the client.
+    """
+
+    label = "malformed_message"
+
+
+class Input(msgspec.Struct, frozen=True, gc=False):
+    """What every message of a client may carry."""
+
+    message_id: int
+    ack_ids: tuple[int, ...] = ()
+    party_seq: int = 0
+    names: tuple[int, int, int] | None = None
+    """Party, client and session id where a message that needs none carries some."""
+
+
+class Ack(Input, frozen=True, gc=False):
+    pass
+
+
+class Ping(Input, frozen=True, gc=False):
+    pass
+
+
+class Leave(Input, frozen=True, gc=False):
+    pass
+
+
+class ListRequest(Input, frozen=True, gc=False):
+    pass
+
+
+class Promote(Input, frozen=True, gc=False):
+    pass
+
+
+class Auth(Input, frozen=True, gc=False, kw_only=True):
+    token: str
+
+
+class Signal(Input, frozen=True, gc=False, kw_only=True):
+    payload: bytes
+
+
+class Join(Input, frozen=True, gc=False, kw_only=True):
+    key: SessionKey
+    resume_token: bytes = b""
+    ttl_ms: int = 0
+    flags: Flags = Flags.NONE
+    extended: bool = False
+
+    @property
+    def kept_flags(self) -> int:
+        """What a store remembers of a session's wishes."""
+        return int(self.flags & FLAGS_KEPT) | (EXTENDED if self.extended else 0)
+
+
+class Unfit(Input, frozen=True, gc=False, kw_only=True):
+    status: Status
+    detail: str
+    is_join: bool = False
+
+
+ClientInput = Ack | Ping | Leave | ListRequest | Promote | Auth | Signal | Join | Unfit
+
+_PLAIN: Final = {
+    MessageType.ACK: Ack,
+    MessageType.PING: Ping,
+    MessageType.LEAVE: Leave,
+    MessageType.LIST: ListRequest,
+    MessageType.PROMOTE: Promote,
+}
+_FROM_CLIENTS: Final = frozenset((*_PLAIN, MessageType.AUTH, MessageType.SIGNAL, MessageType.JOIN))
+_FLAGS_KNOWN: Final = 15
+
+
+def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
+    size = len(data)
+    if size == 11 and data[0] == 0x21 and data[9:] == b"\x28\x05":  # message_id, PING
+        (message_id,) = _u64.unpack_from(data, 1)
+        if message_id:
+            return Ping(message_id)
+    elif size > 3 and data[:2] == b"\x28\x01":  # ACK, then one to fifteen ids
+        count, rest = divmod(size - 4, 8)
+        if data[2] == 0x72 and not rest and 0 < count < 16 and data[3] == count * 8:
+            return Ack(0, _ids[count].unpack_from(data, 4))
+    elif size > 12 and data[0] == 0x21 and data[9:12] == b"\x28\x01\x72":  # with a message_id
+        count, rest = divmod(size - 13, 8)
+        if not rest and 0 < count < 16 and data[12] == count * 8:
+            (message_id,) = _u64.unpack_from(data, 1)
+            return Ack(message_id, _ids[count].unpack_from(data, 13))
+    return _decode_any(data, ack_ids_max)
+
+
+def _decode_any(data: bytes, ack_ids_max: int) -> ClientInput:
+    try:
+        message = ClientMessage.FromString(data)
+    except DecodeError as exc:
+        raise MalformedMessageError("not a ClientMessage") from exc
+    kind: int = message.message_type
+    message_id = message.message_id
+
+    def unfit(status: Status, detail: str) -> Unfit:
+        return Unfit(message_id, status=status, detail=detail, is_join=kind == MessageType.JOIN)
+
+    if kind not in _FROM_CLIENTS:
+        return unfit(Status.BAD_MESSAGE_TYPE, "clients do not send this type")
+    if message.timestamp:
+        return unfit(Status.INVALID_FIELD, "timestamp is the broker's")
+    if message.participant_client_ids:
+        return unfit(Status.INVALID_FIELD, "participant_client_ids is the broker's")
+    if not message_id and kind != MessageType.ACK:
+        return unfit(Status.MISSING_MESSAGE_ID, "message_id is 0")
+    if len(message.ack_message_ids) > ack_ids_max:
+        return unfit(Status.TOO_MANY_ACK_IDS, f"more than {ack_ids_max} ids")
+    acks = tuple(message.ack_message_ids)
+    seq = message.party_seq
+    if kind == MessageType.JOIN:
+        return _join(message, acks, seq)
+    names = None
+    if message.session_id or message.client_id or message.party_id:
+        names = (message.party_id, message.client_id, message.session_id)
+    if kind == MessageType.AUTH:
+        return Auth(message_id, acks, seq, names, token=message.auth_token)
+    if kind == MessageType.SIGNAL:
+        return Signal(message_id, acks, seq, names, payload=message.payload)
+    return _PLAIN[MessageType(kind)](message_id, acks, seq, names)
+
+
+def _join(message: ClientMessage, acks: tuple[int, ...], seq: int) -> Join:
+    extended = bool(
+        seq
+        or message.resume_token
+        or message.session_ttl_ms
+        or message.flags
+        or message.delivery_attempt
+        or message.client_session_count
+        or message.party_epoch
+        or message.auth_token
+        or message.status_detail
+        or message.retry_after_ms
+        or message.payload
+        or message.node_id
+        or message.HasField("handoff")
+    )
+    return Join(
+        message.message_id,
+        acks,
+        seq,
+        key=SessionKey(
+            PartyId(message.party_id),
+            ClientId(message.client_id),
+            SessionId(message.session_id),
+        ),
+        resume_token=message.resume_token,
+        ttl_ms=message.session_ttl_ms,
+        flags=Flags(message.flags & _FLAGS_KNOWN),
+        extended=extended,
+    )

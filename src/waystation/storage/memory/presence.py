@@ -1,0 +1,216 @@
+"""The presence store in memory: one process, gone with it. Everything completes without waiting."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from waystation.base.clock import Clock
+from waystation.presence.model import Entry, PartyId, SessionKey, SessionRecord, Status
+from waystation.presence.store import (
+    Attached,
+    AttachSpec,
+    CursorRow,
+    Duplicate,
+    Exists,
+    Joined,
+    JoinSpec,
+    Left,
+    Missing,
+    Notice,
+    Owner,
+    PartyListener,
+    PartySnapshot,
+    Rejected,
+    Signalled,
+)
+from waystation.storage.capabilities import Capabilities
+from waystation.storage.memory.presence_ledger import PartyLedger
+
+T = TypeVar("T")
+
+
+class LedgerStore:
+    """What the stores of one process share: ledgers, a listener, and the end of empty parties."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        log_max: int,
+        linger_s: float,
+        random_bits: Callable[[int], int] = secrets.randbits,
+    ) -> None:
+        self._clock = clock
+        self._log_max = log_max
+        self._linger_ms = int(linger_s * 1000)
+        self._random_bits = random_bits
+        self._ledgers: dict[PartyId, PartyLedger] = {}
+        self._emptied: dict[PartyId, float] = {}  # in the order in which they became empty
+        self._tick_floor = 0  # of parties that are forgotten: ids never go back
+        self._subscribed: set[PartyId] = set()
+        self._listener: PartyListener | None = None
+        self._owner = Owner("", 0)
+
+    def __len__(self) -> int:
+        """Parties that are remembered, empty ones that linger too."""
+        return len(self._ledgers)
+
+    async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
+        self._owner = owner
+        self._listener = listener
+        return ()
+
+    async def subscribe(self, party_id: PartyId) -> None:
+        self._subscribed.add(party_id)
+
+    def unsubscribe(self, party_id: PartyId) -> None:
+        self._subscribed.discard(party_id)
+
+    # --- operations ------------------------------------------------------------------------------
+
+    async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
+        raise AssertionError("a store says how changes become lasting")
+
+    async def join(self, key: SessionKey, spec: JoinSpec) -> Joined | Exists | Rejected:
+        owner, now_ms, linger_ms = self._owner, self._clock.now_ms(), self._linger_ms
+        return await self._change(
+            key.party_id, lambda ledger: ledger.join(key, spec, owner, now_ms, linger_ms)
+        )
+
+    async def attach(self, key: SessionKey, spec: AttachSpec) -> Attached | Missing | Rejected:
+        if key.party_id not in self._ledgers:
+            return Missing()
+        owner, now_ms = self._owner, self._clock.now_ms()
+        return await self._change(
+            key.party_id, lambda ledger: ledger.attach(key, spec, owner, now_ms)
+        )
+
+    async def detach(self, key: SessionKey, fence: int, *, cursor: int, cause: int) -> bool:
+        if key.party_id not in self._ledgers:
+            return False
+        now_ms = self._clock.now_ms()
+        return await self._change(
+            key.party_id, lambda ledger: ledger.detach(key, fence, cursor, cause, now_ms)
+        )
+
+    async def leave(self, key: SessionKey, fence: int, code: Status) -> Left | None:
+        if key.party_id not in self._ledgers:
+            return None
+        now_ms = self._clock.now_ms()
+        return await self._change(
+            key.party_id, lambda ledger: ledger.leave(key, fence, code, now_ms)
+        )
+
+    async def signal(
+        self, key: SessionKey, fence: int, *, origin_id: int, payload: bytes
+    ) -> Signalled | Duplicate | None:
+        if key.party_id not in self._ledgers:
+            return None
+        now_ms = self._clock.now_ms()
+        return await self._change(
+            key.party_id, lambda ledger: ledger.signal(key, fence, origin_id, payload, now_ms)
+        )
+
+    async def save_cursors(self, rows: Sequence[CursorRow]) -> None:
+        for row in rows:
+            ledger = self._ledgers.get(row.key.party_id)
+            if ledger is not None:
+                ledger.save_cursor(row)
+
+    async def read_log(
+        self, party_id: PartyId, *, after_seq: int, limit: int
+    ) -> Sequence[Entry] | None:
+        ledger = self._ledgers.get(party_id)
+        return None if ledger is None else ledger.read(after_seq, limit)
+
+    async def snapshot(self, party_id: PartyId) -> PartySnapshot | None:
+        ledger = self._ledgers.get(party_id)
+        if ledger is None:
+            return None
+        return PartySnapshot(
+            epoch=ledger.epoch, seq=ledger.seq, sessions=list(ledger.sessions.values())
+        )
+
+    async def tell(self, notice: Notice) -> None:
+        if self._listener is not None and notice.key.party_id in self._subscribed:
+            self._listener.notice(notice)
+
+    async def expire_due(self, limit: int) -> int:
+        """Here a session always has a node; what ends by itself are empty parties."""
+        await self._forget_empty(limit)
+        return 0
+
+    async def check(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._listener = None
+
+    # --- steps -----------------------------------------------------------------------------------
+
+    def _ledger(self, party_id: PartyId) -> PartyLedger:
+        ledger = self._ledgers.get(party_id)
+        if ledger is None:
+            ledger = self._ledgers[party_id] = PartyLedger(
+                party_id,
+                log_max=self._log_max,
+                tick=self._tick_floor,
+                random_bits=self._random_bits,
+            )
+        return ledger
+
+    def _tell_entries(self, party_id: PartyId, entries: Sequence[Entry]) -> None:
+        listener = self._listener
+        if listener is not None and party_id in self._subscribed:
+            for entry in entries:
+                listener.entry(party_id, entry)
+
+    def _note_size(self, ledger: PartyLedger) -> None:
+        if ledger.sessions:
+            self._emptied.pop(ledger.party_id, None)
+        else:
+            self._emptied.setdefault(ledger.party_id, self._clock.mono())
+
+    def _over(self, limit: int) -> list[PartyId]:
+        """Parties that have been empty for so long that they may be forgotten."""
+        late = self._clock.mono() - self._linger_ms / 1000
+        over: list[PartyId] = []
+        for party_id, at in self._emptied.items():
+            if at > late or len(over) >= limit:
+                break
+            over.append(party_id)
+        return over
+
+    def _forget(self, party_id: PartyId) -> None:
+        del self._emptied[party_id]
+        ledger = self._ledgers.pop(party_id, None)
+        if ledger is not None:
+            self._tick_floor = max(self._tick_floor, ledger.tick)
+
+    async def _forget_empty(self, limit: int) -> None:
+        for party_id in self._over(limit):
+            self._forget(party_id)
+
+
+class MemoryPresenceStore(LedgerStore):
+    capabilities = Capabilities(
+        name="memory",
+        durable=False,
+        power_safe=False,
+        shared_by_processes=False,
+        shared_by_machines=False,
+        native_expiry=False,
+        row_versions=False,
+        clears_with_channel=True,
+    )
+
+    async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
+        for over in self._over(1):
+            self._forget(over)
+        ledger = self._ledger(party_id)
+        result = operation(ledger)
+        entries = ledger.changes().entries
+        self._note_size(ledger)
+        if entries:
+            self._tell_entries(party_id, entries)
+        return result
