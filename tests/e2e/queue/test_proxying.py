@@ -213,7 +213,7 @@ def test_a_relay_that_accepts_and_says_nothing(tmp_path: Path) -> None:
 def _deliver(
     through: Through, recipient: Peer, *, queues: int, messages: int, window: int = 32
 ) -> None:
-    """So many queues with so many messages each, all at once; each arrives once, in order."""
+    """So many queues with so many messages each, all at once: each arrives exactly once."""
     boxes = [recipient.create() for _ in range(queues)]
     numbered = [
         (Send(False, b"%d" % number), box.sender_id, None)
@@ -223,7 +223,7 @@ def _deliver(
 
     assert through.ask_all(numbered, window) == [Ok()] * (queues * messages)
     for box in boxes:
-        assert _drain(recipient, box) == sorted(range(messages)), box.sender_id.hex()
+        assert _drain(recipient, box) == list(range(messages))
 
 
 def _drain(recipient: Peer, box: Mailbox) -> list[int]:
@@ -251,11 +251,11 @@ def roomy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueServ
         yield server
 
 
-@pytest.mark.parametrize("queues, messages", [(1, 120), (5, 24), (10, 12)])
+@pytest.mark.parametrize("queues, messages", [(1, 60), (5, 12), (10, 6)])
 def test_many_messages_through_a_proxy(
     proxy: Peer, connect: Connect, roomy_server: QueueServer, queues: int, messages: int
 ) -> None:
-    """Q-102, a tenth of it; `make soak` sends all."""
+    """Q-102, a small part of it; `make soak` sends all."""
     through = Through(proxy, introduce(proxy, address_of(roomy_server)))
 
     _deliver(through, connect(roomy_server), queues=queues, messages=messages)

@@ -16,7 +16,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from waystation.base.clock import Clock
 from waystation.queue.errors import TRY_LATER, BadHelloError, Broker, BrokerFault, RefusedError
@@ -107,8 +107,7 @@ class RelayLink(asyncio.Protocol):
     # For the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None:
             _keep_alive(sock)
