@@ -165,7 +165,7 @@ class RelaySession:
 
 
 def _versions(hello: ServerHello) -> tuple[int, VersionRange]:
-    """The version of this session, and the versions that clients may use inside it."""
+    """The version of the session, and the versions that clients may use inside it."""
     told = hello.versions.highest >= PROXY_FLAG_SINCE
     common = hello.versions.common(VERSIONS if told else VERSIONS_UNTOLD)
     shown = hello.versions.common(VERSIONS_SHOWN)

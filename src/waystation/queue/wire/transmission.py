@@ -173,7 +173,7 @@ def encode_answer(corr_id: bytes, entity_id: bytes, response: bytes, dialect: Di
 
 
 def authorized_bytes(corr_id: bytes, entity_id: bytes, command: bytes, dialect: Dialect) -> bytes:
-    """What a client proves: everything that it says, said in this session."""
+    """What a client proves: everything that it says, said in the session."""
     return dialect.signed_prefix + fields.short(corr_id) + fields.short(entity_id) + command
 
 
