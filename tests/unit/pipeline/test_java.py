@@ -8,12 +8,12 @@ import pytest
 from waystation.pipeline.java import NoJavaError, examine, find_java, home_for_spark
 
 
-def make_home(folder: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
+def make_home(folder: Path, version: str) -> Path:
     binary = folder / "bin" / "java"
     binary.parent.mkdir(parents=True)
     binary.write_text('#!/bin/sh\nfor word; do echo "<$word>"; done\n')
     binary.chmod(0o755)
-    (folder / "release").write_text(f'JAVA_VERSION="{version}"\nMODULES="{modules}"\n')
+    (folder / "release").write_text(f'JAVA_VERSION="{version}"\n')
     return folder
 
 
@@ -47,22 +47,30 @@ def test_a_folder_without_a_java_is_none(tmp_path: Path) -> None:
         find_java(tmp_path, {})
 
 
-def test_a_java_without_the_vector_module_is_started_without_asking_for_it(tmp_path: Path) -> None:
-    java = examine(make_home(tmp_path / "it's", "25.0.2", "java.base java.sql"))
-    assert java is not None
-    assert not java.has_vector
-
-    home = home_for_spark(java, tmp_path / "cache")
-    arguments = ["-Xmx2g", "--add-modules=jdk.incubator.vector", "a b", "", "$x"]
-    said = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True)
-
-    assert said.stdout.splitlines() == ["<-Xmx2g>", "<a b>", "<>", "<$x>"]
-    assert home_for_spark(java, tmp_path / "cache") == home
-
-
-def test_a_java_that_has_everything_is_used_as_it_is(tmp_path: Path) -> None:
-    java = examine(make_home(tmp_path / "java", "17.0.15"))
+def test_a_java_is_started_without_the_module_that_it_may_not_have(tmp_path: Path) -> None:
+    java = examine(make_home(tmp_path / "it's", "25.0.2"))
     assert java is not None
 
-    assert home_for_spark(java, tmp_path / "cache") == java.home
-    assert not (tmp_path / "cache").exists()
+    home = home_for_spark(java, tmp_path / "scratch")
+    command = [
+        home / "bin" / "java",
+        "-Xmx2g",
+        "--add-modules=jdk.incubator.vector",
+        "a b",
+        "",
+        "$",
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert said.stdout.splitlines() == ["<-Xmx2g>", "<a b>", "<>", "<$>"]
+
+
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "java", "17")
+    (home / "release").unlink()
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
+
+    java = examine(home)
+
+    assert java is not None
+    assert java.version == 21

@@ -1,0 +1,82 @@
+"""What is checked about data on its way: named results in the table `dq`.
+
+Rule 1: a check of level `stop` that fails ends the job before its commit; `warn` is only written
+        down. Either way the result is kept.
+Rule 2: `dq` is written without progress: a run that died may have left results, which say so by
+        their `run`.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from waystation.base.errors import RejectedError
+from waystation.pipeline.job import Context
+from waystation.pipeline.schema import DQ
+
+Level = Literal["stop", "warn"]
+
+
+class QualityStopError(RejectedError):
+    """Data broke a rule that a job must not pass over; nothing was committed."""
+
+    label = "quality_stop"
+
+    def __init__(self, failed: "Sequence[Check]") -> None:
+        super().__init__("; ".join(check.sentence for check in failed))
+        self.failed = tuple(failed)
+
+
+class Check(msgspec.Struct, frozen=True):
+    name: str
+    level: Level
+    value: float
+    bound: float
+    ok: bool
+    note: str = ""
+
+    @property
+    def sentence(self) -> str:
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.name} is {self.value:g}, allowed is {self.bound:g}{note}"
+
+
+def at_most(name: str, level: Level, value: float, bound: float = 0.0, note: str = "") -> Check:
+    return Check(name, level, float(value), float(bound), value <= bound, note)
+
+
+def equal(name: str, level: Level, value: float, wanted: float, note: str = "") -> Check:
+    return Check(name, level, float(value), float(wanted), value == wanted, note)
+
+
+def record(ctx: Context, table: str, run: str, checks: Sequence[Check]) -> None:
+    """Writes the results down, then raises `QualityStopError` if one of them is a reason to."""
+    if not checks:
+        return
+    now_us = ctx.clock.now_us()
+    rows = [
+        {
+            "at": now_us,
+            "run": run,
+            "table": table,
+            "check": check.name,
+            "level": check.level,
+            "value": check.value,
+            "bound": check.bound,
+            "ok": check.ok,
+            "note": check.note,
+        }
+        for check in checks
+    ]
+    handle = ctx.lake.table(DQ).open()
+    date = datetime.fromtimestamp(now_us / 1_000_000, UTC).date().isoformat()
+    name = f"{run}-{table}-{ctx.new_run()}"
+    handle.append(handle.write_rows(rows, name, {"date": date}), name, {})
+    for check in checks:
+        if not check.ok:
+            ctx.log.warning("check.failed", table=table, check=check.name, level=check.level)
+    failed = [check for check in checks if check.level == "stop" and not check.ok]
+    if failed:
+        raise QualityStopError(failed)

@@ -1,0 +1,165 @@
+"""Lines of segments into events, and the reasons why a line is none.
+
+Rule 1: a line is judged by itself and by what its file's name says; the verdict never depends on
+        when it is read, so that a repeated run gives the same.
+Rule 2: the first reason counts. Unknown codes are no reason: they are kept.
+Rule 3: one row for each (node, boot, seq).
+"""
+
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from waystation.pipeline.schema import EVENTS, QUARANTINE, contract_schema, mid_ms
+from waystation.pipeline.transforms.declared import declared
+from waystation.telemetry import contract
+
+BAD = "_bad"
+IDENTITY = ("node", "boot", "seq")
+LINE_CHARACTERS_MAX = 4096
+MID_AGE_MAX_MS = 60 * 86_400_000
+MID_AHEAD_MAX_MS = 86_400_000
+
+# What an `attrs` text must not contain: UUIDs, addresses, URLs, keys (design, promise 4).
+PRIVATE = (
+    r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
+    r"|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}\b"
+    r"|\b(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\b"
+    r"|[a-z]+://"
+    r"|\bB[A-P][A-Za-z0-9_-]{85}\b"
+)
+
+# The envelope of a file: what its name says, for each of its rows.
+FILE = StructType(
+    [
+        StructField("file_key", StringType()),
+        *(QUARANTINE.data[name] for name in ("node", "boot", "segno", "sealed_at")),
+        StructField("first_seq", EVENTS.data["seq"].dataType),
+        StructField("seen_seq", EVENTS.data["seq"].dataType),
+    ]
+)
+
+
+def read_lines(spark: SparkSession, paths: list[str], files: DataFrame) -> DataFrame:
+    """The contract's columns of every line, `_bad` with the text of those that do not parse, and
+    `file` with what is known of the file. `files` has the columns of FILE, one row a file."""
+    schema = StructType([*contract_schema().fields, StructField(BAD, StringType())])
+    lines = (
+        spark.read.schema(schema)
+        .option("mode", "PERMISSIVE")
+        .option("columnNameOfCorruptRecord", BAD)
+        .option("lineSep", "\n")
+        .option("allowSingleQuotes", False)
+        .json(paths)
+        .select("*", F.substring_index("_metadata.file_path", "/", -2).alias("file_key"))
+    )
+    known = files.select("file_key", F.struct(*FILE.names[1:]).alias("file"))
+    return lines.join(F.broadcast(known), on="file_key", how="inner").drop("file_key")
+
+
+def judged(lines: DataFrame, *, late_max_us: int, early_max_us: int) -> DataFrame:
+    """With `reason`: null for an event, else why the line is none."""
+    envelope = [F.col(name).isNull() for name in ("v", "ts", "node", "boot", "seq", "k")]
+    sealed_at = F.col("file.sealed_at")
+    foreign = (F.col("node") != F.col("file.node")) | (F.col("boot") != F.col("file.boot"))
+    reason = (
+        F.when(F.col(BAD).isNotNull(), "unreadable")
+        .when(_any(envelope), "no_envelope")
+        .when(F.col("v") > contract.CONTRACT_VERSION, "newer_contract")
+        .when(foreign, "foreign")
+        .when(F.col("seq") < F.col("file.first_seq"), "seq_before_file")
+        .when(F.col("seq") <= F.col("file.seen_seq"), "seq_seen")
+        .when(F.col("ts") < sealed_at - late_max_us, "too_late")
+        .when(F.col("ts") > sealed_at + early_max_us, "too_early")
+        .when(_any(_required()), "missing_columns")
+        .when(_any(_malformed()), "bad_value")
+    )
+    return lines.withColumn("reason", reason)
+
+
+def _required() -> list[Column]:
+    """A column is null in an event whose code demands it."""
+    codes: dict[str, list[int]] = {}
+    for kind in contract.KINDS.values():
+        for name in kind.required:
+            codes.setdefault(name, []).append(kind.code)
+    return [F.col(name).isNull() & F.col("k").isin(*wanted) for name, wanted in codes.items()]
+
+
+def _malformed() -> list[Column]:
+    ms = F.floor(F.col("ts") / 1000)
+    return [
+        ~F.col("mid").rlike("^[0-9a-f]{32}$"),
+        mid_ms() < ms - MID_AGE_MAX_MS,
+        mid_ms() > ms + MID_AHEAD_MAX_MS,
+        ~F.col("slot").between(0, 4095),
+        ~F.col("peer").rlike(f"^{contract.NODE_PATTERN}$"),
+        ~F.col("via").rlike("^[a-z0-9_-]{1,16}$"),
+        F.length("attrs") > contract.ATTRS_BYTES_MAX,
+        F.col("w") < 1,
+        F.col("n") < 0,
+    ]
+
+
+def is_private() -> Column:
+    return F.col("attrs").rlike(PRIVATE)
+
+
+def is_unknown() -> Column:
+    return ~F.col("k").isin(*contract.KINDS)
+
+
+@declared(EVENTS.data)
+def accepted(verdicts: DataFrame, batch: int) -> DataFrame:
+    return (
+        verdicts.where(F.col("reason").isNull())
+        .withColumn("_in", F.lit(batch).cast("bigint"))
+        .select(*EVENTS.data.names)
+    )
+
+
+@declared(QUARANTINE.data)
+def rejected(verdicts: DataFrame) -> DataFrame:
+    """Bad lines with their source. What did parse is written again, in the contract's order."""
+    text = F.coalesce(F.col(BAD), F.to_json(F.struct(*contract.COLUMNS)))
+    return verdicts.where(F.col("reason").isNotNull()).select(
+        *(F.col(f"file.{name}").alias(name) for name in ("node", "boot", "segno", "sealed_at")),
+        "reason",
+        F.substring(text, 1, LINE_CHARACTERS_MAX).alias("line"),
+    )
+
+
+def per_source(events: DataFrame) -> DataFrame:
+    """For each (node, boot): rows, how many of them differ, their range, gaps, the newest time."""
+    gap = F.when(F.col("k") == contract.CODES["log.gap"], F.col("n"))
+    return (
+        events.groupBy(*IDENTITY)
+        .agg(F.count("*").alias("times"), F.max(gap).alias("gap"), F.max("ts").alias("ts"))
+        .groupBy("node", "boot")
+        .agg(
+            F.sum("times").alias("rows"),
+            F.count("*").alias("distinct"),
+            F.min("seq").alias("least"),
+            F.max("seq").alias("greatest"),
+            F.coalesce(F.sum("gap"), F.lit(0)).alias("gaps"),
+            F.max("ts").alias("newest_ts"),
+        )
+    )
+
+
+@declared(EVENTS.data)
+def deduplicated(events: DataFrame) -> DataFrame:
+    """Rule 3. Of rows that differ the same one is always kept, whatever their order."""
+    same = Window.partitionBy(*IDENTITY).orderBy(F.xxhash64(*EVENTS.data.names))
+    return (
+        events.withColumn("_row", F.row_number().over(same))
+        .where(F.col("_row") == 1)
+        .select(*EVENTS.data.names)
+    )
+
+
+def _any(conditions: list[Column]) -> Column:
+    """At least one holds; one about an absent column does not."""
+    return reduce(lambda a, b: a | b, (F.coalesce(one, F.lit(False)) for one in conditions))
