@@ -210,7 +210,7 @@ def test_a_relay_that_accepts_and_says_nothing(tmp_path: Path) -> None:
         assert introduce(peer, relay) == Err(BrokerFault(Broker.TIMEOUT))
 
 
-def _deliver(
+def check_delivery(
     through: Through, recipient: Peer, *, queues: int, messages: int, window: int = 32
 ) -> None:
     """So many queues with so many messages each, all at once: each arrives exactly once."""
@@ -258,7 +258,7 @@ def test_many_messages_through_a_proxy(
     """Q-102, a small part of it; `make soak` sends all."""
     through = Through(proxy, introduce(proxy, address_of(roomy_server)))
 
-    _deliver(through, connect(roomy_server), queues=queues, messages=messages)
+    check_delivery(through, connect(roomy_server), queues=queues, messages=messages)
 
 
 @pytest.mark.soak
@@ -269,7 +269,7 @@ def test_a_thousand_messages_through_a_proxy(
     """Q-102"""
     through = Through(proxy, introduce(proxy, address_of(roomy_server)))
 
-    _deliver(through, connect(roomy_server), queues=queues, messages=messages)
+    check_delivery(through, connect(roomy_server), queues=queues, messages=messages)
 
 
 def test_a_relay_that_restarts(proxy: Peer, connect: Connect, roomy_server: QueueServer) -> None:

@@ -219,32 +219,12 @@ class Rfwd(_Command, frozen=True):
     encrypted: bytes
 
 
+# fmt: off
 Command: TypeAlias = (
-    New
-    | Sub
-    | Subs
-    | Key
-    | Rkey
-    | Lset
-    | Ldel
-    | Nkey
-    | Ndel
-    | Get
-    | Ack
-    | Off
-    | Del
-    | Que
-    | Skey
-    | Send
-    | Lkey
-    | Lget
-    | Nsub
-    | Nsubs
-    | Ping
-    | Prxy
-    | Pfwd
-    | Rfwd
+    New | Sub | Subs | Key | Rkey | Lset | Ldel | Nkey | Ndel | Get | Ack | Off | Del | Que
+    | Skey | Send | Lkey | Lget | Nsub | Nsubs | Ping | Prxy | Pfwd | Rfwd
 )
+# fmt: on
 
 # --- reading -------------------------------------------------------------------------------------
 
