@@ -30,15 +30,26 @@ def queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueServ
 
 @pytest.fixture(scope="session")
 def legacy_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueServer]:
-    """Everything back to version 6, an Ed448 identity, a password, little patience."""
+    """Everything back to version 6, an Ed448 identity, a password, little room for slow readers."""
     with QueueServer(
         tmp_path_factory.mktemp("legacy"),
         min_version=6,
         identity_algorithm="ed448",
         create_password="sesame",
-        inactive_timeout_s=0.5,
-        inactive_check_s=0.2,
         out_blocks_max=2,
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def impatient_queue_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueueServer]:
+    """Lets go of the idle, and forgets notifications, after a second."""
+    with QueueServer(
+        tmp_path_factory.mktemp("impatient-queue"),
+        store_url="memory:",
+        inactive_timeout_s=1.0,
+        inactive_check_s=0.2,
+        expire_ntfs_hours=1 / 3600,
     ) as server:
         yield server
 
