@@ -12,13 +12,17 @@ from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.base.ids import new_uuid4
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
+from waystation.push.store import RotatingStore
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.dual.push import DualPushStore, both_can
 from waystation.storage.dual.url import parse_dual_url
+from waystation.storage.dynamodb.months import month_at
 from waystation.storage.dynamodb.push import DynamoPushStore
+from waystation.storage.dynamodb.rotate import rotate_store
 from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
+from waystation.storage.memory.push import MemoryPushStore
 from waystation.testing.conformance.push_samples import (
     NODE_A,
     fetch_all,
@@ -161,3 +165,42 @@ async def test_what_was_removed_or_replaced_stays_so(
     await store.secondary.add_user_agent(UserAgent(uaid=uaid, connected_at_ms=now_ms - 500))
     assert await store.get_user_agent(uaid) is None
     assert await store.secondary.get_user_agent(uaid) is None
+
+
+@pytest.mark.parametrize("options", ["", "&median=none"], ids=["moved", "where it was"])
+async def test_whose_home_has_months_is_moved_to_the_new_one(
+    dynamodb_server: DynamoServer, clock: ManualClock, options: str
+) -> None:
+    """The driver asks the dual store, which asks the one where the user agent lives."""
+    url = dynamodb_server.new_url("rotation=monthly")
+    await init_store(url, PATIENT)
+    monthly = await DynamoPushStore.open(parse_dynamodb_url(url), settings=PATIENT, clock=clock)
+    stores = (monthly, MemoryPushStore(clock))
+    primary, secondary = stores if not options else reversed(stores)
+    store = DualPushStore(primary, secondary, parse_dual_url(ANY_PAIR + options), clock)
+    uaid, channel_id = Uaid(new_uuid4()), new_channel()
+    record = UserAgent(uaid=uaid, connected_at_ms=clock.now_ms(), node_id=NODE_A)
+    assert await store.add_user_agent(record)
+    assert await store.add_channel(uaid, channel_id, channels_max=9)
+    month = month_at(clock.now_ms())
+    while month_at(clock.now_ms()) == month:
+        clock.advance(86_400)
+    row = timed_notification(channel_id, accepted_at_ms=clock.now_ms())
+    await store.save(uaid, row)
+    await rotate_store(url, PATIENT, clock, dry_run=False)
+    clock.advance(120)  # tables are looked for once a minute
+    behind = await store.get_user_agent(uaid)
+    switched = await store.switch_month(uaid, connected_at_ms=clock.now_ms())
+    after = await store.get_user_agent(uaid)
+    waiting = await fetch_all(store, uaid, now_ms=clock.now_ms())
+    channels = await store.get_channels(uaid)
+    await store.close()
+
+    assert isinstance(store, RotatingStore)
+    assert behind is not None
+    assert behind.behind
+    assert switched
+    assert after is not None
+    assert not after.behind
+    assert waiting == [row]
+    assert channels == {channel_id}

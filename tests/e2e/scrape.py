@@ -3,12 +3,12 @@
 import re
 from urllib.request import urlopen
 
-from tests.e2e.platform import Serve
+from tests.e2e.platform import Autoconnect, Serve
 
 LINE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>[^}]*)\})? (?P<value>\S+)")
 
 
-def sample(server: Serve, name: str, **labels: str) -> float:
+def sample(server: Serve | Autoconnect, name: str, **labels: str) -> float:
     """The sum over all series of that name which have these labels; 0 if there is none.
 
     A counter is found with or without its `_total`.

@@ -40,6 +40,7 @@ from .parts import Base
 from .process import LoopLag, Reports, event_node, rss_bytes
 from .roles import Role
 from .settings import Settings
+from .store_metrics import count_moves
 from .tls import load_tls
 from .version import build
 
@@ -115,6 +116,7 @@ class PushWorker:
         log.start(loop)
         log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
         self._count_lines(log)
+        count_moves(store, self._metrics)
         self._milestones = milestones = MilestoneWriter(
             store, clock, loop, message_status=settings.push.message_status
         )

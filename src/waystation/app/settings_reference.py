@@ -29,7 +29,8 @@ They ignore unknown names, but log each once. Their own defaults differ in a few
 `autoconnect` listens on 0.0.0.0, `autoendpoint` on 127.0.0.1:8000; both run one worker, do not
 spread the closes of a stop (`drain_s` 0) and write logs as Autopush does; `msg_limit` is 150 and
 `simplepush` is off; `sort_keys` is `autopush` on Redis, PostgreSQL, Bigtable, DynamoDB, and on two
-stores as one if either is one of them. `autoendpoint` needs `AUTOEND__AUTH_KEYS` and does not start without it.
+stores as one if either is one of them. `autoendpoint` needs `AUTOEND__AUTH_KEYS` and does not start
+without it.
 """
 
 _SECTION_TITLES = {

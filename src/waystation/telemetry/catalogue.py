@@ -255,6 +255,22 @@ PUSH = (
         autopush="database.ops.inflight, .available, .queued",
     ),
     histogram("database_op_seconds", "Store operations.", "op"),
+    counter(
+        "database_migrate",
+        "User agents that this process moved from the secondary store to the primary.",
+        autopush="database.migrate",
+    ),
+    counter(
+        "database_already_migrated",
+        "User agents that somebody else had moved meanwhile.",
+        autopush="database.already_migrated",
+    ),
+    counter(
+        "database_dual_error",
+        "Calls of two stores as one in which the secondary failed.",
+        "func",
+        autopush="database.dual.error",
+    ),
     gauge("request_in_flight", "Requests being answered.", autopush="request.in_flight"),
     counter(
         "api_error", "Requests that failed, by their reason.", "label", autopush="api_error.{label}"

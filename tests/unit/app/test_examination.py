@@ -106,5 +106,22 @@ async def test_a_store_that_opens_is_fine(tmp_path: Path) -> None:
     assert found.verdict is Verdict.OK
 
 
+async def test_both_of_two_stores_are_asked(tmp_path: Path) -> None:
+    dual = "dual:?primary=memory%3A&secondary="
+    fine = settings(tmp_path, store={"url": dual + "memory%3A"})
+    half = settings(
+        tmp_path, store={"url": dual + "redis%3A%2F%2F127.0.0.1%3A1", "connect_timeout_s": 0.5}
+    )
+
+    found = await examination.examine_store(fine)
+    assert (found.verdict, found.text) == (
+        Verdict.OK,
+        "dual: memory: and memory: opens and answers",
+    )
+    found = await examination.examine_store(half)
+    assert found.verdict is Verdict.FAIL
+    assert found.text.startswith("secondary: "), "whose fault it is"
+
+
 def test_the_machine_is_looked_at() -> None:
     assert {one.about for one in examination.examine_machine()} == {"open files", "clock"}

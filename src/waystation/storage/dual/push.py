@@ -14,8 +14,8 @@ Rule 4: removals and acks go to both, to the secondary first: what is gone in th
 Rule 5: broadcasts are published in both and read from both; the primary's version wins.
 Rule 6: statuses are written to the primary and read from both. Tracked messages are counted in the
         primary only, as if those of before had never been: no message is counted twice.
-Rule 7: with `write_to_secondary` new records, claims and subscriptions are repeated there too, so
-        that there is a way back. What fails there is counted, and the primary's answer stands.
+Rule 7: with `write_to_secondary` new records, claims, subscriptions and updates are repeated there
+        too, so that there is a way back. What fails there is counted; the primary's answer stands.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
+from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
     MessageId,
@@ -170,10 +171,22 @@ class DualPushStore:
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         home = await self._home("save_new", uaid)
-        saved = await self._at(home, "save_new", home.save_new(uaid, notification))
-        if saved and home is self.primary:
-            await self._repeat("save_new", lambda store: store.save_new(uaid, notification))
-        return saved
+        if home is self.primary and self._writes_to_both:
+            return await self._save_new_in_both(uaid, notification)
+        return await self._at(home, "save_new", home.save_new(uaid, notification))
+
+    async def _save_new_in_both(self, uaid: Uaid, notification: Notification) -> bool:
+        """A key that is free in one of them only is not free: on the way back one would be lost."""
+        try:
+            if not await self.secondary.save_new(uaid, notification):
+                return False
+        except (UnavailableError, BusyError):
+            self._stats.failed("save_new")
+        if await self.primary.save_new(uaid, notification):
+            return True
+        row = (notification.sort_key, notification.message_id)
+        await self._repeat("save_new", lambda store: store.forget(uaid, [row]))
+        return False
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         home = await self._home("save_if_newer", uaid)
@@ -233,6 +246,8 @@ class DualPushStore:
         if await self._has_moved(home, uaid):
             # Perhaps it was copied: then it is there, which is as good as applied.
             applied = await self.primary.save_update(uaid, update) or applied
+        elif home is self.primary and applied:
+            await self._repeat("save_update", lambda store: store.save_update(uaid, update))
         return applied
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
@@ -286,8 +301,11 @@ class DualPushStore:
         return max(swept, await self.primary.sweep(now_ms=now_ms, limit=limit))
 
     async def check(self) -> None:
-        await self.primary.check()
-        await self._counted("check", self.secondary.check())
+        for name, store in (("primary", self.primary), ("secondary", self.secondary)):
+            try:
+                await self._at(store, "check", store.check())
+            except (UnavailableError, BusyError) as exc:
+                raise StoreUnavailableError(f"{name}: {exc}") from exc
 
     async def close(self) -> None:
         try:

@@ -394,6 +394,37 @@ async def test_with_write_to_secondary_there_is_a_way_back() -> None:
     assert await fetch_all(pair.store, pair.uaid, now_ms=pair.now_ms) == rows, "each once"
 
 
+async def test_updates_take_the_way_back_too() -> None:
+    pair = Pair("&write_to_secondary=1")
+    await pair.with_old_record()
+    await pair.store.get_user_agent(pair.uaid)
+    update = Update(pair.channels[0], 7)
+    assert await pair.store.save_update(pair.uaid, update)
+
+    assert await pair.secondary.fetch_updates(pair.uaid, limit=9) == [update]
+    assert await pair.store.forget_update(pair.uaid, update.channel_id, 7)
+    assert not await pair.secondary.fetch_updates(pair.uaid, limit=9)
+
+
+@pytest.mark.parametrize("taken_in", ["primary", "secondary"])
+async def test_a_key_that_is_taken_in_one_of_them_is_taken(taken_in: str) -> None:
+    """Written to both, or the way back would lose one of the two."""
+    pair = Pair("&write_to_secondary=1")
+    await pair.with_old_record()
+    await pair.store.get_user_agent(pair.uaid)
+    first, second = (
+        timed_notification(pair.channels[0], accepted_at_ms=pair.now_ms) for _ in range(2)
+    )
+    assert first.sort_key == second.sort_key
+    await getattr(pair, taken_in).save(pair.uaid, first)
+
+    assert not await pair.store.save_new(pair.uaid, second)
+    assert await fetch_all(pair.store, pair.uaid, now_ms=pair.now_ms) == [first]
+    assert await pair.store.save_new(pair.uaid, first), "the same message is no other"
+    for store in (pair.primary, pair.secondary):
+        assert await fetch_all(store, pair.uaid, now_ms=pair.now_ms) == [first]
+
+
 async def test_a_secondary_that_is_down_does_not_refuse_what_the_primary_took() -> None:
     pair = Pair("&write_to_secondary=1")
     await pair.with_old_record()
