@@ -162,11 +162,11 @@ class Dispatch:
             case Ack():
                 return await self._ack(caller, queue, command)
             case Sub():
-                return self._sub(caller, queue)
+                return self._sub(caller, queue, command)
             case Get():
-                return await self._get(caller, queue)
+                return await self._get(caller, queue, command)
             case Nsub():
-                return self._nsub(caller, queue)
+                return self._nsub(caller, queue, command)
             case Del():
                 return await self._delete(caller.client, queue)
             case Que():
@@ -223,9 +223,11 @@ class Dispatch:
 
     # Subscribing and getting
 
-    def _sub(self, caller: Caller, queue: Queue) -> Response:
+    def _sub(self, caller: Caller, queue: Queue, command: Sub) -> Response:
         client = caller.client
-        if queue.recipient_id not in client.subscriptions and self._is_full(client):
+        if queue.recipient_id in client.subscriptions:
+            self._observer.repeated(command)
+        elif self._is_full(client):
             return Err(Code.QUOTA)
         taken = self._subscribers.subscribe(client, queue)
         if taken is None:
@@ -237,9 +239,11 @@ class Dispatch:
         self._delivery.put_off(subscription)  # its messages follow the answers of this batch
         return SUBSCRIBED
 
-    async def _get(self, caller: Caller, queue: Queue) -> Response:
+    async def _get(self, caller: Caller, queue: Queue, command: Get) -> Response:
         client = caller.client
-        if queue.recipient_id not in client.subscriptions and self._is_full(client):
+        if queue.recipient_id in client.subscriptions:
+            self._observer.repeated(command)
+        elif self._is_full(client):
             return Err(Code.QUOTA)
         subscription = self._subscribers.get_only(client, queue)
         if subscription is None:
@@ -250,8 +254,10 @@ class Dispatch:
             return OK
         return self._delivery.hand_over(subscription, head)
 
-    def _nsub(self, caller: Caller, queue: Queue) -> Response:
+    def _nsub(self, caller: Caller, queue: Queue, command: Nsub) -> Response:
         assert queue.notifier is not None
+        if queue.notifier.notifier_id in caller.client.notifiers:
+            self._observer.repeated(command)
         self._notifying.subscribe(caller.client, queue.notifier.notifier_id)
         return SUBSCRIBED
 
@@ -274,7 +280,7 @@ class Dispatch:
         if outcome is None:
             return _AUTH
         waited_s = self._clock.mono() - subscription.delivered_at
-        self._observer.acknowledged(queue, outcome.removed, waited_s)
+        self._observer.acknowledged(queue, outcome.removed, waited_s, got=subscription.gets)
         return self._after_ack(subscription, outcome.next)
 
     def _after_ack(self, subscription: Subscription, head: Message | None) -> Response:

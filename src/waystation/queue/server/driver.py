@@ -25,6 +25,7 @@ from waystation.queue.server.checks import Checks
 from waystation.queue.server.client import Client, Line, Pending, Work
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Caller, Dispatch, HangUpError
+from waystation.queue.server.observer import NoObserver, Observer
 from waystation.queue.server.session import Session
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
@@ -72,6 +73,7 @@ class Driver:
         settings: QueueSettings,
         tasks: Tasks,
         clock: Clock,
+        observer: Observer | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._delivery = delivery
@@ -82,6 +84,7 @@ class Driver:
         self._settings = settings
         self._tasks = tasks
         self._clock = clock
+        self._observer = NoObserver() if observer is None else observer
         self._loop = asyncio.get_running_loop()
         self.clients: dict[Client, None] = {}
 
@@ -193,6 +196,7 @@ class Driver:
             self._add(client, work, case, outcome)
             if len(work.pending) >= WINDOW or client.congested:
                 await self._room(client, work)
+        self._observer.worked_through(batch)
 
     def _add(
         self,

@@ -1,10 +1,12 @@
 """What the server tells whoever counts. Never waits, never raises; nothing here names a client."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from waystation.queue.model import Message, Queue, Slot
 from waystation.queue.wire.commands import Command
 from waystation.queue.wire.responses import Response
+from waystation.queue.wire.transmission import Received
 
 
 class Observer(Protocol):
@@ -16,8 +18,19 @@ class Observer(Protocol):
         """A message was handed to a subscriber, by itself or as the answer to ACK or GET."""
         ...
 
-    def acknowledged(self, queue: Queue, message: Message | None, waited_s: float) -> None:
-        """A message was taken off its queue (None: somebody else had done so)."""
+    def repeated(self, command: Command) -> None:
+        """The connection has already what it asks for: SUB, GET or NSUB once more."""
+        ...
+
+    def worked_through(self, batch: Sequence[Received]) -> None:
+        """All commands of a block are answered, or under way."""
+        ...
+
+    def acknowledged(
+        self, queue: Queue, message: Message | None, waited_s: float, *, got: bool
+    ) -> None:
+        """A message was taken off its queue (None: somebody else had done so); `got` if it was
+        fetched by GET."""
         ...
 
     def subscription_ended(self, slot: Slot) -> None:
@@ -46,7 +59,15 @@ class NoObserver:
     def delivered(self, slot: Slot, message: Message) -> None:
         pass
 
-    def acknowledged(self, queue: Queue, message: Message | None, waited_s: float) -> None:
+    def repeated(self, command: Command) -> None:
+        pass
+
+    def worked_through(self, batch: Sequence[Received]) -> None:
+        pass
+
+    def acknowledged(
+        self, queue: Queue, message: Message | None, waited_s: float, *, got: bool
+    ) -> None:
         pass
 
     def subscription_ended(self, slot: Slot) -> None:
