@@ -18,6 +18,7 @@ COMMANDS: Mapping[str, str] = {
     "listen": "waystation.cli.listen",
     "send": "waystation.cli.send",
     "queue": "waystation.cli.queue",
+    "party": "waystation.cli.party",
     "demo": "waystation.cli.demo",
     "doctor": "waystation.cli.doctor",
     "config": "waystation.cli.config",

@@ -33,7 +33,18 @@ def test_help_lists_every_command(env: Run) -> None:
     code, out, _ = run(*env, "--help")
 
     assert code == 0
-    for name in ("serve", "listen", "send", "demo", "doctor", "config", "keys", "store", "bench"):
+    for name in (
+        "serve",
+        "listen",
+        "send",
+        "party",
+        "demo",
+        "doctor",
+        "config",
+        "keys",
+        "store",
+        "bench",
+    ):
         assert f"\n  {name}" in out
 
 

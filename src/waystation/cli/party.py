@@ -1,0 +1,141 @@
+"""`waystation party`: take part in a party from the terminal, and see who is there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .party_screen import Json, Lines, Live, Screen
+from .terminal import EXIT_USAGE, give_up
+
+if TYPE_CHECKING:
+    from waystation.client.party.member import PartyMember
+
+app = typer.Typer(help="Take part in a party.", no_args_is_help=True, rich_markup_mode=None)
+
+IDS_END = 1 << 64
+FIRST_ANSWER_S = 10.0
+
+
+@app.callback()
+def party() -> None: ...
+
+
+@app.command()
+def join(
+    party: Annotated[str, typer.Argument(help="A number (also 0x…), or any name.")],
+    *,
+    client: Annotated[
+        str, typer.Option(help="Who we are: a number or a name; none: somebody new.")
+    ] = "",
+    session: Annotated[
+        str, typer.Option(help="Which of our devices; the same one again resumes.")
+    ] = "",
+    at: Annotated[
+        list[str] | None, typer.Option(help="HOST:PORT of a broker; may be given several times.")
+    ] = None,
+    ha: Annotated[
+        bool, typer.Option("--ha", help="Keep a standby on another node of the cluster.")
+    ] = False,
+    ttl: Annotated[float, typer.Option(min=1, help="Seconds of silence until we have left.")] = 120,
+    token: Annotated[
+        Path | None, typer.Option(help="File with the JWT; read again when it must be renewed.")
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="TLS, trusting the certificates of this file.")
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="TLS, trusting the system's.")] = False,
+    duration: Annotated[float, typer.Option("--for", help="Leave after so many seconds.")] = 0.0,
+    json_lines: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+) -> None:
+    """Join PARTY and show who is there, until Ctrl-C.
+
+    A name stands for the number that is derived from it, so that two terminals that say the same
+    name meet.
+    """
+    import asyncio
+    import secrets
+    import sys
+
+    party_id = _number(party, "PARTY")
+    client_id = _number(client, "--client") if client else secrets.randbits(63) | 1
+    session_id = _number(session, "--session") if session else secrets.randbits(63) | 1
+    endpoints = at or ["127.0.0.1:50051"]
+    for endpoint in endpoints:
+        if not endpoint.rpartition(":")[2].isdecimal():
+            give_up(f"{endpoint} is not HOST:PORT", EXIT_USAGE)
+    screen: Screen
+    if json_lines:
+        screen = Json()
+    else:
+        title = f"party {party} at {', '.join(endpoints)}, as client {client_id}"
+        screen = (Live if sys.stdout.isatty() else Lines)(title)
+    options: dict[str, Any] = {
+        "party_id": party_id,
+        "client_id": client_id,
+        "session_id": session_id,
+        "session_ttl_ms": round(ttl * 1000),
+        "highly_available": ha,
+        "want_updates": True,
+        "token": None if token is None else lambda: token.read_text().strip(),
+        "credentials": _credentials(ca, tls),
+    }
+    with asyncio.Runner() as runner:
+        runner.run(_join(endpoints, options, screen, duration))
+
+
+def _number(text: str, what: str) -> int:
+    """A 64-bit id: as it stands, or derived from a name."""
+    import hashlib
+
+    try:
+        number = int(text, 0)
+    except ValueError:
+        if not text.strip():
+            give_up(f"{what} is empty", EXIT_USAGE)
+        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") or 1
+    if not 0 < number < IDS_END:
+        give_up(f"{what} is a number from 1 to 2^64 - 1, or a name", EXIT_USAGE)
+    return number
+
+
+def _credentials(ca: Path | None, tls: bool) -> object:
+    if ca is None and not tls:
+        return None
+    import grpc
+
+    try:
+        return grpc.ssl_channel_credentials(None if ca is None else ca.read_bytes())
+    except OSError as exc:
+        give_up(f"--ca: {exc}")
+
+
+async def _join(
+    endpoints: list[str], options: dict[str, Any], screen: Screen, duration_s: float
+) -> None:
+    import asyncio
+    import contextlib
+
+    from waystation.base.errors import WaystationError
+    from waystation.client.party.member import PartyMember
+    from waystation.client.party.model import PartyUnreachableError
+
+    member = PartyMember(*endpoints, **options)
+    member.start()
+    try:
+        await member.joined(FIRST_ANSWER_S)
+        with screen, contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            async with asyncio.timeout(duration_s or None):
+                await _show(member, screen)
+        await member.leave()
+    except PartyUnreachableError as exc:
+        give_up(f"{exc}; is `waystation serve presence` running there?")
+    except (WaystationError, OSError) as exc:
+        give_up(str(exc))
+    finally:
+        await member.close()
+
+
+async def _show(member: "PartyMember", screen: Screen) -> None:
+    async for event in member:
+        screen.show(event, member.participants)
