@@ -382,9 +382,8 @@ def _kind(param: Any) -> str:
     annotation = param.type_descriptor.annotation
     if param.name.endswith("_dir"):
         return "DIR"
-    return "/".join(get_args(annotation)) or {"Path": "FILE", "int": "N"}.get(
-        annotation.__name__, "TEXT"
-    )
+    choices = "/".join(word for word in get_args(annotation) if isinstance(word, str))
+    return choices or {"Path": "FILE", "int": "N"}.get(annotation.__name__, "TEXT")
 
 
 # States
