@@ -87,6 +87,7 @@ class Broker:
         self._slow: list[Delivery] = []
         self.serialisations = 0
         self.draining = False
+        self.overloaded = False
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -203,6 +204,8 @@ class Broker:
         refusal = self.reception.objection(conversation, join, now)
         if refusal is None and self.draining:
             refusal = Refusal(Status.DRAINING, "the node takes no more sessions")
+        elif refusal is None and self.overloaded:
+            refusal = Refusal(Status.OVERLOADED, "the node is late")
         if refusal is not None:
             return refusal
         if self.reception.ahead(join):
@@ -414,6 +417,11 @@ class Broker:
     def elsewhere(self, status: Status) -> HandoffInfo | None:
         """Where else a client may go, for codes that send it away."""
         return None
+
+    def leave_streams(self) -> None:
+        """The process ends: streams are told to come back, sessions stay in the store."""
+        for conversation in list(self.registry.conversations):
+            self.end(conversation, Status.DRAINING, cause=Detached.DRAIN)
 
     def how_moved(self, session: Session) -> Status:
         """How the stream of a session ends that another node has attached."""

@@ -1,4 +1,4 @@
-"""A broker on a clock that stands still, with clients that are plain objects: no loop, no socket."""
+"""A broker on a clock that stands still, and clients that are plain objects: no socket."""
 
 import asyncio
 from collections.abc import Iterable
@@ -47,9 +47,7 @@ class PlainStream:
         self.raw.append(message)
         self.at.append(self._stage.clock.mono())
 
-    def finish(
-        self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False
-    ) -> None:
+    def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
         assert self.status is None, "a stream ends once"
         self.status, self.detail, self.discarded = status, detail, discard_unsent
 
@@ -237,6 +235,4 @@ def codes(messages: Iterable[ClientMessage]) -> list[Status]:
 
 
 def listed(message: ClientMessage) -> list[tuple[int, list[int]]]:
-    return [
-        (entry.client_id, list(entry.session_id)) for entry in message.participant_client_ids
-    ]
+    return [(entry.client_id, list(entry.session_id)) for entry in message.participant_client_ids]

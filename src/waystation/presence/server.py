@@ -1,0 +1,173 @@
+"""One presence node as a running thing: its broker, its ports, its clockwork, its health.
+
+Rule 1: a node is SERVING once its store has answered and its port accepts; it is NOT_SERVING while
+        it starts, drains, is fenced or overloaded.
+Rule 2: it is overloaded at `node_sessions_max` sessions until 95 % of it, and while the loop has
+        been more than a second late for ten seconds.
+Rule 3: nothing here is on a message's path.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from waystation.base.clock import Clock
+from waystation.base.tasks import Tasks
+
+from .broker import Broker
+from .errors import STORE_TROUBLE
+from .grants import Authority
+from .reports import Reports
+from .services import Health, Service, add_reflection
+from .settings import Presence
+from .store import Owner, PresenceStore
+from .transport.port import StreamHandler, Transport
+
+TOTALS_INTERVAL_S: Final = 10.0
+LOOK_INTERVAL_S: Final = 1.0
+LATE_S: Final = 1.0
+LATE_LOOKS_MAX: Final = 10
+RECOVERED: Final = 0.95
+SWEEP_MAX: Final = 1000
+CLOSE_GRACE_S: Final = 1.0
+
+MakeTransport = Callable[[StreamHandler, Sequence[Service]], Transport]
+
+
+class PresenceServer:
+    def __init__(
+        self,
+        settings: Presence,
+        store: PresenceStore,
+        *,
+        owner: Owner,
+        clock: Clock,
+        reports: Reports,
+        tasks: Tasks,
+        make_transport: MakeTransport,
+        authority: Authority | None = None,
+        reflection: bool = True,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self._clock = clock
+        self._reports = reports
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self.broker = Broker(
+            settings,
+            store,
+            owner=owner,
+            clock=clock,
+            reports=reports,
+            tasks=tasks,
+            loop=self._loop,
+            authority=authority,
+        )
+        self.health = Health()
+        services: list[Service] = [self.health.add]
+        if reflection:
+            services.append(add_reflection)
+        self.transport = make_transport(self.broker, services)
+        self._ticking: asyncio.TimerHandle | None = None
+        self._late_looks = 0
+        self._full = False
+        self.lag_s = 0.0
+        self.state = "starting"
+
+    @property
+    def port(self) -> int:
+        return self.transport.port
+
+    async def start(self) -> None:
+        await self.health.tell(serving=False)
+        await self.store.check()
+        await self.broker.start()
+        await self.transport.start()
+        self._next_tick(self._loop.time() + self.settings.tick_s)
+        for name, coro in (
+            ("cursors", self._save_cursors()),
+            ("sweep", self._sweep()),
+            ("totals", self._totals()),
+            ("readiness", self._look()),
+        ):
+            self._tasks.spawn(f"presence {name}", coro)
+        await self._tell_state("ready")
+
+    # --- the clockwork ---------------------------------------------------------------------------
+
+    def _next_tick(self, at: float) -> None:
+        self._ticking = self._loop.call_at(at, self._tick, at)
+
+    def _tick(self, at: float) -> None:
+        now = self._loop.time()
+        self.lag_s = max(0.0, now - at)
+        more = self.broker.timekeeper.tick()
+        # A loop that stood still is not made to run after every tick that it missed.
+        following = max(at + self.settings.tick_s, now)
+        self._next_tick(now if more else following)
+
+    async def _save_cursors(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.cursor_save_s)
+            try:
+                await self.broker.timekeeper.save_cursors()
+            except STORE_TROUBLE as exc:
+                self._reports.store_trouble("cursors", exc)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_s)
+            try:
+                await self.store.expire_due(SWEEP_MAX)
+            except STORE_TROUBLE as exc:
+                self._reports.store_trouble("sweep", exc)
+
+    async def _totals(self) -> None:
+        while True:
+            await asyncio.sleep(TOTALS_INTERVAL_S)
+            self._reports.totals()
+
+    async def _look(self) -> None:
+        """Whether we can take more, once a second."""
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self.look()
+
+    async def look(self) -> None:
+        self._late_looks = self._late_looks + 1 if self.lag_s > LATE_S else 0
+        sessions, most = len(self.broker.registry.sessions), self.settings.node_sessions_max
+        if sessions >= most:
+            self._full = True
+        elif sessions < most * RECOVERED:
+            self._full = False
+        self.broker.overloaded = self._late_looks >= LATE_LOOKS_MAX
+        if self.state in ("ready", "overloaded"):
+            wanted = "overloaded" if self._full or self.broker.overloaded else "ready"
+            if wanted != self.state:
+                await self._tell_state(wanted)
+
+    async def _tell_state(self, state: str) -> None:
+        self.state = state
+        self._reports.node_state(state, len(self.broker.registry.sessions))
+        await self.health.tell(serving=state == "ready")
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def drain(self, over_s: float) -> None:
+        """No new sessions; those that are here stay resumable, here or elsewhere."""
+        await self._tell_state("draining")
+        self.broker.draining = True
+        self.transport.stop_accepting()
+
+    async def close(self) -> None:
+        self.state = "closed"
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self.broker.leave_streams()
+        await self.transport.close(CLOSE_GRACE_S)
+        try:
+            await self.broker.timekeeper.save_cursors()
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("cursors", exc)
+        self._reports.totals()

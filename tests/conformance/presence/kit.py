@@ -1,0 +1,341 @@
+"""A node in the test's own loop, and guests that speak to it over real gRPC."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import grpc
+import structlog
+from grpc import aio
+
+from waystation.base.clock import Clock, SystemClock
+from waystation.base.tasks import Tasks
+from waystation.presence.grants import Authority
+from waystation.presence.model import MessageType, Status
+from waystation.presence.reports import Reports
+from waystation.presence.server import PresenceServer
+from waystation.presence.services import Service
+from waystation.presence.settings import Presence
+from waystation.presence.store import Owner, PresenceStore
+from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls
+from waystation.presence.transport.native.limits import Limits
+from waystation.presence.transport.native.server import NativeTransport
+from waystation.presence.transport.port import RPC_PATH, StreamHandler, Transport, paths
+from waystation.presence.wire.party_presence_pb2 import ClientMessage
+from waystation.storage.embedded.presence import EmbeddedPresenceStore
+from waystation.storage.memory.presence import MemoryPresenceStore
+from waystation.storage.settings import Store
+from waystation.telemetry.events import RecordedEvents
+from waystation.telemetry.hashes import EventHashes
+from waystation.telemetry.metrics import Metrics
+
+PARTY = 0x7A97
+PATIENCE_S = 20.0  # for what will come; tests wait for it and never that long
+QUIET_S = 0.25  # for what must not come
+
+log = structlog.get_logger()
+
+
+async def open_store(kind: str, settings: Presence, tmp_path: Path, clock: Clock) -> PresenceStore:
+    if kind == "memory":
+        return MemoryPresenceStore(
+            clock, log_max=settings.party_log, linger_s=settings.party_linger_s
+        )
+    assert kind == "embedded"
+    return await EmbeddedPresenceStore.open(
+        tmp_path / "presence",
+        settings=Store(map_bytes=256 << 20, disk_reserve_bytes=0),
+        clock=clock,
+        log_max=settings.party_log,
+        linger_s=settings.party_linger_s,
+        restart_ttl_min_s=settings.restart_ttl_min_s,
+    )
+
+
+class Node:
+    def __init__(
+        self,
+        settings: Presence,
+        store: PresenceStore,
+        *,
+        node_id: str = "node.1",
+        authority: Authority | None = None,
+        tls: ServerTls | None = None,
+        port: int = 0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.store = store
+        self.events = RecordedEvents()
+        self.metrics = Metrics()
+        self.failures: list[str] = []
+        self._tasks = Tasks(lambda name, error: self.failures.append(f"{name}: {error!r}"))
+        self._tls = tls
+        self._port = port
+        clock = clock or SystemClock()
+        self.server = PresenceServer(
+            settings,
+            store,
+            owner=Owner(node_id, clock.now_us()),
+            clock=clock,
+            reports=Reports(
+                sink=self.events,
+                hashes=EventHashes(bytes(32)),
+                metrics=self.metrics,
+                clock=clock,
+                log=log,
+                ack_sample=settings.ack_sample,
+            ),
+            tasks=self._tasks,
+            make_transport=self._transport,
+            authority=authority,
+        )
+
+    def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
+        settings = self.settings
+        if settings.transport == "grpcio":
+            return GrpcioTransport(
+                handler,
+                settings,
+                host="127.0.0.1",
+                port=self._port,
+                paths=paths(settings.rpc_path_aliases),
+                tls=self._tls,
+                services=services,
+            )
+        listener = socket.create_server(("127.0.0.1", self._port))
+        listener.setblocking(False)
+        return NativeTransport(
+            handler,
+            paths(settings.rpc_path_aliases),
+            listener,
+            limits=Limits(
+                streams_max=settings.connection_streams_max,
+                message_bytes_max=settings.max_message_bytes,
+                keepalive_s=settings.keepalive_s,
+                keepalive_timeout_s=settings.keepalive_timeout_s,
+            ),
+            on_failure=lambda exc: self.failures.append(f"transport: {exc!r}"),
+        )
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.server.port}"
+
+    @property
+    def broker(self) -> Any:
+        return self.server.broker
+
+    async def start(self) -> "Node":
+        await self.server.start()
+        return self
+
+    async def stop(self) -> None:
+        await self.server.close()
+        left = await self._tasks.close()
+        assert not left
+        assert not self.failures, self.failures
+
+    async def kill(self) -> None:
+        """As if the process had ended: nothing is said, nothing is saved."""
+        self.server.broker.registry.conversations.clear()
+        if self.server._ticking is not None:
+            self.server._ticking.cancel()
+        await self._tasks.close()
+        await self.server.transport.close(0)
+
+
+class Guest:
+    """A client that does what it is told. `auto` acknowledges whatever needs it."""
+
+    def __init__(
+        self, target: str, client: int, session: int | None = None, party: int = PARTY
+    ) -> None:
+        self.target = target
+        self.client, self.party = client, party
+        self.session = session if session is not None else client * 100 + 1
+        self.ids = count(1)
+        self.token = b""
+        self.auto = False
+        self.seen: list[ClientMessage] = []
+        self.raw: list[bytes] = []
+        self._inbox: asyncio.Queue[ClientMessage | None] = asyncio.Queue()
+        self._channel: aio.Channel | None = None
+        self._own_channel = True
+        self.call: Any = None
+        self._reader: asyncio.Task[None] | None = None
+
+    async def open(
+        self,
+        *,
+        channel: aio.Channel | None = None,
+        path: str = RPC_PATH,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> "Guest":
+        await self.gone()
+        self._own_channel = channel is None
+        self._channel = channel or aio.insecure_channel(
+            self.target, options=[("grpc.use_local_subchannel_pool", 1)]
+        )
+        self._inbox = asyncio.Queue()
+        self.call = self._channel.stream_stream(path)(metadata=metadata or None)
+        self._reader = asyncio.create_task(self._read(self.call, self._inbox))
+        return self
+
+    async def _read(self, call: Any, inbox: "asyncio.Queue[ClientMessage | None]") -> None:
+        try:
+            while isinstance(data := await call.read(), bytes):
+                message = ClientMessage.FromString(data)
+                self.raw.append(data)
+                self.seen.append(message)
+                if message.resume_token:
+                    self.token = message.resume_token
+                inbox.put_nowait(message)
+                if self.auto and needs_ack(message):
+                    await self.ack(message.message_id)
+        except (aio.AioRpcError, asyncio.InvalidStateError):
+            pass
+        finally:
+            inbox.put_nowait(None)
+
+    # what it does
+
+    async def say(self, kind: int | None, **fields: Any) -> int:
+        message = ClientMessage(**fields)
+        if kind is not None:
+            message.message_type = kind  # pyright: ignore[reportAttributeAccessIssue]
+        if "message_id" not in fields and kind != MessageType.ACK:
+            message.message_id = next(self.ids)
+        await self.say_bytes(message.SerializeToString())
+        return message.message_id
+
+    async def say_bytes(self, data: bytes) -> None:
+        with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
+            await self.call.write(data)
+
+    async def join(self, *, extended: bool = True, **fields: Any) -> "Guest":
+        opening = {
+            name: fields.pop(name) for name in ("channel", "path", "metadata") if name in fields
+        }
+        await self.open(**opening)
+        if extended:
+            fields.setdefault("session_ttl_ms", 600_000)
+        fields = {
+            "session_id": self.session,
+            "client_id": self.client,
+            "party_id": self.party,
+            **fields,
+        }
+        await self.say(MessageType.JOIN, **fields)
+        return self
+
+    async def resume(self, **fields: Any) -> "Guest":
+        fields.setdefault("resume_token", self.token)
+        return await self.join(**fields)
+
+    async def ping(self) -> int:
+        return await self.say(MessageType.PING)
+
+    async def leave(self) -> int:
+        return await self.say(MessageType.LEAVE)
+
+    async def ack(self, *ids: int, **fields: Any) -> None:
+        await self.say(MessageType.ACK, ack_message_ids=ids, **fields)
+
+    async def ack_all(self, messages: Iterable[ClientMessage]) -> None:
+        ids = [one.message_id for one in messages if needs_ack(one)]
+        if ids:
+            await self.ack(*ids)
+
+    async def cut(self) -> None:
+        """The transport is gone, without a word."""
+        await self.gone()
+
+    async def gone(self) -> None:
+        if self.call is not None:
+            self.call.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._channel is not None and self._own_channel:
+            await self._channel.close()
+        self._channel = self.call = self._reader = None
+
+    # what it gets
+
+    async def get(self) -> ClientMessage:
+        message = await asyncio.wait_for(self._inbox.get(), PATIENCE_S)
+        assert message is not None, f"the stream ended: {await self.status()}"
+        return message
+
+    async def get_many(self, number: int) -> list[ClientMessage]:
+        return [await self.get() for _ in range(number)]
+
+    async def get_kind(self, kind: MessageType) -> ClientMessage:
+        """The next message; it must be of that kind."""
+        message = await self.get()
+        assert message.message_type == kind, message
+        return message
+
+    async def welcomed(self) -> tuple[ClientMessage, ClientMessage]:
+        ack = await self.get_kind(MessageType.ACK)
+        listed = await self.get_kind(MessageType.LIST)
+        if not self.auto:
+            await self.ack(listed.message_id)
+        return ack, listed
+
+    async def get_nothing(self) -> None:
+        """Neither a message nor an end, for a moment."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            message = await asyncio.wait_for(self._inbox.get(), QUIET_S)
+            raise AssertionError(f"nothing was expected, but {message}")
+
+    async def status(self) -> grpc.StatusCode:
+        return await asyncio.wait_for(self.call.code(), PATIENCE_S)
+
+    async def details(self) -> str:
+        return await asyncio.wait_for(self.call.details(), PATIENCE_S)
+
+    async def ended(self, status: Status, code: grpc.StatusCode) -> ClientMessage:
+        """The ERROR, and then the end of the call."""
+        message = await self.get_kind(MessageType.ERROR)
+        assert Status(message.status_code) is status, message
+        assert await asyncio.wait_for(self._inbox.get(), PATIENCE_S) is None
+        assert await self.status() is code
+        assert await self.details() == status.name
+        return message
+
+    def pending(self) -> int:
+        return self._inbox.qsize()
+
+
+async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> None:
+    async with asyncio.timeout(patience_s):
+        while not condition():  # noqa: ASYNC110 whatever it is, it has no event
+            await asyncio.sleep(0.005)
+
+
+@contextlib.asynccontextmanager
+async def guests(*members: Guest) -> AsyncIterator[tuple[Guest, ...]]:
+    try:
+        yield members
+    finally:
+        for one in members:
+            await one.gone()
+
+
+def needs_ack(message: ClientMessage) -> bool:
+    return message.message_type not in (MessageType.ACK, MessageType.ERROR)
+
+
+def kinds(messages: Iterable[ClientMessage]) -> list[str]:
+    return [MessageType(one.message_type).name for one in messages]
+
+
+def listed(message: ClientMessage) -> list[tuple[int, list[int]]]:
+    return [(one.client_id, list(one.session_id)) for one in message.participant_client_ids]
