@@ -108,6 +108,7 @@ def send(
         typer.Option("--again", help="Repeat it if the answer is lost; it may arrive twice."),
     ] = False,
     proxy: ProxyOption = "",
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for a connection.")] = 10,
     state: StateOption = None,
 ) -> None:
     """Send TEXT to a queue.
@@ -126,7 +127,7 @@ def send(
         kept = file.load().senders[chosen]
         if not plain:
             body = seal_message(body, kept.address.dh, kept.sealing_key)
-        async with work.client_of(work.via(kept.address.server, proxy)) as client:
+        async with work.client_of(work.via(kept.address.server, proxy), timeout) as client:
             way = work.way(client, kept.address.server)
             if not kept.secured and kept.sender.key is not None:
                 await way.secure_as_sender(kept.sender)
@@ -172,8 +173,9 @@ def receive(
 ) -> None:
     """Print messages as they come, and acknowledge them.
 
-    A message is printed once, also if this command was killed before the server had its
-    acknowledgement. If somebody else subscribes with the same keys, this command is told so.
+    What was printed is noted before it is acknowledged, so that it is not printed again when this
+    command was killed, unless between the two. If somebody else subscribes with the same keys,
+    this command is told so.
     """
     file = work.kept_file(state)
     work.run(lambda: work.receive(file, names or [], count, wait, json=json))

@@ -2,8 +2,9 @@
 
 Rule 1: they run in a process of their own with the OpenSSL configuration that SMP needs; one that
         was started without it replaces itself by one that has it.
-Rule 2: a key is on disk before a queue is bound to it, and a message is remembered as handled
-        before it is acknowledged: a kill at any moment loses neither.
+Rule 2: a key is on disk before a queue is bound to it. A message is printed, then noted as handled,
+        then acknowledged: a kill at any moment loses none, and shows one twice only if it comes
+        between the first two.
 """
 
 import os
@@ -77,11 +78,11 @@ def own_process() -> None:
     os.execve(sys.executable, command, tls.environment())  # noqa: S606 our own command line
 
 
-def client_of(server: "ServerAddress") -> "QueueClient":
+def client_of(server: "ServerAddress", patience_s: float = PATIENCE_S) -> "QueueClient":
     from waystation.client.queue.client import QueueClient
     from waystation.client.queue.connection import LineSettings
 
-    return QueueClient(server, settings=LineSettings(patience_s=PATIENCE_S))
+    return QueueClient(server, settings=LineSettings(patience_s=patience_s))
 
 
 def server_of(text: str, kept: "Kept", data_dir: Path) -> "ServerAddress":
