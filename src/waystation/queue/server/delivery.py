@@ -8,7 +8,7 @@ Rule 3: a subscription that is put off is busy (see `subscribers`) until the sto
 """
 
 from waystation.base.clock import Clock
-from waystation.queue.model import Message, RecipientId, slot_of
+from waystation.queue.model import Message, RecipientId
 from waystation.queue.server.observer import Observer
 from waystation.queue.server.subscribers import Subscribers, Subscription
 from waystation.queue.store import QueueStore
@@ -55,12 +55,16 @@ class Delivery:
                 if head is None and not subscription.missed:
                     return
                 if head is not None and self._subscribers.is_current(subscription):
-                    subscription.client.tell(recipient_id, self.hand_over(subscription, head))
+                    subscription.client.tell(
+                        recipient_id, self.hand_over(subscription, head, waited=True)
+                    )
         finally:
             subscription.busy = False
 
-    def hand_over(self, subscription: Subscription, message: Message) -> Msg:
+    def hand_over(
+        self, subscription: Subscription, message: Message, *, waited: bool = False
+    ) -> Msg:
         """From now on the subscriber owes an acknowledgement."""
         subscription.hand_over(message.message_id, self._clock.mono())
-        self._observer.delivered(slot_of(subscription.recipient_id), message)
+        self._observer.delivered(subscription.slot, message, waited=waited)
         return Msg(message.message_id, encrypt_message(subscription.box_key, message))

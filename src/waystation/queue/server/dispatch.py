@@ -140,7 +140,7 @@ class Dispatch:
                 response = Err(_later(command))
         else:
             response = Err(fault)
-        self._observer.answered(command, case.queue, response)
+        self._observer.answered(case.transmission, case.queue, response)
         return response
 
     # Step 8

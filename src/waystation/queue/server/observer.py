@@ -6,16 +6,17 @@ from typing import Protocol
 from waystation.queue.model import Message, Queue, Slot
 from waystation.queue.wire.commands import Command
 from waystation.queue.wire.responses import Response
-from waystation.queue.wire.transmission import Received
+from waystation.queue.wire.transmission import Received, Transmission
 
 
 class Observer(Protocol):
-    def answered(self, command: Command, queue: Queue | None, response: Response) -> None:
+    def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
         """A command was looked at and answered; `queue` is where its id led."""
         ...
 
-    def delivered(self, slot: Slot, message: Message) -> None:
-        """A message was handed to a subscriber, by itself or as the answer to ACK or GET."""
+    def delivered(self, slot: Slot, message: Message, *, waited: bool) -> None:
+        """A message was handed to a subscriber, by itself or as the answer to ACK or GET; `waited`
+        if it was there already when its queue was subscribed to."""
         ...
 
     def repeated(self, command: Command) -> None:
@@ -53,10 +54,10 @@ class Observer(Protocol):
 class NoObserver:
     """For those who do not count."""
 
-    def answered(self, command: Command, queue: Queue | None, response: Response) -> None:
+    def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
         pass
 
-    def delivered(self, slot: Slot, message: Message) -> None:
+    def delivered(self, slot: Slot, message: Message, *, waited: bool) -> None:
         pass
 
     def repeated(self, command: Command) -> None:
