@@ -1,5 +1,6 @@
 """`autoconnect` and `autoendpoint`: Autopush's settings, one store, one set of keys."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -210,3 +211,26 @@ def test_unknown_names_are_logged_once_and_known_ones_from_a_file_hold(
 
     assert [line["Fields"]["name"] for line in unknown] == [f"no_such_thing in {config}"]
     assert lines[0]["Type"] == "autoconnect:log"
+
+
+async def test_the_ports_are_open_before_the_store_and_whoever_comes_early_is_answered(
+    daemons: Daemons,
+) -> None:
+    """A client of a cloud may take seconds to load; here the store itself does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = f"postgres://push@127.0.0.1:{silent.getsockname()[1]}/push"
+        process = daemons.start(
+            "autoendpoint", AUTOEND__DB_DSN=store, AUTOEND__STORE__CONNECT_TIMEOUT_S="3"
+        )
+        daemons.wait_for(daemons.base + 2)
+        early = socket.create_connection(("127.0.0.1", daemons.base + 2), WAIT_S)
+        with early:
+            early.sendall(b"GET /__lbheartbeat__ HTTP/1.1\r\nHost: h\r\n\r\n")
+            ready_before = b"ready" in daemons.log.read_bytes()
+            answer = await asyncio.to_thread(early.recv, 4096)
+
+        assert not ready_before
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b'"ready"' in daemons.log.read_bytes()
+        process.terminate()
+        assert process.wait(WAIT_S) == 0

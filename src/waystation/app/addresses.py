@@ -12,6 +12,7 @@ Rule 3: `endpoint.url` is the one source for endpoint URLs, `Location` and the V
 import errno
 import os
 import socket
+from ipaddress import ip_address
 
 from .data_dir import Listening
 from .roles import Port, Role, host_of, ports_of
@@ -72,6 +73,27 @@ def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG)
         listener.close()
         raise PortTakenError(_why(exc, host, port, setting)) from exc
     return listener
+
+
+def open_doors(settings: Settings, roles: tuple[Role, ...]) -> dict[str, socket.socket]:
+    """By setting: sockets that listen already, for a process that will take a while to answer.
+
+    A host that is a name may stand for several addresses; those are left to whoever serves there.
+    """
+    doors: dict[str, socket.socket] = {}
+    for port, number in ports_of(settings, roles):
+        host = host_of(settings, port)
+        if is_address(host):
+            doors[port.setting] = listen(host, number, port.setting)
+    return doors
+
+
+def is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _resolve(host: str, port: int, setting: str) -> tuple[int, tuple[str, int]]:
@@ -182,6 +204,12 @@ def _shown_scheme(port: Port, secure: bool) -> str:
             return "wss" if secure else "ws"
         case "http":
             return "https" if secure else "http"
+        case "plain":
+            return "http"
+        case "lines":
+            return "tcp"
+        case "smp" | "grpc":
+            return port.scheme
 
 
 def node_id(settings: Settings, index: int, count: int) -> str:

@@ -133,8 +133,11 @@ class ConnectPart:
             base.settings.connect.relay_port,
             reuse_port=True,
             tls=self._tls if base.settings.connect.relay_tls else None,
+            sock=base.doors.get("connect.relay_port"),
         )
-        sock = listen(base.settings.host, base.settings.connect.port, "connect.port")
+        sock = base.doors.get("connect.port") or listen(
+            base.settings.host, base.settings.connect.port, "connect.port"
+        )
         self._shell.listen(sock, self._tls)
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:

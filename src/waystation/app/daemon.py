@@ -1,25 +1,30 @@
 """Runs one drop-in daemon: in this very process for one worker, under a supervisor for more.
 
-Rule 1: it listens within a second, so with one worker nothing is spawned.
+Rule 1: it listens within a second, so with one worker nothing is spawned, and its ports are opened
+        before the store, whose client may take seconds to load. Whoever comes meanwhile, health
+        checks included, waits in the backlog and is answered when all is ready.
 Rule 2: both daemons on one machine may share a data directory: keys and the embedded store in it
         are then common to both, and each locks only its own role.
 """
 
 import asyncio
 import shutil
+import signal
+import socket
 from collections.abc import Callable
+from typing import NoReturn
 
 import uvloop
 
 from waystation.base.errors import WaystationError
 from waystation.base.settings import SettingsError
 
-from .addresses import PortTakenError, Reservation, reserve_ports, settle
+from .addresses import PortTakenError, Reservation, open_doors, reserve_ports, settle
 from .autopush_settings import ROLE_OF, Daemon, DaemonSettings
 from .compose import build_push_worker, configure_logs
 from .data_dir import DataDir, DataDirError, Lock, lock_roles
 from .keys import KeyFormatError, ensure_secrets
-from .lifecycle import live
+from .lifecycle import Runtime, live
 from .roles import Role
 from .serving import plan_jobs
 from .settings import Settings, encode_settings
@@ -67,7 +72,10 @@ def _alone(
     roles: tuple[Role, ...],
     complain: Callable[[str], None],
 ) -> int:
+    signal.signal(signal.SIGTERM, _end_early)
+    doors = open_doors(settings, roles)
     worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon)
+    _hand_over(doors, worker)
     log = configure_logs(settings, role=daemon, name=daemon)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -85,6 +93,18 @@ def _alone(
         complain(str(exc) or type(exc).__name__)
         return EXIT_FAILED
     return 0
+
+
+def _end_early(_number: int, _frame: object) -> NoReturn:
+    """Before the loop runs: nobody has been answered yet, so there is nothing to drain."""
+    raise SystemExit(0)
+
+
+def _hand_over(doors: dict[str, socket.socket], worker: Runtime) -> None:
+    from .push_worker import PushWorker  # noqa: PLC0415 after the doors are open: it is large
+
+    assert isinstance(worker, PushWorker)
+    worker.doors = doors
 
 
 def _supervised(

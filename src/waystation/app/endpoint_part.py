@@ -83,7 +83,12 @@ class EndpointPart:
     async def start(self) -> None:
         settings = self._base.settings
         await self._http.listen(
-            settings.host, settings.endpoint.port, reuse_port=True, backlog=4096, tls=self._tls
+            settings.host,
+            settings.endpoint.port,
+            reuse_port=True,
+            backlog=4096,
+            tls=self._tls,
+            sock=self._base.doors.get("endpoint.port"),
         )
 
     def stop_accepting(self) -> None:

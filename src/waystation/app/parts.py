@@ -1,5 +1,8 @@
 """What the roles of one push worker share, made once and handed to each."""
 
+import socket
+from collections.abc import Mapping
+
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
@@ -43,3 +46,4 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     health: Health
     log: FilteringBoundLogger
+    doors: Mapping[str, socket.socket]  # that listen already, by setting

@@ -8,6 +8,7 @@ Rule 4: a stop closes doors first, then conversations, then tasks, then the stor
 """
 
 import asyncio
+import socket
 import ssl
 import time
 
@@ -93,6 +94,7 @@ class PushWorker:
         self._endpoint: EndpointPart | None = None
         self._sweeper: Lock | None = None
         self._tls: ssl.SSLContext | None = None
+        self.doors: dict[str, socket.socket] = {}  # that listen already, by setting
 
     async def start(self) -> None:
         settings, clock, loop = self._settings, self._clock, asyncio.get_running_loop()
@@ -160,6 +162,7 @@ class PushWorker:
             metrics=self._metrics,
             health=self._health(probe),
             log=self._log,
+            doors=self.doors,
         )
         if "connect" in self._roles:
             await self._replay(self._index, hand_back)

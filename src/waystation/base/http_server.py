@@ -7,6 +7,7 @@ slow to read is let go without a timer of its own. What happens on a connection 
 
 import asyncio
 import email.utils
+import socket
 import ssl
 from collections.abc import Callable
 from typing import Final, cast
@@ -66,15 +67,20 @@ class HttpServer:
         reuse_port: bool = False,
         backlog: int = 1024,
         tls: ssl.SSLContext | None = None,
+        sock: socket.socket | None = None,
     ) -> int:
-        """The port that is bound, for those who asked for port 0."""
-        server = await self.loop.create_server(
-            self.connection,
-            host,
-            port,
-            reuse_port=reuse_port or None,
-            backlog=backlog,
-            ssl=tls,
+        """The port that is bound, for those who asked for port 0. `sock` listens there already."""
+        server = await (
+            self.loop.create_server(
+                self.connection,
+                host,
+                port,
+                reuse_port=reuse_port or None,
+                backlog=backlog,
+                ssl=tls,
+            )
+            if sock is None
+            else self.loop.create_server(self.connection, sock=sock, backlog=backlog, ssl=tls)
         )
         self._servers.append(server)
         self.start_sweeping()
