@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from prepare_tests import SENDERS, SERVERS
+from prepare_tests import PARTY_IN_NODE, SENDERS, SERVERS
 
 
 def lock(folder: Path) -> None:
@@ -23,7 +23,7 @@ def lock(folder: Path) -> None:
 
 
 def main() -> None:
-    for folder in (SENDERS, SERVERS):
+    for folder in (SENDERS, SERVERS, PARTY_IN_NODE):
         lock(folder)
 
 

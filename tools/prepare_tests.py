@@ -19,6 +19,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 SENDERS = ROOT / "tests" / "e2e" / "senders"
 SERVERS = ROOT / "tests" / "servers" / "npm"
+PARTY_IN_NODE = ROOT / "examples" / "party_in_node"
 NODE_MAJOR_MIN = 20
 BUILT_EMULATOR = ROOT / ".venv" / "go" / "emulator"
 EMULATOR_PACKAGE = "cloud.google.com/go/bigtable/cmd/emulator@v1.58.0"
@@ -101,6 +102,7 @@ def bring_node() -> None:
             f"node is {version or 'broken'}, and the senders need {NODE_MAJOR_MIN} or later"
         )
     bring_from_npm(SENDERS)
+    bring_from_npm(PARTY_IN_NODE)
 
 
 def bring_from_npm(folder: Path) -> None:
@@ -186,7 +188,7 @@ def bigtable_emulator() -> Path | None:
 PIECES = (
     Piece("bigtable", "the store on the Bigtable emulator", bring_bigtable),
     Piece("firefox", "a real browser as the user agent", bring_firefox),
-    Piece("node", "app servers written by others", bring_node),
+    Piece("node", "app servers and gRPC clients written by others", bring_node),
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
     Piece("postgres", "the store on PostgreSQL", bring_postgres),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.e2e
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 WITH_A_BROWSER = {"notify_a_browser"}  # tests/e2e/firefox/test_example.py runs it
+WITH_NODE = {"party_in_node"}  # tests/e2e/presence/test_foreign_clients.py runs it
 LAST_WORDS = {
     "send_from_your_backend": "subscribed now: ada",
     "slow_user_agent": "reader: all 300 arrived",
@@ -29,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
 def test_every_example_is_run_here_and_has_a_readme() -> None:
     folders = {path.name for path in EXAMPLES.iterdir() if path.is_dir()} - {"__pycache__"}
 
-    assert folders == LAST_WORDS.keys() | WITH_A_BROWSER
+    assert folders == LAST_WORDS.keys() | WITH_A_BROWSER | WITH_NODE
     for name in folders:
         assert (EXAMPLES / name / "README.md").read_text().startswith("# ")
         assert f"]({name}/)" in (EXAMPLES / "README.md").read_text()

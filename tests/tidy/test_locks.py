@@ -11,7 +11,8 @@ from tests.tidy.repository import ROOT, listed
 
 LOCKS = sorted((ROOT / "requirements").glob("*.lock"))
 NPM_LOCKS = [
-    ROOT / folder / "package-lock.json" for folder in ("tests/e2e/senders", "tests/servers/npm")
+    ROOT / folder / "package-lock.json"
+    for folder in ("tests/e2e/senders", "tests/servers/npm", "examples/party_in_node")
 ]
 PIN = re.compile(r"^([a-z0-9._-]+)==(\S+)", re.MULTILINE)
 
