@@ -23,6 +23,7 @@ PREFIX = "waystation_"
 # Upper bounds in seconds. One set for all latencies, so that panels can be laid over each other.
 LATENCY_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LIFESPAN_S = (1.0, 10.0, 60.0, 600.0, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0)
+ACK_S = (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0, 3600.0)
 CHANNELS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 
 
@@ -297,4 +298,70 @@ PROCESS = (
     counter("limit_refused", "What a limit refused, by its name.", "limit"),
 )
 
-CATALOGUE: tuple[Spec, ...] = (*PUSH, *PROCESS)
+# Events in the words of SMP servers' own statistics where they have one; docs/queue-statistics.md
+# has the names of those beside ours.
+QUEUE = (
+    counter(
+        "queue_queues",
+        "Queues: created, refused, secured, suspended, deleted; of the deleted, deleted_new were"
+        " never secured and deleted_secured were.",
+        "event",
+    ),
+    counter(
+        "queue_messages",
+        "Messages: sent, sent_refused, sent_quota, sent_large, sent_blocked, received (that is,"
+        " acknowledged), received_get, expired; sent_notify and received_notify asked for a"
+        " notification.",
+        "event",
+    ),
+    counter("queue_message_bytes", "Bytes of the messages that were sent."),
+    counter(
+        "queue_subscriptions",
+        "Subscriptions: made, delivered (a message was waiting), refused, repeated, prohibited,"
+        " ended (by another connection).",
+        "event",
+    ),
+    counter(
+        "queue_gets",
+        "Answers to GET: message, empty, refused, repeated, prohibited.",
+        "event",
+    ),
+    counter(
+        "queue_notifiers",
+        "Notifiers: created, deleted, subscribed, refused, repeated.",
+        "event",
+    ),
+    counter(
+        "queue_notifications",
+        "Notifications: sent, waiting (nobody had subscribed), lost (for want of room), expired.",
+        "event",
+    ),
+    counter(
+        "queue_batches",
+        "Blocks, or rounds, in which so much happened at once: subscribe, delete, end, notify,"
+        " notifier_subscribe, notifier_delete.",
+        "event",
+    ),
+    counter(
+        "queue_relays",
+        "Requests for a session with another server, by their outcome; `own` is one of ours.",
+        "outcome",
+        "own",
+    ),
+    counter(
+        "queue_forwards", "Commands passed on to another server, by outcome.", "outcome", "own"
+    ),
+    counter("queue_forwards_received", "Commands that other servers passed on to us."),
+    counter("queue_sockets", "Connections: opened, closed.", "event"),
+    gauge("queue_connections", "Open connections."),
+    gauge("queue_subscribed", "Subscriptions that are open: queue, notifier.", "kind"),
+    gauge("queue_stored", "What is kept: queue, message, notifier, notification.", "kind"),
+    gauge("queue_relay_links", "Open connections to other servers."),
+    histogram(
+        "queue_ack_seconds",
+        "From the delivery of a message to its acknowledgement.",
+        buckets=ACK_S,
+    ),
+)
+
+CATALOGUE: tuple[Spec, ...] = (*PUSH, *QUEUE, *PROCESS)

@@ -8,7 +8,6 @@ Rule 2: only what senders and readers of links say may be forwarded; anything el
         inside the layers with `CMD PROHIBITED`, where the proxy does not see it.
 """
 
-import enum
 import hmac
 from typing import Final, Protocol
 
@@ -18,6 +17,7 @@ from waystation.queue.server.client import Client
 from waystation.queue.server.dispatch import Caller
 from waystation.queue.server.relays import Relays
 from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.statistics import Outcome
 from waystation.queue.wire.boxes import box_key
 from waystation.queue.wire.commands import Pfwd, Prxy, RelayAddress, Rfwd
 from waystation.queue.wire.forwarding import (
@@ -38,15 +38,6 @@ from waystation.queue.wire.transmission import (
 )
 
 _LARGE: Final = Err(Code.LARGE_MSG)
-
-
-class Outcome(enum.Enum):
-    """What became of a request to a relay, as the statistics count it."""
-
-    SUCCESS = "success"
-    CONNECT = "connect"  # could not be reached
-    COMPAT = "compat"  # speaks none of our versions
-    OTHER = "other"
 
 
 class ProxyObserver(Protocol):

@@ -1,0 +1,93 @@
+"""What happened in each slot during the last ten seconds: the queue service's events.
+
+Rule 1: an event says how often something happened in a slot, never to which queue or by whom
+        (design, *Queue privacy*). Only with `trace`, in tests, is there one for each command, with
+        a keyed hash of its queue; there are no totals then, so that sums stay right.
+Rule 2: what cannot be laid to a slot, such as a queue that was not made, is counted by the metrics
+        alone.
+"""
+
+from typing import Final
+
+from waystation.base.clock import Clock
+from waystation.queue.errors import Blocked, Code, Fault
+from waystation.queue.model import Slot
+from waystation.telemetry import events
+from waystation.telemetry.events import Event, EventSink
+from waystation.telemetry.hashes import EventHashes
+
+DONE: Final = 0
+_OTHER: Final = 9
+_CODES: Final[dict[Fault, int]] = {Code.AUTH: 1, Code.QUOTA: 2, Code.LARGE_MSG: 3}
+
+# Kinds whose code says whether it was done; of the others only what was done is counted.
+_CODED: Final = (events.QueueNew, events.QueueSend, events.QueueNotifierNew, events.QueueNotify)
+_SIZED: Final = (events.QueueSend, events.QueueDeliver)
+
+
+def code_of(fault: Fault | None) -> int:
+    """As the contract of the events has it: 0 done, 1 AUTH, 2 QUOTA, 3 LARGE, 4 BLOCKED."""
+    if fault is None:
+        return DONE
+    if isinstance(fault, Blocked):
+        return 4
+    return _CODES.get(fault, _OTHER) if isinstance(fault, Code) else _OTHER
+
+
+class SlotTotals:
+    def __init__(self, sink: EventSink, clock: Clock, *, trace: EventHashes | None = None) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._trace = trace
+        # (kind, slot, code) -> count, bytes, microseconds. At most 4096 slots of a dozen kinds.
+        self._totals: dict[tuple[type[Event], int, int], list[int]] = {}
+
+    def add(
+        self,
+        kind: type[Event],
+        slot: Slot | int,
+        *,
+        code: int = DONE,
+        size: int = 0,
+        dur_us: int = 0,
+        queue_id: bytes | None = None,
+    ) -> None:
+        if self._trace is not None:
+            qh = None
+            if queue_id is not None:
+                qh = self._trace.qh(queue_id, self._clock.now_ms())
+            self._sink.emit(_event(kind, slot, code, [1, size, dur_us], qh))
+            return
+        key = (kind, slot, code)
+        total = self._totals.get(key)
+        if total is None:
+            self._totals[key] = [1, size, dur_us]
+        else:
+            total[0] += 1
+            total[1] += size
+            total[2] += dur_us
+
+    def expired(self, slot: Slot, count: int) -> None:
+        self._sink.emit(events.QueueExpired(slot=slot, n=count))
+
+    def tell(self) -> None:
+        """Emit what came together, and begin anew."""
+        totals, self._totals = self._totals, {}
+        for (kind, slot, code), total in totals.items():
+            self._sink.emit(_event(kind, slot, code, total, None))
+
+
+def _event(kind: type[Event], slot: int, code: int, total: list[int], qh: int | None) -> Event:
+    count, size, dur_us = total
+    columns: dict[str, int] = {"slot": slot}
+    if count != 1:
+        columns["n"] = count
+    if qh is not None:
+        columns["qh"] = qh
+    if kind in _SIZED:
+        columns["size"] = size
+    if kind in _CODED or code:
+        columns["code"] = code
+    if kind is events.QueueAck:
+        columns["dur"] = dur_us // count
+    return kind(**columns)
