@@ -29,6 +29,9 @@ class DataFile(msgspec.Struct, frozen=True):
     least: int | str | None = None  # of the table's statistics column
     greatest: int | str | None = None
 
+    def __hash__(self) -> int:
+        return hash(self.path)
+
     def lies_in(self, **values: set[str]) -> bool:
         """Whether its partition has one of these values for each of these columns."""
         return all(self.partition.get(name) in wanted for name, wanted in values.items())

@@ -26,7 +26,8 @@ import msgspec
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from waystation.base.clock import Clock
@@ -158,6 +159,26 @@ class Handle:
         """The rows of these files with partition columns; none gives an empty frame."""
         return read_files(self._lake.spark, self.table, files)
 
+    def files_with(self, condition: Column) -> dict[DataFile, int]:
+        """Files of this version in which rows meet a condition, and how many do."""
+        files = self.files()
+        if not files:
+            return {}
+        found = (
+            _bare(self._lake.spark, self.table, files)
+            .select("*", F.col("_metadata.file_path").alias("_file"))
+            .where(condition)
+            .groupBy("_file")
+            .count()
+        )
+        counts = {unquote(row["_file"]): row["count"] for row in found.collect()}
+        return {
+            file: count
+            for where, count in counts.items()
+            for file in files
+            if where.endswith(f"/{file.path}")
+        }
+
     def write(self, frame: DataFrame, run: str, *, spread: bool = True) -> list[DataFile]:
         """Has Spark write the frame's data columns below data/RUN, and returns what came of it.
 
@@ -230,6 +251,17 @@ class Handle:
         """Widens the table in a commit of its own; older files yield nulls."""
         fields = Schema.from_json(self.spec.schema.json()).fields
         self._delta.alter.add_columns([field for field in fields if field.name in set(missing)])
+
+    def oldest_commit(self) -> int:
+        """The first commit that is still in the log."""
+        names = (found.path.rpartition("/")[2] for found in self.table.files.below("_delta_log"))
+        return min(int(name[:20]) for name in names if name[20:] == ".json")
+
+    def trim_log(self) -> None:
+        """Drops commits past their retention; what they added up to is kept in a checkpoint."""
+        if self.version > 0:
+            self._delta.create_checkpoint()
+            self._delta.cleanup_metadata()
 
     def discard(self, run: str) -> None:
         """Deletes what a run staged, when its commit did not come about."""
@@ -325,10 +357,13 @@ def read_files(spark: SparkSession, table: Table, files: Sequence[DataFile]) -> 
     spec = table.spec
     if not files:
         return local_frame(spark, [], spec.schema)
-    paths = [table.files.uri(file.path) for file in files]
     derived = {column.name: column.derive() for column in spec.partitions}
-    bare = spark.read.schema(spec.data).parquet(*paths)
-    return bare.withColumns(derived).select(*spec.schema.names)
+    return _bare(spark, table, files).withColumns(derived).select(*spec.schema.names)
+
+
+def _bare(spark: SparkSession, table: Table, files: Sequence[DataFile]) -> DataFrame:
+    paths = [table.files.uri(file.path) for file in files]
+    return spark.read.schema(table.spec.data).parquet(*paths)
 
 
 def local_frame(

@@ -1,0 +1,45 @@
+"""Days of messages computed anew from the events.
+
+Input: `events`. Outputs: `msg`; `msg_inc` loses what is in it of those days.
+Progress: none. Idempotence: a fold of all events of a message is what all its partial folds give;
+so the rebuilt day equals the one that was kept up, row for row. The two commits come in the order
+of `merge`, for the same reason.
+Cost: one pass over the events from the first of the days on.
+
+Days of other tables are computed anew by their own jobs, which take days as an argument.
+"""
+
+from collections.abc import Iterable
+from datetime import date
+
+from pyspark.sql import functions as F
+
+from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.schema import DATE_OF_MID, EVENTS, MSG, MSG_INC
+from waystation.pipeline.transforms.fold import fold
+
+NAME = "rebuild"
+
+
+def run(ctx: Context, days: Iterable[date]) -> JobResult:
+    """A message's events may come until its TTL has passed, but never a day before it."""
+    wanted = sorted(days)
+    texts = {day.isoformat() for day in wanted}
+    merged, increments = ctx.lake.table(MSG).open(), ctx.lake.table(MSG_INC).open()
+    events = ctx.lake.table(EVENTS).open()
+    first = date.fromordinal(wanted[0].toordinal() - 1).isoformat()
+    files = [file for file in events.files() if (file.partition["date"] or "") >= first]
+    of_days = events.frame(files).where(DATE_OF_MID.derive().isin(*(F.lit(day) for day in wanted)))
+    name = ctx.new_run()
+    taken = increments.files(mdate=texts)
+    staged = merged.replace(texts, fold(of_days), name, {})
+    increments.swap(taken, [], name)
+    return JobResult(
+        job=NAME,
+        run=name,
+        inputs={EVENTS.name: events.version},
+        outputs={MSG.name: merged.version + 1},
+        rows_in=sum(file.rows for file in files),
+        rows_out=sum(file.rows for file in staged),
+        files=len(staged),
+    )
