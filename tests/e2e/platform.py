@@ -32,6 +32,7 @@ STOP_TIMEOUT_S = 25.0
 READY_LINE = "waystation is ready"
 KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="  # for daemons that must share one
 PORTS = 14  # `--port-base N` gives away N … N+13
+PUSH_ROLES = ("connect", "endpoint", "console")  # the other services' tests start those
 
 # Whatever a test still knows of; it may have ended.
 STARTED: "weakref.WeakSet[Process]" = weakref.WeakSet()
@@ -177,7 +178,7 @@ class Serve(Process):
         self,
         data_dir: Path,
         *,
-        roles: Sequence[str] = (),
+        roles: Sequence[str] = PUSH_ROLES,
         workers: int = 1,
         port_base: int | None = None,
         **settings: object,

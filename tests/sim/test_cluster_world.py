@@ -22,7 +22,7 @@ SOAK_CHUNK = 250
 KEPT = (8, 11, 102, 249)
 
 
-def live_through(seed: int, world_class: type[World] = World) -> World:
+def check_world(seed: int, world_class: type[World] = World) -> World:
     world = world_class(seed)
     world.live()
     return world
@@ -32,7 +32,7 @@ def found(world_class: type[World], *, within: int = 80) -> str:
     """The complaint about a planted mistake."""
     for seed in range(within):
         try:
-            live_through(seed, world_class)
+            check_world(seed, world_class)
         except WorldError as complaint:
             return str(complaint).partition("\n")[0]
     pytest.fail(f"{within} worlds did not find it")
@@ -40,29 +40,29 @@ def found(world_class: type[World], *, within: int = 80) -> str:
 
 @pytest.mark.parametrize("seed", KEPT)
 def test_a_seed_that_once_found_a_mistake_finds_none(seed: int) -> None:
-    live_through(seed)
+    check_world(seed)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_nothing_acknowledged_is_lost_while_slots_move(first: int) -> None:
     """Q-123, Q-124, Q-127"""
     for seed in range(first, first + CHUNK):
-        live_through(seed)
+        check_world(seed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(SEEDS, SOAK_SEEDS, SOAK_CHUNK))
 def test_nothing_acknowledged_is_lost_in_ten_thousand_clusters(first: int) -> None:
     for seed in range(first, min(first + SOAK_CHUNK, SOAK_SEEDS)):
-        live_through(seed)
+        check_world(seed)
 
 
 def test_the_seed_that_was_asked_for() -> None:
-    live_through(int(os.environ.get("WAYSTATION_TEST_SEED", "1")))
+    check_world(int(os.environ.get("WAYSTATION_TEST_SEED", "1")))
 
 
 def test_worlds_are_busy_places() -> None:
-    worlds = [live_through(seed) for seed in range(10)]
+    worlds = [check_world(seed) for seed in range(10)]
 
     assert sum(len(queue.accepted) for world in worlds for queue in world.queues) > 5_000
     assert sum(world.moves for world in worlds) > 30
@@ -72,7 +72,7 @@ def test_worlds_are_busy_places() -> None:
 
 
 def test_the_same_seed_gives_the_same_history() -> None:
-    assert live_through(7).history == live_through(7).history
+    assert check_world(7).history == check_world(7).history
 
 
 # Planted mistakes, each found

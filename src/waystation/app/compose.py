@@ -62,13 +62,19 @@ def configure_logs(
 
 def build_runtime(order: Order, settings: Settings) -> "Runtime":
     """What a supervised process runs."""
-    if order.kind == "console":
-        from .console_worker import ConsoleWorker
+    match order.kind:
+        case "console":
+            from .console_worker import ConsoleWorker
 
-        return ConsoleWorker(settings, configure_logs(settings, role="console"))
-    return build_push_worker(
-        settings, order.index, order.count, roles=order.roles, service=order.service
-    )
+            return ConsoleWorker(settings, configure_logs(settings, role="console"))
+        case "queue":
+            from .queue_worker import QueueWorker
+
+            return QueueWorker(settings, configure_logs(settings, role="queue"))
+        case "push":
+            return build_push_worker(
+                settings, order.index, order.count, roles=order.roles, service=order.service
+            )
 
 
 def build_push_worker(

@@ -174,6 +174,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     endpoint_url: str = ""
     relay_url: str = ""
     console_url: str = ""
+    queue_address: str = ""
     ports: dict[str, int] = {}
     listening: tuple[Listening, ...] = ()
 

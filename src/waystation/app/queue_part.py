@@ -7,16 +7,16 @@ Rule 1: a stop closes the door first, answers what is under way, then ends the c
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.base.tasks import Tasks
-from waystation.queue.identity import Identity, ensure_identity, server_address
+from waystation.queue.address import IDENTITY_FOLDER, own_hosts
+from waystation.queue.identity import Identity, ensure_identity
 from waystation.queue.model import (
     DAY_S,
     VERSION_LEGACY,
@@ -33,6 +33,7 @@ from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifications import Notifications
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver, Observer
+from waystation.queue.server.operations import ServerOperations
 from waystation.queue.server.proxying import NoProxyObserver, Proxying, ProxyObserver
 from waystation.queue.server.relay_link import Connector
 from waystation.queue.server.relays import Relays
@@ -45,7 +46,6 @@ from waystation.queue.wire.handshake import ServerHandshake
 EXPIRE_PORTION = 5000  # messages looked at in one go
 TOUCH_INTERVAL_S = 5.0
 NTF_EXPIRY_INTERVAL_S = 3600.0
-IDENTITY_FOLDER = "queue"  # below keys/
 
 
 class QueuePart:
@@ -167,6 +167,23 @@ class QueuePart:
         self.server.use_certificate(tls_context(identity))
         self.identity = identity
 
+    def operations(
+        self, stats: Callable[[], Sequence[str]], about: Callable[[], Sequence[str]]
+    ) -> ServerOperations:
+        """What the control port may do here."""
+        return ServerOperations(
+            store=self.store,
+            dispatch=self.dispatch,
+            subscribers=self.subscribers,
+            notifications=self.notifications,
+            notifying=self._notifying,
+            server=self.server,
+            clock=self._clock,
+            daily_block_quota=self.settings.daily_block_quota,
+            stats=stats,
+            about=about,
+        )
+
     def _handshake(self, session_id: SessionId, versions: VersionRange) -> ServerHandshake:
         identity = self.identity
         return ServerHandshake(
@@ -221,31 +238,9 @@ class QueuePart:
             self._log.warning("queue.upkeep_failed", what=what, reason=str(exc) or exc.label)
 
 
-class QueueAddress(msgspec.Struct, frozen=True):
-    """What people are told: the address to hand on, and the files that came into being."""
-
-    address: str
-    made: tuple[Path, ...]
-
-
 def own_identity(keys: Path, settings: QueueSettings, host: str) -> Identity:
     """Below the data directory's keys; made at first start."""
-    hosts = address_hosts(settings, host)
+    hosts = own_hosts(settings.hosts, host)
     return ensure_identity(
         keys / IDENTITY_FOLDER, host=hosts[0], algorithm=settings.identity_algorithm
     )
-
-
-def address_hosts(settings: QueueSettings, host: str) -> list[str]:
-    given = [one.strip() for one in settings.hosts.split(",") if one.strip()]
-    if given:
-        return given
-    return ["127.0.0.1" if host in ("0.0.0.0", "") else "::1" if host == "::" else host]
-
-
-def own_address(identity: Identity, settings: QueueSettings, host: str) -> QueueAddress:
-    """For settled settings. A password is part of what a client must know, so it is left out:
-    addresses are shown to everybody."""
-    port = settings.public_port or settings.port
-    address = server_address(identity, address_hosts(settings, host), port)
-    return QueueAddress(address, identity.made)

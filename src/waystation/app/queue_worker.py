@@ -1,84 +1,158 @@
 """The process of the role `queue`: one storage server, its ops port and its control port.
 
-It logs that it started and that it stops, and what goes wrong in it; never a connection, never a
-command (design, *Queue privacy*).
+It logs that something in it went wrong; never a connection, never a command (design, *Queue
+privacy*).
 """
 
-from pathlib import Path
-from typing import Protocol
+import asyncio
+from collections.abc import Mapping
 
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
+from waystation.base.http_server import HttpServer, Request, Response, no_body
 from waystation.base.tasks import Tasks
-from waystation.queue.identity import address_card
-from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.address import own_address
+from waystation.queue.control import ControlConversation
+from waystation.queue.model import VERSION_MAX
+from waystation.queue.server.control_port import ControlPort
 from waystation.queue.store import QueueStore
 from waystation.storage.open import open_queue_store, queue_store_url
-from waystation.storage.settings import Store
+from waystation.telemetry import events, logs
+from waystation.telemetry.eventlog import EventLog
+from waystation.telemetry.metrics import Metrics
 
 from .addresses import listen
 from .data_dir import DataDir
-from .queue_part import QueuePart, own_address, own_identity
+from .health import StoreProbe
+from .process import LoopLag, Reports, event_node
+from .queue_ops import Page, QueueOps
+from .queue_part import QueuePart, own_identity
+from .settings import Settings
+from .version import build
 
-
-class WorkerSettings(Protocol):
-    """The part of the platform's settings that this process reads."""
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def data_dir(self) -> Path: ...
-
-    @property
-    def queue(self) -> QueueSettings: ...
-
-    @property
-    def store(self) -> Store: ...
+NAME = "queue.0"
 
 
 class QueueWorker:
     """A `Runtime`."""
 
-    def __init__(self, settings: WorkerSettings, log: FilteringBoundLogger) -> None:
+    def __init__(self, settings: Settings, log: FilteringBoundLogger) -> None:
         self._settings = settings
         self._log = log
         self._data = DataDir(settings.data_dir)
         self._clock = SystemClock()
+        self._metrics = Metrics()
         self._store: QueueStore | None = None
         self._tasks: Tasks | None = None
+        self._events: EventLog | None = None
         self._part: QueuePart | None = None
+        self._ops: HttpServer | None = None
+        self._control: ControlPort | None = None
 
     async def start(self) -> None:
-        settings, queue = self._settings, self._settings.queue
+        settings, queue, clock = self._settings, self._settings.queue, self._clock
+        loop = asyncio.get_running_loop()
         identity = own_identity(self._data.keys, queue, settings.host)
         self._tasks = tasks = Tasks(self._task_failed)
         url = queue_store_url(queue.store, settings.store.url)
         self._store = store = await open_queue_store(
             url, data_dir=self._data.root, settings=settings.store
         )
+        self._events = log = EventLog(
+            self._data.events,
+            event_node(settings.cluster.node, NAME),
+            clock.now_us(),
+            clock,
+            spool_bytes_max=settings.events.max_bytes,
+        )
+        log.start(loop)
+        log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
+        self._count_lines(log)
         self._part = part = QueuePart(
             settings=queue,
             store=store,
             identity=identity,
             tasks=tasks,
-            clock=self._clock,
+            clock=clock,
             log=self._log,
         )
+        probe = StoreProbe(_Probed(store), clock)
+        await probe.look()
+        lag = LoopLag(clock)
+        reports = Reports(
+            self._data.reports("serve"),
+            NAME,
+            ("queue",),
+            metrics=self._metrics,
+            lag=lag,
+            clock=clock,
+            connections=lambda: part.server.connections,
+        )
+        await self._listen(part, probe)
         await part.start(listen(settings.host, queue.port, "queue.port"))
+        for name, coro in (
+            ("store probe", probe.run()),
+            ("loop lag", lag.run()),
+            ("reports", reports.run()),
+        ):
+            tasks.spawn(name, coro)
+
+    async def _listen(self, part: QueuePart, probe: StoreProbe) -> None:
+        """The ports beside the queues' own."""
+        settings, queue = self._settings, self._settings.queue
+        days = queue.expire_messages_days
+        page = Page(
+            address=own_address(self._data.keys, queue, settings.host),
+            lowest=queue.min_version,
+            highest=VERSION_MAX,
+            new_queues=_new_queues(queue.new_queues, bool(queue.create_password)),
+            days=f"{days:g} days" if days else "as long as it takes",
+            information=queue.information,
+        )
+        self._ops = ops = HttpServer(
+            QueueOps(
+                build=build(),
+                probe=probe,
+                page=page,
+                metrics=self._exposition,
+                connections=lambda: part.server.connections,
+            ),
+            loop=asyncio.get_running_loop(),
+            clock=self._clock,
+            body_limit=no_body,
+            on_failure=self._ops_failed,
+        )
+        await ops.listen(settings.host, queue.ops_port, reuse_port=True)
+        if queue.control_port != "off":
+            operations = part.operations(self._stats, lambda: _about(page))
+            self._control = control = ControlPort(
+                lambda: ControlConversation(
+                    operations,
+                    admin_password=queue.control_admin_password,
+                    user_password=queue.control_user_password,
+                )
+            )
+            await control.start(queue.control_port)
 
     async def drain(self, over_s: float) -> None:
         if self._part is not None:
             await self._part.drain(over_s)
 
     async def stop(self) -> None:
+        if self._control is not None:
+            await self._control.close()
+        if self._ops is not None:
+            await self._ops.close()
         if self._tasks is not None:
             await self._tasks.close()
         if self._part is not None:
             await self._part.stop()
         if self._store is not None:
             await self._store.close()
+        if self._events is not None:
+            self._events.emit(events.NodeStop(code=0))
+            await self._events.close()
 
     def reload(self) -> None:
         if self._part is not None:
@@ -87,16 +161,58 @@ class QueueWorker:
             except ValueError as exc:
                 self._log.error("queue.certificates_not_reloaded", reason=str(exc))
 
+    def _count_lines(self, log: EventLog) -> None:
+        """Losses of the two logs are numbers too: their own lines are what was lost."""
+        written = self._metrics.counter("events_written")
+        lost = self._metrics.counter("events_lost")
+        dropped = self._metrics.counter("log_lines_dropped")
+
+        def fill() -> None:
+            written.value = sum(log.counts.values())
+            lost.value = log.lost_total
+            dropped.value = logs.dropped_total()
+
+        self._metrics.on_read(fill)
+
+    def _stats(self) -> list[str]:
+        return []
+
+    def _exposition(self) -> bytes:
+        from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
+
+        return render(self._data.reports("serve"), self._clock.now_ms()).body
+
+    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
+        self._log.error("ops.failed", exc_info=error)
+        return Response.of(503)
+
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)
 
 
-def queue_address(settings: WorkerSettings) -> str:
-    """The server address for settled settings; makes the identity if there is none yet."""
-    identity = own_identity(DataDir(settings.data_dir).keys, settings.queue, settings.host)
-    return own_address(identity, settings.queue, settings.host).address
+class _Probed:
+    """A queue store as health looks at it: it has no milestones."""
+
+    def __init__(self, store: QueueStore) -> None:
+        self._store = store
+
+    async def check(self) -> None:
+        await self._store.check()
+
+    async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
+        return {}
 
 
-def queue_card(settings: WorkerSettings) -> str:
-    """The same with its QR code, to be printed at the start."""
-    return address_card(queue_address(settings))
+def _new_queues(allowed: bool, with_password: bool) -> str:
+    if not allowed:
+        return "nobody may create any"
+    return "whoever knows the password may create them" if with_password else "anybody may"
+
+
+def _about(page: Page) -> list[str]:
+    return [
+        f"version: {build().version}",
+        f"address: {page.address}",
+        f"protocol: {page.lowest} to {page.highest}",
+        f"new queues: {page.new_queues}",
+    ]

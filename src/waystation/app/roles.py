@@ -10,11 +10,13 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-Role = Literal["connect", "endpoint", "console"]
-ROLES: tuple[Role, ...] = ("connect", "endpoint", "console")
-ROLES_TO_COME = ("queue", "presence", "proxy", "controller")
+Role = Literal["connect", "endpoint", "queue", "presence", "console"]
+ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "console")
+ROLES_TO_COME = ("presence", "proxy", "controller")
+PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
-Scheme = Literal["ws", "http"]
+# `ws` and `http` get TLS from `tls`; `plain` is HTTP for operators; the others bring their own.
+Scheme = Literal["ws", "http", "plain", "smp", "grpc", "lines"]
 
 
 class Port(msgspec.Struct, frozen=True):
@@ -39,6 +41,12 @@ PORTS = (
     Port("connect.port", "connect", 0, "user agents (WebSocket)", "ws"),
     Port("connect.relay_port", "connect", 1, "relay between nodes (internal)", "http"),
     Port("endpoint.port", "endpoint", 2, "app servers (Web Push)", "http"),
+    Port("queue.port", "queue", 4, "simplex queues (SMP)", "smp"),
+    Port("presence.port", "presence", 5, "parties (gRPC)", "grpc"),
+    Port("presence.peer_port", "presence", 9, "presence between nodes (internal)", "grpc"),
+    Port("queue.control_port", "queue", 10, "queue control (internal)", "lines"),
+    Port("queue.ops_port", "queue", 11, "queue health and metrics", "plain"),
+    Port("presence.ops_port", "presence", 13, "presence health and metrics", "plain"),
     Port("console.port", "console", 3, "console and broadcasts API", "http"),
 )
 PORT_OFFSET_MAX = 13  # design: the last of the ports that a base gives
@@ -53,15 +61,26 @@ class PortSettings(Protocol):
     @property
     def console_host(self) -> str: ...
 
+    @property
+    def presence_host(self) -> str: ...
 
-def number_of(settings: object, port: Port) -> int | None:
+
+def number_of(settings: Any, port: Port) -> int | None:
     """As it is set; None if it is off."""
     number: Any = getattr(getattr(settings, port.section), port.leaf)
+    if port.setting == "presence.peer_port" and not settings.presence_shared:
+        return None  # nobody else serves these parties
     return None if number == "off" else int(number)
 
 
 def host_of(settings: PortSettings, port: Port) -> str:
-    return settings.console_host if port.role == "console" else settings.host
+    match port.role:
+        case "console":
+            return settings.console_host
+        case "presence":
+            return settings.presence_host
+        case _:
+            return "127.0.0.1" if port.scheme == "lines" else settings.host
 
 
 def ports_of(settings: object, roles: Iterable[str]) -> Iterator[tuple[Port, int]]:

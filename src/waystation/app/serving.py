@@ -10,17 +10,24 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from waystation.queue.address import IDENTITY_FOLDER, address_card, own_address
 
 from .addresses import PortTakenError, listening, reserve_ports, settle
-from .control import Service
+from .control import Service, WorkerKind
 from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
 from .keys import KeyFormatError, ensure_secrets
-from .roles import ROLES, ROLES_TO_COME, Role
+from .roles import PUSH_ROLES, ROLES, ROLES_TO_COME, Role
 from .settings import Settings, encode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Lines, Supervisor
 from .version import build
 
 READY_LINE = "waystation is ready"
+# Read by OpenSSL when a process starts and in force for all of it: hence a process of its own.
+OPENSSL_CONF = str(Path(__file__).parents[1] / "queue" / "server" / "openssl.cnf")
 
 
 class RoleError(ValueError):
@@ -41,9 +48,11 @@ def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
 
 
 def plan_jobs(roles: tuple[Role, ...], workers: int, *, service: Service = "serve") -> list[Job]:
-    """Push workers share the roles connect and endpoint; the console has a process of its own."""
-    push: tuple[Role, ...] = tuple(role for role in roles if role != "console")
+    """Push workers share the roles connect and endpoint; the others have a process each."""
+    push: tuple[Role, ...] = tuple(role for role in roles if role in PUSH_ROLES)
     jobs = [Job("push", index, workers, push, service) for index in range(workers)] if push else []
+    if "queue" in roles:
+        jobs.append(Job("queue", 0, 1, ("queue",), environment=(("OPENSSL_CONF", OPENSSL_CONF),)))
     if "console" in roles:
         jobs.append(Job("console", 0, 1, ("console",)))
     return jobs
@@ -100,14 +109,23 @@ def serve(
         listening=table,
     )
 
+    first_queue = not (data.keys / IDENTITY_FOLDER).exists()
+
     def ready() -> None:
+        said = serving
+        if "queue" in roles:  # its process has made the identity by now
+            address = own_address(data.keys, settings.queue, settings.host)
+            said = msgspec.structs.replace(serving, queue_address=address)
         try:
-            write_serving(data, serving)
+            write_serving(data, said)
         except OSError as exc:  # a full disk: serve what can be served
             lines.warning("serve_file.not_written", reason=str(exc))
         say(render_table(table))
         if "connect" in roles:
             say(firefox_settings(settings))
+        if said.queue_address:
+            shown = address_card(said.queue_address) if first_queue else said.queue_address
+            say(f"Queue server address\n  {shown}")
         say(READY_LINE)
 
     reports = data.reports("serve")
@@ -137,7 +155,7 @@ def serve(
         on_spawned=seal_events,
         on_died=died,
         inherited=tuple(lock.fileno() for lock in locks),
-        drain_s=settings.connect.drain_s if "connect" in roles else 0.0,
+        drain_s=max(drain_s(settings, job.kind) for job in jobs),
     )
     try:
         return supervisor.run()
@@ -147,6 +165,17 @@ def serve(
             reservation.release()
         for lock in locks:
             lock.release()
+
+
+def drain_s(settings: Settings, kind: WorkerKind) -> float:
+    """Over how long such a process spreads its closes when it is told to stop."""
+    match kind:
+        case "push":
+            return settings.connect.drain_s
+        case "queue":
+            return settings.queue.drain_s
+        case "console":
+            return 0.0
 
 
 def render_table(rows: tuple[Listening, ...]) -> str:

@@ -20,7 +20,9 @@ from msgspec import Meta
 from waystation.base.settings import SettingsError, doc, load
 from waystation.console.settings import Console
 from waystation.pipeline.settings import Pipeline
+from waystation.presence.settings import Presence, contradictions
 from waystation.push.settings import Connect, Endpoint, Push
+from waystation.queue.settings import Queue
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
 
@@ -120,7 +122,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     port_base: Annotated[
         int,
         Meta(ge=0, le=PORT_BASE_MAX),
-        doc("Gives all ports at once: connect N, relay N+1, endpoint N+2, console N+3; 0 is off."),
+        doc(
+            "Gives all ports at once: connect N, relay N+1, endpoint N+2, console N+3, queue N+4,"
+            " presence N+5, and the internal ones up to N+13; 0 is off."
+        ),
     ] = 0
     log: Log = Log()
     tls: Tls = Tls()
@@ -131,6 +136,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     push: Push = Push()
     connect: Connect = Connect()
     endpoint: Endpoint = Endpoint()
+    queue: Queue = Queue()
+    presence: Presence = Presence()
     console: Console = Console()
     pipeline: Pipeline = Pipeline()
 
@@ -143,6 +150,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def console_host(self) -> str:
         return self.console.host or self.host
+
+    @property
+    def presence_host(self) -> str:
+        return self.presence.host or self.host
+
+    @property
+    def presence_shared(self) -> bool:
+        """Whether other processes may serve the same parties."""
+        return (self.presence.store or self.store.url).startswith("redis")
 
 
 def load_settings(
@@ -254,6 +270,13 @@ def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
         problems.append(
             "the memory store belongs to one process: set workers = 1, or use the embedded store"
         )
+    if "presence" in roles:
+        problems.extend(contradictions(settings.presence))
+        if settings.presence.workers > 1 and not settings.presence_shared:
+            problems.append(
+                "presence.workers is above 1: several processes need presence.store to be a"
+                " Redis, for the embedded store of presence belongs to one"
+            )
     if settings.connect.send_buffer_high_bytes > settings.connect.send_buffer_max_bytes:
         problems.append("connect.send_buffer_high_bytes is above connect.send_buffer_max_bytes")
     return problems

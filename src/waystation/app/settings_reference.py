@@ -44,6 +44,10 @@ _SECTION_TITLES = {
     "push": "Push: what both roles share",
     "connect": "Connection node",
     "endpoint": "Endpoint node",
+    "queue": "Queue server",
+    "presence": "Presence",
+    "presence.auth": "Presence: who may join",
+    "presence.redis": "Presence on Redis",
     "console": "Console",
     "pipeline": "Pipeline",
 }

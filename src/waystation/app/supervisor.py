@@ -63,6 +63,7 @@ class Job(msgspec.Struct, frozen=True):
     count: int
     roles: tuple[Role, ...]
     service: Service = "serve"
+    environment: tuple[tuple[str, str], ...] = ()  # beside our own
 
     @property
     def name(self) -> str:
@@ -198,6 +199,7 @@ class Supervisor:
             child.process = subprocess.Popen(  # noqa: S603 our own module
                 self._command(theirs.fileno()),
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **dict(job.environment)} if job.environment else None,
                 pass_fds=(theirs.fileno(), *self._inherited),
             )
         child.start_at = None

@@ -17,6 +17,7 @@ from .control import Failed, Order, SupervisorLine, end_with_parent
 from .data_dir import DataDirError
 from .keys import KeyFormatError
 from .lifecycle import live
+from .serving import drain_s
 from .settings import decode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED
 
@@ -40,7 +41,7 @@ def run(order: Order, line: SupervisorLine) -> int:
     try:
         runtime = build_runtime(order, settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(live(runtime, drain_s=settings.connect.drain_s, line=line))
+            runner.run(live(runtime, drain_s=drain_s(settings, order.kind), line=line))
     except (SettingsError, DataDirError, KeyFormatError) as exc:
         line.report(Failed(str(exc), EXIT_CONFIG))
         return EXIT_CONFIG

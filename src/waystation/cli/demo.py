@@ -48,7 +48,11 @@ def demo(
         from waystation.client.local_server import LocalServer
 
         with tempfile.TemporaryDirectory(prefix="waystation-demo-") as directory:
-            server = LocalServer(Path(directory) / "data", options=("--workers", "1"))
+            server = LocalServer(
+                Path(directory) / "data",
+                roles=("connect", "endpoint"),
+                options=("--workers", "1"),
+            )
             try:
                 took_s = server.start()
                 walk = Walk(console, server.ws_url, server)

@@ -15,9 +15,7 @@ Rule 4: an operator may bring a chain of two to four certificates; the second is
 import base64
 import datetime
 import hashlib
-import io
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,10 +28,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from waystation.base.settings import SettingsError
 
+from .address import FINGERPRINT_FILE
+
 Algorithm = Literal["ed448", "ed25519"]
 SigningKey = Ed448PrivateKey | Ed25519PrivateKey
 
-DEFAULT_PORT = 5223
 CHAIN_MIN = 2
 CHAIN_MAX = 4
 _LIFETIME = datetime.timedelta(days=999_999)  # as long as others' (§2.2); an address outlives years
@@ -100,25 +99,6 @@ def renew_leaf(directory: Path, *, host: str) -> list[Path]:
     ]
 
 
-def server_address(
-    identity: Identity, hosts: Sequence[str], port: int, *, password: str = ""
-) -> str:
-    """`smp://fingerprint[:password]@host[,host][:port]`; the usual port is left out."""
-    secret = f":{password}" if password else ""
-    shown = ",".join(f"[{host}]" if ":" in host else host for host in hosts)
-    suffix = "" if port == DEFAULT_PORT else f":{port}"
-    return f"smp://{identity.fingerprint_text}{secret}@{shown}{suffix}"
-
-
-def address_card(address: str) -> str:
-    """The address and its QR code, for a terminal."""
-    import segno  # noqa: PLC0415 only people who look at a terminal need it
-
-    drawn = io.StringIO()
-    segno.make(address, error="m").terminal(drawn, compact=True)
-    return f"{address}\n{drawn.getvalue()}"
-
-
 def _load(directory: Path) -> Identity:
     chain_file, key_file = directory / "server.crt", directory / "server.key"
     chain = _certificates(chain_file)
@@ -136,7 +116,7 @@ def _load(directory: Path) -> Identity:
         raise SettingsError([f"{key_file} is not the key of the first certificate of {chain_file}"])
     der = tuple(one.public_bytes(serialization.Encoding.DER) for one in chain)
     fingerprint = hashlib.sha256(der[1]).digest()
-    kept = directory / "fingerprint"
+    kept = directory / FINGERPRINT_FILE
     text = base64.urlsafe_b64encode(fingerprint).decode() + "\n"
     if not kept.exists():
         _write(kept, text.encode())

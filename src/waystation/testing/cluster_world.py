@@ -1,9 +1,9 @@
-"""A queue cluster in one thread: servers that die, links that break, a store that forgets to
-answer, slots that move and followers that take over, all from one seed.
+"""A queue cluster in one thread, from one seed, with all the bad luck there is.
 
-What runs is the cluster's own core (`Keeper`, `Member`, `Controller`); what is simulated is the
-shell around it: disks with group commit, links, the store of the map, clients. The checkers know
-what every client was told:
+Servers die, links break, the store forgets to answer, slots move and followers take over. What
+runs is the cluster's own core (`Keeper`, `Member`, `Controller`); what is simulated is the shell
+around it: disks with group commit, links, the store of the map, clients. The checkers know what
+every client was told:
 
 1. no slot is ever served by two servers at a time;
 2. every message whose sender was told `OK` is delivered, in the order of the answers;

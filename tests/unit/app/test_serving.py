@@ -1,5 +1,7 @@
 """Which roles become which processes, and what a person is told."""
 
+from pathlib import Path
+
 import pytest
 
 from waystation.app.addresses import listening, settle
@@ -14,21 +16,21 @@ from waystation.app.settings import Settings, replaced
 
 
 def test_without_names_all_roles_of_this_version_start() -> None:
-    assert parse_roles([]) == ("connect", "endpoint", "console")
+    assert parse_roles([]) == ("connect", "endpoint", "queue", "console")
 
 
 def test_roles_are_taken_once_and_in_our_order() -> None:
     assert parse_roles(["endpoint", "connect", "endpoint"]) == ("connect", "endpoint")
 
 
-@pytest.mark.parametrize("role", ["queue", "presence", "proxy", "controller"])
+@pytest.mark.parametrize("role", ["proxy", "controller"])
 def test_a_role_that_is_still_to_come_is_refused_with_that_reason(role: str) -> None:
     with pytest.raises(RoleError, match="is not in this version"):
         parse_roles([role])
 
 
 def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(RoleError, match="connect, endpoint, console"):
+    with pytest.raises(RoleError, match=r"connect, endpoint, queue,.* console"):
         parse_roles(["conect"])
 
 
@@ -39,6 +41,13 @@ def test_push_workers_share_their_roles_and_the_console_stands_alone() -> None:
     assert jobs[1].roles == ("connect", "endpoint")
     assert jobs[2].roles == ("console",)
     assert [job.name for job in plan_jobs(("console",), 4)] == ["console.0"]
+
+
+def test_the_queue_has_a_process_of_its_own_with_its_own_openssl_configuration() -> None:
+    [job] = plan_jobs(("queue",), 4)
+
+    assert job.name == "queue.0"
+    assert Path(dict(job.environment)["OPENSSL_CONF"]).is_file()
 
 
 def test_the_table_names_address_and_setting() -> None:

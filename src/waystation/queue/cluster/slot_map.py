@@ -192,6 +192,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         one = self.slots[slot]
         if one.state == "S":
             raise SlotMapError(f"slot {slot_name(slot)} does not move")
+        again = again and all(move.slot != slot for move in self.planned)
         planned = (*self.planned, Move(slot, one.target)) if again else self.planned
         changed = msgspec.structs.replace(one, target=NOBODY, state="S", move=0)
         return msgspec.structs.replace(self._with(slot, changed), planned=planned)
