@@ -71,6 +71,11 @@ def build_runtime(order: Order, settings: Settings) -> "Runtime":
             from .queue_worker import QueueWorker
 
             return QueueWorker(settings, configure_logs(settings, role="queue"))
+        case "presence":
+            from .presence_worker import PresenceWorker
+
+            log = configure_logs(settings, role=f"presence.{order.index}")
+            return PresenceWorker(settings, log, index=order.index)
         case "push":
             return build_push_worker(
                 settings, order.index, order.count, roles=order.roles, service=order.service

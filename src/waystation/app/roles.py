@@ -11,8 +11,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 Role = Literal["connect", "endpoint", "queue", "presence", "console"]
-ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "console")
-ROLES_TO_COME = ("presence", "proxy", "controller")
+ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
+ROLES_TO_COME = ("proxy", "controller")
 PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
 # `ws` and `http` get TLS from `tls`; `plain` is HTTP for operators; the others bring their own.
@@ -68,8 +68,8 @@ class PortSettings(Protocol):
 def number_of(settings: Any, port: Port) -> int | None:
     """As it is set; None if it is off."""
     number: Any = getattr(getattr(settings, port.section), port.leaf)
-    if port.setting == "presence.peer_port" and not settings.presence_shared:
-        return None  # nobody else serves these parties
+    if port.setting == "presence.peer_port" and not settings.presence_peers:
+        return None
     return None if number == "off" else int(number)
 
 

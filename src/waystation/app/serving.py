@@ -47,12 +47,16 @@ def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
     return tuple(role for role in ROLES if not wanted or role in wanted)
 
 
-def plan_jobs(roles: tuple[Role, ...], workers: int, *, service: Service = "serve") -> list[Job]:
+def plan_jobs(
+    roles: tuple[Role, ...], workers: int, *, parties: int = 1, service: Service = "serve"
+) -> list[Job]:
     """Push workers share the roles connect and endpoint; the others have a process each."""
     push: tuple[Role, ...] = tuple(role for role in roles if role in PUSH_ROLES)
     jobs = [Job("push", index, workers, push, service) for index in range(workers)] if push else []
     if "queue" in roles:
         jobs.append(Job("queue", 0, 1, ("queue",), environment=(("OPENSSL_CONF", OPENSSL_CONF),)))
+    if "presence" in roles:
+        jobs.extend(Job("presence", i, parties, ("presence",)) for i in range(parties))
     if "console" in roles:
         jobs.append(Job("console", 0, 1, ("console",)))
     return jobs
@@ -145,7 +149,7 @@ def serve(
         retire(reports, [job.name for job in jobs if job is not victim])
         seal_events()
 
-    jobs = plan_jobs(roles, workers)
+    jobs = plan_jobs(roles, workers, parties=settings.presence.workers)
     supervisor = Supervisor(
         jobs,
         encode_settings(settings),
@@ -174,6 +178,8 @@ def drain_s(settings: Settings, kind: WorkerKind) -> float:
             return settings.connect.drain_s
         case "queue":
             return settings.queue.drain_s
+        case "presence":
+            return settings.presence.drain_timeout_s if settings.presence_shared else 0.0
         case "console":
             return 0.0
 

@@ -158,7 +158,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def presence_shared(self) -> bool:
         """Whether other processes may serve the same parties."""
-        return (self.presence.store or self.store.url).startswith("redis")
+        return self.presence.store.startswith("redis")
+
+    @property
+    def presence_peers(self) -> bool:
+        """Whether the peer port is there: for other nodes, and for what the lean transport leaves
+        to grpcio (health, reflection)."""
+        return self.presence_shared or self.presence.transport == "native"
 
 
 def load_settings(

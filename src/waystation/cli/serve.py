@@ -48,12 +48,17 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("roles", nargs="*", metavar="ROLE", help="connect, endpoint, console; all if none is named")
+    add(
+        "roles",
+        nargs="*",
+        metavar="ROLE",
+        help="connect, endpoint, queue, presence, console; all if none is named",
+    )
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")
     add("--store", metavar="URL", help="where state lives: embedded:PATH, redis://… (docs/storage)")
     add("--workers", metavar="N", help="push processes: a number, or auto for one per core")
     add("--host", metavar="ADDRESS", help="address to listen on; default: 127.0.0.1")
-    add("--port-base", metavar="N", help="all ports at once: N, N+1, N+2, N+3")
+    add("--port-base", metavar="N", help="all ports at once: N, N+1, … N+13")
     add("--log-level", metavar="LEVEL", help="debug, info, warning or error")
     return made

@@ -16,7 +16,7 @@ from waystation.app.settings import Settings, replaced
 
 
 def test_without_names_all_roles_of_this_version_start() -> None:
-    assert parse_roles([]) == ("connect", "endpoint", "queue", "console")
+    assert parse_roles([]) == ("connect", "endpoint", "queue", "presence", "console")
 
 
 def test_roles_are_taken_once_and_in_our_order() -> None:
@@ -30,7 +30,7 @@ def test_a_role_that_is_still_to_come_is_refused_with_that_reason(role: str) -> 
 
 
 def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(RoleError, match=r"connect, endpoint, queue,.* console"):
+    with pytest.raises(RoleError, match="connect, endpoint, queue, presence, console"):
         parse_roles(["conect"])
 
 
