@@ -146,12 +146,16 @@ def hourly(outcomes: list[Row]) -> list[Row]:
         row = groups.setdefault(
             key,
             dict(zip(keys, key, strict=True))
-            | {"messages": 0, "bytes": 0, "gap": 0}
+            | {"messages": 0, "bytes": 0, "gap": 0, "next_deadline": None}
             | {f"reached_{KINDS[code].name[5:]}": 0 for code in range(14)},
         )
         row["messages"] += 1
         row["bytes"] += message["size"] or 0
         row["gap"] += message["gap"]
+        if message["outcome"] == "in_flight":
+            earlier = row["next_deadline"]
+            deadline = message["deadline"]
+            row["next_deadline"] = deadline if earlier is None else min(earlier, deadline)
         for code in range(14):
             row[f"reached_{KINDS[code].name[5:]}"] += message["seen"] >> code & 1
     return list(groups.values())

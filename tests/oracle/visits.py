@@ -1,6 +1,7 @@
 """Connections and sessions, one after the other: who was there, since when, and how it ended."""
 
 import datetime as dt
+import itertools
 import json
 from collections import Counter, defaultdict
 from typing import Any
@@ -76,7 +77,7 @@ def connections(events: list[Row], still_open: list[Row], day: dt.date) -> list[
             visits[row["uah"]].append(row)
     for its in visits.values():
         its.sort(key=lambda row: (row["opened_at"], row["node"], row["boot"], row["cid"]))
-        for before, after in zip(its, its[1:], strict=False):
+        for before, after in itertools.pairwise(its):
             if before["ended_at"] is not None and after["opened_at"] >= before["ended_at"]:
                 after["away_us"] = after["opened_at"] - before["ended_at"]
     return rows

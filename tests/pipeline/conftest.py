@@ -23,7 +23,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    built = session.build("test")
+    # A few rows are computed sooner than the code that would compute many is compiled.
+    built = session.build("test", {"spark.sql.codegen.wholeStage": "false"})
     yield built
     built.stop()
 

@@ -15,7 +15,7 @@ def test_slots_are_counted_for_each_minute(spark: SparkSession) -> None:
     expected = oracle.slot_minutes(trouble.events, DAY)
 
     assert any(row["stored_bytes"] for row in expected)
-    assert_same(slots.minutely(trouble.frame, DAY), expected)
+    assert_same(slots.minutely(trouble.frame), expected)
 
 
 def test_a_slot_weighs_what_its_busy_minutes_and_its_bytes_cost(spark: SparkSession) -> None:
@@ -44,13 +44,13 @@ def test_duckdb_finds_the_same_load_of_slots_in_the_same_files(
         where k between 100 and 130 and slot is not null group by all"""
     )
 
-    assert_same(slots.minutely(trouble.frame, DAY).select("minute", "slot", "ops", "bytes"), found)
+    assert_same(slots.minutely(trouble.frame).select("minute", "slot", "ops", "bytes"), found)
 
 
 def test_what_was_asked_of_stores_is_counted_in_units(spark: SparkSession) -> None:
     trouble = Trouble.of(spark)
     expected = oracle.capacity_minutes(trouble.events, DAY, 1500)
-    minutes = capacity.minutely(trouble.frame, DAY, router_item_bytes=1500)
+    minutes = capacity.minutely(trouble.frame, router_item_bytes=1500)
 
     assert {"connects", "message_write", "store:router:read"} <= {
         row["resource"] for row in expected

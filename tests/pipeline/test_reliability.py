@@ -90,7 +90,7 @@ def test_counters_of_nodes_agree_with_the_lake_or_a_gap_explains_it(trouble: Jud
     expected = nodes.reconciled(trouble.events, DAY)
 
     assert {row["explained"] for row in expected} == {True, False}
-    assert_same(reconcile(trouble.events_frame, DAY), expected)
+    assert_same(reconcile(trouble.events_frame), expected)
 
 
 def test_duckdb_finds_the_same_funnel_in_the_same_files(

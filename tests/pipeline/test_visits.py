@@ -73,7 +73,7 @@ def test_connections_are_counted_for_each_minute_and_hour(visits: Visits) -> Non
     rows = frame(visits.spark, carried, connections.CONN_SESSIONS)
 
     assert_same(connections.minutely(rows, NEXT_DAY), oracle.connection_minutes(carried, NEXT_DAY))
-    assert_same(connections.hourly(visits.frame, DAY), oracle.connection_hours(visits.today, DAY))
+    assert_same(connections.hourly(visits.frame), oracle.connection_hours(visits.today, DAY))
 
 
 def test_duckdb_counts_the_same_connections_in_the_same_files(
@@ -116,8 +116,8 @@ def test_party_sessions_are_counted_for_each_minute_and_hour(visits: Visits) -> 
     rows = frame(visits.spark, visits.parties, presence.PARTY_SESSIONS)
 
     assert_same(presence.minutely(rows, DAY), oracle.party_minutes(visits.parties, DAY))
-    assert_same(presence.hourly(visits.frame, DAY), oracle.party_hours(visits.today, DAY))
-    assert_same(presence.latency(visits.frame, DAY), oracle.party_latency(visits.today, DAY))
+    assert_same(presence.hourly(visits.frame), oracle.party_hours(visits.today, DAY))
+    assert_same(presence.latency(visits.frame), oracle.party_latency(visits.today, DAY))
 
 
 def test_nobody_is_left_when_everybody_has_gone(visits: Visits) -> None:

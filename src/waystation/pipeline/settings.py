@@ -70,3 +70,18 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(ge=3600),
         doc("A file that no version needs is deleted this long after its removal."),
     ] = 7.0 * DAY_S
+    router_item_bytes: Annotated[
+        int, Meta(ge=1), doc("Size of a user agent's record in the store, for the unit model.")
+    ] = 600
+    headroom: Annotated[
+        float, Meta(ge=0), doc("What is provided beyond the busiest minute, as a share of it.")
+    ] = 0.3
+    weight_per_op: Annotated[
+        float, Meta(ge=0), doc("Weight of a slot for each operation a minute, at its p95.")
+    ] = 1.0
+    weight_per_stored_mb: Annotated[
+        float, Meta(ge=0), doc("Weight of a slot for each megabyte that it stores.")
+    ] = 0.1
+    weight_per_mb: Annotated[
+        float, Meta(ge=0), doc("Weight of a slot for each megabyte a minute, at its p95.")
+    ] = 10.0

@@ -11,14 +11,12 @@ Rule 4: a check of the storage reads what is there, one unit for each started 4 
 Rule 5: what is provided is the p99 of the rate in the busiest hour, and headroom.
 """
 
-import datetime as dt
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.declared import declared
-from waystation.pipeline.transforms.time import minute_of, weight
+from waystation.pipeline.transforms.time import date_of, minute_of, weight
 from waystation.telemetry.contract import (
     BRIDGE_TRANSMITTED,
     DELIVERED,
@@ -65,7 +63,7 @@ CAP_UNITS = columns(
 
 
 @declared(CAP_MINUTELY)
-def minutely(events: DataFrame, day: dt.date, *, router_item_bytes: int = 600) -> DataFrame:
+def minutely(events: DataFrame, *, router_item_bytes: int = 600) -> DataFrame:
     """Rows of minute × resource: how often, how many store units, what sizes.
 
     Resources are the things asked of us (connects, notifications, …), the four kinds of store
@@ -89,7 +87,11 @@ def minutely(events: DataFrame, day: dt.date, *, router_item_bytes: int = 600) -
     size = F.coalesce(F.col("size"), F.lit(0).cast("bigint"))
     blocks = F.when(F.col("k") == STORAGE_CHECK, _started(size, READ_BLOCK_BYTES)).otherwise(1)
     asked = (
-        told.groupBy(minute_of(F.col("ts")).alias("minute"), name.alias("resource"))
+        told.groupBy(
+            date_of(F.col("ts")).alias("day"),
+            minute_of(F.col("ts")).alias("minute"),
+            name.alias("resource"),
+        )
         .agg(
             F.sum(times).alias("n"),
             F.sum(times * blocks).alias("units"),
@@ -97,11 +99,9 @@ def minutely(events: DataFrame, day: dt.date, *, router_item_bytes: int = 600) -
             (F.sum(size) / F.count(F.lit(1))).alias("size_mean"),
             F.percentile(size, 0.95).alias("size_p95"),
         )
-        .select(*CAP_MINUTELY.fieldNames()[1:])
+        .select(*CAP_MINUTELY.fieldNames())
     )
-    return asked.unionByName(_units_of(asked, router_item_bytes)).select(
-        F.lit(day).alias("day"), *CAP_MINUTELY.fieldNames()[1:]
-    )
+    return asked.unionByName(_units_of(asked, router_item_bytes))
 
 
 def _started(amount: Column, block_bytes: int) -> Column:
@@ -122,7 +122,7 @@ def _units_of(asked: DataFrame, router_item_bytes: int) -> DataFrame:
         F.max(F.when(F.col("resource") == "notifications", F.col("size_mean"))), F.lit(0.0)
     )
     item = F.lit(router_item_bytes)
-    of_minutes = asked.groupBy("minute").agg(
+    of_minutes = asked.groupBy("day", "minute").agg(
         *(total(resource).alias(resource) for resource in (*UNITS.values(), "closes", "retrieved")),
         total("storage_checks", "units").alias("blocks_read"),
         _started(mean_size, WRITE_BLOCK_BYTES).alias("blocks_written"),
@@ -146,9 +146,10 @@ def _units_of(asked: DataFrame, router_item_bytes: int) -> DataFrame:
         )
     )
     return (
-        of_minutes.select("minute", rows.alias("row"))
+        of_minutes.select("day", "minute", rows.alias("row"))
         .where("row.units > 0")
         .select(
+            "day",
             "minute",
             "row.resource",
             "row.n",

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.concurrency import concurrency, moment
 from waystation.pipeline.transforms.declared import declared
-from waystation.pipeline.transforms.time import DAY_US, day_starts, hour_of
+from waystation.pipeline.transforms.time import DAY_US, date_of, day_starts, hour_of
 
 OPEN, HELLO, HELLO_REJECT, PING, STORAGE_CHECK, CLOSE = 20, 21, 22, 26, 27, 29
 DISPLACED, DROP_USER, UNACKED_STORED, UNACKED_DROPPED = 30, 31, 32, 33
@@ -154,7 +154,7 @@ def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
 
 
 @declared(CONN_HOURLY)
-def hourly(events: DataFrame, day: dt.date) -> DataFrame:
+def hourly(events: DataFrame) -> DataFrame:
     """What nodes did for their connections, by the hour."""
 
     def times(code: int) -> Column:
@@ -166,7 +166,7 @@ def hourly(events: DataFrame, day: dt.date) -> DataFrame:
     too_often = (F.col("k") == PING) & F.col("flag")
     return (
         events.where(F.col("k").between(OPEN, UNACKED_DROPPED))
-        .groupBy(hour_of(F.col("ts")).alias("hour"), "node")
+        .groupBy(date_of(F.col("ts")).alias("day"), hour_of(F.col("ts")).alias("hour"), "node")
         .agg(
             times(HELLO).alias("hellos"),
             times(HELLO_REJECT).alias("rejects"),
@@ -179,5 +179,5 @@ def hourly(events: DataFrame, day: dt.date) -> DataFrame:
             times(DISPLACED).alias("displaced"),
             times(DROP_USER).alias("dropped_users"),
         )
-        .select(F.lit(day).alias("day"), *CONN_HOURLY.fieldNames()[1:])
+        .select(*CONN_HOURLY.fieldNames())
     )

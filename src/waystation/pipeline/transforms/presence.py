@@ -20,7 +20,7 @@ from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.concurrency import concurrency, moment
 from waystation.pipeline.transforms.declared import declared
 from waystation.pipeline.transforms.histogram import bucket_of
-from waystation.pipeline.transforms.time import day_starts, hour_of, weight
+from waystation.pipeline.transforms.time import date_of, day_starts, hour_of, weight
 
 STARTED, LEFT, DETACHED, RESUMED, MOVED = 200, 201, 202, 203, 204
 SENT, RETRIED, ACKED, TOTALS, DROPPED, REFUSED = 205, 206, 207, 208, 209, 210
@@ -51,8 +51,13 @@ PARTY_HOURLY = columns(
 PARTY_LATENCY = columns("day date, hour int, bucket smallint, n bigint, max_us bigint")
 
 
-def _attr(name: str, kind: str = "bigint") -> Column:
-    return F.try_variant_get(F.try_parse_json("attrs"), f"$.{name}", kind)
+# Of the attributes that starts, leaves and totals carry; what one lacks is null.
+_SAID = ", ".join(
+    f"{name} bigint"
+    for name in (
+        "seq", "ttl_ms", "out", "acked", "retried", "dropped", "superseded", "redelivered",
+    )
+)  # fmt: skip
 
 
 def _when(code: int, column: Column) -> Column:
@@ -66,35 +71,17 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int
     `events` are those of `day`; `still_open` the rows of status `open` of the date before.
     """
     key = ("party", "sess")
-    told = events.where(F.col("k").between(STARTED, MOVED) & F.col("sess").isNotNull())
-    order = F.struct("ts", "node", "boot", "seq")
-    start = F.struct(
-        "ts",
-        "node",
-        "boot",
-        "seq",
-        F.col("cli").alias("cli"),
-        _attr("ttl_ms").alias("ttl_ms"),
-        _attr("seq").alias("at_seq"),
-    )
-    leave = F.struct(
-        "ts",
-        "node",
-        "boot",
-        "seq",
-        F.col("cli").alias("cli"),
-        F.col("dur").alias("dur"),
-        F.col("code").alias("code"),
-        *(
-            _attr(name).alias(f"its_{name}")
-            for name in ("seq", "out", "acked", "retried", "dropped", "superseded", "resumes")
-        ),
-    )
+    told = events.where(F.col("k").between(STARTED, MOVED) & F.col("sess").isNotNull()).select(
+        *key, "ts", "node", "boot", "seq", "k", "cli", "code", "dur", "n",
+        F.from_json("attrs", _SAID).alias("said"),
+    )  # fmt: skip
+    order = ("ts", "node", "boot", "seq")
+    tale = F.struct(*order, "cli", "dur", "code", "said")
     today = told.groupBy(*key).agg(
-        F.min(_when(STARTED, start)).alias("start"),
-        F.min(_when(LEFT, leave)).alias("leave"),
+        F.min(_when(STARTED, tale)).alias("start"),
+        F.min(_when(LEFT, tale)).alias("leave"),
         # Whoever spoke of it last holds it; a leave is spoken by the holder as well.
-        F.max(F.struct(order.alias("order"), F.col("node"), F.col("boot"))).alias("holder"),
+        F.max(F.struct(*order)).alias("holder"),
         F.min("ts").alias("first_at"),
         F.max(_when(STARTED, F.col("n"))).alias("size"),
         _count(STARTED).alias("starts"),
@@ -122,9 +109,9 @@ def sessions(events: DataFrame, still_open: DataFrame, day: dt.date, now_us: int
         F.coalesce(
             "old_started_at", "start.ts", F.col("leave.ts") - F.col("leave.dur"), "first_at"
         ).alias("started_at"),
-        F.coalesce("old_ttl_ms", "start.ttl_ms").alias("ttl_ms"),
+        F.coalesce("old_ttl_ms", "start.said.ttl_ms").alias("ttl_ms"),
         F.greatest("old_size", F.col("size").cast("int")).alias("size"),
-        F.coalesce("old_start_seq", "start.at_seq").alias("start_seq"),
+        F.coalesce("old_start_seq", "start.said.seq").alias("start_seq"),
         *(_sum(name).alias(name) for name in ("starts", "leaves", "detaches", "resumes")),
         *(_sum(name).alias(name) for name in ("away_us", "redelivered")),
     )
@@ -150,10 +137,10 @@ def _judged(held: DataFrame, horizon_us: int) -> DataFrame:
     too_long_ago = holder_ended_at + ttl_us + VANISH_GRACE_S * 1_000_000 < horizon_us
     vanished = F.col("leave").isNull() & F.coalesce(too_long_ago, F.lit(False))
     ended_at = F.coalesce(F.col("leave.ts"), F.when(vanished, holder_ended_at))
-    outstanding = F.col("leave.its_out") - (
-        F.col("leave.its_acked") + F.col("leave.its_dropped") + F.col("leave.its_superseded")
+    outstanding = F.col("leave.said.out") - (
+        F.col("leave.said.acked") + F.col("leave.said.dropped") + F.col("leave.said.superseded")
     )
-    in_order = F.coalesce(F.col("leave.its_seq") > F.col("start_seq"), F.lit(True))
+    in_order = F.coalesce(F.col("leave.said.seq") > F.col("start_seq"), F.lit(True))
     adds_up = F.coalesce(outstanding >= 0, F.lit(False))
     balanced = adds_up & in_order & (F.col("leaves") == 1) & (F.col("starts") <= 1)
     derived = {
@@ -163,13 +150,13 @@ def _judged(held: DataFrame, horizon_us: int) -> DataFrame:
         "status": F.when(F.col("leave").isNotNull(), "left")
         .when(vanished, "vanished")
         .otherwise("open"),
-        "outgoing": F.col("leave.its_out"),
-        "acked": F.col("leave.its_acked"),
-        "retried": F.col("leave.its_retried"),
-        "dropped": F.col("leave.its_dropped"),
-        "superseded": F.col("leave.its_superseded"),
+        "outgoing": F.col("leave.said.out"),
+        "acked": F.col("leave.said.acked"),
+        "retried": F.col("leave.said.retried"),
+        "dropped": F.col("leave.said.dropped"),
+        "superseded": F.col("leave.said.superseded"),
         "outstanding": outstanding,
-        "leave_seq": F.col("leave.its_seq"),
+        "leave_seq": F.col("leave.said.seq"),
         "balanced": F.when(F.col("leave").isNotNull(), balanced),
     }
     return held.select(
@@ -226,11 +213,11 @@ def _class_of(size: Column) -> Column:
 
 
 @declared(PARTY_HOURLY)
-def hourly(events: DataFrame, day: dt.date) -> DataFrame:
+def hourly(events: DataFrame) -> DataFrame:
     """What each node delivered in each hour: exact, from its running totals."""
-    hour = hour_of(F.col("ts")).alias("hour")
+    at = (date_of(F.col("ts")).alias("day"), hour_of(F.col("ts")).alias("hour"))
     counted = events.where(F.col("k").isin(SENT, ACKED, REFUSED))
-    said = counted.groupBy(hour, "node").agg(
+    said = counted.groupBy(*at, "node").agg(
         F.coalesce(F.sum(_when(SENT, weight())), _zero()).alias("sent"),
         F.coalesce(F.sum(_when(SENT, F.col("n") * weight())), _zero()).alias("recipients"),
         F.coalesce(F.sum(_when(REFUSED, weight())), _zero()).alias("refused"),
@@ -243,11 +230,12 @@ def hourly(events: DataFrame, day: dt.date) -> DataFrame:
             )
         ).alias("acks_again"),
     )
-    return said.join(_growth(events, day), on=["hour", "node"], how="full").select(
-        F.lit(day).alias("day"),
+    return said.join(_growth(events), on=["day", "hour", "node"], how="full").select(
         *(
-            F.col(name) if name in ("hour", "node") else F.coalesce(name, _zero()).alias(name)
-            for name in PARTY_HOURLY.fieldNames()[1:]
+            F.col(name)
+            if name in ("day", "hour", "node")
+            else F.coalesce(name, _zero()).alias(name)
+            for name in PARTY_HOURLY.fieldNames()
         ),
     )
 
@@ -262,44 +250,54 @@ _TOTALS = {
 }
 
 
-def _growth(events: DataFrame, day: dt.date) -> DataFrame:
+def _growth(events: DataFrame) -> DataFrame:
     """By how much totals grew in each hour. They count from the start of their process; of one
     that is older than the date, what it did before its first word of the date is not counted."""
-    totals = F.struct("seq", *(_attr(name).alias(mine) for mine, name in _TOTALS.items()))
+    totals = F.struct("seq", F.from_json("attrs", _SAID).alias("said"))
     of_hours = (
         events.where(F.col("k") == TOTALS)
-        .select("node", "boot", hour_of(F.col("ts")).alias("hour"), totals.alias("totals"))
-        .groupBy("node", "boot", "hour")
+        .select(
+            date_of(F.col("ts")).alias("day"),
+            hour_of(F.col("ts")).alias("hour"),
+            "node",
+            "boot",
+            totals.alias("totals"),
+        )
+        .groupBy("day", "hour", "node", "boot")
         .agg(F.max("totals").alias("last"), F.min("totals").alias("first"))
     )
-    process = Window.partitionBy("node", "boot").orderBy("hour")
-    born_today = F.col("boot") >= day_starts(day)
+    process = Window.partitionBy("day", "node", "boot").orderBy("hour")
+    born_today = date_of(F.col("boot")) >= F.col("day")
     start = F.coalesce(F.lag("last").over(process), F.when(~born_today, F.col("first")))
     return (
-        of_hours.select("node", "hour", "last", start.alias("start"))
-        .groupBy("hour", "node")
+        of_hours.select("day", "hour", "node", "last", start.alias("start"))
+        .groupBy("day", "hour", "node")
         .agg(
             *(
-                F.sum(F.col(f"last.{name}") - F.coalesce(F.col(f"start.{name}"), _zero())).alias(
-                    name
-                )
-                for name in _TOTALS
+                F.sum(
+                    F.col(f"last.said.{name}") - F.coalesce(F.col(f"start.said.{name}"), _zero())
+                ).alias(mine)
+                for mine, name in _TOTALS.items()
             )
         )
     )
 
 
 @declared(PARTY_LATENCY)
-def latency(events: DataFrame, day: dt.date) -> DataFrame:
+def latency(events: DataFrame) -> DataFrame:
     """From the first sending of a message to its ack, in buckets; acks are sampled by weight."""
     return (
         events.where((F.col("k") == ACKED) & F.col("dur").isNotNull())
-        .groupBy(hour_of(F.col("ts")).alias("hour"), bucket_of(F.col("dur")).alias("bucket"))
+        .groupBy(
+            date_of(F.col("ts")).alias("day"),
+            hour_of(F.col("ts")).alias("hour"),
+            bucket_of(F.col("dur")).alias("bucket"),
+        )
         .agg(
             F.sum(weight()).alias("n"),
             F.max(F.greatest(F.col("dur"), F.lit(0))).alias("max_us"),
         )
-        .select(F.lit(day).alias("day"), *PARTY_LATENCY.fieldNames()[1:])
+        .select(*PARTY_LATENCY.fieldNames())
     )
 
 

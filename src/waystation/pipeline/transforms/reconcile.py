@@ -9,17 +9,16 @@ Rule 2: a line that the disk refused was counted and is missing; `log.gap` tells
         difference is explained as long as it lies between nothing and the gap.
 """
 
-import datetime as dt
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.declared import declared
-from waystation.pipeline.transforms.time import day_starts, hour_of, weight
+from waystation.pipeline.transforms.time import date_of, hour_of, weight
 
 NODE_STATS = 302
 LOG_GAP = 303
+SPAN = ("day", "node", "boot", "hour")
 
 REL_RECONCILE = columns(
     "day date, node string, boot bigint, hour int, k smallint, "
@@ -28,48 +27,47 @@ REL_RECONCILE = columns(
 
 
 @declared(REL_RECONCILE)
-def reconcile(events: DataFrame, day: dt.date) -> DataFrame:
-    """Counter growth against rows, for each process, hour and code. `events` are those of `day`."""
-    process = Window.partitionBy("node", "boot").orderBy("seq")
-    told = events.where(F.col("k") == NODE_STATS).select(
-        "node", "boot", "seq", hour_of(F.col("ts")).alias("hour"), "attrs"
+def reconcile(events: DataFrame) -> DataFrame:
+    """Counter growth against rows, for each process, hour and code; `events` are whole dates."""
+    process = Window.partitionBy("day", "node", "boot").orderBy("seq")
+    dated = events.select(
+        date_of(F.col("ts")).alias("day"), "ts", "node", "boot", "seq", "k", "w", "n", "attrs"
     )
-    last = told.groupBy("node", "boot", "hour").agg(F.max("seq").alias("seq"))
-    # A process that lived before this date begins with its first word of the date.
-    first = told.groupBy("node", "boot").agg(F.min("seq").alias("seq"))
-    older = first.where(F.col("boot") < day_starts(day)).select(
-        "node", "boot", F.lit(-1).alias("hour"), "seq"
+    told = dated.where(F.col("k") == NODE_STATS).select(
+        "day",
+        "node",
+        "boot",
+        "seq",
+        hour_of(F.col("ts")).alias("hour"),
+        (date_of(F.col("boot")) < F.col("day")).alias("older"),
+        _counters().alias("counters"),
     )
-    marks = last.unionByName(older).groupBy("node", "boot", "seq").agg(F.max("hour").alias("hour"))
+    marks = told.select(
+        "*",
+        # A process that lived before this date begins with its first word of the date.
+        (F.col("older") & F.lag("seq").over(process).isNull()).alias("opens"),
+        F.coalesce(F.lead("hour").over(process) != F.col("hour"), F.lit(True)).alias("closes"),
+    ).where("opens or closes")
     spans = (
-        marks.select("*", F.lag("seq").over(process).alias("before"))
-        # The first mark of an older process only opens the next span.
-        .where((F.col("before").isNotNull()) | (F.col("boot") >= day_starts(day)))
-        .select("node", "boot", "hour", "seq", F.coalesce("before", F.lit(-1)).alias("before"))
-    )
-    counters = told.select("node", "boot", "seq", _counters().alias("counters"))
-    at_end = counters.withColumnRenamed("counters", "after")
-    at_start = counters.select(
-        "node", "boot", F.col("seq").alias("before"), F.col("counters").alias("start")
-    )
-    growth = (
-        spans.join(at_end, on=["node", "boot", "seq"], how="inner")
-        .join(at_start, on=["node", "boot", "before"], how="left")
-        .select("node", "boot", "hour", "start", F.explode("after").alias("k", "after"))
-        .select(
-            "node",
-            "boot",
-            "hour",
-            F.col("k").cast("smallint").alias("k"),
-            (F.col("after") - F.coalesce(F.try_element_at("start", "k"), F.lit(0))).alias(
-                "counted"
-            ),
+        marks.select(
+            "*",
+            F.lag("seq").over(process).alias("before"),
+            F.lag("counters").over(process).alias("start"),
         )
+        .where("not opens")
+        .withColumn("before", F.coalesce("before", F.lit(-1)))
     )
-    gaps = events.where(F.col("k") == LOG_GAP).groupBy("node", "boot").agg(F.sum("n").alias("gap"))
-    return _compared(growth, _found(events, spans), gaps).select(
-        F.lit(day).alias("day"), *REL_RECONCILE.fieldNames()[1:]
+    growth = spans.select(*SPAN, "start", F.explode("counters").alias("code", "after")).select(
+        *SPAN,
+        F.col("code").cast("smallint").alias("k"),
+        (F.col("after") - F.coalesce(F.try_element_at("start", "code"), F.lit(0))).alias("counted"),
     )
+    gaps = (
+        dated.where(F.col("k") == LOG_GAP)
+        .groupBy("day", "node", "boot")
+        .agg(F.sum("n").alias("gap"))
+    )
+    return _compared(growth, _found(dated, spans), gaps).select(*REL_RECONCILE.fieldNames())
 
 
 def _counters() -> Column:
@@ -82,7 +80,7 @@ def _counters() -> Column:
 
 def _found(events: DataFrame, spans: DataFrame) -> DataFrame:
     """What the lake holds in each span; spans of a process do not overlap."""
-    of_process = spans.groupBy("node", "boot").agg(
+    of_process = spans.groupBy("day", "node", "boot").agg(
         F.collect_list(F.struct("before", "seq", "hour")).alias("spans")
     )
 
@@ -90,10 +88,17 @@ def _found(events: DataFrame, spans: DataFrame) -> DataFrame:
         return (span["before"] <= F.col("seq")) & (F.col("seq") < span["seq"])
 
     return (
-        events.join(F.broadcast(of_process), on=["node", "boot"], how="inner")
-        .select("node", "boot", "k", "w", F.get(F.filter("spans", holds), 0)["hour"].alias("hour"))
+        events.join(F.broadcast(of_process), on=["day", "node", "boot"], how="inner")
+        .select(
+            "day",
+            "node",
+            "boot",
+            "k",
+            "w",
+            F.get(F.filter("spans", holds), 0)["hour"].alias("hour"),
+        )
         .where("hour is not null")
-        .groupBy("node", "boot", "hour", "k")
+        .groupBy(*SPAN, "k")
         .agg(F.sum(weight()).alias("found"))
     )
 
@@ -103,12 +108,10 @@ def _compared(growth: DataFrame, found: DataFrame, gaps: DataFrame) -> DataFrame
     there = F.coalesce("found", F.lit(0).cast("bigint"))
     gap = F.coalesce("gap", F.lit(0).cast("bigint"))
     return (
-        growth.join(found, on=["node", "boot", "hour", "k"], how="full")
-        .join(F.broadcast(gaps), on=["node", "boot"], how="left")
+        growth.join(found, on=[*SPAN, "k"], how="full")
+        .join(F.broadcast(gaps), on=["day", "node", "boot"], how="left")
         .select(
-            "node",
-            "boot",
-            "hour",
+            *SPAN,
             "k",
             counted.alias("counted"),
             there.alias("found"),

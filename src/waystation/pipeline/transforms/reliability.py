@@ -57,7 +57,7 @@ OUTCOME = columns(
 )
 REL_HOURLY = columns(
     "day date, hour int, app bigint, via smallint, path tinyint, outcome string, "
-    "messages bigint, bytes bigint, gap bigint, "
+    "messages bigint, bytes bigint, gap bigint, next_deadline bigint, "
     + ", ".join(f"reached_{name} bigint" for name in MILESTONE_NAMES)
 )
 REL_LATENCY = columns(
@@ -153,11 +153,13 @@ def _is_stored() -> Column:
 
 @declared(REL_HOURLY)
 def hourly(of_messages: DataFrame) -> DataFrame:
-    """The funnel of each hour, sender, network and path, for each outcome."""
+    """The funnel of each hour, sender, network and path, for each outcome. `next_deadline` is when
+    the first of those in flight is overdue: the hour must be judged again then."""
     counts = {
         "messages": F.count(F.lit(1)),
         "bytes": F.sum(F.coalesce(F.col("size"), F.lit(0))),
         "gap": F.sum(F.col("gap").cast("bigint")),
+        "next_deadline": F.min(F.when(F.col("outcome") == "in_flight", F.col("deadline"))),
     } | {
         f"reached_{name}": F.sum(has(code).cast("bigint"))
         for code, name in zip(MILESTONES, MILESTONE_NAMES, strict=True)

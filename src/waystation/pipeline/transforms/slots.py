@@ -4,14 +4,12 @@ Queue events are totals for a slot and 10 s: `n` says how many commands a row st
 without it stands for one (or for its weight).
 """
 
-import datetime as dt
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.declared import declared
-from waystation.pipeline.transforms.time import minute_of, weight
+from waystation.pipeline.transforms.time import date_of, minute_of, weight
 
 SLOTS = 4096
 NEW, SUB, SEND, DELIVER, ACK, GET, DELETE, EXPIRED = 100, 101, 103, 104, 105, 106, 107, 109
@@ -33,7 +31,7 @@ SLOT_WEIGHT = columns(
 
 
 @declared(SLOT_MINUTELY)
-def minutely(events: DataFrame, day: dt.date) -> DataFrame:
+def minutely(events: DataFrame) -> DataFrame:
     """What happened in each slot and minute; the last `slot.load` of the minute beside it."""
     told = events.where(F.col("k").between(NEW, SLOT_LOAD) & F.col("slot").isNotNull())
     stands_for = F.coalesce(F.col("n"), F.lit(1).cast("bigint")) * weight()
@@ -62,7 +60,9 @@ def minutely(events: DataFrame, day: dt.date) -> DataFrame:
     operations = (NEW, SUB, SEND, DELIVER, ACK, GET, DELETE, NOTIFY)
     sent = (F.col("k") == SEND) & (F.coalesce(F.col("code"), F.lit(0)) == 0)
     return (
-        told.groupBy(minute_of(F.col("ts")).alias("minute"), "slot")
+        told.groupBy(
+            date_of(F.col("ts")).alias("day"), minute_of(F.col("ts")).alias("minute"), "slot"
+        )
         .agg(
             times(NEW).alias("news"),
             times(SUB).alias("subs"),
@@ -81,7 +81,6 @@ def minutely(events: DataFrame, day: dt.date) -> DataFrame:
             load.alias("load"),
         )
         .select(
-            F.lit(day).alias("day"),
             "*",
             F.col("load.n").alias("queues"),
             F.col("load.size").alias("stored_bytes"),

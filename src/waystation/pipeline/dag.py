@@ -1,0 +1,83 @@
+"""Everything in order: which job comes after which, and how a run goes through them.
+
+Rule 1: a job runs after those whose tables it reads. One that finds nothing new says so and costs
+        little, so running everything is the normal case.
+Rule 2: a job that fails ends the run: what comes later would compute from half of its input.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+
+from waystation.base.errors import RejectedError
+from waystation.pipeline.days import Days
+from waystation.pipeline.job import Context, JobResult, attempt
+from waystation.pipeline.jobs import (
+    capacity,
+    conn,
+    fold,
+    merge,
+    nodes,
+    presence,
+    reliability,
+    slots,
+)
+
+
+class UnknownJobError(RejectedError):
+    """There is no such job or table."""
+
+    label = "unknown_job"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A job, and the tables that are current when it has run."""
+
+    name: str
+    run: Callable[[Context, Days], JobResult]
+    tables: tuple[str, ...]
+
+
+STEPS = (
+    Step("fold", lambda ctx, _: fold.run(ctx), ("msg_inc",)),
+    Step("merge", lambda ctx, _: merge.run(ctx), ("msg",)),
+    Step("reliability", reliability.run, ("rel_hourly", "rel_latency", "rel_loss")),
+    Step("nodes", nodes.run, ("rel_nodes", "rel_repeats", "rel_reconcile")),
+    Step("conn", conn.run, ("conn_sessions", "conn_minutely", "conn_hourly")),
+    Step("slots", slots.run, ("slot_minutely",)),
+    Step(
+        "presence",
+        presence.run,
+        ("party_sessions", "party_minutely", "party_hourly", "party_latency"),
+    ),
+    Step("capacity", capacity.run, ("cap_minutely", "cap_units")),
+)
+
+
+def chosen(
+    steps: Sequence[Step], *, only: Iterable[str] = (), until: str | None = None
+) -> list[Step]:
+    """The steps that were asked for, in their own order."""
+    names = [step.name for step in steps]
+    wanted = set(only)
+    unknown = sorted(wanted - set(names))
+    if unknown:
+        raise UnknownJobError(f"no job {unknown[0]!r}; there are {', '.join(names)}")
+    picked = [step for step in steps if not wanted or step.name in wanted]
+    if until is None:
+        return picked
+    for at, step in enumerate(picked):
+        if until == step.name or until in step.tables:
+            return picked[: at + 1]
+    tables = [table for step in picked for table in step.tables]
+    raise UnknownJobError(f"no table {until!r}; there are {', '.join(tables)}")
+
+
+def run_steps(
+    ctx: Context, steps: Sequence[Step], day: dt.date | None = None
+) -> Iterator[JobResult]:
+    """Runs them one after the other. `day` computes that day anew, whatever was done before."""
+    days = None if day is None else [day]
+    for step in steps:
+        yield attempt(ctx, lambda ctx, step=step: step.run(ctx, days))

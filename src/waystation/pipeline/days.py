@@ -1,0 +1,129 @@
+"""Which days a job computes anew, and how they take the place of the old ones.
+
+Rule 1: a day is due when files were added to its partition of the input since the job's progress.
+        With several outputs, the one that is furthest behind decides.
+Rule 2: all days of a run are exchanged in one commit a table, with the progress. A crash before
+        it leaves files that nobody names; one between two tables is made good by the next run.
+Rule 3: days that a person asks for are computed whatever the progress, which stays as it is.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame
+
+from waystation.pipeline.commit_log import DataFile, HistoryGoneError
+from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.schema import EVENTS, TableSpec
+from waystation.pipeline.table import Handle
+
+Days = Sequence[dt.date] | None
+SETTLED_AFTER_US = 120_000_000  # events of a moment may arrive this much later than others
+
+
+def newest_us(events: Handle) -> int:
+    """The pipeline's own `now`: what the events say, so that a second run says the same."""
+    newest = [file.greatest for file in events.files() if isinstance(file.greatest, int)]
+    return max(newest, default=0) - SETTLED_AFTER_US
+
+
+class DaysRun:
+    """One run of a job that computes days of some tables from one input."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        job: str,
+        outputs: Sequence[TableSpec],
+        source: TableSpec = EVENTS,
+        *,
+        asked: Days = None,
+    ) -> None:
+        self.ctx = ctx
+        self.job = job
+        self.name = ctx.new_run()
+        self.outputs = {spec.name: ctx.lake.table(spec).open() for spec in outputs}
+        self.source = ctx.lake.table(source).open()
+        self._asked = asked
+        self._by = source.partition_names[0]
+        self._staged: dict[str, list[DataFile]] = {spec.name: [] for spec in outputs}
+        self._days: set[str] = set()
+        self.rows_in = 0
+        ctx.lake.at("planned", outputs[0].name)
+
+    def due(self) -> list[dt.date]:
+        """Days to compute, in order (rules 1 and 3)."""
+        if self._asked is not None:
+            return sorted(set(self._asked))
+        since = min(handle.progress(self.job) or 0 for handle in self.outputs.values())
+        try:
+            files = self.source.added(since)
+        except HistoryGoneError:
+            files = self.source.files()
+        days = {file.partition[self._by] for file in files}
+        return sorted(dt.date.fromisoformat(day) for day in days if day is not None)
+
+    def due_in_a_row(self) -> list[dt.date]:
+        """As `due`, with every later day that there is: each begins with what the last one left."""
+        due = self.due()
+        if not due or self._asked is not None:
+            return due
+        known = self.source.partition_values(self._by)
+        last = max(dt.date.fromisoformat(day) for day in known)
+        return [due[0] + dt.timedelta(days=n) for n in range((last - due[0]).days + 1)]
+
+    def read(self, *days: dt.date) -> DataFrame:
+        """The input of these days."""
+        files = self.source.files(**{self._by: texts(days)})
+        self.rows_in += sum(file.rows for file in files)
+        return self.source.frame(files)
+
+    def before(self, spec: TableSpec, day: dt.date) -> DataFrame:
+        """The rows of the date before `day`: as computed in this run, or as the table has them."""
+        handle = self.outputs[spec.name]
+        yesterday = (day - dt.timedelta(days=1)).isoformat()
+        if yesterday in self._days:
+            staged = self._staged[spec.name]
+            by = spec.partition_names[0]
+            return handle.frame([file for file in staged if file.partition[by] == yesterday])
+        return handle.read(**{spec.partition_names[0]: {yesterday}})
+
+    def put(self, spec: TableSpec, frame: DataFrame, day: dt.date | None = None) -> DataFrame:
+        """Writes a day of an output, or all of them at once; returns it as it was written."""
+        handle = self.outputs[spec.name]
+        staged = handle.write(frame, f"{self.name}/{day.isoformat() if day else 'days'}")
+        self._staged[spec.name] += staged
+        return handle.frame(staged)
+
+    def done(self, *days: dt.date) -> None:
+        """All outputs of these days are written."""
+        self._days |= texts(days)
+
+    def commit(self, progress: int | None = None) -> JobResult:
+        """Exchanges the days in every table (rule 2)."""
+        moved = {self.job: self.source.version if progress is None else progress}
+        for name, handle in self.outputs.items():
+            old = handle.files(**{handle.spec.partition_names[0]: self._days})
+            handle.swap(
+                old, self._staged[name], self.name, {} if self._asked is not None else moved
+            )
+        files = [file for staged in self._staged.values() for file in staged]
+        return JobResult(
+            job=self.job,
+            run=self.name,
+            inputs={self.source.spec.name: self.source.version},
+            outputs={name: handle.version + 1 for name, handle in self.outputs.items()},
+            rows_in=self.rows_in,
+            rows_out=sum(file.rows for file in files),
+            files=len(files),
+            notes={"days": len(self._days)},
+        )
+
+    def noop(self) -> JobResult:
+        return JobResult(
+            job=self.job, state="noop", inputs={self.source.spec.name: self.source.version}
+        )
+
+
+def texts(days: Iterable[dt.date]) -> set[str]:
+    return {day.isoformat() for day in days}

@@ -1,0 +1,29 @@
+"""What happened in each of the 4096 slots, by the minute.
+
+Input: `events` of the days that are due. Output: `slot_minutely`.
+Progress: `slots` in it is the version of `events` that it has read.
+Idempotence: days are computed whole and exchanged.
+Cost: one pass over a day's queue events.
+"""
+
+from pyspark.sql import functions as F
+
+from waystation.pipeline.days import Days, DaysRun
+from waystation.pipeline.gold import SLOT_MINUTELY
+from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.quality import at_most, record
+from waystation.pipeline.transforms import slots
+
+NAME = "slots"
+
+
+def run(ctx: Context, days: Days = None) -> JobResult:
+    work = DaysRun(ctx, NAME, (SLOT_MINUTELY,), asked=days)
+    due = work.due()
+    if not due:
+        return work.noop()
+    rows = work.put(SLOT_MINUTELY, slots.minutely(work.read(*due)))
+    outside = rows.where(~F.col("slot").between(0, slots.SLOTS - 1)).count()
+    work.done(*due)
+    record(ctx, SLOT_MINUTELY.name, work.name, [at_most("slot_range", "stop", outside)])
+    return work.commit()
