@@ -123,6 +123,7 @@ class QueuePart:
             settings=settings,
             tasks=tasks,
             clock=clock,
+            observer=observer,
         )
         self.server = BlockServer(
             self.driver,
@@ -147,6 +148,10 @@ class QueuePart:
             ("queue notification expiry", self._run_notification_expiry()),
         ):
             self._tasks.spawn(name, coro)
+
+    @property
+    def relay_links(self) -> int:
+        return len(self._relays)
 
     async def drain(self, over_s: float) -> None:
         await self.server.drain(over_s)

@@ -5,6 +5,7 @@ privacy*).
 """
 
 import asyncio
+import secrets
 from collections.abc import Mapping
 
 from structlog.typing import FilteringBoundLogger
@@ -20,6 +21,7 @@ from waystation.queue.store import QueueStore
 from waystation.storage.open import open_queue_store, queue_store_url
 from waystation.telemetry import events, logs
 from waystation.telemetry.eventlog import EventLog
+from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
 from .addresses import listen
@@ -28,6 +30,7 @@ from .health import StoreProbe
 from .process import LoopLag, Reports, event_node
 from .queue_ops import Page, QueueOps
 from .queue_part import QueuePart, own_identity
+from .queue_statistics import FOLDER, QueueStatistics
 from .settings import Settings
 from .version import build
 
@@ -46,6 +49,7 @@ class QueueWorker:
         self._store: QueueStore | None = None
         self._tasks: Tasks | None = None
         self._events: EventLog | None = None
+        self._statistics: QueueStatistics | None = None
         self._part: QueuePart | None = None
         self._ops: HttpServer | None = None
         self._control: ControlPort | None = None
@@ -69,6 +73,15 @@ class QueueWorker:
         log.start(loop)
         log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
         self._count_lines(log)
+        self._statistics = statistics = QueueStatistics(
+            self._data.root / FOLDER,
+            metrics=self._metrics,
+            sink=log,
+            clock=clock,
+            log=self._log,
+            # Nobody is to compare what a test traced with anything later: the key goes with us.
+            trace=EventHashes(secrets.token_bytes(32)) if queue.trace_events else None,
+        )
         self._part = part = QueuePart(
             settings=queue,
             store=store,
@@ -76,6 +89,13 @@ class QueueWorker:
             tasks=tasks,
             clock=clock,
             log=self._log,
+            observer=statistics.observer,
+            proxy_observer=statistics.observer,
+        )
+        statistics.watch(
+            connections=lambda: part.server.connections,
+            subscriptions=lambda: (len(part.subscribers), part.subscribers.notifier_count),
+            relay_links=lambda: part.relay_links,
         )
         probe = StoreProbe(_Probed(store), clock)
         await probe.look()
@@ -95,6 +115,7 @@ class QueueWorker:
             ("store probe", probe.run()),
             ("loop lag", lag.run()),
             ("reports", reports.run()),
+            ("statistics", statistics.run(store, lambda: part.notifications.count)),
         ):
             tasks.spawn(name, coro)
 
@@ -148,6 +169,8 @@ class QueueWorker:
             await self._tasks.close()
         if self._part is not None:
             await self._part.stop()
+        if self._statistics is not None:
+            self._statistics.close()
         if self._store is not None:
             await self._store.close()
         if self._events is not None:
@@ -175,7 +198,7 @@ class QueueWorker:
         self._metrics.on_read(fill)
 
     def _stats(self) -> list[str]:
-        return []
+        return [] if self._statistics is None else self._statistics.lines()
 
     def _exposition(self) -> bytes:
         from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
