@@ -12,8 +12,22 @@ from .environment import environment
 from .floor import floor_server
 from .measurement import Measurement, summarise
 from .megaphone import megaphone
+from .queue_floor import queue_floor
+from .queue_target import QUEUE_QUICK, QUEUE_SMOKE, QueueScale, QueueTarget, own_queue_server
 from .report import Report, to_json, to_markdown, to_terminal
-from .scenarios import broadcast, direct, floor, hello, idle, latency, stored, stores
+from .scenarios import (
+    broadcast,
+    direct,
+    floor,
+    hello,
+    idle,
+    latency,
+    queue_blocks,
+    queue_idle,
+    queue_messages,
+    stored,
+    stores,
+)
 from .stores import OWN, places
 from .target import QUICK, SMOKE, Scale, Target, own_server
 from .wire import LoadError
@@ -21,8 +35,8 @@ from .wire import LoadError
 Step = Callable[[], Sequence[Measurement]]
 
 SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
-ON_REQUEST = ("stores",)  # it starts a server for each store
-ONCE = {"idle"}  # memory does not vary from round to round as CPU does
+ON_REQUEST = ("stores", "queue")  # they start servers of their own
+ONCE = {"idle", "queue idle"}  # memory does not vary from round to round as CPU does
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +87,33 @@ def _steps(
     if "stores" in wanted:
         for place in places(options.stores, stack):
             yield f"store {place.name}", partial(stores.run, place, scale)
+    if "queue" in wanted:
+        yield from _queue_steps(options, stack)
+
+
+def _queue_steps(
+    options: argparse.Namespace, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Step]]:
+    scale = {"full": QueueScale(), "quick": QUEUE_QUICK, "smoke": QUEUE_SMOKE}[options.scale]
+    yield "queue idle", lambda: _queue_idle(options, scale)
+    for kind in ("uvloop", "carrier"):
+        bare = stack.enter_context(queue_floor(kind))
+        yield f"queue {kind}", lambda bare=bare, kind=kind: [queue_blocks.run(bare, scale, kind)]
+    ours = _queue_target(options, stack)
+    for kind in queue_blocks.KINDS:
+        yield f"queue {kind}", lambda kind=kind: [queue_blocks.run(ours, scale, kind)]
+    yield "queue messages", lambda: [queue_messages.run(ours, scale)]
+
+
+def _queue_target(options: argparse.Namespace, stack: contextlib.ExitStack) -> QueueTarget:
+    if options.queue:
+        return QueueTarget(options.queue, tuple(options.server_pid))
+    return stack.enter_context(own_queue_server())
+
+
+def _queue_idle(options: argparse.Namespace, scale: QueueScale) -> Sequence[Measurement]:
+    with contextlib.ExitStack() as stack:
+        return queue_idle.run(_queue_target(options, stack), scale)
 
 
 def _push_steps(target: Target, scale: Scale) -> Iterator[tuple[str, Step]]:
@@ -127,6 +168,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--megaphone", default="", help="http://… of the `benchmarks.megaphone` that it polls"
     )
+    parser.add_argument("--queue", default="", help="smp://… of a running queue server")
     parser.add_argument("--workers", default="auto", help="of our server")
     parser.add_argument("--store", default="", help="of our server, e.g. memory:")
     parser.add_argument("--rounds", type=int, default=3)

@@ -5,6 +5,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+QUEUE = "queue: "  # these scenarios have a floor of their own
+QUEUE_BLOCKS = "queue: blocks, "
+QUEUE_FLOOR = "queue: blocks, uvloop"
+
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu_us` is the server's, and in `stores` that of the process which asks the store; None if
@@ -70,13 +74,16 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
     notes = list(dict.fromkeys(one.notes for one in mine if one.notes))
     if name == "broadcast" and (over := _median(_ratios(name, "nchan", rounds))) is not None:
         notes.append(f"{over:.2f} × nchan")
+    if name.startswith(QUEUE_BLOCKS) and name != QUEUE_FLOOR:
+        over = _median(_ratios(name, QUEUE_FLOOR, rounds))
+        notes += [] if over is None else [f"{over:.2f} × uvloop's TLS"]
     return Summary(
         scenario=name,
         operation=mine[0].operation,
         rounds=len(mine),
         rate=statistics.median(one.rate for one in mine),
         cpu_us=_median([one.cpu_us for one in mine]),
-        floors=_median(_ratios(name, floor, rounds)),
+        floors=None if name.startswith(QUEUE) else _median(_ratios(name, floor, rounds)),
         p50_ms=_median([one.p50_ms for one in mine]),
         p99_ms=_median([one.p99_ms for one in mine]),
         frame_ms=_median([one.frame_ms for one in mine]),

@@ -1,0 +1,80 @@
+"""The queue server that is measured, and clients of it that cost little of their own."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from waystation.client.local_server import LocalServer
+from waystation.client.queue.address import ServerAddress
+from waystation.client.queue.connection import Connection, LineSettings, connect
+from waystation.client.queue.tls import client_context
+from waystation.client.queue.transmission import Reply
+
+from .process_tree import Usage, usage
+
+
+class QueueTarget(msgspec.Struct, frozen=True):
+    address: str  # smp://…
+    pids: tuple[int, ...] = ()
+
+    def look(self) -> Usage | None:
+        return usage(self.pids) if self.pids else None
+
+
+class QueueScale(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of everything."""
+
+    seconds: float = 5.0
+    connections: int = 16  # each with one block under way
+    pairs: int = 32  # of a sender and a recipient, each with one message under way
+    idle: int = 1000
+    queues: int = 5000
+
+
+QUEUE_QUICK = QueueScale(seconds=1.5, idle=300, queues=1000)
+QUEUE_SMOKE = QueueScale(seconds=0.2, connections=2, pairs=2, idle=5, queues=20)
+
+
+@contextlib.contextmanager
+def own_queue_server() -> Iterator[QueueTarget]:
+    """`waystation serve queue` in a temporary directory, on the embedded store."""
+    with tempfile.TemporaryDirectory(
+        prefix="waystation-bench-", ignore_cleanup_errors=True
+    ) as where:
+        data_dir = Path(where) / "data"
+        server = LocalServer(data_dir, roles=("queue",), options=("--log-level", "warning"))
+        try:
+            server.start()
+            serving = msgspec.json.decode((data_dir / "run" / "serve.json").read_bytes())
+            yield QueueTarget(serving["queue_address"], (server.pid,))
+        finally:
+            server.close()
+
+
+def nobody(_reply: Reply) -> None:
+    """For connections whose events do not matter."""
+
+
+async def connections(
+    address: str, count: int, *, inner_encryption: bool = True, at_once: int = 16
+) -> list[Connection]:
+    server = ServerAddress.parse(address)
+    tls = client_context(any_suite=True)  # the server chooses the suite of the protocol
+    settings = LineSettings(
+        inner_encryption=inner_encryption, connect_timeout_s=60, request_timeout_s=60
+    )
+    room = asyncio.Semaphore(at_once)
+
+    async def one() -> Connection:
+        async with room:
+            return await connect(server, nobody, tls, settings)
+
+    return list(await asyncio.gather(*(one() for _ in range(count))))
+
+
+async def close_all(opened: list[Connection]) -> None:
+    await asyncio.gather(*(connection.close() for connection in opened))
