@@ -246,6 +246,11 @@ async def open_queue_store(url: str, *, data_dir: Path, settings: Store) -> Queu
 
             directory = embedded.directory(data_dir) / "queue"
             return await EmbeddedQueueStore.open(directory, settings=settings)
+        case PostgresUrl() as postgres:
+            with _extra("postgres"):
+                from waystation.storage.postgres.queue import PostgresQueueStore
+
+            return await PostgresQueueStore.open(postgres, settings=settings)
         case _:
             raise SettingsError([f"queue.store: queues do not live in {shown_url(url)}"])
 

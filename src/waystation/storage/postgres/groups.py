@@ -30,8 +30,11 @@ class Group(Generic[Q, A]):
         *,
         group_max: int,
         queue_max: int,
+        flights_max: int = FLIGHTS_MAX,
     ) -> None:
+        """With one flight at a time, questions are answered in the order they were asked."""
         self._perform = perform
+        self._flights_max = flights_max
         self._group_max = group_max
         self._queue_max = queue_max
         self._loop = asyncio.get_running_loop()
@@ -59,13 +62,13 @@ class Group(Generic[Q, A]):
                 await asyncio.wait(list(self._flights))
 
     def _plan(self) -> None:
-        if not self._due and len(self._flights) < FLIGHTS_MAX:
+        if not self._due and len(self._flights) < self._flights_max:
             self._due = True
             self._loop.call_soon(self._leave)
 
     def _leave(self) -> None:
         self._due = False
-        while self._waiting and len(self._flights) < FLIGHTS_MAX:
+        while self._waiting and len(self._flights) < self._flights_max:
             group: list[tuple[Q, asyncio.Future[A]]] = []
             while self._waiting and len(group) < self._group_max:
                 asked = self._waiting.popleft()
