@@ -22,6 +22,7 @@ class QueueServer(Process):
         self.settings: dict[str, object] = {
             "port": self.port,
             "ops_port": self.ops_port,
+            "control_port": self.control_port,
             "drain_s": 0.1,
             "ntf_interval_s": 0.05,
             "identity_algorithm": "ed25519",  # quicker to make, and to check in each handshake
@@ -36,7 +37,13 @@ class QueueServer(Process):
         self.settings |= settings
 
     def start(self) -> None:
-        config = json.dumps({"data_dir": str(self.data_dir), "queue": self.settings})
+        config = json.dumps(
+            {
+                "data_dir": str(self.data_dir),
+                "queue": self.settings,
+                "store": {"map_bytes": 1 << 30},
+            }
+        )
         self._command = [sys.executable, "-m", "tests.e2e.queue.run_server", config]
         self.out.clear()
         super().start()

@@ -4,46 +4,31 @@ import waystation.app.quick_start  # noqa: F401, I001 first: it makes the import
 
 import asyncio
 import sys
-from pathlib import Path
 
-import msgspec
 import structlog
 import uvloop
 
 from waystation.app.data_dir import DataDir
 from waystation.app.lifecycle import live
 from waystation.app.queue_worker import QueueWorker
-from waystation.queue.settings import Queue
-from waystation.storage.settings import Store
+from waystation.app.settings import decode_settings
 
 READY = "the queue server is ready"
 
 
-class TestSettings(msgspec.Struct, frozen=True):
-    data_dir: str
-    host: str = "127.0.0.1"
-    queue: Queue = Queue()
-    store: Store = Store(map_bytes=1 << 30)
-
-
-class _View:
-    """With a path for a path."""
-
-    def __init__(self, settings: TestSettings) -> None:
-        self.host = settings.host
-        self.data_dir = Path(settings.data_dir)
-        self.queue = settings.queue
-        self.store = settings.store
-
-
 def main() -> None:
-    view = _View(msgspec.json.decode(sys.argv[1], type=TestSettings))
-    DataDir(view.data_dir).make()
-    log = structlog.get_logger()
+    settings = decode_settings(sys.argv[1])
+    data = DataDir(settings.data_dir)
+    data.make()
+    data.reports("serve").mkdir(exist_ok=True)
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        worker = QueueWorker(view, log)
+        worker = QueueWorker(settings, log)
         runner.run(
-            live(worker, drain_s=view.queue.drain_s, on_ready=lambda: print(READY, flush=True))
+            live(worker, drain_s=settings.queue.drain_s, on_ready=lambda: print(READY, flush=True))
         )
 
 
