@@ -106,7 +106,7 @@ class Broker:
     # --- streams ---------------------------------------------------------------------------------
 
     def opened(self, stream: Stream) -> None:
-        conversation = stream.holder = Conversation(stream)
+        conversation = stream.holder = Conversation(stream, self._over)
         registry = self.registry
         registry.conversations.add(conversation)
         at = registry.now().mono + self.settings.join_timeout_s
@@ -122,7 +122,6 @@ class Broker:
             self.reports.auth("refused")
             self.reports.refused("auth", Status.UNAUTHENTICATED)
             conversation.finish(GrpcStatus.UNAUTHENTICATED, Status.UNAUTHENTICATED.name)
-            self.forget(conversation)
             return
         self.reports.auth("accepted")
         conversation.grant = grant
@@ -148,7 +147,6 @@ class Broker:
             self.departures.end_stream(
                 conversation, Status.MALFORMED_MESSAGE, now, cause=Detached.BAD_INPUT
             )
-            self.forget(conversation)
             return
         session = conversation.session
         if session is not None:
@@ -197,7 +195,6 @@ class Broker:
             retry_after_ms=refusal.retry_after_ms,
             handoff=self.elsewhere(refusal.status),
         )
-        self.forget(conversation)
 
     async def _join_steps(self, conversation: Conversation, join: Join) -> Refusal | None:
         now = self.registry.now()
@@ -241,7 +238,6 @@ class Broker:
         conversation.finish(GrpcStatus.OK)
         if session is not None:
             self.departures.detach(session, Detached.EOF, self.registry.now())
-        self.forget(conversation)
 
     def closed(self, stream: Stream, why: Gone) -> None:
         conversation: Conversation | None = stream.holder
@@ -252,7 +248,6 @@ class Broker:
         conversation.over_now()
         if session is not None and session.conversation is conversation:
             self.departures.detach(session, _CAUSES[why], self.registry.now())
-        self.forget(conversation)
 
     def unblocked(self, stream: Stream) -> None:
         conversation: Conversation | None = stream.holder
@@ -302,13 +297,12 @@ class Broker:
             answers=answers,
             discard_unsent=discard_unsent,
         )
-        self.forget(conversation)
 
     def failed(self, conversation: Conversation, exc: Exception) -> None:
         self.reports.trouble("stream.failed", exc)
         self.end(conversation, Status.INTERNAL_ERROR, cause=Detached.FAILURE)
 
-    def forget(self, conversation: Conversation) -> None:
+    def _over(self, conversation: Conversation) -> None:
         self.registry.conversations.discard(conversation)
         if conversation.join_handle:
             self.registry.wheel.cancel(conversation.join_handle)

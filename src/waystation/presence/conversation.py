@@ -2,6 +2,7 @@
 
 import enum
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .log import Now
@@ -26,6 +27,7 @@ class Phase(enum.Enum):
 class Conversation:
     __slots__ = (
         "_id_n",
+        "_on_over",
         "busy",
         "faults",
         "grant",
@@ -40,8 +42,9 @@ class Conversation:
         "stream",
     )
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, on_over: Callable[["Conversation"], None]) -> None:
         self.stream = stream
+        self._on_over = on_over  # called once, however it ends
         self.phase = Phase.OPEN
         self.session: Session | None = None
         self.key: SessionKey | None = None  # of a standby, and of a JOIN under way
@@ -131,6 +134,8 @@ class Conversation:
 
     def over_now(self) -> None:
         """Nothing more is said, either way."""
+        if self.phase is not Phase.OVER:
+            self._on_over(self)
         self.phase = Phase.OVER
         self.session = None
         self.inbox = None

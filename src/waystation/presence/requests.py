@@ -89,9 +89,7 @@ class Requests:
         except Exception as exc:
             broker.failed(conversation, exc)
             return
-        if conversation.over:
-            broker.forget(conversation)
-        else:
+        if not conversation.over:
             broker.go_on(conversation)
 
     async def _signal(self, conversation: Conversation, session: Session, message: Signal) -> None:

@@ -35,7 +35,7 @@ from waystation.telemetry.metrics import Metrics
 
 PARTY = 0x7A97
 PATIENCE_S = 20.0  # for what will come; tests wait for it and never that long
-QUIET_S = 0.25  # for what must not come
+QUIET_S = 0.1  # for what must not come
 
 log = structlog.get_logger()
 
@@ -168,6 +168,7 @@ class Guest:
         self._own_channel = True
         self.call: Any = None
         self._reader: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
 
     async def open(
         self,
@@ -214,8 +215,10 @@ class Guest:
         return message.message_id
 
     async def say_bytes(self, data: bytes) -> None:
-        with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError, grpc.RpcError):
-            await self.call.write(data)
+        call = self.call
+        async with self._writing:  # grpcio takes one write at a time
+            with contextlib.suppress(aio.AioRpcError, asyncio.InvalidStateError):
+                await call.write(data)
 
     async def join(self, *, extended: bool = True, **fields: Any) -> "Guest":
         opening = {

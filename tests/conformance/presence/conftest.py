@@ -1,0 +1,95 @@
+"""Nodes for the scenarios: every store on every transport."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.presence.kit import Guest, Node, open_store, until
+from waystation.base.clock import SystemClock
+from waystation.presence.model import Status
+from waystation.presence.settings import Presence
+from waystation.presence.store import PresenceStore
+
+COMBINATIONS = [
+    ("grpcio", "memory"),
+    ("grpcio", "embedded"),
+    ("native", "memory"),
+]
+
+
+class House:
+    """Starts nodes and knows guests; when the test is over, nothing of it is left (P-064)."""
+
+    def __init__(self, transport: str, store_kind: str, tmp_path: Path) -> None:
+        self.transport = transport
+        self.store_kind = store_kind
+        self.tmp_path = tmp_path
+        self.nodes: list[Node] = []
+        self.guests: list[Guest] = []
+        self.stores: list[PresenceStore] = []
+
+    async def node(self, **settings: Any) -> Node:
+        node_settings = {
+            name: settings.pop(name)
+            for name in ("authority", "tls", "port", "clock", "node_id")
+            if name in settings
+        }
+        presence = Presence(**{"transport": self.transport, **settings})
+        clock = node_settings.get("clock") or SystemClock()
+        store = await open_store(self.store_kind, presence, self.tmp_path, clock)
+        self.stores.append(store)
+        node = await Node(presence, store, **node_settings).start()
+        self.nodes.append(node)
+        return node
+
+    def guest(self, node: Node, client: int, session: int | None = None, **more: Any) -> Guest:
+        guest = Guest(node.target, client, session, **more)
+        self.guests.append(guest)
+        return guest
+
+    async def member(self, node: Node, client: int, **fields: Any) -> Guest:
+        """Somebody who has joined, whose welcome is read and acknowledged."""
+        auto = fields.pop("auto", False)
+        where = {name: fields.pop(name) for name in ("session", "party") if name in fields}
+        guest = self.guest(node, client, **where)
+        guest.auto = auto
+        await guest.join(**fields)
+        await guest.welcomed()
+        return guest
+
+    async def close(self) -> None:
+        for guest in self.guests:
+            await guest.gone()
+        try:
+            for node in self.nodes:
+                await self._empty(node)
+        finally:
+            for node in self.nodes:
+                await node.stop()
+            for store in self.stores:
+                await store.close()
+
+    async def _empty(self, node: Node) -> None:
+        broker = node.server.broker
+        registry = broker.registry
+        with contextlib.suppress(TimeoutError):
+            await until(lambda: not registry.conversations, 5)
+        for session in list(registry.sessions.values()):
+            await broker.departures.remove(session, Status.REMOVED_BY_ADMIN)
+        await until(lambda: not registry.parties and not len(registry.wheel), 5)
+        await asyncio.sleep(0)
+
+        assert not registry.sessions
+        assert not registry.conversations
+
+
+@pytest.fixture(params=COMBINATIONS, ids="-".join)
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    transport, store_kind = request.param
+    house = House(transport, store_kind, tmp_path)
+    yield house
+    await house.close()

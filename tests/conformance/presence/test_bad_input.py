@@ -1,0 +1,341 @@
+"""What clients must not say: each gets a precise answer, and nobody else notices."""
+
+import random
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.conformance.presence.conftest import House
+from tests.conformance.presence.kit import Guest, kinds, listed, until
+from waystation.presence.model import MessageType, Status
+from waystation.presence.session import State
+from waystation.presence.wire.party_presence_pb2 import ClientMessage, ClientSessionIdEntry
+
+ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
+PING, SIGNAL = MessageType.PING, MessageType.SIGNAL
+Code = grpc.StatusCode
+
+
+async def refused(guest: Guest, status: Status, message_id: int) -> ClientMessage:
+    """An ERROR that names what it answers; the stream goes on."""
+    message = await guest.get_kind(MessageType.ERROR)
+    assert Status(message.status_code) is status
+    assert list(message.ack_message_ids) == ([message_id] if message_id else [])
+    return message
+
+
+async def alive(guest: Guest) -> None:
+    asked = await guest.ping()
+    assert list((await guest.get_kind(ACK)).ack_message_ids) == [asked]
+
+
+async def test_a_stream_begins_with_a_join(house: House) -> None:
+    """P-018"""
+    node = await house.node()
+    a = await house.guest(node, 1).open()
+    house.guests.append(a)
+
+    asked = await a.ping()
+    error = await a.ended(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
+
+    assert list(error.ack_message_ids) == [asked]
+
+
+async def test_a_stream_that_says_nothing_is_ended(house: House) -> None:
+    """P-019"""
+    node = await house.node(join_timeout_s=0.2, tick_s=0.02)
+    a = await house.guest(node, 1).open()
+    house.guests.append(a)
+
+    await a.ended(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
+
+
+@pytest.mark.parametrize("field", ["session_id", "client_id", "party_id"])
+async def test_no_id_is_zero(house: House, field: str) -> None:
+    """P-020"""
+    node = await house.node()
+    a = house.guest(node, 1)
+
+    ids: dict[str, Any] = {field: 0}
+    await a.join(**ids)
+
+    await a.ended(Status.INVALID_IDENTIFIER, Code.INVALID_ARGUMENT)
+    assert not node.broker.registry.sessions
+
+
+async def test_a_join_without_an_id_may_be_repeated_with_one(house: House) -> None:
+    """P-021"""
+    node = await house.node()
+    a = house.guest(node, 1)
+
+    await a.join(message_id=0)
+    await refused(a, Status.MISSING_MESSAGE_ID, 0)
+    await a.say(JOIN, session_id=a.session, client_id=1, party_id=a.party)
+
+    assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
+
+
+async def test_a_second_join_is_refused_and_the_session_goes_on(house: House) -> None:
+    """P-022"""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    again = await a.say(JOIN, session_id=a.session, client_id=1, party_id=a.party)
+
+    await refused(a, Status.ALREADY_JOINED, again)
+    await alive(a)
+
+
+@pytest.mark.parametrize("kind", [None, 99, MessageType.DRAIN])
+async def test_types_that_clients_do_not_send(house: House, kind: int | None) -> None:
+    """P-023"""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    said = await a.say(kind)
+
+    await refused(a, Status.BAD_MESSAGE_TYPE, said)
+    await alive(a)
+
+
+async def test_a_leave_with_a_timestamp_is_no_leave(house: House) -> None:
+    """P-024"""
+    node = await house.node()
+    a, b = await house.member(node, 1), await house.member(node, 2)
+    await a.get_kind(JOIN)
+
+    said = await a.say(LEAVE, timestamp=5)
+    await refused(a, Status.INVALID_FIELD, said)
+    said = await a.say(PING, participant_client_ids=[ClientSessionIdEntry(client_id=1)])
+    await refused(a, Status.INVALID_FIELD, said)
+
+    await alive(a)
+    await b.get_nothing()
+
+
+async def test_ids_of_another_session_are_refused_and_its_own_accepted(house: House) -> None:
+    """P-025"""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    said = await a.say(PING, party_id=a.party + 1)
+    await refused(a, Status.INVALID_FIELD, said)
+    said = await a.say(PING, party_id=a.party, client_id=1, session_id=a.session)
+
+    assert list((await a.get_kind(ACK)).ack_message_ids) == [said]
+
+
+async def test_an_ack_has_at_most_1024_ids(house: House) -> None:
+    """P-026"""
+    node = await house.node()
+    a, b = await house.member(node, 1), await house.member(node, 2)
+    told = await a.get_kind(JOIN)
+    delivery = next(iter(node.broker.registry.sessions.values())).delivery
+    assert delivery.client_id == 1
+
+    await a.ack(*range(1, 1025), told.message_id)
+    await refused(a, Status.TOO_MANY_ACK_IDS, 0)
+    assert told.message_id in delivery.inflight
+    await a.ack(*range(1, 1024), told.message_id)
+
+    await until(lambda: told.message_id not in delivery.inflight)
+    await alive(a)
+    await alive(b)
+
+
+async def test_random_bytes_end_the_stream_and_nobody_else_notices(house: House) -> None:
+    """P-027"""
+    node = await house.node()
+    a, b = await house.member(node, 1), await house.member(node, 2)
+    await a.get_kind(JOIN)
+
+    await b.say_bytes(b"\xff\xfe\xfd\x00garbage")
+
+    await b.ended(Status.MALFORMED_MESSAGE, Code.INVALID_ARGUMENT)
+    states = {key.client_id: one.state for key, one in node.broker.registry.sessions.items()}
+    assert states == {1: State.ACTIVE, 2: State.DETACHED}
+    await a.get_nothing()
+
+
+async def test_a_message_over_16_kib_ends_the_call(house: House) -> None:
+    """P-028"""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    await a.say(PING, payload=bytes(17 * 1024))
+
+    assert await a.status() is Code.RESOURCE_EXHAUSTED
+    await until(
+        lambda: all(one.state is State.DETACHED for one in node.broker.registry.sessions.values())
+    )
+
+
+async def test_unknown_fields_are_ignored(house: House) -> None:
+    """P-029: field 200, a varint."""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    ping = ClientMessage(message_id=50, message_type=PING)  # pyright: ignore[reportArgumentType]
+    await a.say_bytes(ping.SerializeToString() + b"\xc0\x0c\x07")
+
+    assert list((await a.get_kind(ACK)).ack_message_ids) == [50]
+
+
+async def test_another_path_is_unimplemented(house: House) -> None:
+    """P-030"""
+    node = await house.node()
+    a = house.guest(node, 1)
+
+    await a.join(path="/ClientMessagingEndpoint/somethingElse")
+
+    assert await a.status() is Code.UNIMPLEMENTED
+
+
+async def test_compressed_messages_are_unimplemented(house: House) -> None:
+    """P-030"""
+    node = await house.node()
+    a = house.guest(node, 1)
+    channel = grpc.aio.insecure_channel(node.target, compression=grpc.Compression.Gzip)
+
+    # Long enough for the client to find compressing it worth while.
+    await a.join(channel=channel, status_detail="x" * 2000)
+
+    assert await a.status() is Code.UNIMPLEMENTED
+    await a.gone()
+    await channel.close()
+
+
+async def test_an_alias_of_the_path_is_served(house: House) -> None:
+    """Clients whose definition has a package."""
+    node = await house.node(rpc_path_aliases=("game.v1.ClientMessagingEndpoint",))
+    a = house.guest(node, 1)
+
+    await a.join(path="/game.v1.ClientMessagingEndpoint/beginStream")
+
+    assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
+
+
+async def test_a_repeated_message_is_answered_again_and_has_one_effect(house: House) -> None:
+    """P-031"""
+    node = await house.node(signal_enabled=True)
+    a, b = await house.member(node, 1), await house.member(node, 2)
+    await a.get_kind(JOIN)
+
+    for _ in range(2):
+        await a.say(PING, message_id=70)
+        assert list((await a.get_kind(ACK)).ack_message_ids) == [70]
+    for _ in range(2):
+        await a.say(SIGNAL, message_id=71, payload=b"hello")
+        assert list((await a.get_kind(ACK)).ack_message_ids) == [71]
+
+    told = await b.get_kind(SIGNAL)
+    assert (told.payload, told.client_id, told.party_seq) == (b"hello", 1, 3)
+    await b.get_nothing()
+
+
+async def test_twenty_soft_errors_end_the_stream(house: House) -> None:
+    """P-032"""
+    node = await house.node()
+    a, b = await house.member(node, 1), await house.member(node, 2)
+    await a.get_kind(JOIN)
+
+    for _ in range(20):
+        await b.say(PING, timestamp=1)
+    for _ in range(20):
+        assert (await b.get_kind(MessageType.ERROR)).status_code == Status.INVALID_FIELD
+    await b.ended(Status.PROTOCOL_VIOLATION, Code.FAILED_PRECONDITION)
+
+    await a.get_nothing()
+
+
+async def test_what_is_out_of_place_or_switched_off(house: House) -> None:
+    """P-034"""
+    node = await house.node()
+    a = await house.member(node, 1)
+
+    await refused(a, Status.NOT_STANDBY, await a.say(MessageType.PROMOTE))
+    await refused(a, Status.NOT_SUPPORTED, await a.say(SIGNAL, payload=b"x"))
+    await refused(a, Status.NOT_SUPPORTED, await a.say(MessageType.AUTH, auth_token="x"))
+
+    other = await house.node(signal_enabled=True) if house.store_kind == "memory" else None
+    if other is not None:
+        b = await house.member(other, 2)
+        said = await b.say(SIGNAL, payload=bytes(129))
+        await refused(b, Status.PAYLOAD_TOO_LARGE, said)
+        await b.say(SIGNAL, payload=bytes(128))
+        await b.get_kind(ACK)
+
+
+async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
+    """P-035: its bytes are written by hand, as such a client would write them."""
+    node = await house.node(signal_enabled=True)
+    old = house.guest(node, 1)
+    newer = await house.member(node, 2, auto=True)
+
+    def fixed(number: int, value: int) -> bytes:
+        return bytes([number << 3 | 1]) + value.to_bytes(8, "little")
+
+    def message(kind: int, message_id: int, acks: tuple[int, ...] = ()) -> bytes:
+        packed = b"".join(one.to_bytes(8, "little") for one in acks)
+        ack_field = b"\x72" + bytes([len(packed)]) + packed if packed else b""
+        return fixed(4, message_id) + bytes([5 << 3, kind]) + ack_field
+
+    join = fixed(1, old.session) + fixed(2, 1) + fixed(3, old.party) + message(JOIN, 1)
+    await old.open()
+    await old.say_bytes(join)
+    ack, welcome = await old.get_many(2)
+    assert (ack.status_code, listed(welcome)) == (Status.OK, [(2, [newer.session])])
+    await old.say_bytes(message(ACK, 2, (welcome.message_id,)))
+
+    third = await house.member(node, 3, auto=True)
+    told = await old.get_kind(JOIN)
+    await old.say_bytes(message(ACK, 3, (told.message_id,)))
+    await third.say(SIGNAL, payload=b"not for old clients")
+    await newer.get_kind(JOIN)
+    await newer.get_kind(JOIN)
+    await newer.get_kind(SIGNAL)
+    await old.say_bytes(message(PING, 4))
+    assert list((await old.get_kind(ACK)).ack_message_ids) == [4]
+
+    await old.cut()
+    registry = node.broker.registry
+    await until(lambda: any(one.state is State.DETACHED for one in registry.sessions.values()))
+    await third.leave()
+    await old.open()
+    await old.say_bytes(join[:-11] + message(JOIN, 5))
+    resumed, snapshot, missed, closing = await old.get_many(4)
+    assert resumed.status_code == Status.SESSION_RESUMED
+    assert kinds([snapshot, missed, closing]) == ["LIST", "LEAVE", "LIST"]
+    await old.say_bytes(message(LEAVE, 6))
+    assert (await old.get_kind(ACK)).message_type == ACK
+    assert await old.status() is Code.OK
+    assert all(one.message_type <= PING for one in old.seen)
+
+
+async def test_mutated_messages_bring_nothing_down(house: House) -> None:
+    """P-033: a few thousand here; the property suite feeds the cores far more."""
+    node = await house.node()
+    healthy = await house.member(node, 1)
+    rng = random.Random(33)
+    channel = grpc.aio.insecure_channel(node.target)
+    valid = [
+        ClientMessage(message_id=9, message_type=PING).SerializeToString(),  # pyright: ignore[reportArgumentType]
+        ClientMessage(message_id=9, message_type=LIST).SerializeToString(),  # pyright: ignore[reportArgumentType]
+        ClientMessage(message_type=ACK, ack_message_ids=[1, 2, 3]).SerializeToString(),  # pyright: ignore[reportArgumentType]
+    ]
+    for client in range(2, 22):
+        bad = house.guest(node, client, party=999)
+        bad.auto = False
+        await bad.join(channel=channel)
+        await bad.get_many(2)
+        for _ in range(60):
+            data = bytearray(rng.choice(valid))
+            for _ in range(rng.randint(1, 4)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            await bad.say_bytes(bytes(data))
+        await bad.gone()
+
+    await alive(healthy)
+    assert not node.failures
+    await channel.close()
