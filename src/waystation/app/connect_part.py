@@ -78,6 +78,7 @@ class ConnectPart:
                 milestones=base.milestones,
                 clock=base.clock,
                 log=base.log,
+                names=base.names,
             ),
         )
         self._shell = WebSocketServer(
@@ -95,6 +96,7 @@ class ConnectPart:
             health=self._relay_health,
             secret=base.secrets.cluster_secret.encode(),
             loop=loop,
+            name_of=base.names.worker,
         )
         self._node_http = HttpServer(
             api,

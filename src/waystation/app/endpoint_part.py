@@ -37,6 +37,7 @@ class EndpointPart:
             metrics=base.metrics,
             clock=clock,
             own_node_id=base.node_id,
+            names=base.names,
         )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)

@@ -11,6 +11,7 @@ from waystation.base.tasks import Tasks
 from waystation.push.connect.handback import HandBack
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
+from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import Keys
 from waystation.telemetry.events import EventSink
@@ -43,6 +44,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     milestones: MilestoneWriter
     events: EventSink
     hashes: EventHashes
+    names: NodeNames
     metrics: Metrics
     health: Health
     log: FilteringBoundLogger

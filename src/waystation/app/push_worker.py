@@ -21,6 +21,7 @@ from waystation.base.tasks import Tasks
 from waystation.push.connect.handback import HandBack, replay
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
+from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
 from waystation.storage.open import open_push_store, store_warnings
@@ -142,6 +143,13 @@ class PushWorker:
             concurrency=settings.connect.save_concurrency,
             fresh_keys=settings.push.sort_keys == "autopush",
         )
+        hashes = EventHashes(self._secrets.event_key)
+        names = NodeNames(
+            hashes,
+            own=node if "connect" in self._roles else "",
+            relay_url=settings.connect.relay_url,
+            told=relay.name_of,
+        )
         base = Base(
             settings=settings,
             secrets=self._secrets,
@@ -158,7 +166,8 @@ class PushWorker:
             hand_back=hand_back,
             milestones=milestones,
             events=log,
-            hashes=EventHashes(self._secrets.event_key),
+            hashes=hashes,
+            names=names,
             metrics=self._metrics,
             health=self._health(probe),
             log=self._log,

@@ -7,12 +7,14 @@ Rule 2: inside a machine the file's mode is the lock: 0600, in the data director
 
     client   GET /w/2/link   Upgrade: waystation-link   Waystation-Nonce: <its nonce>
     server   101   Waystation-Nonce: <its nonce>   Waystation-Proof: HMAC("server", …)
+                   Waystation-Node: <what its events call it>
     client   first frame: Prove(HMAC("client", …))
 """
 
 import asyncio
 import hmac
 import os
+import re
 import secrets
 import ssl
 from typing import Final, cast
@@ -23,6 +25,7 @@ from waystation.base.http_message import Request, Response, Upgrade
 from waystation.push.link import LinkConnection, LinkServer, NotALinkError
 from waystation.push.wire.link_frames import Prove, encode_frame
 from waystation.push.wire.relay import Node
+from waystation.telemetry.contract import NODE_PATTERN
 
 TOKEN: Final = b"waystation-link"
 PATH_END: Final = "/link"
@@ -45,9 +48,15 @@ def _letters(raw: bytes) -> bytes:
 
 
 def accept_link(
-    request: Request, node: Node, secret: bytes, loop: asyncio.AbstractEventLoop
+    request: Request,
+    node: Node,
+    secret: bytes,
+    loop: asyncio.AbstractEventLoop,
+    *,
+    name: str = "",
 ) -> Response:
-    """The answer to a request whose `upgrade` is `TOKEN`; `node` is the one that its path names."""
+    """The answer to a request whose `upgrade` is `TOKEN`; `node` is the one that its path names,
+    and `name` is what its events call it."""
     client_nonce = request.headers.get(b"waystation-nonce", b"")
     if len(client_nonce) != _NONCE_LETTERS:
         return Response.of(400, close=True)
@@ -55,10 +64,11 @@ def accept_link(
     nonces = client_nonce + server_nonce
     expected = _proof(secret, b"client", request.path, nonces)
     shown = _letters(_proof(secret, b"server", request.path, nonces))
+    named = b"Waystation-Node: %b\r\n" % name.encode() if name else b""
     return Upgrade(
         LinkServer(node, loop, proof=expected),
         TOKEN,
-        b"Waystation-Nonce: " + server_nonce + b"\r\nWaystation-Proof: " + shown + b"\r\n",
+        b"Waystation-Nonce: %b\r\nWaystation-Proof: %b\r\n%b" % (server_nonce, shown, named),
     )
 
 
@@ -112,6 +122,7 @@ class UpgradeDial:
         self._loop = loop
         self._timeout_s = timeout_s
         self._tls = tls
+        self.peer_name = ""  # as it said when the link began
 
     async def __call__(self, protocol: LinkConnection, /) -> None:
         nonce = _letters(secrets.token_bytes(NONCE_BYTES))
@@ -150,6 +161,9 @@ class UpgradeDial:
         expected = _letters(_proof(self._secret, b"server", self._path, nonces))
         if not hmac.compare_digest(expected, headers.get(b"waystation-proof", b"")):
             raise NotALinkError  # somebody with another secret; the HTTP form needs none
+        name = headers.get(b"waystation-node", b"").decode("latin-1")
+        if re.fullmatch(NODE_PATTERN, name):
+            self.peer_name = name
         transport = cast(asyncio.Transport, transport)
         transport.set_protocol(protocol)
         protocol.connection_made(transport)

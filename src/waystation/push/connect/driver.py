@@ -164,7 +164,8 @@ class ConnectDriver:
         if client is not None and client.session.connected_at_ms == connected_at_ms:
             self._observer.displaced(uaid)
             self._perform(client, client.session.ended(INTERNAL, "Ghosted"))
-        return Answer.TAKEN
+            return Answer.TAKEN
+        return Answer.ABSENT
 
     # Stopping
 
@@ -363,10 +364,13 @@ class ConnectDriver:
         self._wake_anew(client)
         older = self._registry.greeted(client)
         if older is not None:
+            self._observer.took_over(_uaid(client), self._terms.node_id)
             self._perform(older, older.session.ended(INTERNAL, "Ghosted"))
 
     async def _displace(self, uaid: Uaid, effect: do.Displace) -> None:
-        await self._relay.displace(effect.node_id, uaid, effect.connected_at_ms)
+        answer = await self._relay.displace(effect.node_id, uaid, effect.connected_at_ms)
+        if answer is Answer.TAKEN:
+            self._observer.took_over(uaid, effect.node_id)
 
     # Endings
 

@@ -36,6 +36,7 @@ class NodeApi:
         health: Callable[[Request], Response | None],
         secret: bytes,
         loop: asyncio.AbstractEventLoop,
+        name_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._node = node
         self._worker = worker
@@ -43,17 +44,20 @@ class NodeApi:
         self._health = health
         self._secret = secret
         self._loop = loop
+        self._name_of = name_of  # worker K, or the one that is asked
 
     def __call__(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         parts = request.path.decode("latin-1").split("/")[1:]
         node: Node | None = self._node
+        index = ""
         if parts[0] == "w" and len(parts) > 2:
-            node = self._named(parts[1])
+            index = parts[1]
+            node = self._named(index)
             parts = parts[2:]
         if request.upgrade == TOKEN and parts == [PATH_END.lstrip("/")]:
             if node is None:
                 return _absent()
-            return accept_link(request, node, self._secret, self._loop)
+            return accept_link(request, node, self._secret, self._loop, name=self._name_of(index))
         match parts, request.method:
             case ["push", uaid], b"PUT":
                 return self._push(node, uaid, request)
@@ -104,7 +108,9 @@ class NodeApi:
         uaid = parse_uuid(uaid_text)
         if node is None or uaid is None or not connected_at_text.isdecimal():
             return _absent()
-        return _response(await node.displace(Uaid(uaid), int(connected_at_text)))
+        answer = await node.displace(Uaid(uaid), int(connected_at_text))
+        # Whoever asks wants it gone, and it is: 200 whether or not it was there.
+        return Response.of(200) if answer is Answer.ABSENT else _response(answer)
 
 
 def _absent() -> Response:

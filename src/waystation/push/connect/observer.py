@@ -46,7 +46,11 @@ class Observer:
 
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None: ...
 
-    def displaced(self, uaid: Uaid) -> None: ...
+    def displaced(self, uaid: Uaid) -> None:
+        """It has connected elsewhere, and this connection was closed for it."""
+
+    def took_over(self, uaid: Uaid, node_id: str) -> None:
+        """It has connected here, and its older connection at that node was closed for it."""
 
     def dropped(self, uaid: Uaid, reason: str) -> None: ...
 

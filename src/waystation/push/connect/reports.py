@@ -15,7 +15,16 @@ from waystation.push.connect.connection import Connection
 from waystation.push.connect.families import Families, families
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.session import ALREADY_CONNECTED, Session
-from waystation.push.model import ChannelId, Milestone, Notification, Uaid, Update
+from waystation.push.model import (
+    SIMPLEPUSH,
+    WEBPUSH,
+    ChannelId,
+    Milestone,
+    Notification,
+    Uaid,
+    Update,
+)
+from waystation.push.node_names import NodeNames
 from waystation.push.wire.client import DECRYPTION_ERROR, DELIVERED, NOT_DELIVERED
 from waystation.push.wire.upgrade import Upgrade
 from waystation.telemetry import events
@@ -58,10 +67,12 @@ class Reports(Observer):
         milestones: Milestones,
         clock: Clock,
         log: FilteringBoundLogger,
+        names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
         self._defer = sink.defer  # what happens to every message
         self._hashes = hashes
+        self._names = names or NodeNames(hashes)
         self._metrics = metrics
         self._milestones = milestones
         self._clock = clock
@@ -135,7 +146,7 @@ class Reports(Observer):
             lived_s=lived_ms / 1000,
             existing_uaid=session.known,
             uaid_reset=session.reset,
-            connection_type="webpush",
+            connection_type=SIMPLEPUSH if session.simple else WEBPUSH,
             ua_os_family=its.os,
             ua_browser_family=its.browser,
             direct_acked=session.direct_acked,
@@ -236,6 +247,9 @@ class Reports(Observer):
 
     def displaced(self, uaid: Uaid) -> None:
         self._metrics.counter("ua_already_connected").value += 1
+
+    def took_over(self, uaid: Uaid, node_id: str) -> None:
+        self._emit(events.ConnDisplaced(uah=self._uah(uaid), peer=self._names.of(node_id)))
 
     def dropped(self, uaid: Uaid, reason: str) -> None:
         self._emit(events.ConnDropUser(uah=self._uah(uaid), code=_RESETS[reason]))

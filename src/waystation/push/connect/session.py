@@ -102,7 +102,7 @@ class Session(MonthSwitching):
         return self._command is not None or self._moving or self.state is State.DROPPING
 
     @property
-    def _simple(self) -> bool:
+    def simple(self) -> bool:
         return isinstance(self._window, UpdateWindow)
 
     # The peer
@@ -183,7 +183,7 @@ class Session(MonthSwitching):
     def closed(self) -> list[Effect]:
         """The connection is gone, whoever ended it."""
         self.state = State.CLOSED
-        window, self._window = self._window, _NO_WINDOW
+        window, self._window = self._window, _NO_UPDATES if self.simple else _NO_WINDOW
         self.direct_acked, self.stored_acked = window.direct_acked, window.stored_acked
         self.stored_retrieved = window.stored_sent
         self.handed_back = len(window.unacked_directs)
@@ -270,7 +270,7 @@ class Session(MonthSwitching):
         return UserAgent(
             uaid=record.uaid,
             connected_at_ms=self.connected_at_ms,
-            router_type=SIMPLEPUSH if self._simple else WEBPUSH,
+            router_type=SIMPLEPUSH if self.simple else WEBPUSH,
             node_id=self._terms.node_id,
             # An old record stays old until it is reset, even if we are cut off before.
             record_version=record.record_version,
@@ -283,14 +283,14 @@ class Session(MonthSwitching):
         self.state = State.IDENTIFIED
         self.greeted = True
         self.wake_at = mono + settings.auto_ping_interval_s
-        if not self._simple:
+        if not self.simple:
             self._window = self._terms.new_window()
         wanted, self._hello_broadcasts = self._hello_broadcasts or {}, None
         self._subscriptions, delta = self._terms.broadcasts.subscribe(
             _broadcasts.NONE,
-            {} if self._simple else wanted,  # SimplePush's reply has no place for the answer
+            {} if self.simple else wanted,  # SimplePush's reply has no place for the answer
         )
-        reply = wire.hello_reply(simple(uaid), delta, webpush=not self._simple)
+        reply = wire.hello_reply(simple(uaid), delta, webpush=not self.simple)
         return [do.Greeted(new=not self.known), do.Send(reply)]
 
     # Subscriptions
@@ -324,7 +324,7 @@ class Session(MonthSwitching):
         raw = parse_uuid(message.channelID)
         assert raw is not None
         key = wire.public_key(message.key) if message.key is not None else None
-        endpoint = self._terms.endpoint_for(self.uaid, ChannelId(raw), key, self._simple)
+        endpoint = self._terms.endpoint_for(self.uaid, ChannelId(raw), key, self.simple)
         return [do.Send(wire.register_reply(message.channelID, 200, endpoint)), *self._look()]
 
     def _unregister(self, message: wire.Unregister) -> list[Effect]:
@@ -370,7 +370,7 @@ class Session(MonthSwitching):
             return []
         settings = self._terms.settings
         # SimplePush sends all it has in one message; there is one row a channel.
-        limit = settings.max_channels_per_uaid if self._simple else settings.stored_batch_max
+        limit = settings.max_channels_per_uaid if self.simple else settings.stored_batch_max
         return self._window.look(limit)
 
     def fetched(self, rows: Sequence[Notification]) -> list[Effect]:
@@ -447,4 +447,4 @@ class Session(MonthSwitching):
 
 
 _CLAIMING = wire.Hello()
-_NO_WINDOW = DeliveryWindow(unacked_max=1)
+_NO_WINDOW, _NO_UPDATES = DeliveryWindow(unacked_max=1), UpdateWindow()

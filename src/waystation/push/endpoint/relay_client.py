@@ -93,6 +93,11 @@ class RelayClient:
         peer = self._peers.get(node_id)
         return peer if peer is not None else self._remember(node_id, self._unix(index))
 
+    def name_of(self, node_id: str) -> str | None:
+        """What the events of a node on another machine call it, if it has told us."""
+        peer = self._peers.get(node_id)
+        return peer.name or None if isinstance(peer, RemoteNode) else None
+
     def _find(self, node_id: str) -> Node | None:
         if node_id == self._own_node_id and self.node is not None:
             return self.node
@@ -166,7 +171,7 @@ class RemoteNode:
         self._clock = clock
         self._http = HttpNode(host, port, path, settings, loop, tls=tls)
         self._http_until = 0.0 if secret else float("inf")
-        dial = UpgradeDial(
+        dial = self._dial = UpgradeDial(
             host,
             port,
             path + PATH_END,
@@ -176,6 +181,10 @@ class RemoteNode:
             tls=tls,
         )
         self._link = LinkClient(dial, loop, timeout_s=settings.request_timeout_s)
+
+    @property
+    def name(self) -> str:
+        return self._dial.peer_name
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
         if self._clock.mono() >= self._http_until:

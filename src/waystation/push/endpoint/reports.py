@@ -6,7 +6,6 @@ its `ep.request` is sampled: one in `SAMPLE`, with that weight. Those that fail 
 """
 
 from typing import Final
-from urllib.parse import urlsplit
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
@@ -14,13 +13,14 @@ from waystation.base.limits import BoundedLru
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import VapidError
 from waystation.push.model import WEBPUSH, ChannelId, Notification, Uaid
+from waystation.push.node_names import NodeNames
 from waystation.push.vapid import Sender
 from waystation.push.wire.error_forms import form_of
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Cell, Metrics
 
-NAMES_MAX: Final = 1_024  # of nodes and of senders' `sub`
+NAMES_MAX: Final = 1_024  # of senders' `sub`
 SAMPLE: Final = 16
 
 
@@ -34,15 +34,16 @@ class Reports(Observer):
         clock: Clock,
         database: str = "",
         own_node_id: str = "",
+        names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
         self._defer = sink.defer  # what happens to every message
         self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
+        self._peer = (names or NodeNames(hashes)).of
         self._metrics = metrics
         self._clock = clock
         self._successes = 0
-        self._peers: BoundedLru[str, str] = BoundedLru(NAMES_MAX)
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
         count = metrics.counter
         self._received = {
@@ -207,20 +208,6 @@ class Reports(Observer):
 
     def _uah(self, uaid: Uaid) -> int:
         return self._hashes.uah(uaid, self._clock.now_ms())
-
-    def _peer(self, node_id: str) -> str:
-        """`node-<hash>.connect.<k>`: the same for all events about that worker, and no address."""
-        name = self._peers.get(node_id)
-        if name is None:
-            base, _, index = node_id.rpartition("/w/")
-            host = (
-                self._hashes.iph("node " + urlsplit(base or node_id).netloc, 0)
-                & 0xFFFF_FFFF_FFFF_FFFF
-            )
-            worker = index if base and index.isdecimal() else "0"
-            name = f"node-{host:016x}.connect.{worker[:4]}"
-            self._peers.put(node_id, name)
-        return name
 
     def _sub(self, sender: Sender | None, now_ms: int) -> int | None:
         if sender is None or sender.sub is None:

@@ -40,7 +40,7 @@ class Node(Protocol):
     async def check_stored(self, uaid: Uaid) -> Answer: ...
 
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
-        """Close the client if it connected at exactly that time."""
+        """Close the client if it connected at exactly that time; ABSENT if there is none."""
         ...
 
 

@@ -373,11 +373,11 @@ class TestEnding:
         peer = house.greeted()
         connected_at_ms = house.clock.now_ms()
 
-        assert await house.driver.displace(UAID, connected_at_ms - 1) is Answer.TAKEN
+        assert await house.driver.displace(UAID, connected_at_ms - 1) is Answer.ABSENT
         assert peer.ended is None
         assert await house.driver.displace(UAID, connected_at_ms) is Answer.TAKEN
         assert peer.ended == 1011
-        assert await house.driver.displace(UAID, connected_at_ms) is Answer.TAKEN
+        assert await house.driver.displace(UAID, connected_at_ms) is Answer.ABSENT
 
     async def test_the_node_where_it_was_before_is_told(self, make: Make) -> None:
         """C-015"""

@@ -8,12 +8,13 @@ import structlog
 from structlog.testing import CapturingLogger
 
 from tests.unit.push.connect.house import House, Peer
-from tests.unit.push.connect.talk import CHANNEL, NOW_MS, UAID, ack, notification, update
+from tests.unit.push.connect.talk import CHANNEL, NODE, NOW_MS, UAID, ack, notification, update
 from waystation.base.clock import ManualClock
 from waystation.base.ids import dashed, simple
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.reports import Reports
 from waystation.push.model import Milestone, Notification
+from waystation.push.node_names import NodeNames
 from waystation.telemetry import events
 from waystation.telemetry.events.base import Event, RecordedEvents
 from waystation.telemetry.hashes import EventHashes
@@ -118,6 +119,7 @@ async def test_the_line_of_a_connection_has_all_that_was_learnt_and_no_id(office
     assert line["registers"] == 1
     assert line["existing_uaid"] is True
     assert line["reason"] == "vanished"
+    assert line["connection_type"] == "webpush"
     text = repr(line)
     for secret in (simple(UAID), dashed(UAID), dashed(CHANNEL), "m-00001", "AbC_"):
         assert secret not in text
@@ -249,6 +251,27 @@ async def test_a_connection_that_never_said_hello_is_rejected(office: Office) ->
     assert office.line()["reason"] == "HandshakeTimeout"
 
 
+async def test_an_older_connection_elsewhere_is_told_of_by_the_node_that_took_over(
+    office: Office,
+) -> None:
+    await office.house.knows(node_id="http://elsewhere:8081")
+    office.house.greeted()
+    await office.house.settle()
+
+    (displaced,) = office.told(events.ConnDisplaced)
+    assert displaced.uah == office.hashes.uah(UAID, NOW_MS)
+    assert displaced.peer == NodeNames(office.hashes).of("http://elsewhere:8081")
+
+
+async def test_an_older_connection_here_is_told_of_too(office: Office) -> None:
+    await office.connected()
+    office.house.clock.advance(1)
+    office.house.greeted()
+
+    (displaced,) = office.told(events.ConnDisplaced)
+    assert displaced.peer == NodeNames(office.hashes).of(NODE)
+
+
 async def test_a_reset_names_its_reason(office: Office) -> None:
     await office.house.knows(record_version=None)
     office.house.greeted()
@@ -267,5 +290,6 @@ async def test_simplepush_has_no_milestones(office: Office) -> None:
     await office.house.settle()
 
     assert office.milestones.notes == []
+    assert office.line()["connection_type"] == "simplepush"
     assert office.count("ua_command", command="ack") == 1
     assert [event.n for event in office.told(events.ConnUnackedStored)] == [1]

@@ -138,14 +138,16 @@ def test_another_node_of_ours_is_a_link() -> None:
 
         def handle(request: Request) -> Response:
             asked.append(request.path)
-            return accept_link(request, node, SECRET, loop)
+            return accept_link(request, node, SECRET, loop, name="far.push.1")
 
         server, url = await listening(handle, frozenset({TOKEN}))
         relay = client_of()
+        assert relay.name_of(f"{url}/w/1") is None
         for _ in range(3):
             assert await relay.push(f"{url}/w/1", UAID, MESSAGE) is Answer.TAKEN
 
         assert (asked, node.calls) == ([b"/w/1/link"], 3)
+        assert relay.name_of(f"{url}/w/1") == "far.push.1", "it has told us"
         await relay.close()
         await server.close()
 

@@ -1,0 +1,55 @@
+"""How nodes are called in events: `<name>.<role>.<k>`, never by an address.
+
+Rule 1: the workers of this node have this node's name.
+Rule 2: another node of ours says its name when a link to it begins.
+Rule 3: whoever has not told us is called after a keyed hash of where it is: always the same.
+"""
+
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from waystation.base.limits import BoundedLru
+from waystation.telemetry.hashes import EventHashes
+
+NAMES_MAX: Final = 1_024
+
+
+class NodeNames:
+    """From a node id, as a route has it, to the name that the node's own events have."""
+
+    def __init__(
+        self,
+        hashes: EventHashes,
+        *,
+        own: str = "",
+        relay_url: str = "",
+        told: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        """`own` is this worker's name, if it holds user agents; `told` asks the relay."""
+        self._hashes = hashes
+        self._own_base, _, own_index = own.rpartition(".")
+        self._told = told
+        self._relay_url = relay_url.rstrip("/")
+        self._own_index = own_index or "0"
+        self._hashed: BoundedLru[str, str] = BoundedLru(NAMES_MAX)
+
+    def of(self, node_id: str) -> str:
+        base, _, index = node_id.rpartition("/w/")
+        if not base or not index.isdecimal():
+            base, index = node_id, ""
+        if self._own_base and base == self._relay_url:
+            return f"{self._own_base}.{index[:4] or self._own_index}"
+        return self._told(node_id) or self._by_hash(node_id, base, index[:4] or "0")
+
+    def worker(self, index: str) -> str:
+        """A worker of this node; the one that is asked if `index` is empty."""
+        return f"{self._own_base}.{index or self._own_index}"
+
+    def _by_hash(self, node_id: str, base: str, index: str) -> str:
+        name = self._hashed.get(node_id)
+        if name is None:
+            where = self._hashes.iph("node " + urlsplit(base).netloc, 0) & 0xFFFF_FFFF_FFFF_FFFF
+            name = f"node-{where:016x}.connect.{index}"
+            self._hashed.put(node_id, name)
+        return name
