@@ -9,8 +9,9 @@ Rule 2: bytes that cannot be handed over (an unfinished message, or reading is p
         `unread`; they count against the connection's receive window until they are taken.
 Rule 3: a stream's own receive window is opened again when half of it is used and nobody has paused
         reading, so a paused stream holds at most one window.
-Rule 4: after `finish` or `closed` the broker hears nothing more of the call. If unsent bytes are
-        left then, the call stays on its connection until they are out or it has lingered too long.
+Rule 4: after `finish` or `closed` the broker hears nothing more of the call. It stays on its
+        connection until what is unsent is out and the peer has ended its side too, or until it
+        has lingered too long.
 """
 
 from typing import Any, Protocol
@@ -18,7 +19,6 @@ from typing import Any, Protocol
 from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
 
 from . import frames
-from .frames import ErrorCode
 from .limits import Limits
 from .response import RESPONSE_HEADERS, trailers
 
@@ -160,6 +160,8 @@ class Call:
 
     def remote_closed(self) -> None:
         self.state |= REMOTE_CLOSED
+        if self.state & ENDED and self.unsent is None:
+            self._link.forget(self)
         if not self.state & (PAUSED | BUSY | ENDED):
             self._hand_over(b"", 0, 0)
 
@@ -292,7 +294,10 @@ class Call:
         self.unsent = None
         flags = frames.END_HEADERS | frames.END_STREAM
         link.write(frames.frame(frames.HEADERS, flags, self.stream_id, block))
-        if not self.state & REMOTE_CLOSED:
-            # RFC 9113, section 8.1: a complete answer may ask the peer to stop sending.
-            link.write(frames.rst_stream(self.stream_id, ErrorCode.NO_ERROR))
-        link.forget(self)
+        if self.state & REMOTE_CLOSED:
+            link.forget(self)
+        else:
+            # RFC 9113, section 8.1: a complete answer may ask the peer to stop by RST_STREAM. It
+            # usually does so by itself, and one that is just saying something more would take a
+            # reset for a failure of the call (gRPC's own client does).
+            link.linger(self)

@@ -16,7 +16,7 @@ from typing import NoReturn
 from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
 
 from . import frames
-from .call import ANSWERED, REMOTE_CLOSED, Call
+from .call import ANSWERED, ENDED, REMOTE_CLOSED, Call
 from .frames import ConnectionFault, ErrorCode, StreamFault
 from .hpack import Decoder, HpackError, TooManyHeadersError
 from .limits import PING_STRIKES_MAX, Guard, Limits
@@ -296,7 +296,7 @@ class Connection(Link):
         if call is None:
             self._budget().idle_frame(self.mono)
             return
-        if not call.state & ANSWERED:
+        if not call.state & (ANSWERED | ENDED):
             self._budget().premature_reset(self.mono)
         self.forget(call)
         call.lost(Gone.RESET)

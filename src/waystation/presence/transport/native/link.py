@@ -7,7 +7,8 @@ Rule 1: a connection is alive while frames come. Without any for `keepalive_s` w
         answer within `keepalive_timeout_s` it is lost.
 Rule 2: preface, settings and their acknowledgement arrive within `handshake_timeout_s`.
 Rule 3: without streams for `idle_timeout_s` the peer is told to go.
-Rule 4: a finished stream whose last messages the peer does not take is reset after `linger_s`.
+Rule 4: a finished stream whose last messages the peer does not take, or whose own side it does not
+        end, is reset after `linger_s`.
 """
 
 from collections.abc import Callable
@@ -207,7 +208,8 @@ class Link:
         if lingering:
             for call, ends_at in list(lingering.items()):
                 if mono >= ends_at:
-                    self.reset(call.stream_id, ErrorCode.CANCEL)
+                    done = call.unsent is None
+                    self.reset(call.stream_id, ErrorCode.NO_ERROR if done else ErrorCode.CANCEL)
             if lingering:
                 return min(due, *lingering.values())
         return due

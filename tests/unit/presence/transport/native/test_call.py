@@ -48,9 +48,8 @@ def test_a_message_over_the_limit_ends_the_call_when_its_length_is_known() -> No
     peer = _opened()
     peer.say(data(message(bytes(16_385))[:100]))
 
-    trailers, reset = peer.hear()
+    (trailers,) = peer.hear()
     assert b"grpc-status\x018" in trailers.payload
-    assert reset.code == ErrorCode.NO_ERROR
     assert peer.broker.ends == [Gone.TOO_LARGE]
     assert peer.connection.held_bytes == 0
 
@@ -197,7 +196,8 @@ def test_a_peer_that_does_not_read_is_noticed_and_forgiven() -> None:
 # --- ends ----------------------------------------------------------------------------------------
 
 
-def test_a_finished_call_ends_with_trailers_and_asks_the_peer_to_stop() -> None:
+def test_a_finished_call_ends_with_trailers_and_hears_no_more() -> None:
+    """P-011: what the peer still says is ignored."""
     peer = _opened()
     (stream,) = peer.broker.streams
     stream.send(b"bye")
@@ -206,9 +206,25 @@ def test_a_finished_call_ends_with_trailers_and_asks_the_peer_to_stop() -> None:
     stream.finish(GrpcStatus.OK)
 
     kinds = [(frame.kind, frame.flags) for frame in peer.hear()]
-    assert kinds == [(1, 4), (0, 0), (1, 5), (3, 0)]
-    peer.say(data(message(b"x")))
+    assert kinds == [(1, 4), (0, 0), (1, 5)]
+    peer.say(data(message(b"x")), data(message(b"y")))
     assert (peer.broker.messages, peer.broker.ends) == ([], [])
+    assert peer.hear() == []
+    peer.say(data(b"", flags=frames.END_STREAM))
+    assert peer.connection.calls == {}
+
+
+def test_a_peer_that_does_not_end_its_side_is_asked_to_stop() -> None:
+    peer = _opened()
+    peer.broker.streams[0].finish(GrpcStatus.OK)
+    peer.hear()
+    peer.wait(1.0)
+    assert peer.hear() == []
+    peer.wait(9.0)
+
+    (reset,) = peer.hear()
+    assert (reset.kind, reset.code) == (frames.RST_STREAM, ErrorCode.NO_ERROR)
+    assert peer.connection.calls == {}
 
 
 def test_after_a_half_close_no_reset_is_needed() -> None:
@@ -240,7 +256,8 @@ def test_the_end_waits_for_what_was_sent_before() -> None:
     assert [frame.kind for frame in peer.hear()] == [frames.SETTINGS, frames.HEADERS]
 
     peer.say(frames.window_update(1, 100))
-    assert [frame.kind for frame in peer.hear()] == [frames.DATA, frames.HEADERS, frames.RST_STREAM]
+    assert [frame.kind for frame in peer.hear()] == [frames.DATA, frames.HEADERS]
+    peer.say(frames.rst_stream(1, ErrorCode.NO_ERROR))
     assert peer.connection.calls == {}
 
 
@@ -267,7 +284,8 @@ def test_what_is_unsent_may_be_dropped() -> None:
     stream.send(b"nobody reads")
     stream.finish(GrpcStatus.RESOURCE_EXHAUSTED, "WRITE_STALLED", discard_unsent=True)
 
-    assert [frame.kind for frame in peer.hear()][-2:] == [frames.HEADERS, frames.RST_STREAM]
+    assert [frame.kind for frame in peer.hear()][-2:] == [frames.HEADERS, frames.HEADERS]
+    peer.say(data(b"", flags=frames.END_STREAM))
     assert peer.connection.calls == {}
 
 
