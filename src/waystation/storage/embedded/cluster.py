@@ -1,0 +1,119 @@
+"""The cluster's map in LMDB: for all processes of one machine.
+
+Rule 1: ages are measured by the system's monotonic clock, which all processes of a machine share.
+        After a restart of the machine it begins anew: what lies ahead of it is as old as can be.
+Rule 2: a commit is on disk before it counts. A renewal need not be: a machine that lost its power
+        has lost its servers too.
+Rule 3: every operation runs in a thread, for LMDB's writer lock may be somebody else's for a while.
+"""
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import lmdb
+
+from waystation.queue.cluster.slot_map import NodeId, SlotMap, SlotMapError, decode_map, encode_map
+from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
+from waystation.storage.settings import Store
+
+FORMAT = "waystation-cluster/1"
+_MAP = b"map"
+_LEADER = b"leader"
+_TIME = struct.Struct(">d")
+_NODE = struct.Struct(">H")
+
+T = TypeVar("T")
+
+
+class EmbeddedClusterStore:
+    def __init__(self, env: Environment) -> None:
+        self._env = env
+
+    @classmethod
+    async def open(cls, directory: Path, *, settings: Store) -> "EmbeddedClusterStore":
+        def opened() -> Environment:
+            tables = ("cluster", "leases")
+            return Environment.open(directory, form=FORMAT, tables=tables, settings=settings)
+
+        return cls(await asyncio.to_thread(opened))
+
+    async def read(self) -> SlotMap:
+        return await self._run(self._map, write=False)
+
+    async def commit(self, slot_map: SlotMap) -> bool:
+        data = encode_map(slot_map)
+        table = self._env.tables["cluster"]
+
+        def step(txn: "lmdb.Transaction[bytes]") -> bool:
+            if self._map(txn).epoch != slot_map.epoch - 1:
+                return False
+            return txn.put(_MAP, data, db=table)
+
+        return await self._run(step, write=True)
+
+    async def renew(self, node_id: NodeId) -> None:
+        table = self._env.tables["leases"]
+        stamp = _TIME.pack(time.monotonic())
+        await self._run(lambda txn: txn.put(_NODE.pack(node_id), stamp, db=table), write=True)
+
+    async def ages(self) -> Mapping[NodeId, float]:
+        table = self._env.tables["leases"]
+
+        def step(txn: "lmdb.Transaction[bytes]") -> dict[NodeId, float]:
+            mono = time.monotonic()
+            return {
+                NodeId(_NODE.unpack(key)[0]): _age(mono, _TIME.unpack(value)[0])
+                for key, value in txn.cursor(db=table)
+            }
+
+        return await self._run(step, write=False)
+
+    async def lead(self, holder: str, ttl_s: float) -> bool:
+        table = self._env.tables["cluster"]
+
+        def step(txn: "lmdb.Transaction[bytes]") -> bool:
+            mono = time.monotonic()
+            row = txn.get(_LEADER, db=table)
+            if row is not None and row[_TIME.size :] != holder.encode():
+                # A lead that ends further ahead than any lasts is from before a restart.
+                left_s = _TIME.unpack(row[: _TIME.size])[0] - mono
+                if 0.0 < left_s <= ttl_s:
+                    return False
+            return txn.put(_LEADER, _TIME.pack(mono + ttl_s) + holder.encode(), db=table)
+
+        return await self._run(step, write=True)
+
+    async def resign(self, holder: str) -> None:
+        table = self._env.tables["cluster"]
+
+        def step(txn: "lmdb.Transaction[bytes]") -> None:
+            row = txn.get(_LEADER, db=table)
+            if row is not None and row[_TIME.size :] == holder.encode():
+                txn.delete(_LEADER, db=table)
+
+        await self._run(step, write=True)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._env.close)
+
+    def _map(self, txn: "lmdb.Transaction[bytes]") -> SlotMap:
+        data = txn.get(_MAP, db=self._env.tables["cluster"])
+        return SlotMap() if data is None else decode_map(data)
+
+    async def _run(self, step: "Callable[[lmdb.Transaction[bytes]], T]", *, write: bool) -> T:
+        def run() -> T:
+            try:
+                with self._env.lmdb.begin(write=write) as txn:
+                    return step(txn)
+            except (*STORE_ERRORS, SlotMapError) as exc:
+                raise store_error(exc) from exc
+
+        return await asyncio.to_thread(run)
+
+
+def _age(mono: float, at: float) -> float:
+    return mono - at if at <= mono else float("inf")
