@@ -18,7 +18,9 @@ LAST_WORDS = {
     "send_from_your_backend": "subscribed now: ada",
     "slow_user_agent": "reader: all 300 arrived",
     "survive_a_restart": "after the restart: all of them arrived again",
+    "write_without_accounts": "alice reads: yes, both arrived",
 }
+WITH_A_SERVER_OF_THEIR_OWN = {"survive_a_restart", "write_without_accounts"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_every_example_is_run_here_and_has_a_readme() -> None:
 
 @pytest.mark.parametrize("name", LAST_WORDS)
 def test_an_example_runs_to_its_end(name: str, server: LocalServer) -> None:
-    needs_server = name != "survive_a_restart"
+    needs_server = name not in WITH_A_SERVER_OF_THEIR_OWN
     done = subprocess.run(
         [sys.executable, EXAMPLES / name / "run.py", *([server.ws_url] if needs_server else [])],
         capture_output=True,
