@@ -166,12 +166,12 @@ def test_a_plan_evens_out_the_load_that_was_measured(
     done: Lake, spark: SparkSession, tmp_path: Path
 ) -> None:
     ctx = Context(spark, done, done.clock)
-    servers, owners = rebalance.read_servers(
-        b'{"servers": [{"name": "q1"}, {"name": "q2"}, {"name": "q3", "capacity": 0}],'
-        b' "owners": {"0-3000": "q1", "3001": "q2", "3002-4095": "q3"}}'
+    cluster = rebalance.read_nodes(
+        b'{"epoch": 7, "nodes": [{"node": 1, "slots": [[0, 3000]]}, {"node": 2, "slots": []},'
+        b' {"node": 3, "capacity": 0, "slots": [[3001, 4095]]}]}'
     )
-    plan = rebalance.run(ctx, servers, owners, until=DAY, window_days=1)
-    again = rebalance.run(ctx, servers, owners, until=DAY, window_days=1)
+    plan = rebalance.run(ctx, cluster, until=DAY, window_days=1)
+    again = rebalance.run(ctx, cluster, until=DAY, window_days=1)
     kept = rows_of(done.read(gold.SLOT_PLAN))
     weights = {
         row["slot"]: row["weight"]
@@ -181,8 +181,9 @@ def test_a_plan_evens_out_the_load_that_was_measured(
     }
 
     assert plan == again
-    assert servers[2] == Server("q3", 0.0)
-    assert {move.slot for move in plan.moves} >= set(range(3002, 4096))
+    assert cluster.servers[2] == Server(3, 0.0)
+    assert (plan.form, plan.epoch) == ("waystation-plan/1", 7)
+    assert {move.slot for move in plan.moves} >= set(range(3001, 4096))
     assert sum(load.before for load in plan.servers) == pytest.approx(sum(weights.values()))
     assert len(kept) == len(plan.moves)
     assert {row["plan"] for row in kept} == {plan.plan}
@@ -191,14 +192,14 @@ def test_a_plan_evens_out_the_load_that_was_measured(
 @pytest.mark.parametrize(
     "text, why",
     [
-        (b"{}", "servers"),
-        (b'{"servers": [], "owners": {"x": "a"}}', "no slot"),
-        (b'{"servers": [], "owners": {"0-2": "a", "1": "a"}}', "two owners"),
+        (b"{}", "nodes"),
+        (b'[{"node": "x"}]', "nodes: Expected `int`"),
+        (b'[{"node": 1, "slots": [[0, 2], [2, 3]]}]', "two owners"),
     ],
 )
 def test_a_file_that_does_not_say_who_owns_the_slots_is_refused(text: bytes, why: str) -> None:
-    with pytest.raises(rebalance.BadServersError, match=why):
-        rebalance.read_servers(text)
+    with pytest.raises(rebalance.BadNodesError, match=why):
+        rebalance.read_nodes(text)
 
 
 def test_steps_are_chosen_by_job_and_by_table() -> None:

@@ -85,8 +85,8 @@ SLOT_MINUTELY = _table("slot_minutely", slots.SLOT_MINUTELY, "slots", sort=("min
 SLOT_PLAN = TableSpec(
     name="slot_plan",
     data=columns(
-        "day date, plan string, slot smallint, source string, target string, weight double,"
-        " bytes bigint, wave int, reason string"
+        "day date, plan string, slot smallint, source int, target int, weight double,"
+        " bytes bigint, wave int"
     ),
     partitions=(DATE,),
     sort=("wave", "slot"),

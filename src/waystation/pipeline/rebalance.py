@@ -17,12 +17,14 @@ A slot heavier than a whole target cannot be placed well anywhere; it is listed 
 
 import hashlib
 import heapq
+import string
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 MOVE_COST_BYTES = 4096  # moving an empty slot is not free
 SLOTS = 4096
+_ALPHABET = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -36,24 +38,24 @@ class Slot(msgspec.Struct, frozen=True):
 class Server(msgspec.Struct, frozen=True):
     """Who may own slots. Capacity is relative to the others; 0 drains it."""
 
-    name: str
+    node: int
     capacity: float = 1.0
 
 
-class Move(msgspec.Struct, frozen=True, rename={"from_": "from"}):
+class Move(msgspec.Struct, frozen=True):
     slot: int
-    from_: str
-    to: str
-    weight: float
+    name: str  # the two letters that ids of the slot begin with
+    source: int
+    target: int
+    load: float
     bytes: int
     wave: int
-    reason: str
 
 
 class Load(msgspec.Struct, frozen=True):
     """A server before and after."""
 
-    name: str
+    node: int
     capacity: float
     target: float
     before: float
@@ -62,18 +64,22 @@ class Load(msgspec.Struct, frozen=True):
     slots_after: int
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `cluster plan` shows and `cluster move --plan` applies."""
+
+    form: str = "waystation-plan/1"
     plan: str
+    epoch: int | None
     tolerance: float
     moves: tuple[Move, ...]
     servers: tuple[Load, ...]
+    unsplittable: tuple[int, ...]
     lower_bound: float
-    moved_weight: float
+    moved_load: float
     moved_bytes: int
     max_over_mean_before: float
-    max_over_mean_after: float
+    max_over_mean: float
     heaviest_slot: float
-    unsplittable: tuple[int, ...]
 
 
 class PlanError(ValueError):
@@ -82,10 +88,11 @@ class PlanError(ValueError):
 
 def rebalance(
     slots: Sequence[Slot],
-    owners: Mapping[int, str],
+    owners: Mapping[int, int],
     servers: Sequence[Server],
     *,
     tolerance: float = 0.05,
+    epoch: int | None = None,
     wave_moves_max: int = 64,
     wave_bytes_max: int = 1 << 30,
 ) -> Plan:
@@ -93,7 +100,7 @@ def rebalance(
     capacities = _checked(owners, servers, tolerance)
     weights = {slot.slot: slot.weight for slot in slots}
     stored = {slot.slot: slot.stored_bytes for slot in slots}
-    held: dict[str, set[int]] = {server.name: set() for server in servers}
+    held: dict[int, set[int]] = {server.node: set() for server in servers}
     for slot, owner in owners.items():
         held[owner].add(slot)
     before = {name: _sum(its, weights) for name, its in held.items()}
@@ -135,14 +142,15 @@ def rebalance(
     )
     return Plan(
         plan=_name_of(moves),
+        epoch=epoch,
         tolerance=tolerance,
         moves=moves,
         servers=loads,
         lower_bound=sum(amount for amount in excess if amount > 0),
-        moved_weight=sum(move.weight for move in moves),
+        moved_load=sum(move.load for move in moves),
         moved_bytes=sum(move.bytes for move in moves),
         max_over_mean_before=_evenness(loads, "before"),
-        max_over_mean_after=_evenness(loads, "after"),
+        max_over_mean=_evenness(loads, "after"),
         heaviest_slot=max(weights.values(), default=0.0),
         unsplittable=tuple(
             sorted(slot for slot in owners if weights.get(slot, 0.0) > smallest_target > 0)
@@ -151,9 +159,9 @@ def rebalance(
 
 
 def _checked(
-    owners: Mapping[int, str], servers: Sequence[Server], tolerance: float
-) -> dict[str, float]:
-    capacities = {server.name: server.capacity for server in servers}
+    owners: Mapping[int, int], servers: Sequence[Server], tolerance: float
+) -> dict[int, float]:
+    capacities = {server.node: server.capacity for server in servers}
     if len(capacities) != len(servers):
         raise PlanError("a server is named twice")
     if any(capacity < 0 for capacity in capacities.values()) or tolerance < 0:
@@ -162,7 +170,9 @@ def _checked(
         raise PlanError("no server has capacity")
     unknown = sorted(set(owners.values()) - capacities.keys())
     if unknown:
-        raise PlanError(f"slots are owned by servers that are not listed: {', '.join(unknown)}")
+        raise PlanError(
+            f"slots are owned by servers that are not listed: {', '.join(map(str, unknown))}"
+        )
     outside = [slot for slot in owners if not 0 <= slot < SLOTS]
     if outside:
         raise PlanError(f"slots are 0 to {SLOTS - 1}, not {outside[0]}")
@@ -174,16 +184,16 @@ def _sum(slots: Sequence[int] | set[int], weights: Mapping[int, float]) -> float
 
 
 def _taken(
-    held: Mapping[str, set[int]],
+    held: Mapping[int, set[int]],
     weights: Mapping[int, float],
     *,
-    before: Mapping[str, float],
-    targets: Mapping[str, float],
-    capacities: Mapping[str, float],
+    before: Mapping[int, float],
+    targets: Mapping[int, float],
+    capacities: Mapping[int, float],
     tolerance: float,
-) -> tuple[dict[int, str], dict[str, float]]:
+) -> tuple[dict[int, int], dict[int, float]]:
     """Which slots leave whom (rules 1 and 2), and what load everybody keeps."""
-    taken: dict[int, str] = {}
+    taken: dict[int, int] = {}
     load = dict(before)
     for name, capacity in capacities.items():
         if not capacity:
@@ -203,15 +213,15 @@ def _taken(
 
 
 def _placed(
-    taken: Mapping[int, str],
-    load: Mapping[str, float],
+    taken: Mapping[int, int],
+    load: Mapping[int, float],
     weights: Mapping[int, float],
-    capacities: Mapping[str, float],
-) -> list[tuple[int, str, str]]:
+    capacities: Mapping[int, float],
+) -> list[tuple[int, int, int]]:
     """(slot, from, to) for what was taken (rule 3); empty slots are dealt out by number."""
     heap = [(load[name] / capacity, 0, name) for name, capacity in capacities.items() if capacity]
     heapq.heapify(heap)
-    placed: list[tuple[int, str, str]] = []
+    placed: list[tuple[int, int, int]] = []
     for slot in sorted(taken, key=lambda slot: (-weights.get(slot, 0.0), slot)):
         relative, count, name = heapq.heappop(heap)
         if name != taken[slot]:
@@ -222,7 +232,7 @@ def _placed(
 
 
 def _waves(
-    placed: Sequence[tuple[int, str, str]],
+    placed: Sequence[tuple[int, int, int]],
     weights: Mapping[int, float],
     stored: Mapping[int, int],
     moves_max: int,
@@ -237,8 +247,13 @@ def _waves(
             wave, in_wave, wave_bytes = wave + 1, 0, 0
         in_wave += 1
         wave_bytes += cost
-        moves.append(Move(slot, source, target, weights.get(slot, 0.0), cost, wave, "load"))
+        moves.append(Move(slot, letters(slot), source, target, weights.get(slot, 0.0), cost, wave))
     return tuple(moves)
+
+
+def letters(slot: int) -> str:
+    """The first two base64url letters of the ids in a slot."""
+    return _ALPHABET[slot >> 6] + _ALPHABET[slot & 63]
 
 
 def _name_of(moves: Sequence[Move]) -> str:

@@ -15,47 +15,63 @@ from pyspark.sql import functions as F
 from waystation.base.errors import RejectedError
 from waystation.pipeline.gold import SLOT_MINUTELY, SLOT_PLAN
 from waystation.pipeline.job import Context
-from waystation.pipeline.rebalance import Plan, Server, Slot, rebalance
+from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, rebalance
 from waystation.pipeline.transforms import slots
 
 NAME = "rebalance"
 
 
-class ServersFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`{"servers": [{"name": "q1", "capacity": 1.0}], "owners": {"0-2047": "q1", "2048": "q1"}}`"""
+class NodeSlots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A server, what it can carry beside the others, and the slots it owns, as ranges."""
 
-    servers: tuple[Server, ...]
-    owners: dict[str, str]
+    node: int
+    capacity: float = 1.0
+    slots: tuple[tuple[int, int], ...] = ()
 
 
-class BadServersError(RejectedError):
+class NodesFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`{"epoch": 7, "nodes": [{"node": 1, "capacity": 1.0, "slots": [[0, 4095]]}]}`; the bare
+    list of nodes will do."""
+
+    nodes: tuple[NodeSlots, ...]
+    epoch: int | None = None
+
+
+class BadNodesError(RejectedError):
     """The file does not say who owns the slots."""
 
-    label = "bad_servers"
+    label = "bad_nodes"
 
 
-def read_servers(text: bytes) -> tuple[list[Server], dict[int, str]]:
-    """Servers, and the owner of each slot; ranges of slots are written `first-last`."""
+class Cluster(msgspec.Struct, frozen=True):
+    servers: tuple[Server, ...]
+    owners: dict[int, int]
+    epoch: int | None = None
+
+
+def read_nodes(text: bytes) -> Cluster:
+    """Servers, and the owner of each slot."""
     try:
-        file = msgspec.json.decode(text, type=ServersFile)
+        if text.lstrip().startswith(b"["):
+            file = NodesFile(msgspec.json.decode(text, type=tuple[NodeSlots, ...]))
+        else:
+            file = msgspec.json.decode(text, type=NodesFile)
     except msgspec.MsgspecError as exc:
-        raise BadServersError(f"servers: {exc}") from exc
-    owners: dict[int, str] = {}
-    for key, owner in file.owners.items():
-        first, dash, last = key.partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
-            raise BadServersError(f"{key!r} is no slot and no range of slots")
-        for slot in range(int(first), int(last if dash else first) + 1):
-            if slot in owners:
-                raise BadServersError(f"slot {slot} has two owners")
-            owners[slot] = owner
-    return list(file.servers), owners
+        raise BadNodesError(f"nodes: {exc}") from exc
+    owners: dict[int, int] = {}
+    for node in file.nodes:
+        for first, last in node.slots:
+            for slot in range(first, last + 1):
+                if slot in owners:
+                    raise BadNodesError(f"slot {slot} has two owners")
+                owners[slot] = node.node
+    servers = tuple(Server(node.node, node.capacity) for node in file.nodes)
+    return Cluster(servers, owners, file.epoch)
 
 
 def run(
     ctx: Context,
-    servers: list[Server],
-    owners: dict[int, str],
+    cluster: Cluster,
     *,
     until: dt.date | None = None,
     window_days: int = 1,
@@ -65,7 +81,7 @@ def run(
     """By the load of `window_days` up to `until`, by default the newest day that there is."""
     minutes = ctx.lake.table(SLOT_MINUTELY).open()
     known = sorted(minutes.partition_values("date"))
-    last = until or (dt.date.fromisoformat(known[-1]) if known else ctx_today(ctx))
+    last = until or (dt.date.fromisoformat(known[-1]) if known else _today(ctx))
     window = {(last - dt.timedelta(days=n)).isoformat() for n in range(window_days)}
     settings = ctx.settings
     weights = slots.weights(
@@ -79,12 +95,22 @@ def run(
         Slot(row.slot, row.weight, row.stored_bytes)
         for row in weights.orderBy(F.col("slot")).collect()
     ]
-    plan = rebalance(load, owners, servers, tolerance=tolerance, wave_bytes_max=wave_bytes_max)
+    try:
+        plan = rebalance(
+            load,
+            cluster.owners,
+            cluster.servers,
+            tolerance=tolerance,
+            epoch=cluster.epoch,
+            wave_bytes_max=wave_bytes_max,
+        )
+    except PlanError as exc:
+        raise BadNodesError(str(exc)) from exc
     _keep(ctx, plan, last)
     return plan
 
 
-def ctx_today(ctx: Context) -> dt.date:
+def _today(ctx: Context) -> dt.date:
     return dt.datetime.fromtimestamp(ctx.clock.now_ms() / 1000, dt.UTC).date()
 
 
@@ -96,12 +122,11 @@ def _keep(ctx: Context, plan: Plan, day: dt.date) -> None:
             "day": day,
             "plan": plan.plan,
             "slot": move.slot,
-            "source": move.from_,
-            "target": move.to,
-            "weight": move.weight,
+            "source": move.source,
+            "target": move.target,
+            "weight": move.load,
             "bytes": move.bytes,
             "wave": move.wave,
-            "reason": move.reason,
         }
         for move in plan.moves
     ]
