@@ -51,7 +51,7 @@ from .commands import (
     SetLink,
     Sub,
 )
-from .connection import Connection, Dial, connect
+from .connection import Connection, Dial, NotConnectedError, connect
 from .encoding import BadBytesError
 from .events import Event, QuotaReached, Received, SubscriptionFailed, Unreadable
 from .hello import Session
@@ -80,11 +80,12 @@ class QueueClient:
         self._inbox = Inbox()
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
-        self._tasks = Tasks(self._failed)
+        self._tasks = Tasks(lambda _name, error: self._failed(error))
         self._line = Line(
             server,
             on_event=self._heard,
             on_connected=self._restore,
+            on_given_up=self._failed,
             settings=settings or LineSettings(),
             tls=tls,
             dial=dial,
@@ -110,6 +111,7 @@ class QueueClient:
         """What was not acknowledged stays with the server."""
         await self._line.close()
         await self._tasks.close()
+        self._failed(NotConnectedError("the client was closed"))
 
     async def connected(self, timeout_s: float | None = None) -> Session:
         return (await self._line.connected(timeout_s)).session
@@ -424,6 +426,6 @@ class QueueClient:
             elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
                 raise answer
 
-    def _failed(self, _name: str, error: BaseException) -> None:
-        self._failure = error
+    def _failed(self, error: BaseException) -> None:
+        self._failure = self._failure or error
         self._news.set()

@@ -19,7 +19,14 @@ from .commands import Command, encode_command
 from .encoding import BadBytesError
 from .hello import Session
 from .keys import PrivateKey
-from .transmission import Reply, batches, decode_batch, decode_reply, encode_transmission
+from .transmission import (
+    BATCH_BYTES_MAX,
+    Reply,
+    batches,
+    decode_batch,
+    decode_reply,
+    encode_transmission,
+)
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -56,6 +63,8 @@ class Exchange:
             key=key,
             server_key=self.session.server_key,
         )
+        if 2 + len(transmission) > BATCH_BYTES_MAX:  # now, where it can still be told
+            raise BadBytesError(f"{type(command).__name__} is too long for a block")
         self._waiting[corr_id] = entity_id
         return Said(corr_id, transmission)
 

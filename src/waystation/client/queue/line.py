@@ -40,6 +40,7 @@ class Line:
         *,
         on_event: Callable[[Reply], None],
         on_connected: Callable[[Connection], Awaitable[None]],
+        on_given_up: Callable[[BaseException], None],
         settings: LineSettings,
         tls: ssl.SSLContext | None,
         dial: Dial,
@@ -48,6 +49,7 @@ class Line:
         self.server = server
         self._on_event = on_event
         self._on_connected = on_connected
+        self._on_given_up = on_given_up
         self._settings = settings
         self._dial = dial
         self._tls = tls or client_context()
@@ -62,6 +64,7 @@ class Line:
     def start(self) -> None:
         assert self._runner is None, "a line is started once"
         self._runner = asyncio.get_running_loop().create_task(self._run(), name="queue-line")
+        self._runner.add_done_callback(self._given_up)
 
     async def close(self) -> None:
         if self._runner is not None:
@@ -148,6 +151,11 @@ class Line:
                 await self._keep(connection)
                 self.last_problem = connection.problem
             await asyncio.sleep(self._backoff_s(failures))
+
+    def _given_up(self, runner: "asyncio.Task[None]") -> None:
+        """Rule 2, or a mistake of ours: whoever waits for events must hear of it."""
+        if not runner.cancelled() and (error := self._fatal or runner.exception()) is not None:
+            self._on_given_up(error)
 
     async def _keep(self, connection: Connection) -> None:
         """Until it ends."""

@@ -18,7 +18,7 @@ from waystation.client.queue.boxes import block_chains, box_key, seal_padded, sh
 from waystation.client.queue.connection import Connection, LineSettings, NotConnectedError
 from waystation.client.queue.encoding import Reader, i64, maybe, short
 from waystation.client.queue.exchange import Exchange
-from waystation.client.queue.hello import Session, block_ends
+from waystation.client.queue.hello import IdentityError, Session, block_ends
 from waystation.client.queue.keys import PrivateKey, PublicKey
 from waystation.client.queue.parties import RecipientQueue
 from waystation.client.queue.transmission import Reply, decode_batch, encode_batch
@@ -95,6 +95,11 @@ class Server:
         self._writers: list[asyncio.StreamWriter] = []
         self.refuse = 0
         self.dials = 0
+        self._another = False
+
+    def become_another(self) -> None:
+        """From now on its identity is not the one of the address."""
+        self._another = True
 
     async def dial(
         self,
@@ -105,6 +110,8 @@ class Server:
         /,
     ) -> Connection:
         self.dials += 1
+        if self._another:
+            raise IdentityError("the server's fingerprint is not the one in the address")
         if self.refuse:
             self.refuse -= 1
             raise NotConnectedError("nobody there")

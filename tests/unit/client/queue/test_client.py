@@ -36,6 +36,7 @@ from waystation.client.queue.events import (
     Taken,
     Unreadable,
 )
+from waystation.client.queue.hello import IdentityError
 from waystation.client.queue.keys import PrivateKey
 from waystation.client.queue.links import sender_id_of
 from waystation.client.queue.parties import Notifier, SenderQueue
@@ -471,3 +472,42 @@ async def test_commands_of_one_turn_share_a_block(client: QueueClient, server: S
 
     assert [await soon(task) for task in tasks] == [{"qiSize": 3}] * 20
     assert peer.blocks == before + 1
+
+
+async def test_a_body_that_fits_no_block_is_refused_and_disturbs_nobody(
+    client: QueueClient, server: Server
+) -> None:
+    peer = await subscribed(client, server)
+    sender = SenderQueue(QUEUE.sender_id)
+    too_long = asyncio.ensure_future(client.send(sender, bytes(17_000)))
+    good = asyncio.ensure_future(client.send(sender, b"short"))
+    heard = await soon(peer.hear())
+    peer.answer(heard, b"OK")
+    await soon(good)
+
+    assert heard.command == b"SEND F short"
+    with pytest.raises(BadBytesError, match="too long for a block"):
+        await soon(too_long)
+
+
+async def test_who_waits_for_events_hears_that_the_server_has_become_another(
+    client: QueueClient, server: Server
+) -> None:
+    peer = await subscribed(client, server)
+    waiting = asyncio.ensure_future(client.receive())
+    server.become_another()
+    peer.hang_up()
+
+    with pytest.raises(IdentityError):
+        await soon(waiting)
+    with pytest.raises(IdentityError):
+        await soon(client.ping())
+
+
+async def test_who_waits_for_events_hears_that_the_client_was_closed(server: Server) -> None:
+    async with QueueClient(SERVER, tls=ANY_TLS, dial=server.dial) as client:
+        waiting = asyncio.ensure_future(client.receive())
+        await soon(server.peer())
+
+    with pytest.raises(NotConnectedError, match="closed"):
+        await soon(waiting)
