@@ -35,7 +35,7 @@ from waystation.cli.main import COMMANDS, build_app
 from waystation.push.endpoint import simplepush
 from waystation.push.wire.error_forms import HTTP_FORMS, RETRY_AFTER_S, form_of
 from waystation.telemetry import contract
-from waystation.telemetry.catalogue import PROCESS, PUSH, Spec
+from waystation.telemetry.catalogue import PROCESS, PUSH, QUEUE, Spec
 from waystation.telemetry.events import EVENT_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +77,7 @@ def writers_of_metrics() -> dict[str, list[str]]:
     """Metric -> modules in which its name stands as a text of its own."""
     found: dict[str, set[str]] = defaultdict(set)
     for module, tree in modules(
-        leave_out=lambda name: not name.startswith(("app/", "console/", "push/"))
+        leave_out=lambda name: not name.startswith(("app/", "console/", "push/", "queue/"))
     ):
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -92,12 +92,15 @@ def writers_of_events() -> dict[str, list[str]]:
         leave_out=lambda name: name.startswith(("testing/", "telemetry/events/"))
     ):
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                match node.func:
-                    case ast.Attribute(attr=name) | ast.Name(id=name):
-                        found[name].add(module)
-                    case _:
-                        pass
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                    found[name].add(module)
+                case ast.Attribute(value=ast.Name(id="events"), attr=name) if (
+                    module == "queue/statistics"
+                ):
+                    found[name].add(module)  # counted there, and made of the totals
+                case _:
+                    pass
     return {name: sorted(where) for name, where in found.items()}
 
 
@@ -224,6 +227,7 @@ def render_metrics() -> str:
         "Metrics",
         ABOUT_METRICS,
         ["## Push", "", *table(head, rows(PUSH))],
+        ["## Queue", "", *table(head, rows(QUEUE))],
         ["## Processes", "", *table(head, rows(PROCESS))],
     )
 
