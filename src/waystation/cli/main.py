@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = {
     "config": "waystation.cli.config",
     "keys": "waystation.cli.keys",
     "store": "waystation.cli.store",
+    "pipeline": "waystation.cli.pipeline",
     "bench": "waystation.cli.bench",
 }
 

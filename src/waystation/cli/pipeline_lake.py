@@ -1,0 +1,293 @@
+"""`waystation pipeline`: the lake itself, from events to upkeep."""
+
+import sys
+import time
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .pipeline import alone, days_between, need_spark, opened, tell, tell_rows, would
+from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, give_up, say
+
+if TYPE_CHECKING:
+    from waystation.pipeline.job import Context
+
+    from .pipeline import Asked
+
+# Names of the jobs over days, so that `--help` needs no Spark; a test compares them.
+STEPS = ("fold", "merge", "reliability", "nodes", "conn", "slots", "presence", "capacity")
+
+FollowOption = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="Again every so often, until stopped.")
+]
+DateOption = Annotated[str | None, typer.Option("--date", metavar="D", help="One day, UTC.")]
+FromOption = Annotated[str | None, typer.Option("--from", metavar="D", help="The first day.")]
+ToOption = Annotated[str | None, typer.Option("--to", metavar="D", help="The day after the last.")]
+ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without, only count.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+    app.command("ingest")(ingest)
+    for name in STEPS:
+        app.command(name, help=f"The job `{name}` alone: what is new, or the days given.")(
+            _step_command(name)
+        )
+    for command in (compact, vacuum, rebuild, forget, generate, sql, ls, show, cat, doctor):
+        app.command()(command)
+
+
+def run(
+    ctx: typer.Context,
+    *,
+    only: Annotated[str, typer.Option(metavar="JOB,…", help="These jobs, in their order.")] = "",
+    until: Annotated[str | None, typer.Option(metavar="TABLE", help="As far as it.")] = None,
+    day: DateOption = None,
+    follow: FollowOption = None,
+) -> None:
+    """Everything in order: ingest, then every job that has something new."""
+    asked: Asked = ctx.obj
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    days = days_between(day, None, None)
+    with alone(asked), opened(asked) as context:
+        while True:
+            _run_all(asked, context, names, until, days[0] if days else None)
+            if follow is None:
+                return
+            time.sleep(follow)
+
+
+def _run_all(
+    asked: "Asked", context: "Context", only: list[str], until: str | None, day: date | None
+) -> None:
+    from waystation.pipeline.dag import STEPS as ALL
+    from waystation.pipeline.dag import chosen, run_steps
+    from waystation.pipeline.jobs import ingest as job
+
+    steps = chosen(ALL, only=[name for name in only if name != "ingest"], until=until)
+    if not only or "ingest" in only:
+        tell(asked, job.drain(context, asked.spool))
+    if only and not set(only) - {"ingest"}:
+        return
+    for result in run_steps(context, steps, day):
+        tell(asked, result)
+
+
+def ingest(
+    ctx: typer.Context,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Drain and stop; the default.")] = False,
+    follow: FollowOption = None,
+    max_bytes: Annotated[int | None, typer.Option(help="Of segments in one commit.")] = None,
+) -> None:
+    """Take sealed segments of the event log into the table `events`, each line exactly once."""
+    import msgspec
+
+    from .pipeline import Asked
+
+    asked: Asked = ctx.obj
+    if once and follow is not None:
+        give_up("--once and --follow exclude each other", EXIT_USAGE)
+    with opened(asked) as context:
+        from waystation.pipeline.jobs import ingest as job
+
+        if max_bytes is not None:
+            settings = msgspec.structs.replace(context.settings, batch_bytes_max=max_bytes)
+            context = msgspec.structs.replace(context, settings=settings)
+        while True:
+            tell(asked, job.drain(context, asked.spool))
+            if follow is None:
+                return
+            time.sleep(follow)
+
+
+def _step_command(name: str) -> Any:
+    def command(
+        ctx: typer.Context,
+        *,
+        day: DateOption = None,
+        first: FromOption = None,
+        end: ToOption = None,
+    ) -> None:
+        asked: Asked = ctx.obj
+        days = days_between(day, first, end)
+        with opened(asked) as context:
+            from waystation.pipeline.dag import STEPS as ALL
+            from waystation.pipeline.job import attempt
+
+            step = next(step for step in ALL if step.name == name)
+            tell(asked, attempt(context, lambda context: step.run(context, days)))
+
+    return command
+
+
+def compact(ctx: typer.Context) -> None:
+    """Pack small files of a partition into few."""
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.job import attempt
+        from waystation.pipeline.jobs import compact as job
+        from waystation.pipeline.tables import TABLES
+
+        tell(ctx.obj, attempt(context, lambda context: job.run(context, TABLES.values())))
+
+
+def vacuum(
+    ctx: typer.Context,
+    *,
+    apply: ApplyOption = False,
+    now: Annotated[bool, typer.Option("--now", help="Removed files too, whatever their age.")] = (
+        False
+    ),
+) -> None:
+    """Drop what is past its retention, and delete files that nobody needs any more."""
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.jobs import vacuum as job
+        from waystation.pipeline.tables import TABLES
+
+        tell_rows(ctx.obj, job.run(context, TABLES.values(), apply=apply, at_once=now))
+    would(apply=apply)
+
+
+def rebuild(
+    ctx: typer.Context,
+    table: Annotated[str, typer.Argument(help="A table that a job computes.")],
+    *,
+    first: FromOption = None,
+    end: ToOption = None,
+) -> None:
+    """Compute days of a table anew from what it is made of."""
+    days = days_between(None, first, end)
+    if days is None:
+        give_up("rebuild wants --from and --to", EXIT_USAGE)
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.dag import STEPS as ALL
+        from waystation.pipeline.job import attempt
+        from waystation.pipeline.jobs import rebuild as job
+
+        if table in {"msg", "msg_inc"}:
+            tell(ctx.obj, attempt(context, lambda context: job.run(context, days)))
+            return
+        step = next((step for step in ALL if table in step.tables), None)
+        if step is None:
+            known = ", ".join(name for step in ALL for name in step.tables)
+            give_up(f"no job computes {table!r}; there are {known}", EXIT_USAGE)
+        tell(ctx.obj, attempt(context, lambda context: step.run(context, days)))
+
+
+def forget(
+    ctx: typer.Context,
+    *,
+    ids: Annotated[str, typer.Option(metavar="FILE", help="One id a line; - is stdin.")] = "-",
+    apply: ApplyOption = False,
+) -> None:
+    """Remove everything about some clients from the lake: user agents, channels, parties."""
+    from waystation.app.data_dir import DataDir
+    from waystation.app.keys import ensure_secrets, read_secret
+
+    asked: Asked = ctx.obj
+    text = sys.stdin.read() if ids == "-" else Path(ids).read_text(encoding="utf-8")
+    data = DataDir(asked.settings.data_dir)
+    if read_secret(data, "event_key") is None:
+        give_up(f"{data.root} has no key of events: --data-dir names the server's directory")
+    master = ensure_secrets(data)[0].event_key
+    with opened(asked) as context:
+        from waystation.pipeline.dag import STEPS as ALL
+        from waystation.pipeline.dag import run_steps
+        from waystation.pipeline.identity import hashes_of
+        from waystation.pipeline.jobs import forget as job
+
+        days = context.settings.events_keep_days
+        hashes = hashes_of(text.split(), master, context.clock.now_ms(), days)
+        if apply:  # so that nobody reads an old file again
+            for result in run_steps(context, ALL):
+                tell(asked, result)
+        tell_rows(asked, job.run(context, hashes, apply=apply))
+    would(apply=apply)
+
+
+def generate(
+    ctx: typer.Context,
+    *,
+    messages: Annotated[int, typer.Option(min=1, help="How many messages.")] = 100_000,
+    days: Annotated[int, typer.Option(min=1, help="Over how many days.")] = 1,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 1,
+    out: Annotated[str, typer.Option(help="Folder for segments; empty: into the lake.")] = "",
+    last: Annotated[str | None, typer.Option(metavar="D", help="The last day; today.")] = None,
+) -> None:
+    """Make events of realistic traffic, of which everything is known beforehand."""
+    from datetime import UTC, datetime
+
+    from waystation.pipeline.traffic import Traffic
+
+    end = date.fromisoformat(last) if last else datetime.now(UTC).date()
+    traffic = Traffic(seed=seed, messages=messages, days=days, last_day=end)
+    with opened(ctx.obj) as context:
+        from waystation.pipeline import generate as job
+
+        if out:
+            tell(ctx.obj, job.to_segments(context, traffic, Path(out)))
+        else:
+            tell(ctx.obj, job.to_lake(context, traffic))
+
+
+def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELECT.")]) -> None:
+    """Ask the tables; they are views, nothing can be changed."""
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.inspection import ask
+
+        for line in ask(context, query):
+            say(line)
+
+
+def ls(ctx: typer.Context) -> None:
+    """The tables, with what is in them."""
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.inspection import overview
+
+        tell_rows(ctx.obj, overview(context))
+
+
+def show(
+    ctx: typer.Context,
+    table: Annotated[str, typer.Argument(help="Its name.")],
+    *,
+    versions: Annotated[bool, typer.Option("--versions", help="Its commits.")] = False,
+) -> None:
+    """Columns, partitions and progress of a table, or its commits."""
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.inspection import commits, partitions
+
+        tell_rows(ctx.obj, commits(context, table) if versions else partitions(context, table))
+
+
+def cat(ctx: typer.Context, segment: Annotated[Path, typer.Argument(exists=True)]) -> None:
+    """The events of a segment file, with the names of their codes."""
+    need_spark()
+    from waystation.pipeline.inspection import segment_lines
+
+    for line in segment_lines(segment, as_json=ctx.obj.as_json):
+        say(line)
+
+
+def doctor(ctx: typer.Context) -> None:
+    """Is everything here that the jobs need? Java, Spark, disk, a write and a commit."""
+    import os
+
+    need_spark()
+    from waystation.pipeline.java import NoJavaError, find_java
+
+    asked: Asked = ctx.obj
+    home = asked.settings.pipeline.java_home
+    try:
+        java = find_java(Path(home) if home else None, os.environ)
+    except NoJavaError as exc:
+        give_up(str(exc), EXIT_CONFIG)
+    with opened(asked) as context:
+        from waystation.pipeline.inspection import examine
+
+        findings = examine(context, java)
+        tell_rows(asked, findings)
+        if not all(finding.ok for finding in findings):
+            raise SystemExit(EXIT_FAILED)

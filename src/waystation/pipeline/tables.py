@@ -1,0 +1,27 @@
+"""Every table of the lake."""
+
+from collections.abc import Mapping
+
+from waystation.pipeline.gold import GOLD
+from waystation.pipeline.schema import DQ, EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
+from waystation.pipeline.settings import Pipeline
+
+TABLES: Mapping[str, TableSpec] = {
+    spec.name: spec for spec in (EVENTS, QUARANTINE, MSG_INC, MSG, *GOLD, DQ)
+}
+
+
+def consumers(table: str) -> list[tuple[TableSpec, str]]:
+    """Who reads a table: where each keeps its progress, and under which name."""
+    return [
+        (spec, job) for spec in TABLES.values() for job, source in spec.inputs if source == table
+    ]
+
+
+def keep_days(spec: TableSpec, settings: Pipeline) -> int:
+    """How long rows of a table are kept; what a person has set goes before what it says itself."""
+    if spec.name in {EVENTS.name, QUARANTINE.name}:
+        return settings.events_keep_days
+    if spec.name in {MSG.name, MSG_INC.name}:
+        return settings.messages_keep_days
+    return spec.keep_days

@@ -1,0 +1,324 @@
+"""Synthetic traffic of which everything is known: what happens to each message, in closed form.
+
+Rule 1: every value is a hash of (seed, message, draw), so any slice can be made alone, here one
+        row at a time and in `generate` by Spark; both give the same rows.
+Rule 2: what happens repeats every BLOCK messages in a shuffled order, so counts, outcomes and even
+        sequence numbers follow from a message's number alone, without the events before it.
+Rule 3: whole numbers only: fractions would differ between Python and the JVM.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+BLOCK = 1000
+_STRIDE = 617  # has no factor in common with BLOCK: a walk by it meets every place once
+_MASK = (1 << 64) - 1
+_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+SPARK_SEED = 42  # where Spark's xxhash64 begins
+
+ENDPOINTS = ("sim.endpoint.0", "sim.endpoint.1")
+CONNECTS = ("sim.connect.0", "sim.connect.1", "sim.connect.2", "sim.connect.3")
+QUEUE = "sim.queue.0"
+PRESENCE = "sim.presence.0"
+DAY_US = 86_400_000_000
+
+
+class Step(msgspec.Struct, frozen=True):
+    """An event of a message: its code, who writes it, and when after the message came in."""
+
+    k: int
+    at_us: int
+    spread_us: int
+    by: str = "connect"
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What happens to a message, and to how many of a thousand."""
+
+    name: str
+    outcome: str
+    share: int
+    steps: tuple[Step, ...]
+
+
+def _received() -> Step:
+    return Step(0, 0, 1, "endpoint")
+
+
+FATES = (
+    Fate("direct", "delivered", 600, (
+        _received(), Step(6, 300, 5_000), Step(7, 6_000, 4_000), Step(8, 10_000, 90_000))),
+    Fate("relayed", "delivered", 150, (
+        _received(), Step(3, 300, 500, "endpoint"), Step(4, 1_000, 3_000), Step(6, 5_000, 2_000),
+        Step(8, 20_000, 400_000))),
+    Fate("stored", "delivered", 120, (
+        _received(), Step(1, 500, 3_000, "endpoint"), Step(2, 60_000_000, 3_000_000_000),
+        Step(6, 3_100_000_000, 5_000), Step(8, 3_100_010_000, 900_000))),
+    Fate("bridged", "bridged", 60, (_received(), Step(5, 40_000, 300_000, "endpoint"))),
+    Fate("expired", "expired", 25, (
+        _received(), Step(1, 500, 3_000, "endpoint"), Step(11, 3_600_000_000, 60_000_000))),
+    Fate("superseded", "superseded", 15, (
+        _received(), Step(1, 500, 3_000, "endpoint"), Step(13, 10_000_000, 600_000_000))),
+    Fate("undecryptable", "rejected", 10, (
+        _received(), Step(6, 300, 5_000), Step(9, 10_000, 90_000))),
+    Fate("errored", "errored", 5, (_received(), Step(12, 500, 9_000, "endpoint"))),
+    Fate("unacked", "lost", 10, (_received(), Step(6, 300, 5_000))),
+    # An event of it was lost: nobody is delivered to without a transmission.
+    Fate("gap", "delivered", 5, (_received(), Step(8, 10_000, 90_000))),
+)  # fmt: skip
+CONNECTION = (Step(20, 0, 1), Step(21, 1_000, 50_000), Step(29, 60_000_000, 1_800_000_000))
+QUEUED = (
+    Step(103, 0, 1, "queue"),
+    Step(104, 500, 9_000, "queue"),
+    Step(105, 20_000, 9_000, "queue"),
+)
+PARTY = (Step(200, 0, 1, "presence"), Step(201, 30_000_000, 1_200_000_000, "presence"))
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One event of the message at a place of every block."""
+
+    place: int
+    number: int  # of the events of its message: the draw that decides its moment
+    k: int
+    node: str
+    peer: str
+    at_us: int
+    spread_us: int
+    offset: int  # sequence number inside the block
+    per_block: int  # how many sequence numbers its node uses in a block
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    seed: int = 1
+    messages: int = 100_000
+    days: int = 1
+    last_day: date = date(2026, 11, 6)
+    clients: int = 0  # none: one for twenty messages
+    apps: int = 50
+    slots: int = 4096
+
+    @property
+    def start_us(self) -> int:
+        first = self.last_day - timedelta(days=self.days - 1)
+        midnight = datetime(first.year, first.month, first.day, tzinfo=UTC)
+        return int(midnight.timestamp()) * 1_000_000
+
+    @property
+    def spacing_us(self) -> int:
+        """From one message to the next; the last comes two hours before the last day ends, so
+        that what happens to it still falls into that day."""
+        return max(1, (self.days * DAY_US - 7_200_000_000) // self.messages)
+
+    @property
+    def client_count(self) -> int:
+        return self.clients or self.messages // 20 + 1
+
+    def fate(self, message: int) -> Fate:
+        return self._fates[message % BLOCK]
+
+    @cached_property
+    def _fates(self) -> list[Fate]:
+        ladder = [fate for fate in FATES for _ in range(fate.share)]
+        assert len(ladder) == BLOCK
+        return [ladder[(place * _STRIDE + self.seed) % BLOCK] for place in range(BLOCK)]
+
+    @cached_property
+    def plan(self) -> list[Planned]:
+        """Every event of a block, in the order of messages."""
+        raw: list[tuple[int, int, Step, str, str]] = []
+        for place in range(BLOCK):
+            steps = [*self._fates[place].steps]
+            steps += CONNECTION if place % 10 == 0 else ()
+            steps += QUEUED if place % 5 == 1 else ()
+            steps += PARTY if place % 20 == 2 else ()
+            endpoint, connect = ENDPOINTS[place % 2], CONNECTS[place % 4]
+            nodes = {
+                "endpoint": endpoint,
+                "connect": connect,
+                "queue": QUEUE,
+                "presence": PRESENCE,
+            }
+            raw += [(place, n, step, nodes[step.by], connect) for n, step in enumerate(steps)]
+        totals = Counter(node for *_, node, _ in raw)
+        used: Counter[str] = Counter()
+        planned: list[Planned] = []
+        for place, number, step, node, peer in raw:
+            planned.append(
+                Planned(
+                    place=place,
+                    number=number,
+                    k=step.k,
+                    node=node,
+                    peer=peer,
+                    at_us=step.at_us,
+                    spread_us=step.spread_us,
+                    offset=used[node],
+                    per_block=totals[node],
+                )
+            )
+            used[node] += 1
+        return planned
+
+    def event_count(self) -> int:
+        return sum(self.codes().values())
+
+    def codes(self) -> Counter[int]:
+        """How many events of each code there are."""
+        whole, rest = divmod(self.messages, BLOCK)
+        counts: Counter[int] = Counter()
+        for one in self.plan:
+            counts[one.k] += whole + (one.place < rest)
+        return counts
+
+    def outcomes(self) -> Counter[str]:
+        """What became of the messages, once all deadlines have passed."""
+        whole, rest = divmod(self.messages, BLOCK)
+        counts: Counter[str] = Counter()
+        for place, fate in enumerate(self._fates):
+            counts[fate.outcome] += whole + (place < rest)
+        return +counts
+
+    def gaps(self) -> int:
+        whole, rest = divmod(self.messages, BLOCK)
+        names = [fate.name for fate in self._fates]
+        return whole * names.count("gap") + names[:rest].count("gap")
+
+    def slot_of(self, message: int) -> int:
+        """Skewed: low slots carry more."""
+        share = draw(self.seed, message, 105) % self.slots
+        return share * share // self.slots
+
+    def slot_sends(self) -> Counter[int]:
+        """Messages through each slot."""
+        return Counter(self.slot_of(i) for i in range(self.messages) if i % BLOCK % 5 == 1)
+
+
+def draw(seed: int, message: int, number: int) -> int:
+    """A hash of 63 bits: the chain of Spark's xxhash64 over three longs, without its sign."""
+    value = SPARK_SEED
+    for part in (seed, message, number):
+        value = _xx_long(part, value)
+    return value >> 1
+
+
+def signed(value: int) -> int:
+    return value - (1 << 62)
+
+
+def _xx_long(value: int, seed: int) -> int:
+    mixed = (seed + _P5 + 8) & _MASK
+    mixed ^= (_rotate((value * _P2) & _MASK, 31) * _P1) & _MASK
+    mixed = (_rotate(mixed, 27) * _P1 + _P4) & _MASK
+    mixed = ((mixed ^ (mixed >> 33)) * _P2) & _MASK
+    mixed = ((mixed ^ (mixed >> 29)) * _P3) & _MASK
+    return mixed ^ (mixed >> 32)
+
+
+def _rotate(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (64 - bits))) & _MASK
+
+
+def rows(traffic: Traffic, first: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
+    """The events of messages first … end-1, with the contract's columns that are not null."""
+    by_place: dict[int, list[Planned]] = {}
+    for one in traffic.plan:
+        by_place.setdefault(one.place, []).append(one)
+    for message in range(first, traffic.messages if end is None else end):
+        for planned in by_place[message % BLOCK]:
+            yield _row(traffic, message, planned)
+
+
+def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
+    def lot(number: int) -> int:
+        return draw(traffic.seed, message, number)
+
+    t0 = traffic.start_us + message * traffic.spacing_us + lot(100) % traffic.spacing_us
+    second_ms = t0 // 1_000_000 * 1000
+    client = lot(101) % traffic.client_count
+    app = lot(102) % traffic.apps
+    k = planned.k
+    stored = planned.at_us >= 3_000_000_000
+    everything: dict[str, Any] = {
+        "mid": f"{second_ms:012x}{lot(103) % (1 << 40):010x}{lot(104) % (1 << 40):010x}",
+        "uah": signed(draw(traffic.seed, client, 201)),
+        "chh": signed(draw(traffic.seed, client * traffic.apps + app, 202)),
+        "app": signed(draw(traffic.seed, app, 203)),
+        "cid": message,
+        "via": "fcm" if traffic.fate(message).name == "bridged" else "webpush",
+        "path": 1 if stored else 0,
+        "slot": traffic.slot_of(message),
+        "party": signed(draw(traffic.seed, lot(106) % (traffic.messages // 200 + 1), 204)),
+        "cli": signed(draw(traffic.seed, client, 205)),
+        "sess": signed(lot(107)),
+        "peer": planned.peer,
+        "iph": signed(draw(traffic.seed, client % 251, 206)),
+        "code": {5: 201, 9: 301, 29: 1001}.get(k, 0),
+        "errno": 201,
+        "size": lot(108) % 3994 + 1,
+        "ttl": (0, 60, 3600, 3600, 86_400)[lot(109) % 5],
+        "dur": planned.at_us + lot(planned.number) % planned.spread_us,
+        "n": 1,
+        "flag": lot(110) % 4 == 0,
+        "attrs": attrs_of(k, lot(111) % 4),
+    }
+    if traffic.fate(message).name in {"stored", "expired", "superseded"}:
+        everything["ttl"] = 3600
+    row = {
+        "v": 1,
+        "ts": t0 + planned.at_us + lot(planned.number) % planned.spread_us,
+        "node": planned.node,
+        "boot": traffic.start_us,
+        "seq": message // BLOCK * planned.per_block + planned.offset,
+        "k": k,
+    }
+    return row | {name: everything[name] for name in COLUMNS_OF[k]}
+
+
+COLUMNS_OF: dict[int, tuple[str, ...]] = {
+    0: ("mid", "uah", "chh", "ttl", "size", "via", "app"),
+    1: ("mid", "uah", "flag"),
+    2: ("mid", "uah"),
+    3: ("mid", "peer"),
+    4: ("mid", "uah"),
+    5: ("mid", "via", "code", "dur"),
+    6: ("mid", "uah", "path"),
+    7: ("mid", "uah"),
+    8: ("mid", "uah"),
+    9: ("mid", "code"),
+    11: ("mid",),
+    12: ("mid", "errno"),
+    13: ("mid",),
+    20: ("cid", "iph"),
+    21: ("cid", "uah", "flag", "n", "attrs"),
+    29: ("cid", "uah", "dur", "code"),
+    103: ("slot", "size", "code", "n"),
+    104: ("slot", "size", "n"),
+    105: ("slot", "size", "n", "dur"),
+    200: ("party", "cli", "sess", "n", "attrs"),
+    201: ("party", "cli", "sess", "code", "dur", "attrs"),
+}
+_ATTRS = {
+    21: (
+        '{"os":"linux","browser":"firefox"}',
+        '{"os":"android","browser":"firefox"}',
+        '{"os":"windows","browser":"firefox"}',
+        '{"os":"android","browser":"sunup"}',
+    ),
+    200: ('{"seq":1,"epoch":1,"device_sessions":1,"ttl_ms":60000,"auth":true}',) * 4,
+    201: tuple(
+        f'{{"seq":2,"out":{n + 3},"acked":{n + 2},"retried":{n},"dropped":1,"superseded":0,'
+        f'"resumes":{n}}}'
+        for n in range(4)
+    ),
+}
+
+
+def attrs_of(k: int, variety: int) -> str | None:
+    return _ATTRS[k][variety] if k in _ATTRS else None
