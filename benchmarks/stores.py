@@ -14,7 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 
-from waystation.storage.open import init_push_store, shown_url
+from waystation.base.clock import SystemClock
+from waystation.storage.open import init_push_store, rotate_push_store, shown_url
 from waystation.storage.settings import Store
 
 from .wire import LoadError
@@ -27,6 +28,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str
     url: str
     notes: str = ""
+    months: bool = False  # user agents of an earlier month are measured too
 
 
 @contextmanager
@@ -70,7 +72,9 @@ def _dynamodb_monthly() -> Iterator[Place]:
 
     with running_dynamodb() as server:
         url = server.new_url("rotation=monthly")
-        yield _made(Place("dynamodb-monthly", url, "DynamoDB Local, in memory"))
+        place = _made(Place("dynamodb-monthly", url, "DynamoDB Local, in memory", months=True))
+        asyncio.run(rotate_push_store(url, SETTINGS, SystemClock(), dry_run=False))
+        yield place
 
 
 @contextmanager

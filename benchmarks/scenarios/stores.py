@@ -2,6 +2,9 @@
 
 The CPU is that of the process that asks; a server store's own is not in it. Round trips are
 counted with one operation in flight: with more, stores that batch put several into one.
+
+On a store with monthly tables the same is asked once more by a process that is in the next month
+already, for user agents that are not: what a node asks right after the turn of a month.
 """
 
 import asyncio
@@ -32,27 +35,44 @@ DATA = "A" * 1024
 TTL_S = 600
 
 
+class NextMonth(SystemClock):
+    """The time of day, so much later that it is another month."""
+
+    __slots__ = ()
+    ahead_ms = 31 * 86_400_000
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+    def now_us(self) -> int:
+        return super().now_us() + self.ahead_ms * 1000
+
+
 class Agent:
     """One user agent with one subscription; each is used by one task at a time."""
 
-    def __init__(self, store: PushStore, clock: SystemClock) -> None:
-        self.uaid = Uaid(new_uuid4())
-        self._channel_id = ChannelId(new_uuid4())
+    def __init__(self, store: PushStore, clock: SystemClock, same: "Agent | None" = None) -> None:
+        self.uaid = Uaid(new_uuid4()) if same is None else same.uaid
+        self.channel_id = ChannelId(new_uuid4()) if same is None else same.channel_id
         self._store = store
         self._clock = clock
         self._saved = 0
 
+    def seen_by(self, store: PushStore, clock: SystemClock) -> "Agent":
+        """The same user agent, for another process."""
+        return Agent(store, clock, self)
+
     async def add(self) -> None:
         record = UserAgent(uaid=self.uaid, connected_at_ms=self._clock.now_ms(), node_id=NODE)
         assert await self._store.add_user_agent(record)
-        assert await self._store.add_channel(self.uaid, self._channel_id, channels_max=10)
+        assert await self._store.add_channel(self.uaid, self.channel_id, channels_max=10)
 
     async def remove(self) -> None:
         await self._store.remove_user_agent(self.uaid)
 
     async def post_direct(self) -> None:
         """Read once; the rest is between endpoint node and connection node."""
-        recipient = await self._store.look_up(self.uaid, self._channel_id)
+        recipient = await self._store.look_up(self.uaid, self.channel_id)
         assert recipient is not None
         assert recipient.subscribed
 
@@ -62,9 +82,9 @@ class Agent:
         self._saved += 1
         now_ms = self._clock.now_ms()
         notification = Notification(
-            self._channel_id,
+            self.channel_id,
             MessageId(os.urandom(100).hex()),  # as long as a real one
-            SortKey(f"02:{now_ms}:{dashed(self._channel_id)}:{self._saved:x}"),
+            SortKey(f"02:{now_ms}:{dashed(self.channel_id)}:{self._saved:x}"),
             now_ms,
             TTL_S,
             data=DATA,
@@ -109,14 +129,33 @@ async def _measure(place: Place, scale: Scale, data_dir: Path) -> list[Measureme
     try:
         await _each(agents, Agent.add)
         try:
-            return [
-                await _one(
-                    place, store, agents, name=name, operation=operation, seconds=scale.seconds
-                )
-                for name, operation in OPERATIONS.items()
-            ]
+            measured = await _all(place, store, agents, scale)
+            if place.months:
+                measured += await _behind(place, agents, scale, data_dir)
+            return measured
         finally:
             await _each(agents, Agent.remove)
+    finally:
+        await store.close()
+
+
+async def _all(
+    place: Place, store: PushStore, agents: Sequence[Agent], scale: Scale
+) -> list[Measurement]:
+    return [
+        await _one(place, store, agents, name=name, operation=operation, seconds=scale.seconds)
+        for name, operation in OPERATIONS.items()
+    ]
+
+
+async def _behind(
+    place: Place, agents: Sequence[Agent], scale: Scale, data_dir: Path
+) -> list[Measurement]:
+    clock = NextMonth()
+    store = await open_push_store(place.url, data_dir=data_dir, settings=SETTINGS, clock=clock)
+    try:
+        old = msgspec.structs.replace(place, name=f"{place.name}, last month's")
+        return await _all(old, store, [agent.seen_by(store, clock) for agent in agents], scale)
     finally:
         await store.close()
 

@@ -84,6 +84,7 @@ async def test_every_operation_takes_the_round_trips_that_it_should(
     uaid, channel_id = await subscribed(store, clock)
     now_ms = clock.now_ms()
     row = timed_notification(channel_id, accepted_at_ms=now_ms)
+    new = timed_notification(channel_id, accepted_at_ms=now_ms, n=1)
     handed_back = timed_notification(channel_id, accepted_at_ms=now_ms, n=2)
     note = MilestoneNote(new_message_id(), bytes(32), Milestone.STORED, now_ms, now_ms + 9000)
 
@@ -103,6 +104,8 @@ async def test_every_operation_takes_the_round_trips_that_it_should(
     operations: list[tuple[int, Callable[[], Awaitable[object]]]] = [
         (1, lambda: store.look_up(uaid, channel_id)),
         (1, lambda: store.save(uaid, row)),
+        (1, lambda: store.save_new(uaid, new)),
+        (2, lambda: store.advance_cursor(uaid, now_ms)),
         (1, lambda: store.get_channels(uaid)),
         (1, lambda: store.fetch(uaid, now_ms=now_ms, after=None, limit=10)),
         (3, hello),
@@ -118,7 +121,7 @@ async def test_every_operation_takes_the_round_trips_that_it_should(
         (1, lambda: store.publish_broadcast("id", "v")),
         (1, store.get_broadcasts),
         (1, store.check),
-        # The record, the keys of its messages, and the messages: here there is one.
+        # The record, the keys of its messages, and the messages: here there are two.
         (3, lambda: store.remove_user_agent(uaid)),
     ]
     for n, (expected, operation) in enumerate(operations):

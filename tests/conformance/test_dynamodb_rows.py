@@ -206,6 +206,7 @@ class TestRoundTrips:
 
         assert await database.round_trips(store.look_up(uaid, database.channel)) == 1
         assert await database.round_trips(store.save(uaid, row)) == 1 + more
+        assert await database.round_trips(store.save_new(uaid, row)) == 1 + more
 
     async def test_a_hello_reads_in_one_and_claims_in_one(self, database: Database) -> None:
         await database.subscribe()

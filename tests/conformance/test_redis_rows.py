@@ -403,6 +403,7 @@ async def test_every_operation_is_one_round_trip(store: RedisPushStore, clock: M
         "look_up": lambda: store.look_up(UAID, CHANNEL),
         "get_user_agent": lambda: store.get_user_agent(UAID),
         "save": lambda: store.save(UAID, timed),
+        "save_new": lambda: store.save_new(UAID, timed),
         "save_if_newer": lambda: store.save_if_newer(UAID, [timed]),
         "fetch": lambda: store.fetch(UAID, now_ms=now_ms, after=None, limit=10),
         "forget": lambda: store.forget(UAID, [(timed.sort_key, timed.message_id)]),

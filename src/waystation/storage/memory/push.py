@@ -153,11 +153,9 @@ class MemoryPushStore:
         self._notifications.setdefault(uaid, {})[notification.sort_key] = notification
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
-        held = self._notifications.get(uaid, {}).get(notification.sort_key)
-        if held is not None and held.message_id != notification.message_id:
-            return False
-        await self.save(uaid, notification)
-        return True
+        rows = self._notifications.setdefault(uaid, {})
+        held = rows.setdefault(notification.sort_key, notification)
+        return held.message_id == notification.message_id
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         channels = self._channels(uaid)

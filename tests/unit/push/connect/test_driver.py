@@ -379,6 +379,15 @@ class TestEnding:
         assert peer.ended == 1011
         assert await house.driver.displace(UAID, connected_at_ms) is Answer.ABSENT
 
+    async def test_a_hello_asks_the_store_three_times(self, make: Make) -> None:
+        """A read, a claim, what waits: each is a round trip on every server store."""
+        house = make()
+        await house.knows()
+        house.store.calls.clear()
+        house.greeted()
+
+        assert house.store.calls == ["get_user_agent", "claim_route", "fetch"]
+
     async def test_the_node_where_it_was_before_is_told(self, make: Make) -> None:
         """C-015"""
         house = make()

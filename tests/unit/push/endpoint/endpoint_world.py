@@ -22,6 +22,7 @@ from waystation.push.endpoint.status import StatusDesk
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
 from waystation.push.settings import Endpoint
+from waystation.push.store import PushStore
 from waystation.push.token import Keys, MessageIds
 from waystation.push.vapid import Vapid
 from waystation.push.wire.relay import Answer
@@ -58,15 +59,22 @@ class RecordingRelay:
         return Answer.ABSENT
 
 
+PUSH_STORE_CALLS = frozenset(name for name in vars(PushStore) if not name.startswith("_"))
+
+
 class FailingStore(MemoryPushStore):
-    """Raises what it was told to when one of its methods is called."""
+    """Notes its calls, and raises what it was told to when one of its methods is called."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.failures: dict[str, WaystationError] = {}
+        self.calls: list[str] = []  # of the contract
 
     def __getattribute__(self, name: str) -> Any:
-        failures = object.__getattribute__(self, "__dict__").get("failures", {})
+        own = object.__getattribute__(self, "__dict__")
+        failures = own.get("failures", {})
+        if name in PUSH_STORE_CALLS:
+            own["calls"].append(name)
         if name in failures:
 
             async def fail(*_args: Any, **_kwargs: Any) -> None:

@@ -1,5 +1,7 @@
 """The delivery algorithm and its races, with a relay that answers as told."""
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -311,3 +313,21 @@ async def test_with_our_own_keys_nobody_asks_whether_one_is_free(world: World) -
     world.store.failures["save_new"] = StoreUnavailableError("it was asked")
 
     assert (await world.post(body=b"x")).status == 201
+
+
+@pytest.mark.parametrize("sort_keys", ["unique", "autopush"])
+async def test_a_direct_post_asks_the_store_once_and_a_stored_one_three_times(
+    sort_keys: Literal["unique", "autopush"],
+) -> None:
+    """Each call is a round trip on every server store; conformance tests count those."""
+    world = World(sort_keys=sort_keys)
+    await world.subscribe(node_id=NODE)
+    world.store.calls.clear()
+    await world.post(body=b"direct")
+    direct = list(world.store.calls)
+    world.relay.push_answer = Answer.BUSY
+    await world.post(body=b"stored")
+
+    assert direct == ["look_up"]
+    save = "save" if sort_keys == "unique" else "save_new"
+    assert world.store.calls == ["look_up", "look_up", save, "get_user_agent"]
