@@ -101,6 +101,7 @@ class QueuePart:
                 clock=clock,
                 connect_timeout_s=settings.proxy_connect_timeout_s,
                 request_timeout_s=settings.proxy_request_timeout_s,
+                private_hosts=settings.proxy_private_hosts,
             ),
             tasks=tasks,
             clock=clock,

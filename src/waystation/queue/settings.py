@@ -62,6 +62,13 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     proxy_failure_memory_s: Annotated[
         float, Meta(ge=0), doc("A server that could not be reached is not tried again before.")
     ] = 30.0
+    proxy_private_hosts: Annotated[
+        bool,
+        doc(
+            "Whether servers on loopback and private addresses may be asked for. Switch it off"
+            " where strangers use this proxy and the network behind it is not theirs to see."
+        ),
+    ] = True
     proxy_own_domains: Annotated[
         str,
         doc("Domains of our other servers, separated by commas; statistics count them apart."),

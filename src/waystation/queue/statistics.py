@@ -18,6 +18,7 @@ from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import Message, Queue, Slot, slot_of
 from waystation.queue.slot_totals import SlotTotals, code_of
 from waystation.queue.wire.commands import (
+    Ack,
     Command,
     Del,
     Get,
@@ -133,6 +134,8 @@ class Statistics:
 
     def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
         command = sent.command
+        if isinstance(command, Ack):
+            return  # `acknowledged` says what became of it
         fault = response.fault if isinstance(response, Err) else None
         if isinstance(command, Send):
             self._answered_send(command, sent, queue, fault)

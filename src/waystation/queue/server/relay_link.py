@@ -183,8 +183,16 @@ def _keep_alive(sock: socket.socket) -> None:
 class Connector:
     """Opens links to relays."""
 
-    def __init__(self, *, clock: Clock, connect_timeout_s: float, request_timeout_s: float) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        connect_timeout_s: float,
+        request_timeout_s: float,
+        private_hosts: bool = True,
+    ) -> None:
         self._clock = clock
+        self._private_hosts = private_hosts
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._tls = relay_tls()
@@ -197,7 +205,11 @@ class Connector:
         link = RelayLink(address, clock=self._clock, request_timeout_s=self._request_timeout_s)
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
+                loop = asyncio.get_running_loop()
+                if not self._private_hosts:
+                    # The address that was looked at is the one that is used: names may change.
+                    endpoint = await _public_endpoint(*endpoint)
+                await loop.create_connection(
                     lambda: link, *endpoint, ssl=self._tls, server_hostname=""
                 )
                 await link.greeted
@@ -210,6 +222,21 @@ class Connector:
             link.close()
             raise RefusedError(BrokerFault(Broker.NETWORK)) from error
         return link
+
+
+async def _public_endpoint(host: str, port: int) -> tuple[str, int]:
+    """An address of this host that anybody could reach; `RefusedError` if it has none."""
+    loop = asyncio.get_running_loop()
+    for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        if _is_public(str(address[0])):
+            return str(address[0]), port
+    raise RefusedError(BrokerFault(Broker.HOST))
+
+
+def _is_public(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    inside = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (inside or address).is_global
 
 
 def usable_endpoint(address: RelayAddress) -> tuple[str, int] | None:

@@ -3,7 +3,8 @@
 Rule 1: whoever asks for a relay while it is being connected to waits for the same attempt.
 Rule 2: an attempt that failed is remembered for `failure_memory_s`: until then everybody gets the
         same answer at once, and nobody's attempts can make us open sockets in a row.
-Rule 3: at most `links_max` links; beyond that the one that was used least recently goes.
+Rule 3: at most `links_max` links; beyond that the one that was used least recently goes. At most
+        `ATTEMPTS_MAX` are being made; who comes then is asked to come back.
 """
 
 import asyncio
@@ -14,12 +15,13 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
-from waystation.queue.errors import Fault, RefusedError
+from waystation.queue.errors import TRY_LATER, Fault, RefusedError
 from waystation.queue.model import SessionId
 from waystation.queue.server.relay_link import RelayLink
 from waystation.queue.wire.commands import RelayAddress
 
 FAILURES_MAX: Final = 10_000
+ATTEMPTS_MAX: Final = 256
 
 
 class Connects(Protocol):
@@ -66,6 +68,8 @@ class Relays:
             del self._failures[address]
         attempt = self._attempts.get(address)
         if attempt is None:
+            if len(self._attempts) >= ATTEMPTS_MAX:
+                raise RefusedError(TRY_LATER)
             attempt = self._tasks.spawn("relay", self._attempt(address))
             self._attempts[address] = attempt
         # Shielded: one client that leaves must not end the attempt of the others.

@@ -142,6 +142,33 @@ async def test_remembered_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(cast(Any, world.relays)._failures) == 3
 
 
+async def test_attempts_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relays, "ATTEMPTS_MAX", 2)
+    world = World()
+    world.connector.may_end.clear()
+    asking = [asyncio.ensure_future(world.relays.link(relay(n))) for n in (1, 2)]
+    await asyncio.sleep(0)
+
+    assert await fault(world, relay(3)) == BrokerFault(Broker.TIMEOUT)
+    world.connector.may_end.set()
+    await asyncio.gather(*asking)
+    assert await world.relays.link(relay(3))
+
+
+@pytest.mark.parametrize(
+    "host", [b"127.0.0.1", b"10.1.2.3", b"[::1]", b"::ffff:127.0.0.1", b"localhost"]
+)
+async def test_private_hosts_may_be_left_alone(host: bytes) -> None:
+    connector = relay_link.Connector(
+        clock=ManualClock(), connect_timeout_s=20.0, request_timeout_s=1.0, private_hosts=False
+    )
+
+    with pytest.raises(RefusedError) as refused:
+        await connector.connect(RelayAddress((host,), b"", Fingerprint(bytes(32))))
+
+    assert refused.value.fault == BrokerFault(Broker.HOST)
+
+
 async def test_a_link_without_a_connection_is_network() -> None:
     """What waits when a connection ends is told so, and so is whoever comes later."""
     link = Link(1)
