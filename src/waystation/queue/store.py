@@ -11,7 +11,7 @@ Rule 4: a condition is looked at where the change is made, so two callers cannot
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -92,6 +92,74 @@ class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True
     nonce: bytes
     meta: bytes
     accepted_at_s: int
+
+
+class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A row of a slot as it lies in the store; without a value it is removed."""
+
+    table: int
+    key: bytes
+    value: bytes | None
+
+
+Sink = Callable[[Slot, Sequence[Row]], Awaitable[None] | None]
+
+
+class SlotRows(Protocol):
+    """A slot as rows, for copies of it; a store that servers share has no need of it."""
+
+    async def read_rows(
+        self, slot: Slot, *, after: tuple[int, bytes] | None, limit_bytes: int
+    ) -> Sequence[Row]:
+        """Rows in an order of the store's own, beginning behind the last row of the call before;
+        none when there are no more. At least one, and about `limit_bytes` of them."""
+        ...
+
+    async def apply_rows(self, slot: Slot, rows: Sequence[Row], *, erase: bool = False) -> None:
+        """Write them as they are, in their order; `erase` empties the slot first. Nobody is told:
+        what is applied came from elsewhere."""
+        ...
+
+    async def erase_slot(self, slot: Slot) -> None: ...
+
+    async def held_slots(self) -> Sequence[Slot]:
+        """Slots of which there are rows."""
+        ...
+
+    def tap(self, sink: Sink | None) -> None:
+        """From now on every change is told to `sink`, slot by slot and in the order of the
+        commits: when it is durable, before its caller is answered. If `sink` returns something to
+        wait for, the caller waits for it; what it raises is the caller's answer."""
+        ...
+
+
+class RefKind(enum.Enum):
+    """Whose id leads elsewhere."""
+
+    SENDER = "S"
+    NOTIFIER = "N"
+    LINK = "L"
+
+
+class Ref(msgspec.Struct, frozen=True, gc=False):
+    """Where the queue of an id lives that does not begin with its slot."""
+
+    home: Slot
+    tx_id: bytes  # of the transaction that made it; whoever removes it must know
+
+
+class RefStore(Protocol):
+    """References, kept under the slot of their id."""
+
+    async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
+        """Applied only if there is none, or it is of the same transaction."""
+        ...
+
+    async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None: ...
+
+    async def drop_ref(self, kind: RefKind, entity_id: bytes, tx_id: bytes | None) -> bool:
+        """With `tx_id`, only one of that transaction. Whether there was one."""
+        ...
 
 
 class QueueStore(Protocol):

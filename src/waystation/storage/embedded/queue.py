@@ -35,11 +35,17 @@ from waystation.queue.store import (
     NotifierChange,
     Party,
     PendingNotification,
+    Ref,
+    RefKind,
+    Row,
+    Sink,
 )
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.queue_changes import QueueChanges, Terms, read_queue
+from waystation.storage.embedded.queue_slots import QueueSlots
+from waystation.storage.embedded.queue_taps import Taps
 from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Operation, Writer, WriterStats
 from waystation.storage.settings import Store
@@ -78,6 +84,10 @@ class EmbeddedQueueStore:
             Party.NOTIFIER: env.tables["notifiers"],
             Party.LINK: env.tables["links"],
         }
+        self._slots = QueueSlots(env)
+        self._refs = env.tables["refs"]
+        self._taps = Taps(env, writer)
+        self._sink: Sink | None = None
         self._closed = False
 
     @classmethod
@@ -210,6 +220,38 @@ class EmbeddedQueueStore:
     async def take_pending(self) -> Sequence[PendingNotification]:
         return await self._change(self._changes.take_pending)
 
+    # Slots as rows, and references
+
+    async def read_rows(
+        self, slot: Slot, *, after: tuple[int, bytes] | None, limit_bytes: int
+    ) -> Sequence[Row]:
+        return self._read(self._slots.read, slot, after, limit_bytes)
+
+    async def apply_rows(self, slot: Slot, rows: Sequence[Row], *, erase: bool = False) -> None:
+        if erase:
+            await self.erase_slot(slot)
+        if rows:
+            await self._untapped(partial(self._slots.apply, tuple(rows)), grows=True)
+
+    async def erase_slot(self, slot: Slot) -> None:
+        while await self._untapped(partial(self._slots.erase, slot), grows=False):
+            pass
+
+    async def held_slots(self) -> Sequence[Slot]:
+        return self._read(self._slots.held)
+
+    def tap(self, sink: Sink | None) -> None:
+        self._sink = sink
+
+    async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
+        return await self._grow(partial(self._changes.set_ref, kind, entity_id, ref))
+
+    async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
+        return self._read(self._ref, kind, entity_id)
+
+    async def drop_ref(self, kind: RefKind, entity_id: bytes, tx_id: bytes | None) -> bool:
+        return await self._change(partial(self._changes.drop_ref, kind, entity_id, tx_id))
+
     async def check(self) -> None:
         if self._closed:
             raise QueueStoreUnavailableError("the store is closed")
@@ -231,12 +273,25 @@ class EmbeddedQueueStore:
 
     async def _change(self, operation: Operation[T], *, grows: bool = False) -> T:
         try:
-            return await self._writer.submit(operation, grows=grows)
+            if self._sink is None:
+                return await self._writer.submit(operation, grows=grows)
+            return await self._taps.submit(operation, self._sink, grows=grows)
         except UnavailableError as exc:
             raise QueueStoreUnavailableError(str(exc)) from exc
 
     async def _grow(self, operation: Operation[T]) -> T:
         return await self._change(operation, grows=True)
+
+    async def _untapped(self, operation: Operation[T], *, grows: bool) -> T:
+        try:
+            return await self._writer.submit(operation, grows=grows)
+        except UnavailableError as exc:
+            raise QueueStoreUnavailableError(str(exc)) from exc
+
+    def _ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
+        with self._begin(self._refs) as txn:
+            value = txn.get(layout.ref_key(kind, entity_id))
+        return None if value is None else layout.decode_ref(value)
 
     def _find(self, party: Party, entity_id: bytes) -> Queue | None:
         with self._begin(self._queues) as txn:

@@ -30,6 +30,8 @@ from waystation.queue.store import (
     Expired,
     NotifierChange,
     PendingNotification,
+    Ref,
+    RefKind,
     admit,
     marker,
     may_link,
@@ -60,6 +62,7 @@ class QueueChanges:
         self._lines = env.tables["lines"]
         self._messages = env.tables["messages"]
         self._pending = env.tables["pending"]
+        self._refs = env.tables["refs"]
 
     # Queues
 
@@ -261,6 +264,25 @@ class QueueChanges:
             taken = [layout.decode_pending(value) for _, value in cursor]
         txn.drop(self._pending, delete=False)
         return taken
+
+    # References
+
+    def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref, txn: WriteTransaction) -> bool:
+        key = layout.ref_key(kind, entity_id)
+        held = txn.get(key, db=self._refs)
+        if held is not None:
+            return layout.decode_ref(held).tx_id == ref.tx_id
+        txn.put(key, layout.encode_ref(ref), db=self._refs)
+        return True
+
+    def drop_ref(
+        self, kind: RefKind, entity_id: bytes, tx_id: bytes | None, txn: WriteTransaction
+    ) -> bool:
+        key = layout.ref_key(kind, entity_id)
+        held = txn.get(key, db=self._refs)
+        if held is None or (tx_id is not None and layout.decode_ref(held).tx_id != tx_id):
+            return False
+        return txn.delete(key, db=self._refs)
 
     # Inside
 

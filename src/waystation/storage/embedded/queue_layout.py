@@ -7,6 +7,7 @@
 | links | link id | recipient id, link data |
 | lines | recipient id | number of the first and of the next message, whether the next is admitted |
 | messages | recipient id, number | message id, time, kind, body |
+| refs | id, kind | slot of the queue that the id leads to, transaction |
 | pending | number | a notification that waited when the server stopped |
 
 An id begins with its slot, so the rows of a slot stand together in `queues`, `lines` and
@@ -39,12 +40,22 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     SenderId,
+    Slot,
     Standing,
 )
-from waystation.queue.store import PendingNotification, drops_link
+from waystation.queue.store import PendingNotification, Ref, RefKind, drops_link
 
 FORMAT: Final = "waystation.queue/1"
-TABLES: Final = ("queues", "senders", "notifiers", "links", "lines", "messages", "pending")
+TABLES: Final = (
+    "queues",
+    "lines",
+    "messages",
+    "refs",
+    "senders",
+    "notifiers",
+    "links",
+    "pending",
+)
 
 ID_BYTES: Final = 24
 
@@ -53,6 +64,7 @@ _LINE = struct.Struct(">QQ?")  # first, next, admitted
 _NUMBER = struct.Struct(">Q")
 _MESSAGE = struct.Struct(">24sQB")
 _LINK = struct.Struct(">24sI")
+_SLOT = struct.Struct(">H")
 
 _STANDINGS: Final[tuple[Standing, ...]] = (Standing.ACTIVE, Standing.OFF, Standing.BLOCKED)
 _ACTIVE: Final = 0
@@ -195,6 +207,21 @@ def decode_message(value: bytes) -> Message:
     message_id, accepted_at_s, kind = _MESSAGE.unpack_from(value)
     body = None if kind == _MARKER else value[_MESSAGE.size :]
     return Message(MessageId(message_id), accepted_at_s, kind == _NOTIFY, body)
+
+
+# References
+
+
+def ref_key(kind: RefKind, entity_id: bytes) -> bytes:
+    return entity_id + kind.value.encode()
+
+
+def encode_ref(ref: Ref) -> bytes:
+    return _SLOT.pack(ref.home) + ref.tx_id
+
+
+def decode_ref(value: bytes) -> Ref:
+    return Ref(Slot(_SLOT.unpack_from(value)[0]), value[_SLOT.size :])
 
 
 # Notifications

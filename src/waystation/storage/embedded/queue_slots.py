@@ -1,0 +1,137 @@
+"""A slot of the queue store as rows: read, applied and erased; and changes as they are written.
+
+`queues`, `lines`, `messages` and `refs` are ranges of keys. The rows that lead from the ids of
+senders, notifiers and links to a queue lie elsewhere; each is read just before the record that
+names it, so that a chunk always ends with a row that says where to go on.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import lmdb
+
+from waystation.queue.model import RecipientId, Slot, slot_of
+from waystation.queue.store import Row
+from waystation.storage.embedded import queue_layout as layout
+from waystation.storage.embedded.environment import Database, Environment
+from waystation.storage.embedded.writer import WriteTransaction
+
+RANGED: Final = ("queues", "lines", "messages", "refs")
+_LEADING: Final = ("senders", "notifiers", "links")  # their values begin with the recipient id
+_ERASE_PORTION: Final = 1000
+
+
+class QueueSlots:
+    def __init__(self, env: Environment) -> None:
+        self._tables = [env.tables[name] for name in layout.TABLES]
+        self._index = {name: n for n, name in enumerate(layout.TABLES)}
+        self._env = env
+
+    def read(self, slot: Slot, after: tuple[int, bytes] | None, limit_bytes: int) -> list[Row]:
+        rows: list[Row] = []
+        size = 0
+        with self._env.lmdb.begin() as txn:
+            for row in self._rows(txn, slot, after):
+                rows.append(row)
+                size += len(row.key) + len(row.value or b"")
+                if size >= limit_bytes and row.table < len(RANGED):
+                    break
+        return rows
+
+    def held(self) -> list[Slot]:
+        slots: set[Slot] = set()
+        with self._env.lmdb.begin() as txn:
+            for name in ("queues", "refs"):
+                with txn.cursor(self._env.tables[name]) as cursor:
+                    there = cursor.first()
+                    while there:
+                        slot = slot_of(cursor.key())
+                        slots.add(slot)
+                        there = slot < 4095 and cursor.set_range(_first(Slot(slot + 1)))
+        return sorted(slots)
+
+    def apply(self, rows: Sequence[Row], txn: WriteTransaction) -> None:
+        for row in rows:
+            if row.value is None:
+                txn.delete(row.key, db=self._tables[row.table])
+            else:
+                txn.put(row.key, row.value, db=self._tables[row.table])
+
+    def erase(self, slot: Slot, txn: WriteTransaction) -> bool:
+        """Remove a portion; whether there may be more."""
+        for gone, row in enumerate(self._rows(txn, slot, None)):
+            if gone == _ERASE_PORTION:
+                return True
+            txn.delete(row.key, db=self._tables[row.table])
+        return False
+
+    def _rows(self, txn: Any, slot: Slot, after: tuple[int, bytes] | None) -> Iterator[Row]:
+        table, key = after or (0, b"")
+        for number in range(table, len(RANGED)):
+            name = RANGED[number]
+            start = key + b"\0" if number == table and key else _first(slot)
+            with txn.cursor(self._env.tables[name]) as cursor:
+                there = cursor.set_range(start)
+                while there and slot_of(cursor.key()) == slot:
+                    found, value = cursor.key(), cursor.value()
+                    if name == "queues":
+                        yield from self._leading(txn, RecipientId(found), value)
+                    yield Row(number, found, value)
+                    # The row may have been removed by whoever asked for it.
+                    there = cursor.set_range(found + b"\0")
+
+    def _leading(self, txn: Any, recipient_id: RecipientId, value: bytes) -> Iterator[Row]:
+        queue = layout.decode_queue(recipient_id, value, None)
+        link_id = layout.link_id_of(value)
+        for name, entity_id in (
+            ("senders", queue.sender_id),
+            ("notifiers", None if queue.notifier is None else queue.notifier.notifier_id),
+            ("links", link_id),
+        ):
+            row = None if entity_id is None else txn.get(entity_id, db=self._env.tables[name])
+            if entity_id is not None and row is not None and row.startswith(recipient_id):
+                yield Row(self._index[name], entity_id, row)
+
+
+class RecordedTransaction:
+    """A transaction that remembers what is changed through it, and in which slot."""
+
+    def __init__(self, txn: WriteTransaction, env: Environment) -> None:
+        self._txn = txn
+        self._names = {id(env.tables[name]): n for n, name in enumerate(layout.TABLES)}
+        self._leading = {id(env.tables[name]) for name in _LEADING}
+        self._unslotted = id(env.tables["pending"])
+        self.changes: list[tuple[Slot, Row]] = []
+
+    def get(self, key: bytes, *, db: Database) -> bytes | None:
+        return self._txn.get(key, db=db)
+
+    def cursor(self, db: Database) -> "lmdb.Cursor[bytes]":
+        return self._txn.cursor(db)
+
+    def drop(self, db: Database, delete: bool = True) -> None:
+        assert id(db) == self._unslotted, "tables of slots are not dropped"
+        self._txn.drop(db, delete=delete)
+
+    def put(self, key: bytes, value: bytes, *, db: Database) -> bool:
+        self._note(db, key, value, value)
+        return self._txn.put(key, value, db=db)
+
+    def delete(self, key: bytes, *, db: Database) -> bool:
+        return self.pop(key, db=db) is not None
+
+    def pop(self, key: bytes, *, db: Database) -> bytes | None:
+        before = self._txn.pop(key, db=db)
+        if before is not None:
+            self._note(db, key, None, before)
+        return before
+
+    def _note(self, db: Database, key: bytes, value: bytes | None, leads_to: bytes) -> None:
+        table = id(db)
+        if table != self._unslotted:
+            slot = slot_of(leads_to if table in self._leading else key)
+            self.changes.append((slot, Row(self._names[table], key, value)))
+
+
+def _first(slot: Slot) -> bytes:
+    return bytes((slot >> 4, (slot & 15) << 4))
