@@ -71,6 +71,10 @@ def build_runtime(order: Order, settings: Settings) -> "Runtime":
             from .queue_worker import QueueWorker
 
             return QueueWorker(settings, configure_logs(settings, role="queue"))
+        case "controller":
+            from .controller_worker import ControllerWorker
+
+            return ControllerWorker(settings, configure_logs(settings, role="controller"))
         case "presence":
             from .presence_worker import PresenceWorker
 

@@ -19,7 +19,7 @@ from waystation.base.settings import SettingsError
 from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
 from .descriptors import raise_limit
-from .roles import ROLES, host_of, ports_of
+from .roles import DEFAULT_ROLES, host_of, ports_of
 from .settings import Settings, is_loopback
 from .tls import load_tls
 
@@ -114,7 +114,7 @@ def examine_machine() -> Iterator[Finding]:
 
 def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Finding]:
     """Free, or ours."""
-    for port, number in ports_of(settings, ROLES):
+    for port, number in ports_of(settings, DEFAULT_ROLES):
         ours = serving.ports.get(port.setting) if serving is not None else None
         if ours is not None:
             yield _ok("port", f"{ours} ({port.setting}) is served by us")

@@ -10,9 +10,10 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-Role = Literal["connect", "endpoint", "queue", "presence", "console"]
-ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
-ROLES_TO_COME = ("proxy", "controller")
+Role = Literal["connect", "endpoint", "queue", "presence", "controller", "console"]
+ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "controller", "console")
+DEFAULT_ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
+ROLES_TO_COME = ("proxy",)
 PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
 # `ws` and `http` get TLS from `tls`; `plain` is HTTP for operators; the others bring their own.
@@ -43,6 +44,7 @@ PORTS = (
     Port("endpoint.port", "endpoint", 2, "app servers (Web Push)", "http"),
     Port("queue.port", "queue", 4, "simplex queues (SMP)", "smp"),
     Port("presence.port", "presence", 5, "parties (gRPC)", "grpc"),
+    Port("controller.port", "controller", 8, "cluster controller (internal)", "plain"),
     Port("presence.peer_port", "presence", 9, "presence between nodes (internal)", "grpc"),
     Port("queue.control_port", "queue", 10, "queue control (internal)", "lines"),
     Port("queue.ops_port", "queue", 11, "queue health and metrics", "plain"),

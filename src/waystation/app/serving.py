@@ -20,7 +20,7 @@ from .addresses import PortTakenError, listening, reserve_ports, settle
 from .control import Service, WorkerKind
 from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
 from .keys import KeyFormatError, ensure_secrets
-from .roles import PUSH_ROLES, ROLES, ROLES_TO_COME, Role
+from .roles import DEFAULT_ROLES, PUSH_ROLES, ROLES, ROLES_TO_COME, Role
 from .settings import Settings, encode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Lines, Supervisor
 from .version import build
@@ -35,7 +35,7 @@ class RoleError(ValueError):
 
 
 def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
-    """In our order, each once; all of this version if none is named."""
+    """In our order, each once; if none is named, all that one machine needs."""
     wanted = set(names)
     for name in sorted(wanted):
         if name in ROLES_TO_COME:
@@ -44,7 +44,7 @@ def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
             )
         if name not in ROLES:
             raise RoleError(f"there is no role {name!r}; there are {', '.join(ROLES)}")
-    return tuple(role for role in ROLES if not wanted or role in wanted)
+    return tuple(role for role in ROLES if role in wanted) or DEFAULT_ROLES
 
 
 def plan_jobs(
@@ -57,6 +57,8 @@ def plan_jobs(
         jobs.append(Job("queue", 0, 1, ("queue",), environment=(("OPENSSL_CONF", OPENSSL_CONF),)))
     if "presence" in roles:
         jobs.extend(Job("presence", i, parties, ("presence",)) for i in range(parties))
+    if "controller" in roles:
+        jobs.append(Job("controller", 0, 1, ("controller",)))
     if "console" in roles:
         jobs.append(Job("console", 0, 1, ("console",)))
     return jobs
@@ -180,7 +182,7 @@ def drain_s(settings: Settings, kind: WorkerKind) -> float:
             return settings.queue.drain_s
         case "presence":
             return settings.presence.drain_timeout_s if settings.presence_shared else 0.0
-        case "console":
+        case "controller" | "console":
             return 0.0
 
 

@@ -22,11 +22,12 @@ from waystation.console.settings import Console
 from waystation.pipeline.settings import Pipeline
 from waystation.presence.settings import Presence, contradictions
 from waystation.push.settings import Connect, Endpoint, Push
+from waystation.queue.cluster.settings import Controller
 from waystation.queue.settings import Queue
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
 
-from .roles import PORT_OFFSET_MAX, PORTS, ROLES, Role, number_of, ports_of
+from .roles import DEFAULT_ROLES, PORT_OFFSET_MAX, PORTS, Role, number_of, ports_of
 
 PREFIX = "WAYSTATION_"
 # Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
@@ -137,6 +138,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect: Connect = Connect()
     endpoint: Endpoint = Endpoint()
     queue: Queue = Queue()
+    controller: Controller = Controller()
     presence: Presence = Presence()
     console: Console = Console()
     pipeline: Pipeline = Pipeline()
@@ -173,7 +175,7 @@ def load_settings(
     env: Mapping[str, str] | None = None,
     flags: Mapping[str, Any] | None = None,
     on_unknown: Callable[[str], None] | None = None,
-    roles: Sequence[Role] = ROLES,
+    roles: Sequence[Role] = DEFAULT_ROLES,
 ) -> Settings:
     """From all layers, checked. Raises `SettingsError` with every objection."""
     toml: Mapping[str, Any] = {} if config is None else read_toml(config)
@@ -237,7 +239,7 @@ def replaced(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Se
     )
 
 
-def cross_check(settings: Settings, roles: Sequence[Role] = ROLES) -> list[str]:
+def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> list[str]:
     """What no single setting can say of itself, as far as it matters to these roles."""
     problems: list[str] = []
     if bool(settings.tls.cert) != bool(settings.tls.key):

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "send": "waystation.cli.send",
     "queue": "waystation.cli.queue",
     "party": "waystation.cli.party",
+    "cluster": "waystation.cli.cluster",
     "demo": "waystation.cli.demo",
     "doctor": "waystation.cli.doctor",
     "config": "waystation.cli.config",

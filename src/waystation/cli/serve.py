@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
         "roles",
         nargs="*",
         metavar="ROLE",
-        help="connect, endpoint, queue, presence, console; all if none is named",
+        help="connect, endpoint, queue, presence, console: all of them if none is named;"
+        " controller: for a queue cluster",
     )
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from waystation.app.roles import ROLES, Role
+from waystation.app.roles import DEFAULT_ROLES, Role
 from waystation.app.settings import Settings, load_settings
 from waystation.base.settings import SettingsError
 
@@ -35,7 +35,7 @@ def give_up(text: str, code: int = EXIT_FAILED) -> NoReturn:
 def settings_or_exit(
     config: Path | None,
     flags: Mapping[str, Any] | None = None,
-    roles: Sequence[Role] = ROLES,
+    roles: Sequence[Role] = DEFAULT_ROLES,
 ) -> Settings:
     """The settings in force for a command, or exit code 78 with every objection."""
     if config is None and (named := os.environ.get("WAYSTATION_CONFIG")):

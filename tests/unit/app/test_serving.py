@@ -23,14 +23,14 @@ def test_roles_are_taken_once_and_in_our_order() -> None:
     assert parse_roles(["endpoint", "connect", "endpoint"]) == ("connect", "endpoint")
 
 
-@pytest.mark.parametrize("role", ["proxy", "controller"])
+@pytest.mark.parametrize("role", ["proxy"])
 def test_a_role_that_is_still_to_come_is_refused_with_that_reason(role: str) -> None:
     with pytest.raises(RoleError, match="is not in this version"):
         parse_roles([role])
 
 
 def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(RoleError, match="connect, endpoint, queue, presence, console"):
+    with pytest.raises(RoleError, match="connect, endpoint, queue, presence, controller, console"):
         parse_roles(["conect"])
 
 

@@ -62,7 +62,7 @@ def test_a_command_that_does_not_exist_is_a_usage_error(env: Run) -> None:
     assert "serve" in err  # the nearest one
 
 
-@pytest.mark.parametrize("role", ["proxy", "controller"])
+@pytest.mark.parametrize("role", ["proxy"])
 def test_a_role_that_is_still_to_come_says_so(env: Run, role: str) -> None:
     code, _, err = run(*env, "serve", role)
 

@@ -1,0 +1,25 @@
+"""Settings of the cluster's controller."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import doc
+
+
+class Controller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who watches over the slot map. Run two or three; one of them leads."""
+
+    port: Annotated[
+        int, Meta(ge=0, le=65535), doc("Health, `/metrics` and the map (`/map`) over HTTP.")
+    ] = 5226
+    replicas: Annotated[
+        Literal[0, 1], doc("Followers of each slot; with 1, a server that dies is replaced.")
+    ] = 0
+    moves_per_node_max: Annotated[
+        int, Meta(ge=1, le=64), doc("Slots under way from or to one server at a time.")
+    ] = 4
+    follower_patience_s: Annotated[
+        float, Meta(gt=0), doc("A follower that is down for so long is replaced.")
+    ] = 60.0
