@@ -36,7 +36,7 @@ from .standbys import Standbys
 from .store import Notice, Owner, PresenceStore
 from .timekeeper import Timekeeper
 from .transport.port import Gone, GrpcStatus, Stream
-from .wire.client import Join, MalformedMessageError, Unfit, decode_client
+from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
 
@@ -60,6 +60,7 @@ class Broker:
         self.store = store
         self.owner = owner
         self.reports = reports
+        self._mono = clock.mono
         self._tasks = tasks
         self._loop = loop
         self.authority = authority
@@ -88,6 +89,7 @@ class Broker:
         self.serialisations = 0
         self.draining = False
         self.overloaded = False
+        self._plain_acks = not settings.answer_acks
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -150,6 +152,9 @@ class Broker:
             return
         session = conversation.session
         if session is not None:
+            # What comes most is an ack of something: it needs no answer and takes no token.
+            if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
+                return
             self.requests.take(conversation, session, message, now)
         elif conversation.phase is Phase.STANDBY:
             self.standbys.take(conversation, message, now)
@@ -337,7 +342,7 @@ class Broker:
             entry,
             recipients=self.tally.out - before,
             size=len(one.data),
-            took_s=self.registry.now().mono - now.mono,
+            took_s=self._mono() - now.mono,
         )
         if entry.kind is MessageType.LEAVE:
             self.departures.removed_elsewhere(party, entry, now)

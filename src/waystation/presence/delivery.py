@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 LISTS_MAX: Final = 4  # unacknowledged LISTs of a session; older ones are superseded
 _REPLACED_BY_LIST: Final = frozenset((MessageType.JOIN, MessageType.LIST, MessageType.UPDATE))
 _EARLY_S: Final = 1e-6
+_PARTY: Final = MessageType.JOIN
 
 
 class Delivery:
@@ -48,9 +49,9 @@ class Delivery:
     __slots__ = (
         "_conflated_at", "_desk", "_ladder", "_list_due", "_resync_due", "_terms", "acked_high",
         "acked_n", "blocked_at", "client_id", "detached_marks", "dropped_n", "flowing", "holder",
-        "id_base", "id_n", "inflight", "last_list_id", "list_seq", "muted", "out_n", "party",
-        "retried_n", "retry_handle", "seed", "sent_seq", "session_id", "stream", "superseded_n",
-        "unacked_since",
+        "id_base", "id_n", "inflight", "inflight_max", "last_list_id", "list_seq", "muted",
+        "out_n", "party", "retried_n", "retry_handle", "seed", "sent_seq", "session_id", "stream",
+        "superseded_n", "tally", "unacked_since",
     )
     # fmt: on
 
@@ -71,6 +72,8 @@ class Delivery:
         self.holder = holder
         self._terms = terms
         self._desk = desk
+        self.tally = desk.tally
+        self.inflight_max = terms.inflight_max
         self.stream: Stream | None = None
         self.id_base = 0
         self.id_n = 0
@@ -110,7 +113,7 @@ class Delivery:
 
     @property
     def has_room(self) -> bool:
-        return self.blocked_at is None and len(self.inflight) < self._terms.inflight_max
+        return self.blocked_at is None and len(self.inflight) < self.inflight_max
 
     def next_id(self) -> int:
         self.id_n = self.id_n + 1 & LOCAL_COUNTER_MASK
@@ -139,8 +142,8 @@ class Delivery:
         self.flowing = not self.muted
 
     def resume(self, now: Now, *, resync: bool) -> int:
-        """The LIST, what was not acknowledged, what was not sent, and a closing LIST if there was
-        any of it. `resync`: the log does not lead from here to there. How much was redelivered."""
+        """The LIST, what was not acknowledged, what was not sent, a closing LIST if there was any.
+        `resync`: the log does not lead from here to there. How much was redelivered."""
         party = self.party
         self.unacked_since = now.mono
         left = [f for f in self.inflight.values() if f.kind is MessageType.JOIN]
@@ -151,7 +154,7 @@ class Delivery:
             self._supersede(len(left))
             self.sent_seq = party.seq
             self.acked_high = 0  # the numbers may have begun anew
-            self._desk.tally.resyncs += 1
+            self.tally.resyncs += 1
             self.send_list(Status.LIST_RESYNC, now)
             self.flowing = not self.muted
             return 0
@@ -163,7 +166,7 @@ class Delivery:
         before = self.out_n
         self.pump(now)
         count = len(left) + self.out_n - before
-        self._desk.tally.redelivered += count
+        self.tally.redelivered += count
         if count:
             self.list_when_caught_up(Status.OK, now)
         return count
@@ -172,29 +175,27 @@ class Delivery:
 
     def offer(self, one: Announcement, now: Now) -> None:
         """Something was appended to the party's log."""
-        if not self.flowing or one.seq != self.sent_seq + 1:
+        seq = one.seq
+        if not self.flowing or seq != self.sent_seq + 1:
             self._offer_later(one, now)
             return
-        self.sent_seq = one.seq
+        self.sent_seq = seq
         if one.session_id == self.session_id and one.client_id == self.client_id:
             return  # nobody is told of what they did themselves
         if one.is_signal and self.seed:
             return
-        mono = now.mono
-        inflight = self.inflight
-        inflight[one.message_id] = Flight(
-            one.seq, one.message_id, one.data, MessageType.JOIN, mono, mono
-        )
+        mono, inflight = now[0], self.inflight
+        inflight[one.message_id] = Flight(seq, one.message_id, one.data, _PARTY, mono, mono)
         if self.unacked_since is None:
             self.unacked_since = mono
         self.out_n += 1
-        self._desk.tally.out += 1
+        self.tally.out += 1
         stream = self.stream
-        assert stream is not None, "only what has a stream flows"
+        assert stream is not None
         stream.send(one.data)
         if not self.retry_handle:
             self._arm()
-        if len(inflight) >= self._terms.inflight_max:
+        if len(inflight) >= self.inflight_max:
             self.flowing = False
         elif not stream.writable:
             self._block(mono)
@@ -220,9 +221,9 @@ class Delivery:
             self.send_list(Status.LIST_RESYNC, now)
         if self.muted:
             self.sent_seq = self.party.seq
-        party, terms = self.party, self._terms
+        party = self.party
         while self.sent_seq < party.seq:
-            if len(self.inflight) >= terms.inflight_max:
+            if len(self.inflight) >= self.inflight_max:
                 self.flowing = False
                 return
             one = party.log.get(self.sent_seq + 1)
@@ -237,7 +238,7 @@ class Delivery:
             status, self._list_due = self._list_due, None
             self.send_list(status, now)
         if self.blocked_at is None:
-            self.flowing = not self.muted and len(self.inflight) < terms.inflight_max
+            self.flowing = not self.muted and len(self.inflight) < self.inflight_max
 
     def list_when_caught_up(self, status: Status, now: Now) -> None:
         """A LIST keeps its place among the party's messages: it comes when they are sent."""
@@ -275,11 +276,11 @@ class Delivery:
         if self.unacked_since is None:
             self.unacked_since = mono
         self.out_n += 1
-        self._desk.tally.out += 1
+        self.tally.out += 1
         stream.send(data)
         if not self.retry_handle:
             self._arm()
-        if len(self.inflight) >= self._terms.inflight_max:
+        if len(self.inflight) >= self.inflight_max:
             self.flowing = False
         if not stream.writable:
             self._block(mono)
@@ -301,7 +302,7 @@ class Delivery:
 
     def acked(self, ids: tuple[int, ...], upto: int, now: Now) -> bool:
         """Whether anything was acknowledged by it."""
-        inflight, mono, tally = self.inflight, now.mono, self._desk.tally
+        inflight, mono, tally = self.inflight, now.mono, self.tally
         before = len(inflight)
         for one in ids:
             flight = inflight.pop(one, None)
@@ -328,7 +329,7 @@ class Delivery:
     def _settle(self, flight: Flight, mono: float) -> None:
         self.acked_n += 1
         desk = self._desk
-        desk.tally.acked += 1
+        self.tally.acked += 1
         desk.latencies_s.append(mono - flight.first_mono)
         if flight.seq > self.acked_high:  # noqa: PLR1730 for every ack
             self.acked_high = flight.seq
@@ -365,7 +366,7 @@ class Delivery:
             self._round(now)
 
     def _round(self, now: Now) -> None:
-        terms, tally = self._terms, self._desk.tally
+        terms, tally = self._terms, self.tally
         flights = list(self.inflight.values())
         repair = any(self._misleads(flight) for flight in flights)
         for flight in flights:
@@ -409,7 +410,7 @@ class Delivery:
         self._supersede(len(replaced))
         self.sent_seq = self.party.seq
         self._list_due = None
-        self._desk.tally.resyncs += 1
+        self.tally.resyncs += 1
         if self.blocked_at is None:
             self.send_list(Status.LIST_RESYNC, now)
             self.flowing = not self.muted and self.blocked_at is None
@@ -434,7 +435,7 @@ class Delivery:
 
     def _supersede(self, count: int) -> None:
         self.superseded_n += count
-        self._desk.tally.superseded += count
+        self.tally.superseded += count
 
     # --- the transport ---------------------------------------------------------------------------
 

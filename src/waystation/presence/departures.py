@@ -13,7 +13,7 @@ from typing import Any, Final
 from .conversation import Conversation, Phase
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import Detached, Entry, Flags, MessageType, SessionKey, Status
+from .model import Detached, Entry, MessageType, SessionKey, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -183,7 +183,7 @@ class Departures:
         self._reports.left(session, code, left.seq)
         session.ended(state)
         self._registry.drop(session)
-        self.release(session.party, now)
+        self.release(session.party)
 
     def gone(self, session: Session, status: Status, *, peer: str = "") -> None:
         """It lives elsewhere or not at all: ours is forgotten, without a word to others."""
@@ -201,9 +201,9 @@ class Departures:
         self._reports.moved(session, peer)
         session.ended(State.LEFT)
         self._registry.drop(session)
-        self.release(session.party, now)
+        self.release(session.party)
 
-    def release(self, party: Party, now: Now) -> None:
+    def release(self, party: Party) -> None:
         """Forget a party that nobody here needs."""
         if not party.idle or self._registry.parties.get(party.party_id) is not party:
             return
@@ -213,7 +213,7 @@ class Departures:
             self._reports.closed(
                 party.party_id,
                 size_max=party.size_max,
-                lived_s=now.mono - party.opened_mono,
+                lived_s=self._registry.now().mono - party.opened_mono,
             )
 
     # --- updates ---------------------------------------------------------------------------------
@@ -226,9 +226,10 @@ class Departures:
         away = notice.status is Status.PARTICIPANT_DETACHED
         party.roster.set_detached(key.client_id, key.session_id, detached=away)
         for session in list(party.sessions.values()):
-            wanted = session.flags & Flags.WANT_UPDATES and session.state is State.ACTIVE
             delivery = session.delivery
-            if wanted and session.key != key and delivery.has_room:  # advice, not a promise
+            if not delivery.detached_marks or delivery.stream is None or session.key == key:
+                continue
+            if delivery.has_room:  # advice, not a promise
                 message_id = delivery.next_id()
                 data = write.update(
                     message_id,

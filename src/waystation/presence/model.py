@@ -102,8 +102,16 @@ class Flags(enum.IntFlag):
     NO_DELIVERY = 8
 
 
-FLAGS_KEPT: Final = Flags.WANT_UPDATES | Flags.NO_DELIVERY
+WANT_UPDATES: Final = int(Flags.WANT_UPDATES)  # plain: asked at every broadcast
+NO_DELIVERY: Final = int(Flags.NO_DELIVERY)
+FLAGS_KEPT: Final = WANT_UPDATES | NO_DELIVERY
 EXTENDED: Final = 256  # beside the flags kept: the client knows more than the seed's fields
+
+
+def merged_flags(known: int, wished: int) -> int:
+    """What a session keeps when it is resumed: its old wishes, unless it has new ones."""
+    wishes = wished & FLAGS_KEPT or known & FLAGS_KEPT
+    return wishes | (known | wished) & EXTENDED
 
 
 class Detached(enum.IntEnum):

@@ -136,7 +136,7 @@ class Reception:
             return await self._enter(party, conversation, join, promoted=promoted)
         finally:
             party.busy -= 1
-            self._departures.release(party, self._registry.now())
+            self._departures.release(party)
 
     async def _enter(
         self, party: Party, conversation: Conversation, join: Join, *, promoted: bool
@@ -191,7 +191,7 @@ class Reception:
             proof=proof,
             new_hash=hashed(token),
             ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000) if join.ttl_ms else None,
-            flags=join.kept_flags if join.extended else None,
+            flags=join.kept_flags,
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
             known_seq=party.seq if party.loaded else None,
         )

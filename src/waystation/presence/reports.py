@@ -25,9 +25,14 @@ from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
 from .session import Session
 
 LATENCIES_MAX: Final = 4096  # acks between two looks at their latencies
+LINES_MAX: Final = 1000  # between two ticks; more are in the events
 _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
 _SIGN: Final = 1 << 63
+
+
+# A session that ended: its key, why, how long it lived, what it said, what it was told.
+_Line = tuple[SessionKey, Status, float, int, events.PartySessionLeftAttrs]
 
 
 def _signed(message_id: int) -> int:
@@ -64,6 +69,8 @@ class Reports:
             kind: metrics.counter("presence_messages_sent", type=kind.name.lower())
             for kind in (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
         }
+        self._cells: dict[tuple[str, str], Cell] = {}
+        self._lines: list[_Line] = []
         self._gaps = metrics.counter("presence_log_gaps")
         metrics.on_read(self._fill)
 
@@ -107,7 +114,7 @@ class Reports:
     def left(self, session: Session, code: Status, seq: int) -> None:
         delivery, key = session.delivery, session.key
         self.tally.abandoned += len(delivery.inflight)
-        self._metrics.counter("presence_leaves", reason=code.name.lower()).value += 1
+        self._count("presence_leaves", "reason", code.name)
         ms, lived_s = self._clock.now_ms(), self._clock.mono() - session.joined_mono
         attrs = events.PartySessionLeftAttrs(
             seq=seq,
@@ -130,16 +137,30 @@ class Reports:
             )
 
         self._sink.defer(make)
-        self._log.info(
-            "session.left",
-            reason=code.name.lower(),
-            party=tag(key.party_id.to_bytes(8, "big")),
-            lived_s=round(lived_s, 1),
-            messages_in=session.messages_in,
-            out=delivery.out_n,
-            acked=delivery.acked_n,
-            resumes=session.resumes,
-        )
+        if len(self._lines) < LINES_MAX:
+            self._lines.append((key, code, lived_s, session.messages_in, attrs))
+
+    def write_lines(self) -> None:
+        """One for each session that ended since; out of the way of what ended them."""
+        lines, self._lines = self._lines, []
+        for key, code, lived_s, messages_in, attrs in lines:
+            self._log.info(
+                "session.left",
+                reason=code.name.lower(),
+                party=tag(key.party_id.to_bytes(8, "big")),
+                lived_s=round(lived_s, 1),
+                messages_in=messages_in,
+                out=attrs.out,
+                acked=attrs.acked,
+                resumes=attrs.resumes,
+            )
+
+    def _count(self, name: str, label: str, value: str) -> None:
+        cell = self._cells.get((name, value))
+        if cell is None:
+            cell = self._metrics.counter(name, **{label: value.lower()})
+            self._cells[name, value] = cell
+        cell.value += 1
 
     def detached(self, session: Session, cause: Detached) -> None:
         key, count, ms = session.key, len(session.delivery.inflight), self._clock.now_ms()
@@ -258,10 +279,10 @@ class Reports:
         )
 
     def joined(self, result: str) -> None:
-        self._metrics.counter("presence_joins", result=result).value += 1
+        self._count("presence_joins", "result", result)
 
     def error(self, status: Status) -> None:
-        self._metrics.counter("presence_errors", code=status.name.lower()).value += 1
+        self._count("presence_errors", "code", status.name)
 
     def refused(self, what: str, status: Status) -> None:
         """`what`: join, auth or rate."""
@@ -300,6 +321,8 @@ class Reports:
     # --- totals ----------------------------------------------------------------------------------
 
     def look_at_latencies(self) -> None:
+        if self._lines:
+            self.write_lines()
         latencies = self.latencies_s[:]
         self.latencies_s.clear()  # the same list: deliveries hold it
         for latency_s in latencies:

@@ -21,7 +21,7 @@ from waystation.base.limits import TokenBucket
 
 from .delivery import Delivery
 from .log import Now
-from .model import EXTENDED, Detached, Flags, SessionKey, Status
+from .model import EXTENDED, NO_DELIVERY, WANT_UPDATES, Detached, SessionKey, Status
 from .wire.client import Ack, ClientInput, Input, Join, Unfit
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ class Session:
         delivery = self.delivery
         delivery.set_ttl(ttl_s)
         delivery.seed = not flags & EXTENDED
-        delivery.muted = bool(flags & Flags.NO_DELIVERY)
-        delivery.detached_marks = bool(flags & Flags.WANT_UPDATES)
+        delivery.muted = bool(flags & NO_DELIVERY)
+        delivery.detached_marks = bool(flags & WANT_UPDATES)
 
     # --- inputs ----------------------------------------------------------------------------------
 
@@ -185,6 +185,20 @@ class Session:
         if bare_ack:
             return Admission.FRESH
         return Admission.FRESH if self.remember(message) else Admission.REPEATED
+
+    def plain_ack(self, message: Ack, now: Now) -> bool:
+        """The short way of `admit` for an ack that names something outstanding and nothing else;
+        False if it is not such a one, and then nothing was done."""
+        ids = message.ack_ids
+        if message.party_seq or message.names is not None or not ids:
+            return False
+        delivery = self.delivery
+        if ids[0] not in delivery.inflight:
+            return False
+        self.last_rx = now.mono
+        self.messages_in += 1
+        delivery.acked(ids, 0, now)
+        return True
 
     def _told_seq(self) -> int:
         """The highest position that the client may have heard of: a LIST may be ahead."""

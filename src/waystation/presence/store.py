@@ -99,7 +99,8 @@ class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
     proof: Proof
     new_hash: bytes
     ttl_ms: int | None = None
-    flags: int | None = None
+    flags: int = 0
+    """As `merged_flags` has it."""
     token_exp_ms: int = 0
     known_seq: int | None = None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
@@ -37,7 +38,9 @@ PARTY = 0x7A97
 PATIENCE_S = 20.0  # for what will come; tests wait for it and never that long
 QUIET_S = 0.1  # for what must not come
 
-log = structlog.get_logger()
+QUIET: Any = structlog.wrap_logger(
+    None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+)
 
 
 async def open_store(kind: str, settings: Presence, tmp_path: Path, clock: Clock) -> PresenceStore:
@@ -87,7 +90,7 @@ class Node:
                 hashes=EventHashes(bytes(32)),
                 metrics=self.metrics,
                 clock=clock,
-                log=log,
+                log=QUIET,
                 ack_sample=settings.ack_sample,
             ),
             tasks=self._tasks,

@@ -10,7 +10,6 @@ from tests.conformance.presence.kit import PARTY, QUIET_S, Guest, kinds, listed,
 from waystation.base.clock import ManualClock
 from waystation.presence.model import Flags, MessageType, Status
 
-NOT_YET_NATIVE = ("native",)
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
 
 
@@ -175,8 +174,6 @@ async def test_an_id_that_left_names_a_new_session(house: House) -> None:
 
 async def test_what_is_said_after_a_leave_is_ignored(house: House) -> None:
     """P-011"""
-    if house.transport in NOT_YET_NATIVE:
-        return
     node = await house.node()
     a = await house.member(node, 1)
 

@@ -1,6 +1,7 @@
 """A broker on a clock that stands still, and clients that are plain objects: no socket."""
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -22,6 +23,9 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
 PARTY = 0x7A97
+QUIET: Any = structlog.wrap_logger(
+    None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+)
 START_MS = 1_700_000_000_000
 
 
@@ -183,7 +187,7 @@ class Stage:
                 hashes=EventHashes(bytes(32)),
                 metrics=self.metrics,
                 clock=self.clock,
-                log=structlog.get_logger(),
+                log=QUIET,
                 ack_sample=self.settings.ack_sample,
             ),
             tasks=self.tasks,

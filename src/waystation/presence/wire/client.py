@@ -17,7 +17,6 @@ from waystation.presence.model import (
     EXTENDED,
     FLAGS_KEPT,
     ClientId,
-    Flags,
     MessageType,
     PartyId,
     SessionId,
@@ -82,13 +81,13 @@ class Join(Input, frozen=True, gc=False, kw_only=True):
     key: SessionKey
     resume_token: bytes = b""
     ttl_ms: int = 0
-    flags: Flags = Flags.NONE
+    flags: int = 0
     extended: bool = False
 
     @property
     def kept_flags(self) -> int:
         """What a store remembers of a session's wishes."""
-        return int(self.flags & FLAGS_KEPT) | (EXTENDED if self.extended else 0)
+        return self.flags & FLAGS_KEPT | (EXTENDED if self.extended else 0)
 
 
 class Unfit(Input, frozen=True, gc=False, kw_only=True):
@@ -190,6 +189,6 @@ def _join(message: ClientMessage, acks: tuple[int, ...], seq: int) -> Join:
         ),
         resume_token=message.resume_token,
         ttl_ms=message.session_ttl_ms,
-        flags=Flags(message.flags & _FLAGS_KNOWN),
+        flags=message.flags & _FLAGS_KNOWN,
         extended=extended,
     )

@@ -22,6 +22,7 @@ from waystation.presence.model import (
     SessionKey,
     SessionRecord,
     Status,
+    merged_flags,
     next_tick,
     party_message_id,
 )
@@ -165,7 +166,7 @@ class PartyLedger:
             incarnation=owner.incarnation,
             fence=found.fence + 1,
             ttl_ms=spec.ttl_ms if spec.ttl_ms is not None else found.ttl_ms,
-            flags=spec.flags if spec.flags is not None else found.flags,
+            flags=merged_flags(found.flags, spec.flags),
             token_hash=spec.new_hash,
             previous_hash=found.token_hash,
             previous_until_ms=now_ms + spec.proof.grace_ms,
