@@ -17,7 +17,6 @@ from waystation.presence.store import PresenceStore
 COMBINATIONS = [
     ("grpcio", "memory"),
     ("grpcio", "embedded"),
-    ("native", "memory"),
 ]
 
 
