@@ -32,7 +32,7 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.push.store import PushStore
+from waystation.push.store import CursorStore, PushStore
 
 T = TypeVar("T")
 
@@ -247,6 +247,11 @@ class FaultyStore:
         return await self._call("forget_update", uaid, call)
 
     # The rest is nobody's promise, so it has no bad luck.
+
+    async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
+        return isinstance(self._inner, CursorStore) and await self._inner.advance_cursor(
+            uaid, up_to_ms
+        )
 
     async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
         return await self._inner.publish_broadcast(broadcast_id, version)

@@ -189,6 +189,7 @@ class ConnectNode:
             endpoint_for=world.endpoint_for,
             new_uaid=lambda: Uaid(new_uuid4(world.rng.randbytes)),
             switch_after_s=lambda: world.rng.uniform(1.0, 5.0),
+            keeps_cursor=world.sort_keys == "autopush",
         )
         self.driver = world.make_driver(
             terms,
