@@ -119,6 +119,14 @@ class Blocking(msgspec.Struct, frozen=True, gc=False):
     notice: Notice | None = None
 
 
+class RefKind(enum.Enum):
+    """Whose id leads to a queue in another slot."""
+
+    SENDER = "S"
+    NOTIFIER = "N"
+    LINK = "L"
+
+
 class Standing(enum.Enum):
     ACTIVE = "active"
     OFF = "off"  # nobody may send

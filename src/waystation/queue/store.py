@@ -27,6 +27,7 @@ from waystation.queue.model import (
     Queue,
     QueueMode,
     RecipientId,
+    RefKind,
     Slot,
 )
 
@@ -131,14 +132,6 @@ class SlotRows(Protocol):
         commits: when it is durable, before its caller is answered. If `sink` returns something to
         wait for, the caller waits for it; what it raises is the caller's answer."""
         ...
-
-
-class RefKind(enum.Enum):
-    """Whose id leads elsewhere."""
-
-    SENDER = "S"
-    NOTIFIER = "N"
-    LINK = "L"
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):

@@ -23,7 +23,6 @@ from waystation.queue.wire.fields import FieldError
 
 BLOCK_BYTES: Final = 16384
 CONTENT_BYTES_MAX: Final = BLOCK_BYTES - 2
-_SEALED_BYTES: Final = BLOCK_BYTES - TAG_BYTES
 
 
 class Blocks(Protocol):
@@ -62,15 +61,16 @@ class PlainBlocks:
 class ChainedBlocks:
     """Inner encryption: a key for each block, and no way back from one to those before it."""
 
-    __slots__ = ("_receiving", "_sending")
+    __slots__ = ("_receiving", "_sealed_bytes", "_sending")
 
-    def __init__(self, sending: bytes, receiving: bytes) -> None:
+    def __init__(self, sending: bytes, receiving: bytes, *, block_bytes: int = BLOCK_BYTES) -> None:
         self._sending = sending
         self._receiving = receiving
+        self._sealed_bytes = block_bytes - TAG_BYTES
 
     def seal(self, content: bytes) -> bytes:
         self._sending, key, nonce = next_link(self._sending)
-        return seal_padded(box_key(key), nonce, content, _SEALED_BYTES)
+        return seal_padded(box_key(key), nonce, content, self._sealed_bytes)
 
     def open(self, block: bytes) -> bytes:
         self._receiving, key, nonce = next_link(self._receiving)

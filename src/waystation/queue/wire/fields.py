@@ -86,6 +86,9 @@ class Reader:
     def u16(self) -> int:
         return int.from_bytes(self.take(2), "big")
 
+    def u32(self) -> int:
+        return int.from_bytes(self.take(4), "big")
+
     def i64(self) -> int:
         return int.from_bytes(self.take(8), "big", signed=True)
 

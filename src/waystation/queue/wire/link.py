@@ -1,0 +1,312 @@
+"""The link between an edge and a storage server: many clients' sessions on one connection.
+
+    block   = count:u8, count × frame            16,512 bytes, encrypted like a client's
+    frame   = stream:u32 epoch:u32 kind:char Large payload
+    kind T  = a client's transmission as it came, edge → server
+    kind R  = an answer or event as it is to go, server → edge
+    kind C  = a word of the link itself
+
+Rule 1: a stream below `REQUESTS_FROM` is one client's session on one server; `SOPEN` makes it. A
+        stream from there on is the name of one request about no session, and its answer comes
+        under the same name.
+Rule 2: an edge hands over what a server needs to check a client's proofs as if the client were
+        its own: version, session id and the private half of the session key. All three end with
+        the client's connection.
+Rule 3: what goes wrong between the two is a `CERR`, which no client ever sees. One that is about
+        a transmission carries its correlation id.
+Rule 4: `epoch` is the low half of the sender's; whoever sees a newer one than its own looks at the
+        map before it answers.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
+
+import msgspec
+
+from waystation.queue.model import (
+    CorrId,
+    DhPrivateKey,
+    LinkId,
+    MessageId,
+    NotifierId,
+    RecipientId,
+    RefKind,
+    SenderId,
+    SessionId,
+    Slot,
+)
+from waystation.queue.wire import fields
+from waystation.queue.wire.boxes import TAG_BYTES
+from waystation.queue.wire.fields import FieldError, Reader
+from waystation.queue.wire.link_words import (
+    Busy,
+    Cok,
+    CopyAck,
+    CopyPart,
+    Cping,
+    Cpong,
+    DelRef,
+    Duplicate,
+    Frozen,
+    GetRef,
+    Moved,
+    Newc,
+    Newq,
+    Newr,
+    Newx,
+    NotFound,
+    RefIs,
+    Sclose,
+    Sdlv,
+    SetRef,
+    Sopen,
+    Spause,
+    Sres,
+    Sresume,
+    Word,
+    WrongSlot,
+)
+
+LINK_BLOCK_BYTES: Final = 16512
+CONTENT_BYTES_MAX: Final = LINK_BLOCK_BYTES - TAG_BYTES - 2
+FRAMES_MAX: Final = 255
+_FRAME_HEAD: Final = 11
+PAYLOAD_BYTES_MAX: Final = CONTENT_BYTES_MAX - 1 - _FRAME_HEAD
+COPY_BYTES_MAX: Final = 16_384  # of a copy's frame, in one frame of the link
+REQUESTS_FROM: Final = 1 << 31
+TX_BYTES: Final = 16
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A client's transmission."""
+
+    transmission: bytes
+
+
+class Said(msgspec.Struct, frozen=True, gc=False):
+    """A server's transmission for a client."""
+
+    transmission: bytes
+
+
+Body: TypeAlias = Sent | Said | Word
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    stream: int
+    epoch: int  # the low 32 bits
+    body: Body
+
+
+# --- writing -------------------------------------------------------------------------------------
+
+
+def encode_frame(frame: Frame) -> bytes:
+    body = frame.body
+    match body:
+        case Sent(payload):
+            kind = b"T"
+        case Said(payload):
+            kind = b"R"
+        case _:
+            kind, payload = b"C", encode_word(body)
+    assert len(payload) <= PAYLOAD_BYTES_MAX, "no block of a link can hold it"
+    head = frame.stream.to_bytes(4, "big") + (frame.epoch & 0xFFFFFFFF).to_bytes(4, "big")
+    return b"%b%b%b%b" % (head, kind, len(payload).to_bytes(2, "big"), payload)
+
+
+def join_frames(frames: Iterable[bytes]) -> list[bytes]:
+    """The contents of as few blocks as hold all of them, in their order."""
+    contents: list[bytes] = []
+    taken: list[bytes] = []
+    size = 1
+    for frame in frames:
+        if taken and (size + len(frame) > CONTENT_BYTES_MAX or len(taken) == FRAMES_MAX):
+            contents.append(bytes((len(taken),)) + b"".join(taken))
+            taken, size = [], 1
+        taken.append(frame)
+        size += len(frame)
+    if taken:
+        contents.append(bytes((len(taken),)) + b"".join(taken))
+    return contents
+
+
+def encode_word(word: Word) -> bytes:
+    start = word.tag + b" "
+    match word:
+        case Sopen(version, session_id, session_key, forwarded):
+            key = fields.maybe_short(session_key)
+            session = fields.u16(version) + fields.short(session_id)
+            return start + session + key + fields.flag(forwarded)
+        case Newq(home, tx_id, transmission):
+            return start + fields.u16(home) + tx_id + transmission
+        case Newr():
+            return start + _encode_newr(word)
+        case Newc(tx_id) | Newx(tx_id):
+            return start + tx_id
+        case SetRef(kind, entity_id, home, tx_id):
+            return start + _ref(kind, entity_id) + fields.u16(home) + tx_id
+        case GetRef(kind, entity_id):
+            return start + _ref(kind, entity_id)
+        case DelRef(kind, entity_id, tx_id):
+            return start + _ref(kind, entity_id) + fields.maybe(tx_id)
+        case RefIs(home):
+            return start + fields.u16(home)
+        case Sres(recipient_id):
+            return start + fields.short(recipient_id)
+        case Sdlv(recipient_id, gets, message_id):
+            return start + fields.short(recipient_id) + fields.flag(gets) + fields.short(message_id)
+        case CopyPart(copy, slot, move, last, data):
+            numbers = fields.i64(copy) + fields.u16(slot) + fields.i64(move)
+            return start + numbers + fields.flag(last) + data
+        case CopyAck(copy, seq, broken):
+            return start + fields.i64(copy) + fields.i64(seq) + fields.flag(broken)
+        case Cpong(epoch):
+            return start + fields.i64(epoch)
+        case WrongSlot() | Moved() | Frozen() | Busy():
+            return start + _encode_failure(word)
+        case _:
+            return word.tag
+
+
+def _encode_failure(word: WrongSlot | Moved | Frozen | Busy) -> bytes:
+    corr_id = fields.short(word.corr_id)
+    match word:
+        case WrongSlot(_, epoch):
+            return corr_id + fields.i64(epoch)
+        case Moved(_, kind, home):
+            return corr_id + kind.value.encode() + fields.u16(home)
+        case _:
+            return corr_id
+
+
+def _ref(kind: RefKind, entity_id: bytes) -> bytes:
+    return kind.value.encode() + fields.short(entity_id)
+
+
+def _encode_newr(word: Newr) -> bytes:
+    ids = fields.short(word.recipient_id) + fields.short(word.sender_id)
+    ids += fields.maybe_short(word.notifier_id) + fields.maybe_short(word.link_id)
+    needs = "".join(kind.value for kind in word.needs).encode()
+    return word.tx_id + ids + fields.short(needs)
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def decode_frames(content: bytes) -> list[Frame]:
+    """All frames of a block; `FieldError` for what is none: the link is of no use after that."""
+    reader = Reader(content)
+    count = reader.byte()
+    if not count:
+        raise FieldError("an empty block")
+    frames: list[Frame] = []
+    for _ in range(count):
+        stream, epoch = reader.u32(), reader.u32()
+        kind, payload = reader.byte(), reader.large()
+        match kind:
+            case 0x54:
+                body: Body = Sent(payload)
+            case 0x52:
+                body = Said(payload)
+            case 0x43:
+                body = decode_word(payload)
+            case _:
+                raise FieldError("a kind of frame that nobody knows")
+        frames.append(Frame(stream, epoch, body))
+    reader.end()
+    return frames
+
+
+def decode_word(data: bytes) -> Word:
+    bare = _BARE.get(data)
+    if bare is not None:
+        return bare
+    tag, blank, _ = data.partition(b" ")
+    read = _READERS.get(tag)
+    if read is None or not blank:
+        raise FieldError("a word that nobody knows")
+    reader = Reader(data, len(tag) + 1)
+    word = read(reader)
+    reader.end()
+    return word
+
+
+_KINDS: Final = {ord(kind.value): kind for kind in RefKind}
+
+
+def _kind(letter: int) -> RefKind:
+    kind = _KINDS.get(letter)
+    if kind is None:
+        raise FieldError("not a kind of reference")
+    return kind
+
+
+def _sopen(r: Reader) -> Word:
+    version, session_id, key = r.u16(), SessionId(r.short()), r.maybe_short()
+    if key is not None and len(key) != 32:
+        raise FieldError("not a private key")
+    return Sopen(version, session_id, None if key is None else DhPrivateKey(key), r.flag())
+
+
+def _newr(r: Reader) -> Word:
+    tx_id, recipient_id, sender_id = r.take(TX_BYTES), r.short(), r.short()
+    notifier_id, link_id, needs = r.maybe_short(), r.maybe_short(), r.short()
+    return Newr(
+        tx_id,
+        RecipientId(recipient_id),
+        SenderId(sender_id),
+        None if notifier_id is None else NotifierId(notifier_id),
+        None if link_id is None else LinkId(link_id),
+        tuple(_kind(letter) for letter in needs),
+    )
+
+
+def _slot(r: Reader) -> Slot:
+    slot = r.u16()
+    if slot >= 4096:
+        raise FieldError("not a slot")
+    return Slot(slot)
+
+
+def _corr(r: Reader) -> CorrId:
+    return CorrId(r.short())
+
+
+def _tx_maybe(r: Reader) -> bytes | None:
+    return r.take(TX_BYTES) if r.maybe() else None
+
+
+def _sdlv(r: Reader) -> Word:
+    return Sdlv(RecipientId(r.short()), r.flag(), MessageId(r.short()))
+
+
+def _copy_part(r: Reader) -> Word:
+    return CopyPart(r.i64(), _slot(r), r.i64(), r.flag(), r.tail())
+
+
+_BARE: Final[dict[bytes, Word]] = {
+    word.tag: word
+    for word in (Sclose(), Spause(), Sresume(), Cok(), Cping(), Duplicate(), NotFound())
+}
+
+_READERS: Final[dict[bytes, Callable[[Reader], Word]]] = {
+    Sopen.tag: _sopen,
+    Newq.tag: lambda r: Newq(_slot(r), r.take(TX_BYTES), r.tail()),
+    Newr.tag: _newr,
+    Newc.tag: lambda r: Newc(r.take(TX_BYTES)),
+    Newx.tag: lambda r: Newx(r.take(TX_BYTES)),
+    SetRef.tag: lambda r: SetRef(_kind(r.byte()), r.short(), _slot(r), r.take(TX_BYTES)),
+    GetRef.tag: lambda r: GetRef(_kind(r.byte()), r.short()),
+    DelRef.tag: lambda r: DelRef(_kind(r.byte()), r.short(), _tx_maybe(r)),
+    RefIs.tag: lambda r: RefIs(_slot(r)),
+    Sres.tag: lambda r: Sres(RecipientId(r.short())),
+    Sdlv.tag: _sdlv,
+    Cpong.tag: lambda r: Cpong(r.i64()),
+    WrongSlot.tag: lambda r: WrongSlot(_corr(r), r.i64()),
+    Moved.tag: lambda r: Moved(_corr(r), _kind(r.byte()), _slot(r)),
+    Frozen.tag: lambda r: Frozen(_corr(r)),
+    Busy.tag: lambda r: Busy(_corr(r)),
+    CopyPart.tag: _copy_part,
+    CopyAck.tag: lambda r: CopyAck(r.i64(), r.i64(), r.flag()),
+}

@@ -1,0 +1,202 @@
+"""The words that edge and storage server say to each other, beside what they carry for clients.
+
+An edge says the first group, a server answers with the second; copies of slots go between two
+servers. `link` has their bytes.
+"""
+
+from typing import ClassVar, TypeAlias
+
+import msgspec
+
+from waystation.queue.model import (
+    CorrId,
+    DhPrivateKey,
+    LinkId,
+    MessageId,
+    NotifierId,
+    RecipientId,
+    RefKind,
+    SenderId,
+    SessionId,
+    Slot,
+)
+
+
+class _Word(msgspec.Struct, frozen=True, gc=False):
+    tag: ClassVar[bytes]
+
+
+class Sopen(_Word, frozen=True):
+    """A client's session, on its stream; what it sends may follow at once."""
+
+    tag = b"SOPEN"
+    version: int
+    session_id: SessionId
+    session_key: DhPrivateKey | None  # None below version 7
+    forwarded: bool = False  # other servers' senders: only what may be forwarded
+
+
+class Sclose(_Word, frozen=True):
+    tag = b"SCLOSE"
+
+
+class Spause(_Word, frozen=True):
+    """The client reads slowly: deliver nothing new on this stream."""
+
+    tag = b"SPAUSE"
+
+
+class Sresume(_Word, frozen=True):
+    tag = b"SRESUME"
+
+
+class Newq(_Word, frozen=True):
+    """A client's `NEW`, for this slot; the queue is seen by nobody before `NEWC`."""
+
+    tag = b"NEWQ"
+    home: Slot
+    tx_id: bytes
+    transmission: bytes
+
+
+class Newr(_Word, frozen=True):
+    """What was made, and which references it needs before it may be committed."""
+
+    tag = b"NEWR"
+    tx_id: bytes
+    recipient_id: RecipientId
+    sender_id: SenderId
+    notifier_id: NotifierId | None = None
+    link_id: LinkId | None = None
+    needs: tuple[RefKind, ...] = ()
+
+
+class Newc(_Word, frozen=True):
+    tag = b"NEWC"
+    tx_id: bytes
+
+
+class Newx(_Word, frozen=True):
+    tag = b"NEWX"
+    tx_id: bytes
+
+
+class SetRef(_Word, frozen=True):
+    tag = b"SET_REF"
+    kind: RefKind
+    entity_id: bytes
+    home: Slot
+    tx_id: bytes
+
+
+class GetRef(_Word, frozen=True):
+    tag = b"GET_REF"
+    kind: RefKind
+    entity_id: bytes
+
+
+class DelRef(_Word, frozen=True):
+    tag = b"DEL_REF"
+    kind: RefKind
+    entity_id: bytes
+    tx_id: bytes | None = None  # None: whoever made it
+
+
+class RefIs(_Word, frozen=True):
+    tag = b"REF"
+    home: Slot
+
+
+class Sres(_Word, frozen=True):
+    """Resume, by its grant, a subscription for which no `SUB` can be said again."""
+
+    tag = b"SRES"
+    recipient_id: RecipientId
+
+
+class Sdlv(_Word, frozen=True):
+    """This message is with the client already, by a server that had the slot before."""
+
+    tag = b"SDLV"
+    recipient_id: RecipientId
+    gets: bool
+    message_id: MessageId
+
+
+class Cok(_Word, frozen=True):
+    tag = b"OK"
+
+
+class Cping(_Word, frozen=True):
+    tag = b"CPING"
+
+
+class Cpong(_Word, frozen=True):
+    tag = b"CPONG"
+    epoch: int
+
+
+class WrongSlot(_Word, frozen=True):
+    """Another server has the slot; look at the map of this epoch or later."""
+
+    tag = b"WRONG_SLOT"
+    corr_id: CorrId
+    epoch: int
+
+
+class Moved(_Word, frozen=True):
+    """The id is a reference to a queue in this slot."""
+
+    tag = b"MOVED"
+    corr_id: CorrId
+    kind: RefKind
+    home: Slot
+
+
+class Frozen(_Word, frozen=True):
+    """The slot is on its way to another server: hold this, and say it again."""
+
+    tag = b"FROZEN"
+    corr_id: CorrId
+
+
+class Duplicate(_Word, frozen=True):
+    tag = b"DUPLICATE"
+
+
+class NotFound(_Word, frozen=True):
+    tag = b"NOT_FOUND"
+
+
+class Busy(_Word, frozen=True):
+    """Too much is under way here; nothing was done."""
+
+    tag = b"BUSY"
+    corr_id: CorrId
+
+
+class CopyPart(_Word, frozen=True):
+    """A part of a frame of a copy (`cluster.migration`); the last one completes it."""
+
+    tag = b"MIGF"
+    copy: int
+    slot: Slot
+    move: int
+    last: bool
+    data: bytes
+
+
+class CopyAck(_Word, frozen=True):
+    tag = b"MIGA"
+    copy: int
+    seq: int
+    broken: bool = False
+
+
+# fmt: off
+Failure: TypeAlias = WrongSlot | Moved | Frozen | Duplicate | NotFound | Busy
+Word: TypeAlias = (
+    Sopen | Sclose | Spause | Sresume | Newq | Newr | Newc | Newx | SetRef | GetRef | DelRef | RefIs
+    | Sres | Sdlv | Cok | Cping | Cpong | Failure | CopyPart | CopyAck
+)
+# fmt: on
