@@ -117,7 +117,7 @@ def test_a_clients_longest_transmission_fits() -> None:
 
 def test_frames_fill_blocks_in_their_order() -> None:
     frames = [
-        Frame(n, 2**40 + n, Said(bytes(n * 300)) if n % 2 else Sent(bytes(n))) for n in range(60)
+        Frame(n, 2**40 + n, Said(bytes(n * 250)) if n % 2 else Sent(bytes(n))) for n in range(60)
     ]
     small = [Frame(1, 0, w.Cping())] * 300
 
