@@ -12,9 +12,12 @@ from benchmarks.load import LoadProcesses, Phases
 from benchmarks.measurement import Measurement
 from benchmarks.queue_target import QueueScale, QueueTarget, close_all, connections
 from benchmarks.scenarios.queue_blocks import new_queue
+from waystation.client.queue.connection import Connection
 
 QUIET_S = 1.0
 UNDER_WAY = 64  # queues that are made at once
+SUBSCRIBING = 16  # connections at once: a burst of blocks leaves room behind that is none of theirs
+WARM = 500  # queues before the first look: the first ones pay for buffers and caches
 MAKERS = 4
 
 
@@ -68,18 +71,25 @@ def run(target: QueueTarget, scale: QueueScale) -> list[Measurement]:
 
 async def load(job: dict[str, Any], phases: Phases) -> dict[str, Any]:
     makers = await connections(job["address"], MAKERS)
-    await phases.ready()
     room = asyncio.Semaphore(UNDER_WAY)
 
     async def make(number: int) -> None:
         async with room:
             await new_queue(makers[number % MAKERS])
 
+    await asyncio.gather(*(make(number) for number in range(min(WARM, job["queues"]))))
+    await phases.ready()
     await asyncio.gather(*(make(number) for number in range(job["queues"])))
     await close_all(makers)
     await phases.step("queues")
     idle = await connections(job["address"], job["connections"])
-    await asyncio.gather(*(new_queue(connection, subscribe=True) for connection in idle))
+    few = asyncio.Semaphore(SUBSCRIBING)
+
+    async def subscribe(connection: Connection) -> None:
+        async with few:
+            await new_queue(connection, subscribe=True)
+
+    await asyncio.gather(*map(subscribe, idle))
     await phases.step("connected")
     phases.done()
     await close_all(idle)
