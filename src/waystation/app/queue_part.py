@@ -14,6 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
+from waystation.base.heap import QuietTrim
 from waystation.base.tasks import Tasks
 from waystation.queue.address import IDENTITY_FOLDER, own_hosts
 from waystation.queue.identity import Identity, ensure_identity
@@ -46,6 +47,8 @@ from waystation.queue.wire.handshake import ServerHandshake
 EXPIRE_PORTION = 5000  # messages looked at in one go
 TOUCH_INTERVAL_S = 5.0
 NTF_EXPIRY_INTERVAL_S = 3600.0
+TRIM_INTERVAL_S = 0.4  # how long it is quiet before memory is given back
+TRIM_BURST_BLOCKS = 1000  # and how much must have happened before
 
 
 class QueuePart:
@@ -138,6 +141,10 @@ class QueuePart:
             clock=clock,
         )
 
+        self._trim = QuietTrim(
+            lambda: self.server.blocks, burst=TRIM_BURST_BLOCKS, interval_s=TRIM_INTERVAL_S
+        )
+
     async def start(self, listener: socket.socket) -> None:
         await self._notifying.restore()
         await self._expire_messages()
@@ -147,6 +154,7 @@ class QueuePart:
             ("queue touches", self._run_touches()),
             ("queue notifications", self._run_notifications()),
             ("queue notification expiry", self._run_notification_expiry()),
+            ("queue memory", self._trim.run()),
         ):
             self._tasks.spawn(name, coro)
 

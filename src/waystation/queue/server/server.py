@@ -25,6 +25,19 @@ from waystation.base.clock import Clock
 from waystation.queue.model import VersionRange
 from waystation.queue.server.carrier import Carrier, Step
 from waystation.queue.server.client import Client
+from waystation.queue.server.connection import (
+    BLOCKED,
+    DEAD,
+    DOOMED,
+    FINISHING,
+    HELLO,
+    LINGERING,
+    OPEN,
+    PAUSED,
+    SHAKING,
+    TOUCHED,
+    Connection,
+)
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.observer import Observer
 from waystation.queue.settings import Queue as QueueSettings
@@ -41,49 +54,6 @@ PAUSE_S: Final = 0.2  # when descriptors or memory ran out
 _OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
-
-# What is true of a connection, in one small integer.
-SHAKING, HELLO, OPEN, FINISHING, LINGERING, DEAD = 1, 2, 4, 8, 16, 32
-PAUSED, BLOCKED, TOUCHED, DOOMED = 64, 128, 256, 512
-
-
-class Connection:
-    """One client's socket; `Line` to the other parts."""
-
-    __slots__ = ("block", "carrier", "client", "fd", "flags", "server")
-
-    def __init__(self, server: "BlockServer", carrier: Carrier) -> None:
-        self.server = server
-        self.carrier = carrier
-        self.fd = carrier.fd
-        self.flags = SHAKING
-        self.client: Client | None = None
-        self.block: bytes | None = None  # what the socket has not taken yet
-
-    def touch(self) -> None:
-        if not self.flags & (TOUCHED | DEAD):
-            self.flags |= TOUCHED
-            self.server.touched(self)
-
-    def pause(self) -> None:
-        if not self.flags & PAUSED:
-            self.flags |= PAUSED
-            self.server.watch(self)
-
-    def resume(self) -> None:
-        if self.flags & PAUSED:
-            self.flags &= ~PAUSED
-            self.server.watch(self)
-            if not self.flags & DEAD and self.carrier.holds_more:
-                self.server.look_again(self)
-
-    def finish(self) -> None:
-        self.flags |= FINISHING
-        self.touch()
-
-    def abort(self) -> None:
-        self.flags |= DOOMED
-        self.touch()
 
 
 class BlockServer:
@@ -123,6 +93,7 @@ class BlockServer:
         self._emptied: asyncio.Future[None] | None = None
         self.accepted = 0  # ever
         self.refused = 0  # ever, by a limit
+        self.blocks = 0  # ever, both ways
         self._loop.add_reader(self._epoll.fileno(), self._turn)
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
@@ -259,6 +230,7 @@ class BlockServer:
     def _received(self, connection: Connection, client: Client, block: bytes) -> bool:
         if connection.flags & FINISHING:
             return True
+        self.blocks += 1
         try:
             kept = self._driver.received(client, block)
         except Exception as exc:  # a mistake costs one connection, not all
@@ -308,6 +280,7 @@ class BlockServer:
                     block = block[sent:] if sent else block
                     break
                 block = None
+                self.blocks += 1
             else:
                 connection.touch()  # others first, then on
         except Exception as exc:
