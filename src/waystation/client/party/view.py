@@ -2,7 +2,8 @@
 
 Rule 1: a LIST replaces everything and sets the floor; a JOIN or LEAVE counts only if its
         `party_seq` is above the floor and above the last one that counted for that session.
-Rule 2: a message id that was seen before changes nothing, whichever stream it comes on.
+Rule 2: a message id that was seen before changes nothing, whichever stream it comes on. So what an
+        older stream told beyond the LIST of a newer one still counts after that LIST.
 Rule 3: another epoch is another life of the party: its numbers start anew.
 """
 
@@ -26,7 +27,7 @@ class View:
         self._ids_max = ids_max
         self._ids: dict[int, None] = {}
         self._present: set[Participant] = set()
-        self._last: dict[Participant, int] = {}  # above the floor only
+        self._last: dict[Participant, tuple[int, bool]] = {}  # seq, joined; above the floor only
         self._floor = 0
         self._epoch = 0
         self.seq = 0  # everything up to here is known: what a resume may start from
@@ -55,12 +56,14 @@ class View:
         self._floor = message.party_seq
         if covers:
             self.seq = max(self.seq, message.party_seq)
-        self._last.clear()
         self._present = {
             Participant(entry.client_id, session_id)
             for entry in message.participant_client_ids
             for session_id in entry.session_id
         }
+        self._last = {who: last for who, last in self._last.items() if last[0] > self._floor}
+        for who, (_, joined) in self._last.items():
+            (self._present.add if joined else self._present.discard)(who)
         told = Resynced if message.status_code == LIST_RESYNC else Snapshot
         return told(self.participants, message.party_seq)
 
@@ -76,9 +79,9 @@ class View:
         self.seq = max(self.seq, seq)
         if message.message_type == SIGNAL:
             return Signalled(who, message.payload, message.timestamp, seq)
-        if seq <= self._floor or seq <= self._last.get(who, 0):
+        if seq <= self._floor or seq <= self._last.get(who, (0, True))[0]:
             return None
-        self._last[who] = seq
+        self._last[who] = (seq, message.message_type == JOIN)
         sessions, at_ms = message.client_session_count, message.timestamp
         if message.message_type == JOIN:
             self._present.add(who)

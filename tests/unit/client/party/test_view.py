@@ -85,6 +85,18 @@ def test_a_list_that_was_overtaken_is_not_taken() -> None:
     assert view.participants == (A,)
 
 
+def test_what_an_older_stream_told_beyond_a_list_still_counts() -> None:
+    """A hand-off: the old stream was ahead of the LIST that the new one begins with."""
+    view = View()
+    view.listed(listing(1, B))
+    view.announced(announcement(pb.JOIN, A, 6))
+    view.announced(announcement(pb.LEAVE, B, 7))
+
+    view.listed(listing(5, B))
+    assert view.announced(announcement(pb.JOIN, A, 6)) is None
+    assert view.participants == (A,)
+
+
 def test_a_resync_is_told_as_such() -> None:
     view = View()
     message = listing(7, A)

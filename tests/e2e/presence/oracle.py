@@ -1,0 +1,308 @@
+"""What a crowd of clients must have seen, from what they said and heard alone.
+
+The oracle knows nothing of the broker's inside. Each party has a *watcher*, a session that stays to
+the end: the messages that it heard, without repetitions, are the history of its party, and
+everybody else's must be a piece of it. `check` returns every violation as a sentence, and begins
+it with the letter of the rule that is broken (§18.9 of the specification of presence):
+
+a order, b ghosts and holes, c completeness, d reasons, e silence, f timing, g answers, h ids,
+i timestamps.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from waystation.presence.wire import party_presence_pb2 as pb
+from waystation.presence.wire.party_presence_pb2 import ClientMessage
+
+Member = tuple[int, int]  # client, session
+PARTY_KINDS = {pb.JOIN, pb.LEAVE}
+UNANSWERED = {pb.ACK}
+ANSWERS = {pb.ACK, pb.ERROR}
+ROUNDING_MS = 5  # two readings of one clock
+
+
+class Word(msgspec.Struct):
+    """One message on one stream of a session, and when (wall time)."""
+
+    at_ms: int
+    stream: int
+    message: ClientMessage
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """Everything that one session has said and heard."""
+
+    party: int
+    client: int
+    session: int
+    watches: bool = False
+    said: list[Word] = []
+    heard: list[Word] = []
+    cut: set[int] = set()  # streams that we, or a kill, ended: answers may be missing there
+    stalls: bool = False  # it has stopped to acknowledge for good
+    silent_since_ms: int | None = None  # it says nothing more, on purpose
+    gone: bool = False  # it is not in the party at the end, and knows it
+
+    @property
+    def member(self) -> Member:
+        return self.client, self.session
+
+    @property
+    def name(self) -> str:
+        return f"{self.client}/{self.session:x} in {self.party}"
+
+
+class Oracle:
+    def __init__(self, *, ttl_ms: int, late_ms: int, restarts: bool = False) -> None:
+        """`late_ms` is what a busy machine may add to a timeout; after restarts of the broker
+        sessions have more time, so then only early ends are mistakes."""
+        self._ttl_ms = ttl_ms
+        self._late_ms = late_ms
+        self._restarts = restarts
+
+    def check(self, lives: Sequence[Life]) -> list[str]:
+        parties: dict[int, list[Life]] = defaultdict(list)
+        for life in lives:
+            parties[life.party].append(life)
+        found: list[str] = []
+        for party, members in parties.items():
+            watchers = [life for life in members if life.watches]
+            assert len(watchers) == 1, f"party {party} needs one watcher"
+            found += self._check_party(watchers[0], members)
+        return found
+
+    def _check_party(self, watcher: Life, lives: Sequence[Life]) -> Iterable[str]:
+        history = _history(watcher)
+        yield from _check_history(history)
+        by_id = {message.message_id: message for message in history.values()}
+        truth = _memberships(watcher, history)
+        for life in lives:
+            yield from _check_contents(life, history, by_id)
+            yield from _check_order(life, history)
+            yield from _check_lists(life, truth)
+            yield from _check_view(life, history, truth)
+            yield from check_answers(life)
+            yield from self._check_life(life, history)
+
+    def _check_life(self, life: Life, history: dict[int, ClientMessage]) -> Iterable[str]:
+        """Rules c, d, e and f: what the party saw of this session."""
+        if life.watches:
+            return
+        mine = [one for one in history.values() if (one.client_id, one.session_id) == life.member]
+        joins = [one for one in mine if one.message_type == pb.JOIN]
+        leaves = [one for one in mine if one.message_type == pb.LEAVE]
+        created = _accepted_joins(life)
+        if created and len(joins) != 1:
+            yield f"c {life.name}: its JOIN was announced {len(joins)} times"
+        if len(leaves) > 1:
+            yield f"e {life.name}: left {len(leaves)} times"
+        if life.gone and created and not leaves:
+            yield f"c {life.name}: nobody was told that it left"
+        if not life.gone and leaves:
+            yield f"e {life.name}: is said to have left, and had not"
+        for leave in leaves[:1]:
+            yield from self._check_leave(life, leave)
+
+    def _check_leave(self, life: Life, leave: ClientMessage) -> Iterable[str]:
+        said_leave = [word for word in life.said if word.message.message_type == pb.LEAVE]
+        code = leave.status_code
+        if code == pb.OK:
+            if not said_leave:
+                yield f"d {life.name}: left with OK and never said so"
+            return
+        if code == pb.ACK_TIMEOUT:
+            if not life.stalls:
+                yield f"d {life.name}: left with ACK_TIMEOUT, but acknowledged"
+            return
+        if code != pb.CLIENT_TIMEOUT:
+            yield f"d {life.name}: left with code {code}"
+            return
+        spoke = _last_confirmed_ms(life, before_ms=leave.timestamp)
+        if spoke is not None and leave.timestamp < spoke + self._ttl_ms - ROUNDING_MS:
+            early = spoke + self._ttl_ms - leave.timestamp
+            yield f"f {life.name}: timed out {early} ms early"
+        silent = life.silent_since_ms
+        if silent is not None and not self._restarts:
+            late = leave.timestamp - silent - self._ttl_ms
+            if late > self._late_ms:
+                yield f"f {life.name}: timed out {late} ms late"
+
+
+def _history(watcher: Life) -> dict[int, ClientMessage]:
+    """`party_seq` -> the first time that the watcher heard it."""
+    history: dict[int, ClientMessage] = {}
+    for word in watcher.heard:
+        if word.message.message_type in PARTY_KINDS:
+            history.setdefault(word.message.party_seq, word.message)
+    return history
+
+
+def _check_history(history: dict[int, ClientMessage]) -> Iterable[str]:
+    seqs = sorted(history)
+    for before, after in itertools.pairwise(seqs):
+        if after != before + 1:
+            yield f"a the watcher's history has a hole between {before} and {after}"
+        if history[after].message_id <= history[before].message_id:
+            yield f"h ids do not grow from {before} to {after}"
+        if history[after].timestamp < history[before].timestamp:
+            yield f"i timestamps go back from {before} to {after}"
+
+
+def _memberships(watcher: Life, history: dict[int, ClientMessage]) -> dict[int, set[Member]]:
+    """Who is in the party, the watcher included, after each message that the watcher knows of."""
+    first = next((w.message for w in watcher.heard if w.message.message_type == pb.LIST), None)
+    if first is None:
+        return {}
+    present = {*_listed(first), watcher.member}
+    truth = {first.party_seq: set(present)}
+    for seq in sorted(history):
+        message = history[seq]
+        member = (message.client_id, message.session_id)
+        (present.add if message.message_type == pb.JOIN else present.discard)(member)
+        truth[seq] = set(present)
+    return truth
+
+
+def _listed(message: ClientMessage) -> set[Member]:
+    return {
+        (entry.client_id, session)
+        for entry in message.participant_client_ids
+        for session in entry.session_id
+    }
+
+
+def _check_contents(
+    life: Life, history: dict[int, ClientMessage], by_id: dict[int, ClientMessage]
+) -> Iterable[str]:
+    """Rules a and h: one message is the same for all, and comes from this party."""
+    for word in life.heard:
+        message = word.message
+        if message.message_type not in PARTY_KINDS:
+            continue
+        known = history.get(message.party_seq)
+        if known is None or by_id.get(message.message_id) is None:
+            yield f"a {life.name}: heard {message.party_seq}, which the watcher never did"
+        elif _content(known) != _content(message):
+            yield f"h {life.name}: {message.party_seq} has two contents"
+        if (message.client_id, message.session_id) == life.member:
+            yield f"a {life.name}: was told of itself"
+        if message.party_id != life.party:
+            yield f"a {life.name}: heard of party {message.party_id}"
+
+
+def _content(message: ClientMessage) -> tuple[int, ...]:
+    return (
+        message.message_id,
+        message.message_type,
+        message.client_id,
+        message.session_id,
+        message.status_code,
+        message.timestamp,
+    )
+
+
+def _check_order(life: Life, history: dict[int, ClientMessage]) -> Iterable[str]:
+    """Rule a: what lies below the first LIST of a stream is delivered again, ascending; above it,
+    first deliveries ascend without holes, except behind a LIST_RESYNC."""
+    floor: dict[int, int] = {}
+    again: dict[int, int] = {}
+    position: dict[int, int] = {}
+    for word in life.heard:
+        message, stream = word.message, word.stream
+        seq = message.party_seq
+        if message.message_type == pb.LIST:
+            floor.setdefault(stream, seq)
+            if stream not in position or message.status_code == pb.LIST_RESYNC:
+                position[stream] = max(position.get(stream, 0), seq)
+            continue
+        if message.message_type not in PARTY_KINDS or message.delivery_attempt:
+            continue
+        if stream not in floor:
+            yield f"a {life.name}: heard {seq} before its LIST"
+            continue
+        if seq <= floor[stream]:
+            if seq <= again.get(stream, 0):
+                yield f"a {life.name}: {seq} was delivered again after {again[stream]}"
+            again[stream] = seq
+            continue
+        for missing in range(position[stream] + 1, seq):
+            skipped = history.get(missing)
+            if skipped is None or (skipped.client_id, skipped.session_id) != life.member:
+                yield f"a {life.name}: {missing} is missing before {seq}"
+        if seq <= position[stream]:
+            yield f"a {life.name}: {seq} comes after {position[stream]}"
+        position[stream] = max(position[stream], seq)
+
+
+def _check_lists(life: Life, truth: dict[int, set[Member]]) -> Iterable[str]:
+    """Rule b: a LIST is the membership at its position, without whom it is for."""
+    for word in life.heard:
+        if word.message.message_type == pb.LIST and word.message.party_seq in truth:
+            expected = truth[word.message.party_seq] - {life.member}
+            if _listed(word.message) != expected:
+                yield f"b {life.name}: the LIST at {word.message.party_seq} is wrong"
+
+
+def _check_view(
+    life: Life, history: dict[int, ClientMessage], truth: dict[int, set[Member]]
+) -> Iterable[str]:
+    """Rule b at rest: who is still there knows who is there, also if it is simple-minded."""
+    if life.gone or not history or life.silent_since_ms is not None or life.stalls:
+        return
+    naive: set[Member] = set()
+    # What an older stream still says once a newer one has begun is history.
+    for word in sorted(life.heard, key=lambda word: word.stream):
+        message = word.message
+        if message.message_type == pb.LIST:
+            naive = _listed(message)
+        elif message.message_type in PARTY_KINDS:
+            member = (message.client_id, message.session_id)
+            (naive.add if message.message_type == pb.JOIN else naive.discard)(member)
+    expected = truth[max(truth)] - {life.member}
+    for ghost in naive - expected:
+        yield f"b {life.name}: still sees {ghost}"
+    for hole in expected - naive:
+        yield f"b {life.name}: does not see {hole}"
+
+
+def check_answers(life: Life) -> Iterable[str]:
+    """Rule g: on streams that were not cut, everything but an ACK is answered once."""
+    answers: Counter[tuple[int, int]] = Counter()
+    for word in life.heard:
+        if word.message.message_type in ANSWERS:
+            answers.update((word.stream, one) for one in word.message.ack_message_ids)
+    asked: Counter[tuple[int, int]] = Counter()
+    for word in life.said:
+        if word.message.message_type not in UNANSWERED:
+            asked[word.stream, word.message.message_id] += 1
+    for key, count in asked.items():
+        if key[0] in life.cut:
+            if answers[key] > count:
+                yield f"g {life.name}: message {key[1]} was answered {answers[key]} times"
+        elif answers[key] != count:
+            yield f"g {life.name}: message {key[1]} was answered {answers[key]} times, not {count}"
+
+
+def _accepted_joins(life: Life) -> bool:
+    """Whether the broker has acknowledged that the session exists."""
+    joins = {w.message.message_id for w in life.said if w.message.message_type == pb.JOIN}
+    return any(
+        word.message.message_type == pb.ACK and joins & set(word.message.ack_message_ids)
+        for word in life.heard
+    )
+
+
+def _last_confirmed_ms(life: Life, before_ms: int) -> int | None:
+    """When the last message was said that the broker has certainly taken before that time."""
+    confirmed = {
+        one
+        for word in life.heard
+        if word.message.message_type == pb.ACK and word.at_ms <= before_ms
+        for one in word.message.ack_message_ids
+    }
+    times = [word.at_ms for word in life.said if word.message.message_id in confirmed]
+    return max(times, default=None)
