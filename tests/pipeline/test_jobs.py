@@ -1,7 +1,9 @@
 """Jobs over a lake: incremental runs give what one run over everything gives, and the oracle."""
 
 import datetime as dt
+import json
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,16 +11,18 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.oracle import load, messages, nodes, visits
+from tests.oracle.messages import quantiles as oracle_quantiles
 from tests.oracle.oddities import DAY, DAY_START_US, DAY_US, Row, day_of_trouble
 from tests.pipeline.frames import assert_same, events_frame, rows_of
 from waystation.base.clock import ManualClock
 from waystation.pipeline import gold
 from waystation.pipeline.dag import STEPS, UnknownJobError, chosen, run_steps
 from waystation.pipeline.job import Context
-from waystation.pipeline.jobs import rebalance
+from waystation.pipeline.jobs import rebalance, report
 from waystation.pipeline.rebalance import Server
-from waystation.pipeline.schema import EVENTS, TableSpec
+from waystation.pipeline.schema import EVENTS
 from waystation.pipeline.table import Lake
+from waystation.pipeline.transforms.reliability import MILESTONE_NAMES
 
 NEXT_DAY = DAY + dt.timedelta(days=1)
 
@@ -61,7 +65,6 @@ class Expected:
         party_next = visits.party_sessions(tomorrow, party_open, NEXT_DAY, self.now_us)
         both = ((today, DAY), (tomorrow, NEXT_DAY))
         capacity = [load.capacity_minutes(rows, day, 600) for rows, day in both]
-        self.tables: dict[TableSpec, list[Row]] = {}
         self.by_name: dict[str, list[Row]] = {
             "rel_hourly": messages.hourly(judged),
             "rel_latency": messages.latency(judged),
@@ -187,6 +190,42 @@ def test_a_plan_evens_out_the_load_that_was_measured(
     assert sum(load.before for load in plan.servers) == pytest.approx(sum(weights.values()))
     assert len(kept) == len(plan.moves)
     assert {row["plan"] for row in kept} == {plan.plan}
+
+
+def test_the_report_says_what_the_oracles_count(
+    done: Lake, spark: SparkSession, events: list[Row], tmp_path: Path
+) -> None:
+    ctx = Context(spark, done, done.clock)
+    result = report.run(ctx, tmp_path / "a", form="json")
+    tables = json.loads((tmp_path / "a" / "report.json").read_text())
+    judged = messages.judged(messages.folded(events), Expected(events).now_us)
+    expected = Expected(events).by_name
+
+    assert result.rows_out > 100
+    assert {row["outcome"]: row["messages"] for row in tables["outcomes"]} == Counter(
+        row["outcome"] for row in judged
+    )
+    assert {row["milestone"]: row["messages"] for row in tables["funnel"]} == {
+        name: sum(row["seen"] >> code & 1 for row in judged)
+        for code, name in enumerate(MILESTONE_NAMES)
+    }
+    whole = oracle_quantiles(expected["rel_latency"], ("measure",))
+    assert {row["measure"]: row["n"] for row in tables["latency"]} == {
+        row["measure"]: row["n"] for row in whole
+    }
+    assert sum(row["messages"] for row in tables["losses"]) == len(expected["rel_loss"])
+    assert max(row["present"] for row in tables["connection_minutes"]) == max(
+        row["present"] for row in expected["conn_minutely"]
+    )
+    assert sum(row["ops"] for row in tables["slots"]) == sum(
+        row["ops"] for row in expected["slot_minutely"]
+    )
+    assert sum(row["sessions"] for row in tables["party_ends"]) == len(expected["party_sessions"])
+    assert sum(row["unexplained"] for row in tables["reconcile"]) == sum(
+        abs(row["counted"] - row["found"])
+        for row in expected["rel_reconcile"]
+        if not row["explained"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,502 @@
+"""What stands on the page, section by section."""
+
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any, NamedTuple
+
+from waystation.pipeline.report import plots
+from waystation.pipeline.report.tables import Row, Tables
+from waystation.pipeline.transforms.histogram import GROWTH
+from waystation.pipeline.transforms.reliability import OUTCOMES
+
+TONES = {
+    "delivered": "c2",
+    "bridged": "c6",
+    "rejected": "c3",
+    "errored": "c8",
+    "superseded": "c7",
+    "expired": "c5",
+    "in_flight": "c1",
+    "lost": "c4",
+}
+SAID = {
+    "delivered": "delivered",
+    "bridged": "handed to a bridge",
+    "rejected": "rejected by the user agent",
+    "errored": "failed",
+    "superseded": "replaced by its topic",
+    "expired": "expired",
+    "in_flight": "in flight",
+    "lost": "lost",
+}
+MEASURES = {
+    "e2e": "received to acked",
+    "accept": "received to accepted",
+    "store": "stored to fetched",
+    "route": "received to sent",
+    "bridge": "received to bridge",
+}
+MILESTONES = {
+    "received": "received",
+    "stored": "stored",
+    "retrieved": "fetched from storage",
+    "int_transmitted": "relayed to a node",
+    "int_accepted": "taken by the node",
+    "bridge_transmitted": "handed to a bridge",
+    "transmitted": "sent to the user agent",
+    "accepted": "accepted by it",
+    "delivered": "acked",
+    "decryption_error": "could not be decrypted",
+    "not_delivered": "not shown",
+    "expired": "expired",
+    "errored": "failed",
+    "superseded": "replaced by its topic",
+}
+BINS_PER_DECADE = 8
+_LOG10_GROWTH = math.log10(GROWTH)
+
+
+class Section(NamedTuple):
+    anchor: str
+    title: str
+    render: Callable[[Tables], str]
+
+
+class Column(NamedTuple):
+    key: str
+    head: str
+    # n number, c code, d duration in ms, s seconds, p share of `messages`, b bytes, t text
+    form: str = "n"
+
+
+def number(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:,.0f} B"
+
+
+def share(part: float, whole: float) -> str:
+    if not whole:
+        return "–"
+    text = f"{100 * part / whole:.2f}"
+    if text == "100.00" and part < whole:
+        text = "99.99"  # whoever reads 100 may rely on it
+    return f"{text} %"
+
+
+def _cell(row: Row, column: Column) -> str:
+    value = row.get(column.key)
+    if value is None:
+        return '<td class="n">–</td>' if column.form != "t" else "<td>–</td>"
+    raw = f' data-v="{float(value):.12g}"' if isinstance(value, int | float) else ""
+    if column.form == "t" or isinstance(value, str):
+        return f"<td>{escape(str(value))}</td>"
+    bad = " bad" if column.key in ("lost", "unexplained", "gap") and value else ""
+    match column.form:
+        case "d":
+            text = plots.duration(value)
+        case "s":
+            text = plots.duration(value * 1000)
+        case "p":
+            text = share(value, row["messages"])
+        case "b":
+            text = size(value)
+        case "c":
+            text = str(value)
+        case _:
+            text = number(value)
+    return f'<td class="n{bad}"{raw}>{escape(text)}</td>'
+
+
+def table(rows: Sequence[Row], *columns: Column) -> str:
+    if not rows:
+        return "<p>Nothing of this kind happened.</p>"
+    heads = "".join(
+        f"<th{'' if column.form == 't' else ' class=n'}>{escape(column.head)}</th>"
+        for column in columns
+    )
+    body = "".join(
+        "<tr>" + "".join(_cell(row, column) for column in columns) + "</tr>" for row in rows
+    )
+    return (
+        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody>'
+        "</table></div>"
+    )
+
+
+def figure(caption: str, drawing: str, series: Sequence[plots.Series] = ()) -> str:
+    legend = "".join(f'<li><i class="{one.tone}"></i>{escape(one.name)}</li>' for one in series)
+    return (
+        f"<figure><figcaption>{escape(caption)}</figcaption>{drawing}"
+        + (f'<ul class="legend">{legend}</ul>' if len(series) > 1 else "")
+        + "</figure>"
+    )
+
+
+def _tile(value: str, name: str, *, bad: bool = False) -> str:
+    return f'<div class="tile{" bad" if bad else ""}"><b>{value}</b><span>{name}</span></div>'
+
+
+def _clock(row: Row, days: int) -> str:
+    minute = row["minute"] if "minute" in row else row["hour"] * 60
+    time = f"{minute // 60:02}:{minute % 60:02}"
+    return time if days == 1 else f"{row['day'][5:]} {time}"
+
+
+def overview(tables: Tables) -> str:
+    total = tables["total"][0] if tables["total"] else {}
+    messages = total.get("messages", 0)
+    e2e = next((row for row in tables["latency"] if row["measure"] == "e2e"), None)
+    gap = sum(row["gap"] for row in tables["nodes"])
+    unexplained = sum(row["unexplained"] for row in tables["reconcile"])
+    present = max((row["present"] for row in tables["connection_minutes"]), default=0)
+    parties = max((row["present"] for row in tables["party_minutes"]), default=0)
+    lost = total.get("lost", 0)
+    tiles = [
+        _tile(number(messages), "messages"),
+        _tile(share(total.get("delivered_or_bridged", 0), messages), "delivered or bridged"),
+        _tile(share(total.get("success_mozilla", 0), messages), "delivered, bridged or sent"),
+        _tile(number(lost), "lost", bad=lost > 0),
+        _tile(plots.duration(e2e["p50_ms"]) if e2e else "–", "half are acked within"),
+        _tile(plots.duration(e2e["p99_ms"]) if e2e else "–", "99 of 100 are acked within"),
+        _tile(number(present), "connections at most"),
+        _tile(number(parties), "party sessions at most"),
+        _tile(number(gap), "events that the log itself misses", bad=gap > 0),
+        _tile(number(unexplained), "events that nobody can explain", bad=unexplained > 0),
+    ]
+    return f'<div class="tiles">{"".join(tiles)}</div>'
+
+
+def reliability(tables: Tables) -> str:
+    days = len(tables["days"])
+    hours = sorted({(row["day"], row["hour"]) for row in tables["hourly"]})
+    counts = {
+        (row["day"], row["hour"], row["outcome"]): row["messages"] for row in tables["hourly"]
+    }
+    series = [
+        plots.Series(SAID[name], [counts.get((*at, name), 0) for at in hours], TONES[name])
+        for name in OUTCOMES
+        if any(row["outcome"] == name for row in tables["hourly"])
+    ]
+    ticks = [_clock({"day": day, "hour": hour}, days) for day, hour in hours]
+    whole = sum(row["messages"] for row in tables["outcomes"])
+    by_outcome = {row["outcome"]: row["messages"] for row in tables["outcomes"]}
+    outcomes = [
+        plots.Bar(SAID[name], count, f"{number(count)}  ({share(count, whole)})", TONES[name])
+        for name in OUTCOMES
+        if (count := by_outcome.get(name))
+    ]
+    funnel = [
+        plots.Bar(
+            MILESTONES[row["milestone"]],
+            row["messages"],
+            f"{number(row['messages'])}  ({share(row['messages'], whole)})",
+        )
+        for row in tables["funnel"]
+        if row["messages"]
+    ]
+    counts_of = (
+        Column("messages", "messages"),
+        Column("delivered_or_bridged", "delivered or bridged", "p"),
+        Column("expired", "expired", "p"),
+        Column("lost", "lost"),
+        Column("gap", "incomplete"),
+        Column("bytes", "payload", "b"),
+    )
+    return (
+        "<p>A message has one outcome. It is lost when nothing was heard of it until its TTL and"
+        " fifteen minutes had passed.</p>"
+        + figure("Outcomes", plots.bars("messages by outcome", outcomes))
+        + figure(
+            "Outcomes by the hour in which a message was received",
+            plots.stacked("messages by hour and outcome", ticks, series),
+            series,
+        )
+        + figure("How far messages came", plots.bars("messages by milestone", funnel))
+        + "<h3>By network and path</h3>"
+        + table(
+            tables["paths"], Column("via", "network", "t"), Column("path", "path", "t"), *counts_of
+        )
+        + "<h3>By application server</h3>"
+        + table(tables["apps"], Column("app", "key", "t"), *counts_of)
+    )
+
+
+_QUANTILES = tuple(
+    Column(f"{name}_ms", text, "d")
+    for name, text in (
+        ("p50", "p50"),
+        ("p90", "p90"),
+        ("p95", "p95"),
+        ("p99", "p99"),
+        ("p999", "p99.9"),
+        ("max", "max"),
+    )
+)
+
+
+def bins(buckets: Sequence[Row]) -> tuple[list[float], list[float]]:
+    """Fine buckets as coarse bars: eight to a power of ten."""
+    found: dict[int, float] = {}
+    for row in buckets:
+        # The bucket's upper edge is g^b ms.
+        at = int((row["bucket"] * _LOG10_GROWTH) * BINS_PER_DECADE)
+        found[at] = found.get(at, 0) + row["n"]
+    if not found:
+        return [], []
+    first, last = min(found), max(found)
+    edges = [10 ** (at / BINS_PER_DECADE) for at in range(first, last + 2)]
+    return edges, [found.get(at, 0) for at in range(first, last + 1)]
+
+
+def latency(tables: Tables) -> str:
+    days = len(tables["days"])
+    edges, counts = bins(tables["latency_buckets"])
+    e2e = next((row for row in tables["latency"] if row["measure"] == "e2e"), None)
+    marks = [(name, e2e[f"{name}_ms"]) for name in ("p50", "p90", "p99")] if e2e else []
+    hours = tables["latency_hours"]
+    series = [
+        plots.Series("p99", [row["p99_ms"] for row in hours], "c4"),
+        plots.Series("p50", [row["p50_ms"] for row in hours], "c1"),
+    ]
+    named = [row | {"measure": MEASURES[row["measure"]]} for row in tables["latency"]]
+    skewed = [row | {"measure": MEASURES[row["measure"]]} for row in tables["clamped"]]
+    return (
+        "<p>Values come from buckets one hundredth wide, so they are off by one hundredth at"
+        " most.</p>"
+        + figure(
+            "Received to acked",
+            plots.histogram("messages by latency", edges, counts, marks),
+        )
+        + figure(
+            "Received to acked, by the hour",
+            plots.lines(
+                "latency by hour", [_clock(row, days) for row in hours], series, durations=True
+            ),
+            series,
+        )
+        + table(named, Column("measure", "from, to", "t"), Column("n", "messages"), *_QUANTILES)
+        + "<h3>Received to acked, by path</h3>"
+        + table(
+            tables["latency_paths"],
+            Column("path", "path", "t"),
+            Column("n", "messages"),
+            *_QUANTILES,
+        )
+        + "<h3>Negative for a clock that is off, counted as nothing</h3>"
+        + table(skewed, Column("measure", "from, to", "t"), Column("clamped", "messages"))
+    )
+
+
+def loss(tables: Tables) -> str:
+    return (
+        "<h3>Lost messages, by where they were seen last</h3>"
+        + table(
+            tables["losses"],
+            Column("state", "last milestone", "t"),
+            Column("node", "node", "t"),
+            Column("peer", "meant for", "t"),
+            Column("messages", "messages"),
+        )
+        + "<h3>Said again for the same message</h3>"
+        + table(
+            tables["repeats"],
+            Column("k", "event", "t"),
+            Column("n", "events"),
+            Column("messages", "messages"),
+            Column("repeated", "again"),
+        )
+        + "<h3>What nodes wrote</h3>"
+        + table(
+            tables["nodes"],
+            Column("node", "node", "t"),
+            Column("events", "events"),
+            Column("received", "received"),
+            Column("stored", "stored"),
+            Column("transmitted", "sent"),
+            Column("delivered", "delivered"),
+            Column("gap", "missing"),
+        )
+        + "<h3>What nodes counted, and what is here</h3>"
+        + table(
+            tables["reconcile"],
+            Column("node", "node", "t"),
+            Column("counted", "counted"),
+            Column("found", "found"),
+            Column("unexplained", "unexplained"),
+        )
+    )
+
+
+def connections(tables: Tables) -> str:
+    days = len(tables["days"])
+    points = tables["connection_minutes"]
+    series = [plots.Series("connections", [row["present"] for row in points], "c1")]
+    ticks = [_clock(row, days) for row in points]
+    return (
+        figure("Connections at the same time", plots.lines("connections", ticks, series))
+        + "<h3>How connections ended</h3>"
+        + table(
+            tables["connection_ends"],
+            Column("status", "end", "t"),
+            Column("code", "code", "c"),
+            Column("connections", "connections"),
+            Column("median_s", "median length", "s"),
+            Column("median_away_s", "median absence before", "s"),
+        )
+        + "<h3>What nodes did for them</h3>"
+        + table(_spoken(tables["connection_totals"]), Column("what", "what", "t"), Column("n", "n"))
+        + "<h3>Platforms</h3>"
+        + table(
+            tables["families"],
+            Column("os", "system", "t"),
+            Column("browser", "browser", "t"),
+            Column("user_agents", "user agents"),
+            Column("connections", "connections"),
+        )
+    )
+
+
+def _spoken(rows: Sequence[Row]) -> list[Row]:
+    return [row | {"what": row["what"].replace("_", " ")} for row in rows]
+
+
+def slots(tables: Tables) -> str:
+    rows = tables["slots"]
+    if not rows:
+        return "<p>No queue was used.</p>"
+    hottest = sorted(rows, key=lambda row: (-row["ops"], row["slot"]))[:20]
+    return (
+        figure(
+            "Operations in each of the 4096 slots",
+            plots.heat_map("operations by slot", {row["slot"]: row["ops"] for row in rows}),
+        )
+        + "<h3>The busiest slots</h3>"
+        + table(
+            hottest,
+            Column("slot", "slot", "c"),
+            Column("ops", "operations"),
+            Column("ops_minute_max", "in the busiest minute"),
+            Column("bytes", "received", "b"),
+            Column("stored_bytes", "stored", "b"),
+        )
+        + "<h3>Sends</h3>"
+        + table(tables["slot_sends"], Column("result", "result", "t"), Column("n", "sends"))
+        + "<h3>Plans</h3>"
+        + table(
+            tables["slot_plans"],
+            Column("day", "day", "t"),
+            Column("plan", "plan", "t"),
+            Column("moves", "moves"),
+            Column("bytes", "to copy", "b"),
+            Column("waves", "waves"),
+        )
+    )
+
+
+def presence(tables: Tables) -> str:
+    days = len(tables["days"])
+    points = tables["party_minutes"]
+    if not points:
+        return "<p>Nobody was in a party.</p>"
+    series = [plots.Series("sessions", [row["present"] for row in points], "c5")]
+    ticks = [_clock(row, days) for row in points]
+    return (
+        figure("Sessions at the same time", plots.lines("sessions", ticks, series))
+        + "<h3>How sessions ended</h3>"
+        + table(
+            tables["party_ends"],
+            Column("status", "end", "t"),
+            Column("code", "code", "c"),
+            Column("sessions", "sessions"),
+            Column("median_s", "median length", "s"),
+            Column("resumes", "resumes"),
+            Column("redelivered", "delivered again"),
+            Column("unbalanced", "do not add up"),
+        )
+        + "<h3>First sending to ack</h3>"
+        + table(tables["party_latency"], Column("n", "acks"), *_QUANTILES)
+        + "<h3>Messages</h3>"
+        + table(_spoken(tables["party_totals"]), Column("what", "what", "t"), Column("n", "n"))
+    )
+
+
+def capacity(tables: Tables) -> str:
+    days = len(tables["days"])
+    points = sorted({(row["day"], row["minute"]) for row in tables["capacity_minutes"]})
+    found = {
+        (row["day"], row["minute"], row["resource"]): row["busiest_minute"]
+        for row in tables["capacity_minutes"]
+    }
+    names = sorted({row["resource"] for row in tables["capacity_minutes"]})
+    series = [
+        plots.Series(name.replace("_", " "), [found.get((*at, name), 0) for at in points], tone)
+        for name, tone in zip(names, ("c1", "c2", "c3"), strict=False)
+    ]
+    ticks = [_clock({"day": day, "minute": minute}, days) for day, minute in points]
+    units = [
+        row | {"resource": row["resource"].replace("_", " ")} for row in tables["capacity_units"]
+    ]
+    return (
+        figure("Asked for in a minute, at most", plots.lines("load", ticks, series), series)
+        + "<h3>What stores must be able to do</h3>"
+        + "<p>Units a second of the busiest minute in the busiest hour, and with headroom. One unit"
+        " carries the last column of what drives it.</p>"
+        + table(
+            units,
+            Column("day", "day", "t"),
+            Column("resource", "units", "t"),
+            Column("busiest_hour", "busiest hour", "c"),
+            Column("units", "units in all"),
+            Column("rate_p99", "a second"),
+            Column("provision", "to provide"),
+            Column("driver", "driven by", "t"),
+            Column("driver_per_unit", "of it in a unit"),
+        )
+    )
+
+
+def health(tables: Tables) -> str:
+    return (
+        "<h3>Checks</h3>"
+        + table(
+            tables["checks"],
+            Column("table", "table", "t"),
+            Column("check", "check", "t"),
+            Column("level", "level", "t"),
+            Column("value", "value"),
+            Column("bound", "allowed"),
+            Column("ok", "kept", "t"),
+        )
+        + "<h3>Tables, these days</h3>"
+        + table(
+            tables["held"],
+            Column("table", "table", "t"),
+            Column("rows", "rows"),
+            Column("files", "files"),
+            Column("bytes", "size", "b"),
+        )
+    )
+
+
+SECTIONS = (
+    Section("overview", "Overview", overview),
+    Section("reliability", "Reliability", reliability),
+    Section("latency", "Latency", latency),
+    Section("loss", "Loss and gaps", loss),
+    Section("connections", "Connections", connections),
+    Section("slots", "Queues and slots", slots),
+    Section("presence", "Presence", presence),
+    Section("capacity", "Capacity", capacity),
+    Section("health", "Pipeline", health),
+)

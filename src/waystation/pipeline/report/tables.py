@@ -1,0 +1,395 @@
+"""What a report says, as small tables: roll-ups of gold tables, in an order that never changes.
+
+Rule 1: input is gold tables only, so a report over a month takes seconds, and everything in it
+        can be asked of the lake again.
+Rule 2: senders beyond the largest are one row, `other`; so are groups of fewer than `K_MIN` user
+        agents, wherever people could be told apart.
+Rule 3: hashes are printed as 16 hex digits.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from waystation.pipeline import gold
+from waystation.pipeline.job import Context
+from waystation.pipeline.schema import DQ, EVENTS, QUARANTINE, TableSpec
+from waystation.pipeline.transforms.fold import VIA_CODES
+from waystation.pipeline.transforms.histogram import quantiles
+from waystation.pipeline.transforms.reliability import MILESTONE_NAMES
+from waystation.telemetry.contract import KINDS
+
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+APPS_MAX = 20
+LOSSES_MAX = 50
+SLOTS_MAX = 20
+POINTS_MAX = 288
+K_MIN = 20
+CHECK_DAYS = 7
+PATHS = {0: "direct", 1: "stored", 2: "bridge", None: "not sent"}
+_VIA = {code: name for name, code in VIA_CODES.items()}
+_GOOD = ("delivered", "bridged")
+
+
+def collect(ctx: Context, days: Sequence[dt.date]) -> Tables:
+    """All tables of a report over `days`."""
+    return _Collection(ctx, days).tables()
+
+
+class _Collection:
+    def __init__(self, ctx: Context, days: Sequence[dt.date]) -> None:
+        self._ctx = ctx
+        self._days = sorted(days)
+        self._texts = {day.isoformat() for day in days}
+
+    def tables(self) -> Tables:
+        parts: tuple[Callable[[], Tables], ...] = (
+            self._reliability,
+            self._latency,
+            self._loss,
+            self._nodes,
+            self._connections,
+            self._slots,
+            self._presence,
+            self._capacity,
+            self._health,
+        )
+        found: Tables = {"days": [{"day": day.isoformat()} for day in self._days]}
+        for part in parts:
+            found |= part()
+        return found
+
+    def _read(self, spec: TableSpec) -> DataFrame:
+        return self._ctx.lake.read(spec, **{spec.partition_names[0]: self._texts})
+
+    # Messages
+
+    def _reliability(self) -> Tables:
+        rows = self._read(gold.REL_HOURLY)
+        good = F.sum(F.when(F.col("outcome").isin(*_GOOD), F.col("messages")))
+        sent_at_least = F.sum(
+            F.when(F.col("outcome").isin(*_GOOD), F.col("messages")).otherwise(
+                F.col("reached_transmitted")
+            )
+        )
+        sums = (
+            F.sum("messages").alias("messages"),
+            _zero(good).alias("delivered_or_bridged"),
+            _zero(sent_at_least).alias("success_mozilla"),
+            _zero(F.sum(F.when(F.col("outcome") == "lost", F.col("messages")))).alias("lost"),
+            _zero(F.sum(F.when(F.col("outcome") == "expired", F.col("messages")))).alias("expired"),
+            F.sum("gap").alias("gap"),
+            F.sum("bytes").alias("bytes"),
+        )
+        reached = rows.agg(
+            *(_zero(F.sum(f"reached_{name}")).alias(name) for name in MILESTONE_NAMES)
+        )
+        apps = _rows(rows.groupBy("app").agg(*sums), "app")
+        apps.sort(key=lambda row: (-row["messages"], str(row["app"])))
+        paths = _rows(rows.groupBy("via", "path").agg(*sums), "via", "path")
+        return {
+            "total": _rows(rows.agg(*sums).where("messages is not null")),
+            "outcomes": _rows(
+                rows.groupBy("outcome").agg(F.sum("messages").alias("messages")), "outcome"
+            ),
+            "hourly": _rows(
+                rows.groupBy("day", "hour", "outcome").agg(F.sum("messages").alias("messages")),
+                "day",
+                "hour",
+                "outcome",
+            ),
+            "funnel": [
+                {"milestone": name, "messages": count}
+                for row in _rows(reached)
+                for name, count in row.items()
+            ],
+            "apps": [row | {"app": _hash(row["app"], "no key")} for row in apps[:APPS_MAX]]
+            + _other(apps[APPS_MAX:]),
+            "paths": [
+                row | {"via": _VIA.get(row["via"], "other"), "path": PATHS[row["path"]]}
+                for row in paths
+            ],
+        }
+
+    def _latency(self) -> Tables:
+        buckets = self._read(gold.REL_LATENCY)
+        whole = buckets.where(F.col("measure") == "e2e")
+        by_path = _quantiles(whole, "path")
+        return {
+            "latency": _quantiles(buckets, "measure"),
+            "latency_paths": [row | {"path": PATHS[row["path"]]} for row in by_path],
+            "latency_hours": _quantiles(whole, "day", "hour"),
+            "latency_buckets": _rows(whole.groupBy("bucket").agg(F.sum("n").alias("n")), "bucket"),
+            "clamped": _rows(
+                buckets.groupBy("measure").agg(F.sum("clamped").alias("clamped")), "measure"
+            ),
+        }
+
+    def _loss(self) -> Tables:
+        rows = self._read(gold.REL_LOSS).groupBy("state", "node", "peer")
+        lost = _rows(rows.agg(F.count(F.lit(1)).alias("messages")), "state", "node", "peer")
+        lost.sort(key=lambda row: -row["messages"])
+        return {
+            "losses": [row | {"state": KINDS[row["state"]].name} for row in lost[:LOSSES_MAX]],
+            "repeats": [
+                row | {"k": KINDS[row["k"]].name}
+                for row in _rows(
+                    self._read(gold.REL_REPEATS)
+                    .groupBy("k")
+                    .agg(*(F.sum(name).alias(name) for name in ("n", "messages", "repeated"))),
+                    "k",
+                )
+            ],
+        }
+
+    def _nodes(self) -> Tables:
+        told = {0: "received", 1: "stored", 6: "transmitted", 8: "delivered", 303: "gap"}
+        rows = self._read(gold.REL_NODES)
+        nodes = rows.groupBy("node").agg(
+            F.sum("events").alias("events"),
+            *(
+                _zero(F.sum(F.when(F.col("k") == code, F.col("n")))).alias(name)
+                for code, name in told.items()
+            ),
+        )
+        off = F.when(~F.col("explained"), F.abs(F.col("counted") - F.col("found")))
+        compared = (
+            self._read(gold.REL_RECONCILE)
+            .groupBy("node")
+            .agg(
+                F.sum("counted").alias("counted"),
+                F.sum("found").alias("found"),
+                _zero(F.sum(off)).alias("unexplained"),
+            )
+        )
+        return {"nodes": _rows(nodes, "node"), "reconcile": _rows(compared, "node")}
+
+    # Connections, slots, parties
+
+    def _step(self) -> int:
+        """Minutes that one point of a line stands for."""
+        whole = 1440 * max(len(self._days), 1)
+        return next(step for step in (5, 10, 15, 30, 60, 120, 240, 480, 1440) if (
+            whole / step <= POINTS_MAX or step == 1440
+        ))  # fmt: skip
+
+    def _points(self, of_minutes: DataFrame, *columns: Column) -> list[Row]:
+        at = F.floor(F.col("minute") / self._step()).cast("int") * self._step()
+        return _rows(of_minutes.groupBy("day", at.alias("minute")).agg(*columns), "day", "minute")
+
+    def _connections(self) -> Tables:
+        sessions = self._read(gold.CONN_SESSIONS)
+        families = _rows(
+            sessions.where("os is not null")
+            .groupBy("os", "browser")
+            .agg(
+                F.count_distinct("uah").alias("user_agents"), F.count(F.lit(1)).alias("connections")
+            ),
+            "os",
+            "browser",
+        )
+        hours = self._read(gold.CONN_HOURLY)
+        names = [
+            name for name in gold.CONN_HOURLY.data.names if name not in ("day", "hour", "node")
+        ]
+        median = F.percentile("dur", 0.5) / F.lit(1e6)
+        return {
+            "connection_minutes": self._points(
+                self._read(gold.CONN_MINUTELY),
+                F.max("present").alias("present"),
+                F.sum("opened").alias("opened"),
+            ),
+            "connection_ends": _rows(
+                sessions.groupBy("status", "code").agg(
+                    F.count(F.lit(1)).alias("connections"),
+                    median.alias("median_s"),
+                    (F.percentile("away_us", 0.5) / F.lit(1e6)).alias("median_away_s"),
+                ),
+                "status",
+                "code",
+            ),
+            "families": _few(families),
+            "connection_totals": [
+                {"what": name, "n": count}
+                for row in _rows(hours.agg(*(_zero(F.sum(name)).alias(name) for name in names)))
+                for name, count in row.items()
+            ],
+        }
+
+    def _slots(self) -> Tables:
+        rows = self._read(gold.SLOT_MINUTELY)
+        last = F.max(
+            F.when(F.col("stored_bytes").isNotNull(), F.struct("day", "minute", "stored_bytes"))
+        )
+        slots = _rows(
+            rows.groupBy("slot").agg(
+                F.sum("ops").alias("ops"),
+                F.sum("bytes").alias("bytes"),
+                F.max("ops").alias("ops_minute_max"),
+                last["stored_bytes"].alias("stored_bytes"),
+            ),
+            "slot",
+        )
+        codes = [name for name in gold.SLOT_MINUTELY.data.names if name.startswith("sends_")]
+        plan = self._read(gold.SLOT_PLAN).groupBy("day", "plan")
+        return {
+            "slots": slots,
+            "slot_sends": [
+                {"result": name.removeprefix("sends_"), "n": count}
+                for row in _rows(rows.agg(*(_zero(F.sum(name)).alias(name) for name in codes)))
+                for name, count in row.items()
+            ],
+            "slot_plans": _rows(
+                plan.agg(
+                    F.count(F.lit(1)).alias("moves"),
+                    F.sum("bytes").alias("bytes"),
+                    (F.max("wave") + 1).alias("waves"),
+                ),
+                "day",
+                "plan",
+            ),
+        }
+
+    def _presence(self) -> Tables:
+        sessions = self._read(gold.PARTY_SESSIONS)
+        whole = (
+            self._read(gold.PARTY_MINUTELY)
+            .groupBy("day", "minute")
+            .agg(F.sum("present").alias("present"), F.sum("joined").alias("joined"))
+        )
+        hours = self._read(gold.PARTY_HOURLY)
+        names = [
+            name for name in gold.PARTY_HOURLY.data.names if name not in ("day", "hour", "node")
+        ]
+        unbalanced = F.sum((F.coalesce("balanced", F.lit(True)) == F.lit(False)).cast("bigint"))
+        return {
+            "party_minutes": self._points(
+                whole, F.max("present").alias("present"), F.sum("joined").alias("joined")
+            ),
+            "party_ends": _rows(
+                sessions.groupBy("status", "code").agg(
+                    F.count(F.lit(1)).alias("sessions"),
+                    (F.percentile("dur", 0.5) / F.lit(1e6)).alias("median_s"),
+                    F.sum("resumes").alias("resumes"),
+                    F.sum("redelivered").alias("redelivered"),
+                    unbalanced.alias("unbalanced"),
+                ),
+                "status",
+                "code",
+            ),
+            "party_latency": _quantiles(
+                self._read(gold.PARTY_LATENCY).withColumn("measure", F.lit("ack")), "measure"
+            ),
+            "party_totals": [
+                {"what": name, "n": count}
+                for row in _rows(hours.agg(*(_zero(F.sum(name)).alias(name) for name in names)))
+                for name, count in row.items()
+            ],
+        }
+
+    # Capacity, and the pipeline itself
+
+    def _capacity(self) -> Tables:
+        minutes = self._read(gold.CAP_MINUTELY)
+        asked = minutes.where(F.col("resource").isin("notifications", "connects", "storage_checks"))
+        step = self._step()
+        at = F.floor(F.col("minute") / step).cast("int") * step
+        return {
+            "capacity_units": _rows(self._read(gold.CAP_UNITS).drop("date"), "day", "resource"),
+            "capacity_minutes": _rows(
+                asked.groupBy("day", at.alias("minute"), "resource").agg(
+                    F.max("n").alias("busiest_minute")
+                ),
+                "day",
+                "minute",
+                "resource",
+            ),
+        }
+
+    def _health(self) -> Tables:
+        results = self._ctx.lake.table(DQ).open()
+        # Checks lie in the days on which they were made, which come after those they are about.
+        checks = results.read(date=sorted(results.partition_values("date"))[-CHECK_DAYS:])
+        newest = F.max(F.struct("at", "value", "bound", "ok", "level")).alias("newest")
+        held: list[Row] = []
+        for spec in (EVENTS, QUARANTINE, *gold.GOLD):
+            table = self._ctx.lake.table(spec)
+            if table.exists():
+                files = table.open().files(**{spec.partition_names[0]: self._texts})
+                rows, size = sum(one.rows for one in files), sum(one.size_bytes for one in files)
+                held.append({"table": spec.name, "rows": rows, "files": len(files), "bytes": size})
+        return {
+            "checks": _rows(
+                checks.groupBy("table", "check")
+                .agg(newest)
+                .select(
+                    "table",
+                    "check",
+                    "newest.level",
+                    "newest.value",
+                    "newest.bound",
+                    "newest.ok",
+                ),
+                "table",
+                "check",
+            ),
+            "held": held,
+        }
+
+
+def _zero(column: Column) -> Column:
+    return F.coalesce(column, F.lit(0).cast("bigint"))
+
+
+def _rows(frame: DataFrame, *order: str) -> list[Row]:
+    """In the order of some columns, which tell rows apart; nothing comes last."""
+    rows: list[Row] = [row.asDict() for row in frame.collect()]
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, dt.date):
+                row[name] = value.isoformat()
+
+    def place(row: Row) -> list[tuple[bool, Any]]:
+        return [(row[name] is None, 0 if row[name] is None else row[name]) for name in order]
+
+    return sorted(rows, key=place)
+
+
+def _quantiles(buckets: DataFrame, *by: str) -> list[Row]:
+    """The value of a bucket may lie above everything that was in it; nobody waited longer than
+    the longest."""
+    rows = _rows(quantiles(buckets, by), *by)
+    return [
+        {
+            name: min(value, row["max_ms"]) if name.endswith("_ms") else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def _hash(value: int | None, missing: str) -> str:
+    return missing if value is None else f"{value & (1 << 64) - 1:016x}"
+
+
+def _other(rows: list[Row]) -> list[Row]:
+    """Many rows as one (rule 2)."""
+    if not rows:
+        return []
+    sums = {name: sum(row[name] for row in rows) for name in rows[0] if name != "app"}
+    return [{"app": f"other ({len(rows)})"} | sums]
+
+
+def _few(families: list[Row]) -> list[Row]:
+    """Groups of few user agents together (rule 2)."""
+    large = [row for row in families if row["user_agents"] >= K_MIN]
+    small = [row for row in families if row["user_agents"] < K_MIN]
+    if small:
+        sums = {name: sum(row[name] for row in small) for name in ("user_agents", "connections")}
+        large.append({"os": "other", "browser": "other"} | sums)
+    return large
