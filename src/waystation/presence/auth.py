@@ -1,12 +1,166 @@
-"""Tokens (JWT): who somebody is, and which parties they may join."""
+"""Tokens (JWT): who somebody is, and which parties they may join.
+
+Rule 1: a token is checked whole before anything of it is believed: algorithm on the list, key by
+        its id, signature, issuer, audience, lifetime.
+Rule 2: headers that bring a key along, or ask for what we do not know (`crit`), are refused.
+Rule 3: 64-bit ids in claims are strings, decimal or 0x-hexadecimal: a JSON number loses digits.
+Rule 4: what was checked is remembered by its hash until it ends; a token itself is kept nowhere.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import jwt
+import msgspec
+from jwt.exceptions import PyJWTError
 
 from waystation.base.clock import Clock
+from waystation.base.limits import BoundedLru
 from waystation.base.tasks import Tasks
 
-from .grants import Authority
+from .errors import NotAllowedError
+from .grants import Authority, Grant
+from .keys import Fetch, Keys, KeySource, decode_with
+from .model import ID_MAX, ClientId, PartyId
 from .settings import PresenceAuth
 
+TOKEN_BYTES_MAX: Final = 8192
+PERMISSIONS: Final = frozenset({"join", "signal", "observe", "kick"})
+PARTIES_MAX: Final = 1000
+DENIED_MAX: Final = 100_000
+_SAFE_NUMBER: Final = 2**53
+_FORBIDDEN_HEADERS: Final = ("crit", "jwk", "jku", "x5u", "x5c")
 
-async def open_authority(settings: PresenceAuth, clock: Clock, tasks: Tasks) -> Authority | None:
-    """None when everybody may come in."""
-    return None
+
+class _PartyGrant(msgspec.Struct):
+    id: str | int
+    perm: list[str] = []
+
+
+class _Claims(msgspec.Struct):
+    """What we read of a token; the rest is nobody's business here."""
+
+    iss: str
+    exp: float
+    nbf: float = 0.0
+    iat: float = 0.0
+    jti: str = ""
+    cid: str | int | None = None
+    parties: Annotated[list[_PartyGrant], msgspec.Meta(max_length=PARTIES_MAX)] = []
+    max_sessions: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    adm: bool = False
+
+
+class JwtAuthority:
+    def __init__(self, settings: PresenceAuth, clock: Clock, keys: Keys | None) -> None:
+        """`keys` is None for HS256, which has one secret."""
+        self._settings = settings
+        self._clock = clock
+        self._keys = keys
+        self._verified: BoundedLru[bytes, Grant] = BoundedLru(settings.verified_max)
+        self._denied: BoundedLru[str, bool] = BoundedLru(DENIED_MAX)
+
+    def deny(self, jti: str) -> None:
+        """From now on no token of that id is good."""
+        self._denied.put(jti, True)
+
+    def revoked(self, grant: Grant) -> bool:
+        return bool(grant.jti) and grant.jti in self._denied
+
+    async def verify(self, token: str) -> Grant:
+        if len(token) > TOKEN_BYTES_MAX:
+            raise NotAllowedError("the token is too long")
+        digest = hashlib.sha256(token.encode()).digest()
+        grant = self._verified.get(digest)
+        if grant is None:
+            grant = await self._check(token)
+            self._verified.put(digest, grant)
+        elif grant.expires_at_ms + self._settings.leeway_s * 1000 <= self._clock.now_ms():
+            raise NotAllowedError("the token has expired")
+        if self.revoked(grant):
+            raise NotAllowedError("the token was withdrawn")
+        return grant
+
+    async def _check(self, token: str) -> Grant:
+        settings = self._settings
+        try:
+            header = jwt.get_unverified_header(token)
+            algorithm = header.get("alg")
+            if algorithm not in settings.algorithms:
+                raise NotAllowedError("the algorithm is not on the list")
+            if any(name in header for name in _FORBIDDEN_HEADERS):
+                raise NotAllowedError("a header that is not accepted")
+            if self._keys is None:
+                claims = decode_with(token, settings.secret, [algorithm], settings)
+            else:
+                key = await self._keys.get(str(header.get("kid", "")))
+                claims = decode_with(token, key, [algorithm], settings)
+        except PyJWTError as exc:
+            raise NotAllowedError(type(exc).__name__) from exc
+        except (ValueError, TypeError) as exc:  # a key of another family than the algorithm
+            raise NotAllowedError("the key does not fit the algorithm") from exc
+        return self._grant(claims)
+
+    def _grant(self, claims: Mapping[str, Any]) -> Grant:
+        settings = self._settings
+        try:
+            told = msgspec.convert(claims, _Claims)
+        except msgspec.ValidationError as exc:
+            raise NotAllowedError(str(exc)) from exc
+        now_s, leeway_s = self._clock.now_ms() / 1000, settings.leeway_s
+        if told.exp + leeway_s <= now_s:
+            raise NotAllowedError("the token has expired")
+        if max(told.nbf, told.iat) - leeway_s > now_s:
+            raise NotAllowedError("the token is not valid yet")
+        began_s = told.iat or told.nbf or now_s
+        if told.exp - began_s > settings.lifetime_max_s + leeway_s:
+            raise NotAllowedError("the lifetime is too long")
+        parties: dict[PartyId, frozenset[str]] = {}
+        everywhere: frozenset[str] = frozenset()
+        for row in told.parties:
+            allowed = PERMISSIONS.intersection(row.perm)
+            if row.id == "*":
+                everywhere |= allowed
+            else:
+                party = PartyId(_id(row.id))
+                parties[party] = parties.get(party, frozenset()) | allowed
+        return Grant(
+            client_id=None if told.cid is None else ClientId(_id(told.cid)),
+            issuer=told.iss,
+            expires_at_ms=int(told.exp * 1000),
+            jti=told.jti,
+            parties=parties,
+            everywhere=everywhere,
+            max_sessions=told.max_sessions,
+            admin=told.adm,
+        )
+
+
+def _id(value: str | int) -> int:
+    """A 64-bit id of a claim; a number only while it is exact."""
+    try:
+        if isinstance(value, str):
+            number = int(value, 16) if value.lower().startswith("0x") else int(value, 10)
+        elif value <= _SAFE_NUMBER:
+            number = value
+        else:
+            raise NotAllowedError("an id is a number that may have lost digits")
+    except ValueError as exc:
+        raise NotAllowedError("an id is no number") from exc
+    if not 0 < number <= ID_MAX:
+        raise NotAllowedError("an id is out of range")
+    return number
+
+
+async def open_authority(
+    settings: PresenceAuth, clock: Clock, tasks: Tasks, fetch: Fetch | None = None
+) -> Authority | None:
+    """None when everybody may come in. Raises if there is no key to check tokens with."""
+    if settings.mode == "off":
+        return None
+    if settings.secret and "HS256" in settings.algorithms:
+        return JwtAuthority(settings, clock, None)
+    keys = Keys(settings, clock, fetch or KeySource(settings.jwks))
+    await keys.start(tasks)
+    return JwtAuthority(settings, clock, keys)

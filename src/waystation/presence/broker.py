@@ -412,6 +412,11 @@ class Broker:
 
     def watch_token(self, session: Session, conversation: Conversation, now: Now) -> None:
         """A stream lives as long as its token, and is told in time."""
+        if session.token_handle:
+            self.registry.wheel.cancel(session.token_handle)
+            session.token_handle = 0
+        if conversation.grant is not None:
+            self.timekeeper.watch_token(session, conversation, conversation.grant, now)
 
     def elsewhere(self, status: Status) -> HandoffInfo | None:
         """Where else a client may go, for codes that send it away."""

@@ -34,8 +34,8 @@ class Registry:
         self.sessions: dict[SessionKey, Session] = {}
         self.conversations: set[Conversation] = set()
         self.wheel: Wheel[Timer] = Wheel(settings.tick_s, settings.wheel_slots, clock.mono())
+        self.unattended: dict[SessionKey, int] = {}  # left by a process before us: their timers
         self.insertions = 0
-        self.active = 0
         self._client_parties: dict[ClientId, dict[PartyId, int]] = {}
         self._terms = Terms(
             inflight_max=settings.max_inflight,
@@ -130,6 +130,9 @@ class Registry:
             make_delivery=make_delivery,
             mono=mono,
         )
+        waiting = self.unattended.pop(key, 0)
+        if waiting:
+            self.wheel.cancel(waiting)
         self.sessions[key] = session
         party.sessions[key] = session
         mine = self._client_parties.setdefault(key.client_id, {})

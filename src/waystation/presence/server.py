@@ -132,6 +132,7 @@ class PresenceServer:
         """Whether we can take more, once a second."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
+            self.broker.timekeeper.end_revoked()
             await self.look()
 
     async def look(self) -> None:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 from .conversation import Conversation, Phase
 from .delivery import Delivery
 from .errors import STORE_TROUBLE
+from .grants import Grant
 from .log import Now
-from .model import Detached, SessionKey, SessionRecord, Status
+from .model import EXTENDED, Detached, MessageType, SessionKey, SessionRecord, Status
 from .session import Session, State
 from .store import CursorRow
+from .wire import broker as write
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -52,10 +54,11 @@ class Timekeeper:
 
     def _expect(self, key: SessionKey, fence: int, code: Status, left_s: float) -> None:
         def over(_now: Now) -> None:
-            if key not in self._registry.sessions:
-                self._broker.run("expire", self._end_unattended(key, fence, code))
+            del registry.unattended[key]
+            self._broker.run("expire", self._end_unattended(key, fence, code))
 
-        self._registry.arm(self._registry.now().mono + left_s, over)
+        registry = self._registry
+        registry.unattended[key] = registry.arm(registry.now().mono + left_s, over)
 
     async def _end_unattended(self, key: SessionKey, fence: int, code: Status) -> None:
         try:
@@ -63,6 +66,50 @@ class Timekeeper:
         except STORE_TROUBLE as exc:
             self._broker.reports.store_trouble("leave", exc)
             self._expect(key, fence, code, TRY_AGAIN_S)
+
+    # --- tokens ----------------------------------------------------------------------------------
+
+    def watch_token(
+        self, session: Session, conversation: Conversation, grant: Grant, now: Now
+    ) -> None:
+        """Ask for a new one in time; without it the stream ends when the leeway does."""
+        auth = self._broker.settings.auth
+        left_s = (grant.expires_at_ms - now.ms) / 1000
+        warn_s = left_s - auth.warn_s
+
+        def over(_now: Now) -> None:
+            session.token_handle = 0
+            if session.conversation is conversation and conversation.grant is grant:
+                self._broker.end(conversation, Status.REAUTHENTICATE, cause=Detached.TOKEN)
+
+        def warn(at: Now) -> None:
+            session.token_handle = self._registry.arm(
+                at.mono + min(auth.warn_s, left_s) + auth.leeway_s, over
+            )
+            if session.conversation is conversation and session.flags & EXTENDED:
+                delivery = session.delivery
+                message_id = delivery.next_id()
+                data = write.advice(
+                    message_id, at.ms, MessageType.AUTH, status=Status.TOKEN_EXPIRING
+                )
+                delivery.send_local(message_id, data, MessageType.AUTH, at.mono)
+
+        if warn_s > 0:
+            session.token_handle = self._registry.arm(now.mono + warn_s, warn)
+        else:
+            warn(now)
+
+    def end_revoked(self) -> None:
+        """Streams whose token was withdrawn; once a second."""
+        authority = self._broker.authority
+        if authority is None:
+            return
+        for conversation in list(self._registry.conversations):
+            grant = conversation.grant
+            if grant is not None and authority.revoked(grant):
+                self._broker.end(conversation, Status.REAUTHENTICATE, cause=Detached.TOKEN)
+
+    # --- positions -------------------------------------------------------------------------------
 
     async def save_cursors(self) -> None:
         """Positions that have moved on since they were saved."""

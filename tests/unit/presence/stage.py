@@ -11,6 +11,7 @@ import structlog
 from waystation.base.clock import ManualClock
 from waystation.base.tasks import Tasks
 from waystation.presence.broker import Broker
+from waystation.presence.grants import Authority
 from waystation.presence.model import MessageType, Status
 from waystation.presence.reports import Reports
 from waystation.presence.settings import Presence
@@ -160,7 +161,7 @@ class Actor:
 
 
 class Stage:
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, authority: Authority | None = None, **settings: Any) -> None:
         self.clock = ManualClock(now_ms=START_MS)
         self.settings = Presence(**settings)
         self.events = RecordedEvents()
@@ -173,7 +174,7 @@ class Stage:
         )
         self.failures: list[str] = []
         self.loop = asyncio.new_event_loop()
-        self.broker = self.new_broker()
+        self.broker = self.new_broker(authority=authority)
 
     def new_broker(self, **more: Any) -> Broker:
         self.tasks = Tasks(lambda name, error: self.failures.append(f"{name}: {error!r}"))

@@ -1,0 +1,347 @@
+"""A node as operators see it: health, reflection, TLS, tokens, load; over real gRPC."""
+
+import asyncio
+import datetime
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+from tests.conformance.presence.conftest import House
+from tests.conformance.presence.kit import Node, kinds, until
+from tests.unit.presence.tokens import AUTH, Signer, key_set
+from waystation.base.clock import SystemClock
+from waystation.presence.auth import JwtAuthority
+from waystation.presence.keys import Keys
+from waystation.presence.model import MessageType, Status
+from waystation.presence.transport.grpcio import ServerTls
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+Code = grpc.StatusCode
+EVENTS_OF_A_VISIT = {200, 201, 205, 211, 212}
+
+
+async def health_of(node: Node, service: str = "") -> int:
+    async with aio.insecure_channel(node.target) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
+        return answer.status
+
+
+@pytest.fixture
+def reference(house: House) -> House:
+    """Health and reflection stand on the reference transport's own port."""
+    house.transport = "grpcio"
+    return house
+
+
+async def test_health_and_reflection_answer(reference: House) -> None:
+    """P-128"""
+    node = await reference.node()
+
+    assert await health_of(node) == SERVING
+    assert await health_of(node, "ClientMessagingEndpoint") == SERVING
+    for version in ("v1", "v1alpha"):
+        async with aio.insecure_channel(node.target) as channel:
+            call = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+            )()
+            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+            answer: Any = await call.read()
+            call.cancel()
+        names = {one.name for one in answer.list_services_response.service}
+        assert "ClientMessagingEndpoint" in names
+
+
+async def test_a_full_node_says_so_and_recovers(reference: House) -> None:
+    """P-090"""
+    node = await reference.node(node_sessions_max=20)
+    channel = aio.insecure_channel(node.target)
+    crowd = [reference.guest(node, client) for client in range(1, 21)]
+    for one in crowd:
+        await one.join(channel=channel)
+        await one.get_many(2)
+    late = reference.guest(node, 99)
+    await late.join(channel=channel)
+    await late.ended(Status.OVERLOADED, Code.UNAVAILABLE)
+    await node.server.look()
+    assert await health_of(node) == NOT_SERVING
+
+    await crowd[0].leave()
+    await crowd[0].status()
+    await node.server.look()
+    assert await health_of(node) == NOT_SERVING, "19 of 20 are 95 %: not yet below"
+    await crowd[1].leave()
+    await crowd[1].status()
+    await node.server.look()
+    assert await health_of(node) == SERVING
+    for one in [*crowd, late]:
+        await one.gone()
+    await channel.close()
+
+
+async def test_a_draining_node_takes_nobody(reference: House) -> None:
+    node = await reference.node()
+    a = await reference.member(node, 1)
+    await node.server.drain(0)
+    b = reference.guest(node, 2)
+    await b.join()
+
+    await b.ended(Status.DRAINING, Code.UNAVAILABLE)
+    assert await health_of(node) == NOT_SERVING
+    await a.ping()
+    await a.get_kind(MessageType.ACK)
+    node.server.broker.draining = False
+
+
+async def test_streams_of_one_connection_have_a_limit(house: House) -> None:
+    """P-091: one more waits at the client until another has ended; the others are unaffected."""
+    node = await house.node(connection_streams_max=5)
+    channel = aio.insecure_channel(node.target)
+    crowd = [house.guest(node, client) for client in range(1, 6)]
+    for one in crowd:
+        await one.join(channel=channel)
+        await one.get_many(2)
+    await crowd[0].get_many(4)
+    late = house.guest(node, 9)
+    joining = asyncio.create_task(late.join(channel=channel))
+    await crowd[0].get_nothing()
+
+    await crowd[4].leave()
+    await crowd[4].status()
+    await asyncio.wait_for(joining, 10)
+    assert kinds(await late.get_many(2)) == ["ACK", "LIST"]
+    for one in [*crowd, late]:
+        await one.gone()
+    await channel.close()
+
+
+async def test_two_hundred_sessions_over_one_connection(house: House) -> None:
+    """P-091"""
+    node = await house.node()
+    channel = aio.insecure_channel(node.target)
+    crowd = [house.guest(node, client) for client in range(1, 201)]
+    for one in crowd:
+        await one.join(channel=channel, flags=8)
+    for one in crowd:
+        await one.get_many(2)
+
+    await until(lambda: len(node.broker.registry.sessions) == 200)
+    for one in crowd:
+        await one.gone()
+    await channel.close()
+
+
+async def test_a_process_that_comes_back_finds_everybody(house: House) -> None:
+    """P-122: killed and started again within the TTL, nobody has left."""
+    if house.store_kind != "embedded":
+        return
+    node = await house.node()
+    a = await house.member(node, 1)
+    b = await house.member(node, 2)
+    told = await a.get_kind(MessageType.JOIN)
+    await node.kill()
+    house.nodes.remove(node)
+    await house.stores.pop().close()
+    for one in (a, b):
+        await one.gone()
+
+    again = await house.node()
+    for one in (a, b):
+        one.target = again.target
+    await a.resume()
+    ack, welcome, *rest = await a.get_many(4)
+
+    assert ack.status_code == Status.SESSION_RESUMED
+    assert [one.client_id for one in welcome.participant_client_ids] == [2]
+    assert rest[0].message_id == told.message_id
+    await b.resume()
+    assert (await b.get_kind(MessageType.ACK)).status_code == Status.SESSION_RESUMED
+    await a.get_nothing()
+
+
+async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) -> None:
+    """P-122"""
+    if house.store_kind != "embedded":
+        return
+    times = {"session_ttl_s": 1.0, "session_ttl_min_s": 0.5, "restart_ttl_min_s": 0.3}
+    node = await house.node(**times, tick_s=0.02)
+    a = await house.member(node, 1, session_ttl_ms=500)
+    b = await house.member(node, 2, session_ttl_ms=60_000)
+    await node.kill()
+    house.nodes.remove(node)
+    await house.stores.pop().close()
+    again = await house.node(**times, tick_s=0.02)
+    for one in (a, b):
+        await one.gone()
+        one.target = again.target
+    await b.resume()
+    await b.get_many(2)
+
+    left = await b.get_kind(MessageType.LEAVE)
+    assert (left.client_id, left.status_code) == (1, Status.CLIENT_TIMEOUT)
+
+
+# --- tokens and TLS -------------------------------------------------------------------------------
+
+
+async def test_tokens_in_the_metadata(house: House) -> None:
+    """P-094 P-096 over the wire"""
+    signer, clock = Signer("one"), SystemClock()
+
+    async def fetch() -> bytes:
+        return key_set(signer)
+
+    judge = JwtAuthority(AUTH, clock, Keys(AUTH, clock, fetch))
+    node = await house.node(auth=AUTH, authority=judge)
+    now_s = clock.now_ms() / 1000
+
+    nobody = house.guest(node, 1)
+    await nobody.join()
+    assert await nobody.status() is Code.UNAUTHENTICATED
+    assert nobody.seen == []
+    other = house.guest(node, 1)
+    await other.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=2))])
+    await other.ended(Status.PERMISSION_DENIED, Code.PERMISSION_DENIED)
+    right = house.guest(node, 1)
+    await right.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=1))])
+    assert kinds(await right.get_many(2)) == ["ACK", "LIST"]
+
+
+def certificate(folder: Path, name: str) -> ServerTls:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "cert.pem").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return ServerTls(cert=str(folder / "cert.pem"), key=str(folder / "key.pem"))
+
+
+def tls_channel(node: Node, tls: ServerTls) -> aio.Channel:
+    return aio.secure_channel(
+        node.target,
+        grpc.ssl_channel_credentials(Path(tls.cert).read_bytes()),
+        options=[
+            ("grpc.ssl_target_name_override", "localhost"),
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )
+
+
+async def test_tls_and_a_certificate_that_changes(reference: House, tmp_path: Path) -> None:
+    """P-128: plain text fails cleanly, and streams outlive the change."""
+    tls = certificate(tmp_path / "tls", "first")
+    node = await reference.node(tls=tls)
+    plain = reference.guest(node, 1)
+    await plain.join()
+    assert await plain.status() is Code.UNAVAILABLE
+    before = tls_channel(node, tls)
+    a = reference.guest(node, 1)
+    await a.join(channel=before)
+    await a.get_many(2)
+
+    changed = certificate(tmp_path / "tls", "second")
+    node.server.transport.reload_tls()
+    after = tls_channel(node, changed)
+    b = reference.guest(node, 2)
+    await b.join(channel=after)
+    assert kinds(await b.get_many(2)) == ["ACK", "LIST"]
+    await a.ping()
+    assert MessageType.ACK in {(await a.get()).message_type, (await a.get()).message_type}
+    for one, channel in ((a, before), (b, after)):
+        await one.gone()
+        await channel.close()
+
+
+async def test_clients_may_need_a_certificate(reference: House, tmp_path: Path) -> None:
+    """Mutual TLS."""
+    tls = certificate(tmp_path / "mtls", "both")
+    strict = ServerTls(cert=tls.cert, key=tls.key, client_ca=tls.cert)
+    node = await reference.node(tls=strict)
+    without = reference.guest(node, 1)
+    channel = tls_channel(node, tls)
+    await without.join(channel=channel)
+    assert await without.status() is Code.UNAVAILABLE
+    await without.gone()
+    await channel.close()
+
+
+# --- numbers and events ---------------------------------------------------------------------------
+
+
+async def test_every_session_starts_and_leaves_once_and_everything_adds_up(house: House) -> None:
+    """P-131 P-134"""
+    node = await house.node(ack_sample=1.0)
+    members = [await house.member(node, client, auto=True) for client in range(1, 8)]
+    await members[0].cut()
+    await members[0].resume()
+    for one in members[1:]:
+        await one.leave()
+        await one.status()
+    await members[0].leave()
+    await members[0].status()
+    await until(lambda: not node.broker.registry.sessions)
+    node.server.broker.reports.totals()
+
+    events: list[Any] = list(node.events.events)
+    started = [one for one in events if one.k == 200]
+    left = {one.sess: one for one in events if one.k == 201}
+    assert len(started) == len(left) == 7
+    for one in started:
+        end = left[one.sess]
+        assert end.attrs.seq > one.attrs.seq
+        attrs = end.attrs
+        assert attrs.out >= attrs.acked + attrs.dropped + attrs.superseded
+    totals = [one for one in events if one.k == 208][-1].attrs
+    assert totals.out == totals.acked + totals.dropped + totals.superseded + totals.outstanding
+    acked = [
+        weight for one, weight in zip(events, node.events.weights, strict=True) if one.k == 207
+    ]
+    assert sum(acked) == totals.acked
+    families = {one.spec.name: one for one in node.metrics.snapshot("w", 0).families}
+    new = next(s.value for s in families["presence_acks"].samples if s.labels == ("new",))
+    assert new == totals.acked
+
+
+async def test_no_raw_id_is_written(house: House) -> None:
+    """P-132: what an id looks like is nowhere among the events."""
+    node = await house.node()
+    party, client, session = 0x1234567890ABCDEF, 0x2234567890ABCDEF, 0x3234567890ABCDEF
+    a = await house.member(node, client, session=session, party=party)
+    await a.leave()
+    await a.status()
+
+    told = repr(node.events.events)
+    for raw in (party, client, session):
+        assert str(raw) not in told
+        assert f"{raw:x}" not in told
+    assert {one.k for one in node.events.events} >= EVENTS_OF_A_VISIT

@@ -1,0 +1,360 @@
+"""Tokens: which are believed, and what they allow."""
+
+import asyncio
+import hashlib
+import hmac
+import warnings
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.unit.presence.stage import PARTY, START_MS, Stage, codes
+from tests.unit.presence.tokens import AUDIENCE, AUTH, ISSUER, Signer, handmade, key_set
+from waystation.base.clock import ManualClock
+from waystation.base.tasks import Tasks
+from waystation.presence.auth import JwtAuthority, open_authority
+from waystation.presence.errors import NotAllowedError, PresenceStoreError
+from waystation.presence.keys import Keys
+from waystation.presence.model import MessageType, PartyId, Status
+from waystation.presence.settings import Presence, PresenceAuth, contradictions
+from waystation.presence.transport.port import GrpcStatus
+
+NOW_S = START_MS / 1000
+SIGNER = Signer("one")
+
+
+class Source:
+    def __init__(self, *signers: Signer) -> None:
+        self.signers = list(signers)
+        self.down = False
+        self.asked = 0
+
+    async def __call__(self) -> bytes:
+        self.asked += 1
+        if self.down:
+            raise OSError("down")
+        return key_set(*self.signers)
+
+
+def authority(
+    clock: ManualClock, source: Source | None = None, settings: PresenceAuth = AUTH
+) -> JwtAuthority:
+    keys = Keys(settings, clock, source or Source(SIGNER))
+    return JwtAuthority(settings, clock, keys)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(now_ms=START_MS)
+
+
+async def test_a_good_token_says_who_and_where(clock: ManualClock) -> None:
+    token = SIGNER.token(
+        NOW_S,
+        client="0xffffffffffffffff",
+        parties=[{"id": "7", "perm": ["join"]}, {"id": "0x8", "perm": ["join", "signal"]}],
+        max_sessions=2,
+    )
+    grant = await authority(clock).verify(token)
+
+    assert grant.client_id == 2**64 - 1
+    assert grant.allows("join", PartyId(7))
+    assert not grant.allows("signal", PartyId(7))
+    assert grant.allows("signal", PartyId(8))
+    assert not grant.allows("join", PartyId(9))
+    assert grant.max_sessions == 2
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "RS256", "PS256"])
+async def test_other_algorithms_of_the_list(clock: ManualClock, algorithm: str) -> None:
+    signer = Signer("other", algorithm)
+    grant = await authority(clock, Source(signer)).verify(signer.token(NOW_S))
+
+    assert grant.client_id == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exp": NOW_S - 31},
+        {"nbf": NOW_S + 31},
+        {"iss": "https://elsewhere.example"},
+        {"aud": "another"},
+        {"exp": None},
+        {"exp": NOW_S + 86_500, "iat": NOW_S},
+        {"cid": 2**53 + 1},
+        {"cid": "many"},
+        {"parties": "all"},
+    ],
+)
+async def test_tokens_that_are_not_believed(clock: ManualClock, changes: dict[str, Any]) -> None:
+    """P-094 P-096 P-097"""
+    with pytest.raises(NotAllowedError):
+        await authority(clock).verify(SIGNER.token(NOW_S, **changes))
+
+
+async def test_clocks_may_differ_a_little(clock: ManualClock) -> None:
+    """P-097"""
+    assert await authority(clock).verify(SIGNER.token(NOW_S, exp=NOW_S - 29, iat=NOW_S - 300))
+
+
+async def test_a_bad_signature_is_not_believed(clock: ManualClock) -> None:
+    """P-094"""
+    stranger = Signer("one")
+    with pytest.raises(NotAllowedError):
+        await authority(clock).verify(stranger.token(NOW_S))
+    with pytest.raises(NotAllowedError):
+        await authority(clock).verify("not.a.token")
+    with pytest.raises(NotAllowedError):
+        await authority(clock).verify("x" * 9000)
+
+
+async def test_tricks_with_the_header(clock: ManualClock) -> None:
+    """P-095"""
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW_S + 60, "cid": "1", "parties": []}
+    pem = SIGNER.public_pem
+    body = handmade({"alg": "HS256", "kid": "one"}, claims).rpartition(".")[0]
+    forged = hmac.digest(pem, body.encode(), hashlib.sha256)
+    tokens = [
+        handmade({"alg": "none", "kid": "one"}, claims),
+        handmade({"alg": "HS256", "kid": "one"}, claims, forged),
+        SIGNER.token(NOW_S, header={"jwk": SIGNER.jwk}),
+        SIGNER.token(NOW_S, header={"jku": "https://evil.example"}),
+        SIGNER.token(NOW_S, header={"crit": ["exp"]}),
+        handmade({"alg": "RS512", "kid": "one"}, claims),
+    ]
+    for token in tokens:
+        with pytest.raises(NotAllowedError):
+            await authority(clock).verify(token)
+
+
+async def test_a_short_rsa_key_is_not_used(clock: ManualClock) -> None:
+    """P-095"""
+    weak = Signer("weak", "RS256", bits=1024)
+    with warnings.catch_warnings(action="ignore"):
+        token = weak.token(NOW_S)  # the library warns of it too
+
+    with pytest.raises(NotAllowedError):
+        await authority(clock, Source(SIGNER, weak)).verify(token)
+
+
+async def test_a_withdrawn_token_is_refused(clock: ManualClock) -> None:
+    """P-098"""
+    judge = authority(clock)
+    token = SIGNER.token(NOW_S, jti="abc")
+    grant = await judge.verify(token)
+    judge.deny("abc")
+
+    assert judge.revoked(grant)
+    with pytest.raises(NotAllowedError):
+        await judge.verify(token)
+
+
+async def test_a_new_key_is_fetched_once_and_the_old_one_stays(clock: ManualClock) -> None:
+    """P-099"""
+    source = Source(SIGNER)
+    judge = authority(clock, source)
+    await judge.verify(SIGNER.token(NOW_S))
+    newer = Signer("two")
+    source.signers.append(newer)
+    clock.advance(31)
+    asked = source.asked
+
+    await asyncio.gather(*(judge.verify(newer.token(NOW_S, client=n)) for n in range(1, 20)))
+    await judge.verify(SIGNER.token(NOW_S, client=5))
+    assert source.asked == asked + 1
+
+    for number in range(1000):
+        stranger = SIGNER.token(NOW_S, header={"kid": f"unknown {number}"})
+        with pytest.raises(NotAllowedError):
+            await judge.verify(stranger)
+    assert source.asked == asked + 1
+
+
+async def test_keys_serve_on_while_their_source_is_down(clock: ManualClock) -> None:
+    """P-100"""
+    source = Source(SIGNER)
+    judge = authority(clock, source)
+    await judge.verify(SIGNER.token(NOW_S))
+    source.down = True
+    clock.advance(3600)
+
+    assert await judge.verify(SIGNER.token(NOW_S + 3600, client=2))
+    clock.advance(86_400)
+    with pytest.raises(NotAllowedError):
+        await judge.verify(SIGNER.token(NOW_S + 90_000, client=3))
+
+
+async def test_there_is_no_start_without_a_key(clock: ManualClock) -> None:
+    """P-100"""
+    source = Source(SIGNER)
+    source.down = True
+    tasks = Tasks(lambda _name, _error: None)
+    with pytest.raises(PresenceStoreError):
+        await open_authority(AUTH, clock, tasks, source)
+    await tasks.close()
+
+
+async def test_a_shared_secret_stands_alone(clock: ManualClock) -> None:
+    import jwt
+
+    secret = "s" * 32
+    settings = PresenceAuth(
+        mode="jwt", issuer=ISSUER, audience=AUDIENCE, algorithms=("HS256",), secret=secret
+    )
+    tasks = Tasks(lambda _name, _error: None)
+    judge = await open_authority(settings, clock, tasks)
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW_S + 60, "cid": "4"}
+
+    assert judge is not None
+    assert (await judge.verify(jwt.encode(claims, secret, "HS256"))).client_id == 4
+    both = Presence(
+        auth=PresenceAuth(
+            mode="jwt",
+            issuer=ISSUER,
+            audience=AUDIENCE,
+            algorithms=("HS256", "ES256"),
+            jwks="keys.json",
+            secret=secret,
+        )
+    )
+    assert contradictions(both)
+    await tasks.close()
+
+
+# --- in a stream, in virtual time -----------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(clock: ManualClock) -> Any:
+    """A stage with an authority that knows SIGNER; its clock is the stage's own."""
+    stage = Stage(auth=AUTH)
+    judge = authority(stage.clock, settings=replace(AUTH, cache_s=86_400.0))
+    stage.loop.run_until_complete(judge.verify(SIGNER.token(NOW_S)))
+    stage.broker = stage.new_broker(authority=judge)
+    yield stage, judge
+    stage.close()
+
+
+Guarded = tuple[Stage, JwtAuthority]
+
+
+def test_without_a_token_nothing_is_read(guarded: Guarded) -> None:
+    """P-094"""
+    stage, _ = guarded
+    for authorization in (None, "Bearer nonsense", "Basic abc"):
+        a = stage.actor(1).open(authorization)
+        assert a.status is GrpcStatus.UNAUTHENTICATED
+        assert a.stream.raw == []
+
+
+def test_a_token_is_for_one_client_and_its_parties(guarded: Guarded) -> None:
+    """P-096 P-103"""
+    stage, _ = guarded
+    only_here = [{"id": str(PARTY), "perm": ["join"]}]
+    mine = "Bearer " + SIGNER.token(NOW_S, client=1, parties=only_here)
+    a = stage.actor(1)
+    a.join(authorization=mine)
+    assert codes(a.take()) == [Status.OK, Status.OK]
+
+    elsewhere = stage.actor(1, party=PARTY + 1)
+    elsewhere.join(authorization=mine)
+    assert codes(elsewhere.take()) == [Status.PERMISSION_DENIED]
+    assert elsewhere.status is GrpcStatus.PERMISSION_DENIED
+    thief = stage.actor(1, a.session)
+    thief.join(authorization="Bearer " + SIGNER.token(NOW_S, client=2))
+    assert codes(thief.take()) == [Status.PERMISSION_DENIED]
+    b = stage.actor(2, a.session)
+    b.join(authorization="Bearer " + SIGNER.token(NOW_S, client=2))
+    assert codes(b.take())[0] is Status.OK
+    assert a.status is None
+
+
+def test_a_token_is_renewed_inside_the_stream(guarded: Guarded) -> None:
+    """P-101"""
+    stage, _ = guarded
+    a = stage.actor(1)
+    a.join(authorization="Bearer " + SIGNER.token(NOW_S, client=1))
+    a.welcomed()
+
+    a.say(MessageType.AUTH, auth_token=SIGNER.token(NOW_S, client=2))
+    assert codes(a.take()) == [Status.TOKEN_REJECTED]
+    a.say(MessageType.AUTH, auth_token=SIGNER.token(NOW_S, client=1, exp=NOW_S + 3600))
+    assert codes(a.take()) == [Status.TOKEN_ACCEPTED]
+    for _ in range(10):
+        stage.pass_time(100)
+        a.ping()
+        assert Status.TOKEN_EXPIRING not in codes(a.take())
+    assert a.status is None
+
+
+def test_a_token_that_is_not_renewed_ends_the_stream(guarded: Guarded) -> None:
+    """P-102"""
+    stage, _ = guarded
+    watcher = stage.actor(9)
+    watcher.auto = True
+    watcher.join(
+        session_ttl_ms=600_000,
+        authorization="Bearer " + SIGNER.token(NOW_S, client=9, exp=NOW_S + 3600),
+    )
+    watcher.take()
+    a, b = stage.actor(1), stage.actor(2)
+    for one in (a, b):
+        one.join(authorization="Bearer " + SIGNER.token(NOW_S, client=one.client))
+        one.welcomed()
+        one.auto = True
+    for _ in range(3):
+        stage.pass_time(79.9)
+        a.ping()
+        b.ping()
+    assert Status.TOKEN_EXPIRING not in codes(a.seen)
+    stage.pass_time(0.6)
+    assert codes(a.seen)[-1] is Status.TOKEN_EXPIRING
+    stage.pass_time(89.2)
+    assert a.status is None
+
+    stage.pass_time(0.6)
+    a.take()
+    assert (codes(a.seen)[-1], a.status) == (Status.REAUTHENTICATE, GrpcStatus.UNAUTHENTICATED)
+    a.resume(authorization="Bearer " + SIGNER.token(stage.clock.now_ms() / 1000, client=1))
+    assert codes(a.take())[0] is Status.SESSION_RESUMED
+    stage.pass_time(121)
+    left = [(one.client_id, one.status_code) for one in watcher.seen if one.message_type == 3]
+    assert (2, Status.TOKEN_EXPIRED) in left
+
+
+def test_a_withdrawn_token_ends_its_streams(guarded: Guarded) -> None:
+    """P-098"""
+    stage, judge = guarded
+    a = stage.actor(1)
+    a.join(authorization="Bearer " + SIGNER.token(NOW_S, client=1, jti="gone"))
+    a.welcomed()
+
+    judge.deny("gone")
+    stage.broker.timekeeper.end_revoked()
+
+    assert a.status is GrpcStatus.UNAUTHENTICATED
+
+
+def test_no_secret_reaches_an_event_or_a_number(
+    guarded: Guarded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """P-104"""
+    stage, _ = guarded
+    token = SIGNER.token(NOW_S, client=1)
+    a = stage.actor(1)
+    a.join(authorization="Bearer " + token)
+    a.welcomed()
+    a.cut()
+    a.resume(authorization="Bearer " + token)
+    a.take()
+    a.leave()
+    stage.broker.reports.totals()
+
+    told = (
+        repr(stage.events.events) + repr(stage.metrics.snapshot("w", 0)) + capsys.readouterr().out
+    )
+    assert token not in told
+    assert a.token.hex() not in told
+    assert repr(a.token) not in told
