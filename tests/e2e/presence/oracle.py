@@ -89,7 +89,7 @@ class Oracle:
             yield from self._check_life(life, history)
 
     def _check_life(self, life: Life, history: dict[int, ClientMessage]) -> Iterable[str]:
-        """Rules c, d, e and f: what the party saw of this session."""
+        """Rules c, d, e and f: what the party saw of one session."""
         if life.watches:
             return
         mine = [one for one in history.values() if (one.client_id, one.session_id) == life.member]

@@ -117,7 +117,9 @@ async def test_the_token_travels_with_the_stream_and_is_renewed_inside_it() -> N
         ) as one:
             await one.joined()
             broker.say(11, message_type=pb.AUTH, status_code=pb.TOKEN_EXPIRING)
-            await until(lambda: broker.auths == ["second"])
+            await until(lambda: broker.auths)
+
+        assert broker.auths == ["second"]
 
 
 async def test_without_a_token_there_is_an_end() -> None:

@@ -12,6 +12,8 @@ Rule 3: a stream's own receive window is opened again when half of it is used an
 Rule 4: after `finish` or `closed` the broker hears nothing more of the call. It stays on its
         connection until what is unsent is out and the peer has ended its side too, or until it
         has lingered too long.
+Rule 5: a peer that may be about to say something is given a moment before its call ends: gRPC's own
+        client takes trailers that overtake its message for a failure, and loses their status.
 """
 
 from typing import Any, Protocol
@@ -50,6 +52,8 @@ class Carrier(Protocol):
     def wait_for_window(self, call: "Call") -> None: ...
 
     def linger(self, call: "Call") -> None: ...
+
+    def hold(self, call: "Call") -> bool: ...
 
     def forget(self, call: "Call") -> None: ...
 
@@ -130,12 +134,14 @@ class Call:
             return
         self.state |= ENDED
         self._drop_unread()
-        block = trailers(status, detail, alone=not self.state & ANSWERED)
-        if self.unsent is not None and not discard_unsent:
-            self._end_block = block
+        self._end_block = trailers(status, detail, alone=not self.state & ANSWERED)
+        if discard_unsent:
+            self.unsent = None
+            self.release()
+        elif self.unsent is not None:
             self._link.linger(self)
         else:
-            self._end_with(block)
+            self._end()
 
     def pause_reading(self) -> None:
         self.state |= PAUSED
@@ -160,15 +166,18 @@ class Call:
 
     def remote_closed(self) -> None:
         self.state |= REMOTE_CLOSED
-        if self.state & ENDED and self.unsent is None:
-            self._link.forget(self)
+        if self.state & ENDED:
+            if self._end_block is None:
+                self._link.forget(self)
+            elif self.unsent is None:
+                self.release()
         if not self.state & (PAUSED | BUSY | ENDED):
             self._hand_over(b"", 0, 0)
 
     def lost(self, why: Gone) -> None:
         """The stream is gone by no doing of the broker's."""
         self._drop_unread()
-        self.unsent = None
+        self.unsent = self._end_block = None
         if not self.state & ENDED:
             self.state |= ENDED
             self._link.handler.closed(self, why)
@@ -177,7 +186,23 @@ class Call:
         """Ends a call that the broker was never told of, or whose end we tell it ourselves."""
         self.state |= ENDED
         self._drop_unread()
-        self._end_with(trailers(status, detail, alone=not self.state & ANSWERED))
+        self.unsent = None
+        self._end_block = trailers(status, detail, alone=not self.state & ANSWERED)
+        self._end()
+
+    def release(self) -> None:
+        """The trailers leave now, if they have not yet."""
+        block, self._end_block = self._end_block, None
+        if block is None:
+            return
+        link = self._link
+        flags = frames.END_HEADERS | frames.END_STREAM
+        link.write(frames.frame(frames.HEADERS, flags, self.stream_id, block))
+        if self.state & REMOTE_CLOSED:
+            link.forget(self)
+        else:
+            # RFC 9113, section 8.1: RST_STREAM may ask the peer to stop. It does so by itself.
+            link.linger(self)
 
     def open_window(self) -> None:
         """Rule 3."""
@@ -204,7 +229,7 @@ class Call:
         if not unsent:
             self.unsent = None
             if self._end_block is not None:
-                self._end_with(self._end_block)
+                self._end()
                 return True
         if self.state & CONGESTED and len(unsent) < link.limits.send_low_bytes:
             self.state &= ~CONGESTED
@@ -289,15 +314,7 @@ class Call:
             self.state |= CONGESTED
         self.pump()
 
-    def _end_with(self, block: bytes) -> None:
-        link = self._link
-        self.unsent = None
-        flags = frames.END_HEADERS | frames.END_STREAM
-        link.write(frames.frame(frames.HEADERS, flags, self.stream_id, block))
-        if self.state & REMOTE_CLOSED:
-            link.forget(self)
-        else:
-            # RFC 9113, section 8.1: a complete answer may ask the peer to stop by RST_STREAM. It
-            # usually does so by itself, and one that is just saying something more would take a
-            # reset for a failure of the call (gRPC's own client does).
-            link.linger(self)
+    def _end(self) -> None:
+        """Rule 5."""
+        if self.state & REMOTE_CLOSED or not self._link.hold(self):
+            self.release()

@@ -51,8 +51,17 @@ class Connection(Link):
         *,
         on_output: Callable[[Link], None],
         on_failure: Callable[[Exception], None],
+        on_hold: Callable[[Call], None] | None = None,
     ) -> None:
-        super().__init__(handler, limits, peer, mono, on_output=on_output, on_failure=on_failure)
+        super().__init__(
+            handler,
+            limits,
+            peer,
+            mono,
+            on_output=on_output,
+            on_failure=on_failure,
+            on_hold=on_hold,
+        )
         self._paths = paths
         self._decoder: Decoder | None = None
         self._guard: Guard | None = None

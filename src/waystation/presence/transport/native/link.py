@@ -28,6 +28,7 @@ class Link:
         "_idle_since",
         "_lingering",
         "_on_failure",
+        "_on_hold",
         "_on_output",
         "_opened_at",
         "_stalled",
@@ -59,7 +60,9 @@ class Link:
         *,
         on_output: Callable[["Link"], None],
         on_failure: Callable[[Exception], None],
+        on_hold: Callable[[Call], None] | None = None,
     ) -> None:
+        """Whoever takes calls by `on_hold` calls their `release` a moment later."""
         self.handler = handler
         self.limits = limits
         self.peer = peer
@@ -80,6 +83,7 @@ class Link:
         self._opened_at = self._idle_since = mono
         self._on_output = on_output
         self._on_failure = on_failure
+        self._on_hold = on_hold
         self._stalled: dict[Call, None] | None = None
         self._lingering: dict[Call, float] | None = None
 
@@ -100,6 +104,12 @@ class Link:
         if self._lingering is None:
             self._lingering = {}
         self._lingering[call] = self.mono + self.limits.linger_s
+
+    def hold(self, call: Call) -> bool:
+        if self._on_hold is None:
+            return False
+        self._on_hold(call)
+        return True
 
     def forget(self, call: Call) -> None:
         self.calls.pop(call.stream_id, None)
@@ -156,6 +166,9 @@ class Link:
     ) -> None:
         """No new streams; with `close`, those that are there are lost as well."""
         if not self.closing and (close or not self.going):
+            for call in list(self.calls.values()) if close else ():
+                if call.unsent is None:
+                    call.release()
             self.going = True
             self.closing = close or not self.calls
             self.write(frames.goaway(self.last_id, code, reason))

@@ -11,6 +11,7 @@ Rule 4: with TLS, a peer that does not choose `h2` by ALPN is closed.
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable, Collection
 from typing import cast
 
@@ -18,11 +19,13 @@ from waystation.base.limits import CountLimit
 from waystation.base.wheel import Wheel
 from waystation.presence.transport.port import StreamHandler
 
+from .call import Call
 from .connection import Connection
 from .limits import Limits
 from .link import Link
 
 _WRITE_HIGH_BYTES = 64 * 1024  # in the socket's own queue; the rest stays with its stream
+_END_DELAY_S = 0.2  # before a call ends whose peer may still be speaking
 _CLOSE_PATIENCE_S = 5.0  # for a peer that does not read our last words
 _TICK_S = 0.25
 _SLOTS = 512
@@ -115,6 +118,8 @@ class NativeTransport:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._empty: asyncio.Event | None = None
+        self._held: deque[tuple[float, Call]] = deque()  # calls that end in a moment
+        self._release_timer: asyncio.TimerHandle | None = None
 
     @property
     def port(self) -> int:
@@ -157,9 +162,11 @@ class NativeTransport:
             except TimeoutError:
                 self._end_all()
                 await self._empty.wait()
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        for timer in (self._alarm, self._release_timer):
+            if timer is not None:
+                timer.cancel()
+        self._alarm = self._release_timer = None
+        self._held.clear()
 
     def _end_all(self) -> None:
         for connection in list(self._connections):
@@ -192,6 +199,7 @@ class NativeTransport:
             mono,
             on_output=self._has_output,
             on_failure=self._on_failure,
+            on_hold=self._hold,
         )
         connection.shell = shell
         self._connections[connection] = 0
@@ -233,6 +241,23 @@ class NativeTransport:
             cast(_Shell, shell).write(data, close=connection.closing)
             if connection.closing:
                 self._loop.call_later(_CLOSE_PATIENCE_S, cast(_Shell, shell).abort)
+
+    # --- ends of calls ---------------------------------------------------------------------------
+
+    def _hold(self, call: Call) -> None:
+        """They all wait equally long, so the oldest is always the first."""
+        assert self._loop is not None
+        self._held.append((self._loop.time() + _END_DELAY_S, call))
+        if self._release_timer is None:
+            self._release_timer = self._loop.call_later(_END_DELAY_S, self._release)
+
+    def _release(self) -> None:
+        assert self._loop is not None
+        mono = self._loop.time()
+        held = self._held
+        while held and held[0][0] <= mono:
+            held.popleft()[1].release()
+        self._release_timer = self._loop.call_at(held[0][0], self._release) if held else None
 
     # --- time ------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.presence.transport.native.peers import Peer, data, headers, message
 from waystation.presence.transport.native import frames
+from waystation.presence.transport.native.call import Call
 from waystation.presence.transport.native.frames import ErrorCode
 from waystation.presence.transport.port import Gone, GrpcStatus
 
@@ -296,3 +297,59 @@ def test_a_cancelled_call_is_told_once() -> None:
 
     assert peer.broker.ends == [Gone.RESET]
     assert peer.hear() == []
+
+
+# --- a moment before the end ---------------------------------------------------------------------
+
+
+def _patient() -> tuple[Peer, list[Call]]:
+    """Whose calls end a moment after they were finished."""
+    peer = Peer()
+    held: list[Call] = []
+    peer.connection._on_hold = held.append
+    peer.say(headers(1))
+    return peer, held
+
+
+def test_a_peer_that_speaks_while_its_call_ends_is_heard_out() -> None:
+    """P-011: its words are swallowed, and the trailers follow them."""
+    peer, held = _patient()
+    stream = peer.broker.streams[0]
+    stream.send(b"bye")
+    stream.finish(GrpcStatus.OK)
+    peer.say(data(message(b"x")))
+    assert [frame.kind for frame in peer.hear()] == [frames.HEADERS, frames.DATA]
+
+    held[0].release()
+    held[0].release()
+    (trailers,) = peer.hear()
+    assert trailers.flags == frames.END_HEADERS | frames.END_STREAM
+    assert peer.broker.messages == []
+
+
+def test_who_has_said_everything_does_not_wait() -> None:
+    peer, held = _patient()
+    peer.broker.streams[0].finish(GrpcStatus.OK)
+    peer.say(data(b"", flags=frames.END_STREAM))
+
+    assert [frame.kind for frame in peer.hear()] == [frames.HEADERS]
+    assert peer.connection.calls == {}
+    held[0].release()
+    assert peer.hear() == []
+
+
+def test_a_cancelled_call_has_no_end_to_wait_for() -> None:
+    peer, held = _patient()
+    peer.broker.streams[0].finish(GrpcStatus.OK)
+    peer.say(frames.rst_stream(1, ErrorCode.CANCEL))
+
+    held[0].release()
+    assert peer.hear() == []
+
+
+def test_a_stop_does_not_swallow_the_ends_of_calls() -> None:
+    peer, _ = _patient()
+    peer.broker.streams[0].finish(GrpcStatus.UNAVAILABLE, "DRAINING")
+    peer.connection.go_away(close=True)
+
+    assert [frame.kind for frame in peer.hear()] == [frames.HEADERS, frames.GOAWAY]
