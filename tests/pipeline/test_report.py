@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from waystation.pipeline.jobs import report
-from waystation.pipeline.report import plots, sections
+from waystation.pipeline.report import cells, plots, sections
 from waystation.pipeline.report.page import csv, page
 from waystation.pipeline.report.tables import Tables
 
@@ -202,35 +202,35 @@ def test_the_page_is_the_golden_one() -> None:
 
 def test_every_number_in_a_cell_is_found_in_the_tables() -> None:
     tables = small_tables()
-    cells = Cells()
-    cells.feed(page(tables))
+    found = Cells()
+    found.feed(page(tables))
 
-    assert len(cells.values) > 150
-    assert set(cells.values) <= numbers_in(tables)
-    assert cells.open == []
+    assert len(found.values) > 150
+    assert set(found.values) <= numbers_in(tables)
+    assert found.open == []
 
 
 def test_the_page_loads_nothing_and_carries_its_tables() -> None:
     tables = small_tables()
     made = page(tables)
-    cells = Cells()
-    cells.feed(made)
+    found = Cells()
+    found.feed(made)
     data = re.search(r'<script type="application/json" id="tables">(.*?)</script>', made, re.DOTALL)
 
     assert data
     assert json.loads(data[1]) == tables
-    assert all(link.startswith("#") for link in cells.loaded)
+    assert all(link.startswith("#") for link in found.loaded)
     assert "url(" not in made
     assert "&lt;firefox&gt; &amp; co" in made
 
 
 def test_a_page_over_nothing_is_still_a_page() -> None:
     empty: Tables = {name: [] for name in small_tables()}
-    cells = Cells()
-    cells.feed(page(empty))
+    found = Cells()
+    found.feed(page(empty))
 
-    assert cells.open == []
-    assert cells.values == []
+    assert found.open == []
+    assert found.values == []
 
 
 @pytest.mark.parametrize("form", ["html", "json", "csv", "parquet"])
@@ -271,9 +271,9 @@ class TestNumbers:
         ]  # fmt: skip
 
     def test_a_share_is_a_hundred_only_if_nothing_is_missing(self) -> None:
-        assert sections.share(5, 5) == "100.00 %"
-        assert sections.share(999_999, 1_000_000) == "99.99 %"
-        assert sections.share(0, 0) == "–"
+        assert cells.share(5, 5) == "100.00 %"
+        assert cells.share(999_999, 1_000_000) == "99.99 %"
+        assert cells.share(0, 0) == "–"
 
     def test_coarse_bars_hold_everything_that_fine_buckets_do(self) -> None:
         buckets = small_tables()["latency_buckets"]
