@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .listen import keep_dir
 from .queue_words import show_event, show_received
-from .terminal import give_up
+from .terminal import complain, give_up
 
 if TYPE_CHECKING:
     from waystation.client.queue.address import LinkAddress, QueueAddress, ServerAddress
@@ -204,11 +204,11 @@ async def receive(
     async with contextlib.AsyncExitStack() as stack:
         arrived: asyncio.Queue[tuple[QueueClient, Event]] = asyncio.Queue(1)
         pumps: list[asyncio.Task[None]] = []
-        for server, queues in reading.by_server().items():
+        for server in reading.servers:
             client = await stack.enter_async_context(client_of(server))
-            for queue in queues:
-                await client.subscribe(queue.queue, acked=queue.acked)
+            await reading.subscribe(client)
             pumps.append(asyncio.ensure_future(_pump(client, arrived)))
+        reading.check()
         try:
             while not count or reading.count < count:
                 async with asyncio.timeout(wait_s or None):
@@ -233,13 +233,37 @@ class _Reading:
         self._chosen = chosen
         self._names = {one.queue.recipient_id: name for name, one in chosen.items()}
         self._json = json
+        self._silent: dict[ServerAddress, Exception] = {}
         self.count = 0
 
-    def by_server(self) -> "dict[ServerAddress, list[KeptQueue]]":
-        servers: dict[ServerAddress, list[KeptQueue]] = {}
-        for one in self._chosen.values():
-            servers.setdefault(one.queue.server, []).append(one)
-        return servers
+    @property
+    def servers(self) -> "list[ServerAddress]":
+        return list(dict.fromkeys(one.queue.server for one in self._chosen.values()))
+
+    async def subscribe(self, client: "QueueClient") -> None:
+        """To the queues on this server. One that is refused is told and left out; a server that
+        does not answer is waited for, as long as another one does."""
+        from waystation.base.errors import UnavailableError, WaystationError
+
+        for name, one in list(self._chosen.items()):
+            if one.queue.server != client.server:
+                continue
+            if client.server in self._silent:
+                client.follow(one.queue, one.acked)
+                continue
+            try:
+                await client.subscribe(one.queue, acked=one.acked)
+            except UnavailableError as exc:
+                self._silent[client.server] = exc
+            except WaystationError as exc:
+                self._lost(name, "refused", str(exc))
+
+    def check(self) -> None:
+        """Once all servers were asked."""
+        if len(self._silent) == len(self.servers):
+            raise next(iter(self._silent.values()))
+        for problem in self._silent.values():
+            complain(f"{problem}; waiting for it")
 
     async def take(self, client: "QueueClient", event: "Event") -> None:
         from waystation.client.queue.events import (

@@ -188,8 +188,8 @@ class QueueClient:
 
     async def subscribe(self, *queues: RecipientQueue, acked: Iterable[bytes] = ()) -> None:
         """From now on and after every reconnect. `acked`: ids of messages that were handled
-        before, should the server give one of them again. Raises if one queue was refused; the
-        others are subscribed."""
+        before, should the server give one of them again. Raises if one queue was refused (the
+        others are subscribed), or if there is no connection (then all will be, with the next)."""
         for queue in queues:
             self._inbox.follow(queue, acked)
         refused: list[Exception] = []
@@ -207,6 +207,11 @@ class QueueClient:
                 raise BadBytesError("SUB was answered by something else")
         if refused:
             raise refused[0]
+
+    def follow(self, queue: RecipientQueue, acked: Iterable[bytes] = ()) -> None:
+        """As `subscribe`, from the next connection on, without waiting for one. A refusal comes as
+        an event."""
+        self._inbox.follow(queue, acked)
 
     async def unsubscribe(self, queue: RecipientQueue) -> None:
         """The protocol has no word for it: the connection is made anew, without this queue."""

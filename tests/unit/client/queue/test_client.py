@@ -511,3 +511,15 @@ async def test_who_waits_for_events_hears_that_the_client_was_closed(server: Ser
 
     with pytest.raises(NotConnectedError, match="closed"):
         await soon(waiting)
+
+
+async def test_a_queue_may_be_followed_before_there_is_a_connection(server: Server) -> None:
+    server.refuse = 3
+    settings = LineSettings(backoff_base_s=0.001, backoff_max_s=0.01)
+    client = QueueClient(SERVER, settings=settings, tls=ANY_TLS, dial=server.dial)
+    client.follow(QUEUE)
+    async with client:
+        peer = await soon(server.peer())
+        heard = await soon(peer.hear())
+
+        assert (heard.command, heard.entity_id) == (b"SUB", ID)
