@@ -1,0 +1,1 @@
+"""The cluster's front: many storage servers under one address."""
