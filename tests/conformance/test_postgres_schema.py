@@ -250,4 +250,8 @@ class TestRoundTrips:
         assert await asyncio.gather(*acked) == [1] * 200
         assert all(recipient and recipient.subscribed for recipient in found)
         assert store.stats().round_trips - before == 3
+        twins = [timed_notification(channel_id, accepted_at_ms=1) for _ in range(20)]
+        applied = await asyncio.gather(*(store.save_new(uaid, row) for row in [*rows, *twins]))
+        assert store.stats().round_trips - before == 4
+        assert (sum(applied[:200]), sum(applied[200:])) == (200, 1), "a key is given out once"
         await store.close()

@@ -24,6 +24,7 @@ CREATE TABLE IF NOT EXISTS waystation_cluster_lead (
 );
 """
 _READ = "SELECT map FROM waystation_cluster_map"
+_EPOCH = "SELECT epoch FROM waystation_cluster_map"
 _FIRST = (
     "INSERT INTO waystation_cluster_map (epoch, map) VALUES ($1, $2)"
     " ON CONFLICT DO NOTHING RETURNING epoch"
@@ -67,6 +68,10 @@ class PostgresClusterStore:
     async def read(self) -> SlotMap:
         rows = await self._session.read(_READ)
         return decode_map(rows[0]["map"]) if rows else SlotMap()
+
+    async def epoch(self) -> int:
+        rows = await self._session.read(_EPOCH)
+        return rows[0]["epoch"] if rows else 0
 
     async def commit(self, slot_map: SlotMap) -> bool:
         statement = _FIRST if slot_map.epoch == 1 else _NEXT

@@ -68,6 +68,7 @@ class PostgresPushStore:
         limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
         self._lookups = Group[_Lookup, Recipient | None](self._look_up_all, **limits)
         self._saves = Group[MessageValues, None](self._save_all, **limits)
+        self._inserts = Group[MessageValues, bool](self._save_new_all, **limits)
         self._forgettings = Group[_Forgetting, int](self._forget_all, **limits)
 
     @classmethod
@@ -152,8 +153,7 @@ class PostgresPushStore:
         await self._saves.ask(layout.message_values(uaid, notification))
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
-        columns = layout.columns_of([layout.message_values(uaid, notification)])
-        return bool(await self._session.change(self._sql.save_new, *columns))
+        return await self._inserts.ask(layout.message_values(uaid, notification))
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
         written = 0
@@ -259,7 +259,7 @@ class PostgresPushStore:
 
     async def close(self) -> None:
         """What was begun is still written; safe to call twice."""
-        for group in (self._lookups, self._saves, self._forgettings):
+        for group in (self._lookups, self._saves, self._inserts, self._forgettings):
             await group.close()
         await self._session.close()
 
@@ -295,6 +295,11 @@ class PostgresPushStore:
         for values in rows:
             refusals[values] = await self._save_alone(values)
         return [refusals.get(values) for values in asked]
+
+    async def _save_new_all(self, asked: Sequence[MessageValues]) -> Sequence[bool]:
+        rows = await self._session.change(self._sql.save_new, *layout.columns_of(asked))
+        applied = {(row["uaid"], row["chid_message_id"], row["version"]) for row in rows}
+        return [(values[0], values[2], values[3]) in applied for values in asked]
 
     async def _save_alone(self, values: MessageValues) -> WaystationError | None:
         columns = layout.columns_of([values])

@@ -130,14 +130,16 @@ _INSERTED = """
 , written AS (
     INSERT INTO {message} AS m (<columns>)
     SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
-    FOR KEY SHARE OF r
+    ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
     ON CONFLICT DO NOTHING
-    RETURNING 1
+    RETURNING m.uaid, m.chid_message_id, m.version
 )
-SELECT 1 AS applied WHERE EXISTS (SELECT FROM written)
-    OR NOT EXISTS (SELECT FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid)
-    OR EXISTS (SELECT FROM given AS g JOIN {message} AS m
-        ON (m.uaid, m.chid_message_id, m.version) = (g.uaid, g.chid_message_id, g.version))
+SELECT g.uaid, g.chid_message_id, g.version FROM given AS g
+WHERE EXISTS (SELECT FROM written AS m
+        WHERE (m.uaid, m.chid_message_id, m.version) = (g.uaid, g.chid_message_id, g.version))
+    OR NOT EXISTS (SELECT FROM {router} AS r WHERE r.uaid = g.uaid)
+    OR EXISTS (SELECT FROM {message} AS m
+        WHERE (m.uaid, m.chid_message_id, m.version) = (g.uaid, g.chid_message_id, g.version))
 """
 _SAVE_NEW = _LOGGED + _INSERTED
 
