@@ -114,10 +114,10 @@ def commits(ctx: Context, name: str, limit: int = 50) -> list[CommitRow]:
         if data is None:
             break
         actions = [_commit_line.decode(line) for line in data.splitlines()]
-        info: dict[str, Any] = next(
-            (one["commitInfo"] for one in actions if "commitInfo" in one), {}
-        )
-        at = datetime.fromtimestamp(info.get("timestamp", 0) / 1000, UTC)
+        info: dict[str, Any] = {"timestamp": 0}
+        for one in actions:
+            info |= one.get("commitInfo", {})
+        at = datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
         rows.append(
             CommitRow(
                 number,

@@ -44,6 +44,9 @@ _EVERYWHERE = {
     "spark.sql.adaptive.optimizer.excludedRules": (
         "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
     ),
+    # The JVM leaves longer methods to its interpreter; Spark then had better split them up. The
+    # checks of `ingest` take half the time.
+    "spark.sql.codegen.hugeMethodLimit": "8000",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
     "spark.speculation": "false",  # a store must not be written to by two attempts at once
 }
