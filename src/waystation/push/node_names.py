@@ -2,7 +2,8 @@
 
 Rule 1: the workers of this node have this node's name.
 Rule 2: another node of ours says its name when a link to it begins.
-Rule 3: whoever has not told us is called after a keyed hash of where it is: always the same.
+Rule 3: whoever has not told us is called after a keyed hash of where it is. So is a node of ours in
+        the moment before the first link to it stands.
 """
 
 from collections.abc import Callable
