@@ -249,8 +249,8 @@ class Edge:
                 self._creating.made(made)
             case WrongSlot() | Moved() | Frozen() | Busy() as failure:
                 self._failed(guest, failure, mono)
-            case NotFound():
-                self.hang_up(guest)  # a grant that was lost: rule 3
+            case NotFound() | Sclose():
+                self.hang_up(guest)  # a grant that was lost, or the server's wish: rule 3
             case _:
                 pass
 

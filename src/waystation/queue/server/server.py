@@ -19,12 +19,13 @@ import select
 import socket
 import ssl
 from collections import deque
-from typing import Final
+from collections.abc import Collection
+from typing import Final, Protocol
 
 from waystation.base.clock import Clock
-from waystation.queue.model import VersionRange
+from waystation.queue.model import SessionId, VersionRange
 from waystation.queue.server.carrier import Carrier, Step
-from waystation.queue.server.client import Client
+from waystation.queue.server.client import Client, Line
 from waystation.queue.server.connection import (
     BLOCKED,
     DEAD,
@@ -38,7 +39,6 @@ from waystation.queue.server.connection import (
     TOUCHED,
     Connection,
 )
-from waystation.queue.server.driver import Driver
 from waystation.queue.server.observer import Observer
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.block import BLOCK_BYTES
@@ -56,12 +56,27 @@ _OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS,
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
+class Works(Protocol):
+    """Whoever works on what clients send: `driver.Driver`, or an edge's."""
+
+    @property
+    def clients(self) -> Collection[Client]: ...
+
+    def opened(self, line: Line, session_id: SessionId, versions: VersionRange) -> Client: ...
+
+    def received(self, client: Client, block: bytes) -> bool: ...
+
+    def has_room(self, client: Client) -> None: ...
+
+    def closed(self, client: Client) -> None: ...
+
+
 class BlockServer:
     """Made within a running loop."""
 
     def __init__(
         self,
-        driver: Driver,
+        driver: Works,
         *,
         tls: ssl.SSLContext,
         versions: VersionRange,

@@ -82,7 +82,10 @@ class Session:
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
         dialect = self.agreement.dialect
         encoded = encode_response(response, dialect.version)
-        item = encode_answer(corr_id, entity_id, encoded, dialect)
+        self.hand_on(encode_answer(corr_id, entity_id, encoded, dialect))
+
+    def hand_on(self, item: bytes) -> None:
+        """A transmission as it is to go."""
         if self._said is None:
             self._said = deque((item,))
         else:

@@ -1,0 +1,24 @@
+"""Settings of the cluster's front."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from waystation.base.settings import doc
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+
+
+class Proxy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cluster's front: where clients connect to. What concerns clients (versions, passwords,
+    proxying, limits of a connection) is set under `queue`."""
+
+    port: Annotated[Port, doc("SimpleX Messaging Protocol over TLS 1.3.")] = 5223
+    ops_port: Annotated[Port, doc("Health and `/metrics` over HTTP.")] = 9102
+    refs_max: Annotated[
+        int, Meta(ge=1), doc("References that are remembered, about 200 bytes each.")
+    ] = 1_000_000
+    map_interval_s: Annotated[
+        float, Meta(gt=0), doc("How often the slot map is read, if nobody tells of a newer one.")
+    ] = 1.0

@@ -1,0 +1,42 @@
+"""A client's connection at an edge: commands leave it as they came, answers enter as they are."""
+
+from waystation.queue.errors import RefusedError
+from waystation.queue.proxy.guest import Guest
+from waystation.queue.server.client import Client, Line
+from waystation.queue.server.session import Session
+from waystation.queue.wire.fields import FieldError
+from waystation.queue.wire.handshake import ServerHandshake
+from waystation.queue.wire.transmission import split_batch
+
+
+class EdgeSession(Session):
+    """As a storage server has it, except that nobody reads what is said."""
+
+    __slots__ = ()
+
+    def __init__(self, handshake: ServerHandshake) -> None:
+        super().__init__(handshake)
+
+    def items(self, block: bytes) -> list[bytes] | None:
+        """The transmissions of a block; None for what is no block of them."""
+        try:
+            return split_batch(self.agreement.blocks.open(block))
+        except (RefusedError, FieldError):
+            return None
+
+
+class Visitor(Client):
+    __slots__ = ("guest", "paused", "slow")
+
+    def __init__(
+        self, line: Line, session: EdgeSession, *, out_blocks_max: int, mono: float
+    ) -> None:
+        super().__init__(line, session, out_blocks_max=out_blocks_max, mono=mono)
+        self.guest: Guest | None = None
+        self.paused = False  # it has so much under way that nothing more is read
+        self.slow = False  # servers were told that it does not read
+
+    @property
+    def is_idle(self) -> bool:
+        guest = self.guest
+        return guest is None or not (guest.subscriptions or guest.pending)
