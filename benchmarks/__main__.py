@@ -12,6 +12,7 @@ from .environment import environment
 from .floor import floor_server
 from .measurement import Measurement, summarise
 from .megaphone import megaphone
+from .presence_target import KINDS, party_server
 from .queue_floor import queue_floor
 from .queue_target import QUEUE_QUICK, QUEUE_SMOKE, QueueScale, QueueTarget, own_queue_server
 from .report import Report, to_json, to_markdown, to_terminal
@@ -22,6 +23,7 @@ from .scenarios import (
     hello,
     idle,
     latency,
+    presence,
     queue_blocks,
     queue_idle,
     queue_messages,
@@ -35,8 +37,8 @@ from .wire import LoadError
 Step = Callable[[], Sequence[Measurement]]
 
 SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
-ON_REQUEST = ("stores", "queue")  # they start servers of their own
-ONCE = {"idle", "queue idle"}  # memory does not vary from round to round as CPU does
+ON_REQUEST = ("pipeline", "stores", "queue", "presence")  # they start servers of their own
+ONCE = {"idle", "queue idle", "party idle"}  # memory does not vary from round to round as CPU does
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,6 +86,13 @@ def _steps(
         yield from (step for step in _push_steps(target, scale) if step[0].split(",")[0] in wanted)
     if "broadcast" in wanted:
         yield from _broadcast_steps(options, scale, stack)
+    if "presence" in wanted:
+        yield from _party_steps(scale, stack)
+    if "pipeline" in wanted:
+        from .scenarios import pipeline
+
+        for events in options.events or [pipeline.EVENTS_DEFAULT]:
+            yield f"pipeline, {events:,} events", partial(pipeline.run, events)
     if "stores" in wanted:
         for place in places(options.stores, stack):
             yield f"store {place.name}", partial(stores.run, place, scale)
@@ -148,6 +157,24 @@ def _broadcast_steps(
         yield "nchan", lambda: [nchan.run(other, scale)]
 
 
+def _party_steps(scale: Scale, stack: contextlib.ExitStack) -> Iterator[tuple[str, Step]]:
+    def at_rest() -> list[Measurement]:
+        found: list[Measurement] = []
+        for kind in KINDS:
+            with party_server(kind) as server:
+                found.append(presence.idle(server, scale))
+        return found
+
+    yield "party idle", at_rest
+    for setting in presence.SETTINGS:
+        for kind in KINDS:
+            server = stack.enter_context(party_server(kind, tls=setting == "TLS"))
+            yield f"{setting}, {kind}", lambda s=server, w=setting: list(presence.run(s, w, scale))
+    for kind in KINDS:
+        server = stack.enter_context(party_server(kind))
+        yield f"party latency, {kind}", lambda s=server: [presence.latency(s, 10_000.0, scale)]
+
+
 def _target(options: argparse.Namespace, stack: contextlib.ExitStack) -> Target:
     if options.ws:
         return Target(options.ws, options.endpoint, tuple(options.server_pid))
@@ -185,6 +212,14 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=[],
         metavar="STORE",
         help=f"for `--only stores`: URLs, or of {', '.join(OWN)}; none: all that are here",
+    )
+    parser.add_argument(
+        "--events",
+        nargs="+",
+        type=int,
+        default=[],
+        metavar="N",
+        help="for `--only pipeline`: how many events, in one run each (1,000,000)",
     )
     parser.add_argument("--out", type=Path, help="JSON with every measurement")
     parser.add_argument("--markdown", type=Path, help="table for the documents; - is stdout")

@@ -27,6 +27,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     round_trips_loaded: float | None = None  # of one among many: several may go together
     lost: int | None = None  # answered 201 and never seen again: must be 0
     notes: str = ""
+    against: str = ""  # the scenario of the same round that this one is compared with
 
     @property
     def rate(self) -> float:
@@ -74,6 +75,9 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
     notes = list(dict.fromkeys(one.notes for one in mine if one.notes))
     if name == "broadcast" and (over := _median(_ratios(name, "nchan", rounds))) is not None:
         notes.append(f"{over:.2f} × nchan")
+    against = mine[0].against
+    if against and (share := _median(_ratios(against, name, rounds))) is not None:
+        notes.append(f"{share:.2f} × as many per CPU second as {against.rpartition(': ')[2]}")
     if name.startswith(QUEUE_BLOCKS) and name != QUEUE_FLOOR:
         over = _median(_ratios(name, QUEUE_FLOOR, rounds))
         notes += [] if over is None else [f"{over:.2f} × uvloop's TLS"]

@@ -36,6 +36,8 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     broadcast_agents: int = 4000
     broadcasts: int = 5
     store_agents: int = 256
+    party_guests: int = 200
+    party_idle: int = 2000
     tokens_per_s: int = 8000  # prepared for a run in which every token is new
 
 
@@ -46,6 +48,7 @@ QUICK = Scale(
     idle=2000,
     broadcast_agents=1000,
     broadcasts=3,
+    party_idle=1000,
 )
 SMOKE = Scale(
     seconds=0.3,
@@ -60,6 +63,8 @@ SMOKE = Scale(
     broadcast_agents=10,
     broadcasts=1,
     store_agents=64,
+    party_guests=20,
+    party_idle=40,
 )
 
 
