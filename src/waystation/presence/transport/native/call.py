@@ -25,6 +25,9 @@ from .limits import Limits
 from .response import RESPONSE_HEADERS, trailers
 
 PREFIX_BYTES = 5  # gRPC's: a flag and the length
+HALF_WINDOW_BYTES = frames.WINDOW_DEFAULT_BYTES // 2
+
+_message_head = frames.MESSAGE_HEAD.pack
 
 # Bits of `state`.
 ANSWERED = 1  # response headers are out
@@ -121,9 +124,7 @@ class Call:
             link.send_window -= size
             link.strikes = 0
             link.write(
-                frames.MESSAGE_HEAD.pack(
-                    size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length
-                )
+                _message_head(size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length)
                 + message
             )
             return
@@ -156,13 +157,30 @@ class Call:
     # --- from the connection ---------------------------------------------------------------------
 
     def receive(self, data: bytes, at: int, stop: int) -> None:
-        """DATA has come: its payload is `data[at:stop]`."""
-        if self.state & ENDED:
+        """DATA has come: its payload is `data[at:stop]`, and not empty."""
+        state = self.state
+        if state & (ENDED | PAUSED | BUSY):
+            if not state & ENDED:
+                self._hold(data, at, stop)
             return
-        if self.state & (PAUSED | BUSY):
-            self._hold(data, at, stop)
-        else:
+        first = at + PREFIX_BYTES
+        length = int.from_bytes(data[at + 1 : first], "big")
+        if (
+            first + length != stop
+            or data[at]
+            or self.unread is not None
+            or length > self._link.limits.message_bytes_max
+        ):
             self._hand_over(data, at, stop)
+            return
+        # Nearly always: one whole message.
+        self.state = state | BUSY
+        try:
+            self._link.handler.message(self, data[first:stop])
+        except Exception as exc:  # the broker's own mistake must not end the other streams
+            self._link.failed(self, exc)
+        finally:
+            self.state &= ~BUSY
 
     def remote_closed(self) -> None:
         self.state |= REMOTE_CLOSED
@@ -207,7 +225,7 @@ class Call:
     def open_window(self) -> None:
         """Rule 3."""
         window = self.receive_window
-        if window <= frames.WINDOW_DEFAULT_BYTES // 2 and not self.state & (PAUSED | REMOTE_CLOSED):
+        if window <= HALF_WINDOW_BYTES and not self.state & (PAUSED | REMOTE_CLOSED):
             increment = frames.WINDOW_DEFAULT_BYTES - window
             self.receive_window = frames.WINDOW_DEFAULT_BYTES
             self._link.write(frames.window_update(self.stream_id, increment))

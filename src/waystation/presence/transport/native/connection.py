@@ -16,7 +16,7 @@ from typing import NoReturn
 from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
 
 from . import frames
-from .call import ANSWERED, ENDED, REMOTE_CLOSED, Call
+from .call import ANSWERED, ENDED, HALF_WINDOW_BYTES, REMOTE_CLOSED, Call
 from .frames import ConnectionFault, ErrorCode, StreamFault
 from .hpack import Decoder, HpackError, TooManyHeadersError
 from .limits import PING_STRIKES_MAX, Guard, Limits
@@ -121,7 +121,10 @@ class Connection(Link):
                 self._needed = stop - at
                 return at
             try:
-                self._frame(kind, flags, stream_id & 0x7FFF_FFFF, data, stop - length, stop)
+                if kind == frames.DATA and self._block is None:
+                    self._data(flags, stream_id & 0x7FFF_FFFF, data, stop - length, stop)
+                else:
+                    self._frame(kind, flags, stream_id & 0x7FFF_FFFF, data, stop - length, stop)
             except StreamFault as fault:
                 self.reset(fault.stream_id, fault.code)
             if self.closing:
@@ -147,9 +150,6 @@ class Connection(Link):
     ) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block[0]):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
-        if kind == frames.DATA:
-            self._data(flags, stream_id, data, at, stop)
-            return
         if not self.settled and kind != frames.SETTINGS:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
         if kind == frames.WINDOW_UPDATE:
@@ -210,7 +210,7 @@ class Connection(Link):
             self._budget().idle_frame(self.mono)
         if flags & frames.END_STREAM:
             call.remote_closed()
-        elif stream_id in self.calls:
+        elif call.receive_window <= HALF_WINDOW_BYTES and stream_id in self.calls:
             call.open_window()
 
     def _headers(self, flags: int, stream_id: int, data: bytes, at: int, stop: int) -> None:
