@@ -23,8 +23,9 @@ from waystation.queue.cluster.duties import (
 )
 from waystation.queue.cluster.keeper import Keeper
 from waystation.queue.cluster.member import Member
-from waystation.queue.cluster.migration import Change, Cursor
+from waystation.queue.cluster.migration import Cursor
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
+from waystation.queue.store import Row
 
 if TYPE_CHECKING:
     from .cluster_world import World
@@ -46,12 +47,12 @@ class Server:
         self.alive = False
         self.life = 0
         self.keeper: Keeper | None = None
-        self._writes: deque[tuple[Callable[[], list[Change]], int, Callable[[], None]]] = deque()
+        self._writes: deque[tuple[Callable[[], list[Row]], int, Callable[[], None]]] = deque()
         self._writing = False
         self.running: Counter[int] = Counter()
         self._freezing: set[int] = set()
         self._answers: dict[int, tuple[int, Call]] = {}  # ticket -> slot, answer
-        self._last_changes: list[Change] = []
+        self._last_changes: list[Row] = []
 
     # Life
 
@@ -104,7 +105,7 @@ class Server:
 
     # Commands
 
-    def command(self, slot: int, change: Callable[[Rows], list[Change]], done: Call) -> bool:
+    def command(self, slot: int, change: Callable[[Rows], list[Row]], done: Call) -> bool:
         """False: not ours to answer."""
         keeper = self.keeper
         if not self.alive or keeper is None or not self.world.may_serve(self, slot):
@@ -134,7 +135,7 @@ class Server:
 
     # The disk: one commit at a time, everything that waits in one of them
 
-    def _write(self, change: Callable[[], list[Change]], slot: int, done: Call) -> None:
+    def _write(self, change: Callable[[], list[Row]], slot: int, done: Call) -> None:
         self._writes.append((change, slot, done))
         if not self._writing:
             self._writing = True
@@ -142,7 +143,7 @@ class Server:
 
     def _commit(self) -> None:
         group, self._writes = self._writes, deque()
-        outcomes: list[tuple[list[Change], Call]] = []
+        outcomes: list[tuple[list[Row], Call]] = []
         for change, slot, done in group:
             changes = change()
             rows = self.disk.setdefault(slot, {})
@@ -196,14 +197,14 @@ class Server:
                 case Erase(slot):
                     self.disk.pop(slot, None)
 
-    def _chunk(self, slot: int, after: Cursor | None) -> list[Change]:
+    def _chunk(self, slot: int, after: Cursor | None) -> list[Row]:
         rows = sorted(self.disk.get(slot, {}).items())
         if after is not None:
             rows = [row for row in rows if row[0] > (after.table, after.key)]
-        return [Change(table, key, value) for (table, key), value in rows[:CHUNK_ROWS]]
+        return [Row(table, key, value) for (table, key), value in rows[:CHUNK_ROWS]]
 
     def _apply(self, effect: Apply) -> None:
-        def change() -> list[Change]:
+        def change() -> list[Row]:
             if effect.erase:
                 self.disk[effect.slot] = {}
             return list(effect.changes)

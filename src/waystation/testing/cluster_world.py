@@ -19,8 +19,8 @@ from collections.abc import Callable
 from waystation.queue.cluster.controller import Controller, Terms
 from waystation.queue.cluster.keeper import Keeper
 from waystation.queue.cluster.member import FENCE_S
-from waystation.queue.cluster.migration import Change
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap, slot_name
+from waystation.queue.store import Row
 
 from .cluster_server import Call, Rows, Server
 
@@ -135,7 +135,9 @@ class World:
                     self._cut(victim.node_id, other.node_id)
                 self.after(chance.choice((0.2, 2.0, 14.0)), lambda: self._revive(victim))
             case "hide":
-                victim = chance.choice([*self.servers])
+                # Whoever is about to take a slot has most to miss.
+                taking = [one.target for _, one in self._map.moving()]
+                victim = chance.choice(taking or [*self.servers])
                 self.hidden[victim] = self.now + chance.choice((1.0, 5.0, 18.0))
                 self.say(f"node {victim} does not reach the store")
             case "cut":
@@ -271,11 +273,11 @@ class World:
         body = queue.sent
         name = queue.name.encode()
 
-        def append(rows: Rows) -> list[Change]:
+        def append(rows: Rows) -> list[Row]:
             last = int(rows.get((0, name), b"0"))
             number = f"{last + 1}".encode()
             key = name + b"/" + number.rjust(8, b"0")
-            return [Change(0, name, number), Change(1, key, f"{body}".encode())]
+            return [Row(0, name, number), Row(1, key, f"{body}".encode())]
 
         answered = False
 
@@ -311,9 +313,7 @@ class World:
             self._complain(f"queue {queue.name}: message {body} came again after its ACK")
         if body not in queue.delivered:
             queue.delivered.append(body)
-        server.command(
-            queue.slot, lambda rows: [Change(1, key, None)], lambda: queue.acked.add(body)
-        )
+        server.command(queue.slot, lambda rows: [Row(1, key, None)], lambda: queue.acked.add(body))
 
     def _waiting(self, queue: Queue) -> list[tuple[bytes, bytes]]:
         """What lies where the queue is served, in order."""

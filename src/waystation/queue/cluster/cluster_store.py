@@ -18,6 +18,10 @@ class ClusterStore(Protocol):
         """The map in force; an empty one at epoch 0 before a cluster was made."""
         ...
 
+    async def epoch(self) -> int:
+        """Of the map in force; cheaper than the map, so it can be asked often."""
+        ...
+
     async def commit(self, slot_map: SlotMap) -> bool:
         """Whether it counted: it did if the map in force had the epoch before this one's."""
         ...

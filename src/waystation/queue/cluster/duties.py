@@ -2,7 +2,9 @@
 
 import msgspec
 
-from .migration import Change, Cursor, Frame
+from waystation.queue.store import Row
+
+from .migration import Cursor, Frame
 from .slot_map import NodeId, SlotMap
 
 CopyId = int
@@ -43,7 +45,7 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
     copy: CopyId
     slot: int
     seq: int
-    changes: tuple[Change, ...]
+    changes: tuple[Row, ...]
     erase: bool
 
 

@@ -20,6 +20,8 @@ Inputs in, effects out; the shell owns links, store and clock.
 
 from collections.abc import Callable, Iterator, Sequence
 
+from waystation.queue.store import Row
+
 from .copies import Following, Incoming, Outgoing, Phase
 from .duties import (
     Apply,
@@ -37,7 +39,7 @@ from .duties import (
     Ticket,
 )
 from .member import Member
-from .migration import BrokenCopyError, Change, Frame
+from .migration import BrokenCopyError, Frame
 from .migration import Effect as CopyEffect
 from .migration import GiveUp as CopyGivenUp
 from .migration import ReadRows as CopyReads
@@ -113,7 +115,7 @@ class Keeper:
     # Inputs: our own store
 
     def committed(
-        self, slot: int, changes: Sequence[Change], mono: float
+        self, slot: int, changes: Sequence[Row], mono: float
     ) -> tuple[Ticket | None, list[Effect]]:
         """Durable here. With a ticket the answer waits for `Release` or `Refuse`."""
         self._mono = mono
@@ -132,7 +134,7 @@ class Keeper:
             following.waiting.append((seq, mono, ticket))
         return ticket, self._looked() if self._effects else []
 
-    def rows(self, copy: CopyId, rows: Sequence[Change]) -> list[Effect]:
+    def rows(self, copy: CopyId, rows: Sequence[Row]) -> list[Effect]:
         """The chunk that `ReadRows` asked for."""
         out = self._copies.get(copy)
         if out is not None:
@@ -153,7 +155,24 @@ class Keeper:
             return []
         incoming.applied = seq
         self._effects.append(SendAck(incoming.peer, copy, seq))
-        return self._looked() if incoming.durable else self._out()
+        if not incoming.durable:
+            return self._out()
+        if self.member.slot_map.slots[slot].state != "F":
+            self._effects.append(Refresh())  # its source has frozen it, and waits for us
+        return self._looked()
+
+    def awaits(self, slot: int, copy: CopyId) -> bool:
+        """Whether what a copy brought is still wanted: checked before it is applied."""
+        incoming = self._incoming.get(slot)
+        return incoming is not None and incoming.copy == copy
+
+    def not_applied(self, slot: int, copy: CopyId) -> list[Effect]:
+        """Our store refused it: what comes after it must not be applied either."""
+        incoming = self._incoming.get(slot)
+        if incoming is None or incoming.copy != copy:
+            return []
+        del self._incoming[slot]
+        return [SendAck(incoming.peer, copy, 0, broken=True)]
 
     # Inputs: other servers
 

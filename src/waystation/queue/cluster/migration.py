@@ -18,25 +18,23 @@ from typing import Literal
 
 import msgspec
 
+from waystation.queue.store import Row
+
 WINDOW_MAX = 64
 BACKLOG_BYTES_MAX = 32 * 2**20
+FRAME_BYTES_MAX = 256 * 1024  # changes that wait travel together up to this
 LAG_TO_FREEZE = 50
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True):
-    """A row put, or removed (`value` is None)."""
-
-    table: int
-    key: bytes
-    value: bytes | None
+Kind = Literal["rows", "log", "end"]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
     """What travels; `seq` counts from 1 in one copy."""
 
     seq: int
-    kind: Literal["rows", "log", "end"]
-    changes: tuple[Change, ...] = ()
+    kind: Kind
+    changes: tuple[Row, ...] = ()
     digest: bytes = b""
 
 
@@ -76,8 +74,20 @@ def _chained(digest: bytes, frame: Frame) -> bytes:
     return chain.digest()
 
 
-def _weight(changes: Sequence[Change]) -> int:
+def _weight(changes: Sequence[Row]) -> int:
     return sum(len(one.key) + len(one.value or b"") + 16 for one in changes)
+
+
+class _Waiting:
+    """A frame that was not sent yet; changes that come meanwhile join it."""
+
+    __slots__ = ("changes", "kind", "seq", "weight")
+
+    def __init__(self, seq: int, kind: Kind) -> None:
+        self.seq = seq
+        self.kind: Kind = kind
+        self.changes: list[Row] = []
+        self.weight = 0
 
 
 class CopySource:
@@ -88,7 +98,7 @@ class CopySource:
     ) -> None:
         self._window_max = window_max
         self._backlog_bytes_max = backlog_bytes_max
-        self._waiting: deque[Frame] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
         self._seq = 0
         self._sent = 0
@@ -120,22 +130,22 @@ class CopySource:
         self._queue("rows", ())
         return self._pump()
 
-    def rows(self, rows: Sequence[Change]) -> list[Effect]:
+    def rows(self, rows: Sequence[Row]) -> list[Effect]:
         """The chunk that was asked for; an empty one ends the rows."""
         assert self._reading
         self._reading = False
         if rows:
             self._after = Cursor(rows[-1].table, rows[-1].key)
-            self._queue("rows", tuple(rows))
+            self._queue("rows", rows)
         else:
             self.rows_done = True
         return self._pump()
 
-    def changed(self, changes: Sequence[Change]) -> list[Effect]:
+    def changed(self, changes: Sequence[Row]) -> list[Effect]:
         """A commit, durable here."""
         if self.given_up or self.ended:
             return []
-        self._queue("log", tuple(changes))
+        self._queue("log", changes)
         if self._waiting_bytes > self._backlog_bytes_max:
             self.given_up = True
             self._waiting.clear()
@@ -155,26 +165,39 @@ class CopySource:
         assert self.rows_done
         assert not self.ended
         self.ended = True
-        self._seq += 1
-        self._waiting.append(Frame(self._seq, "end", (), self._digest))
+        self._queue("end", ())
         return self._pump()
 
-    def _queue(self, kind: Literal["rows", "log"], changes: tuple[Change, ...]) -> None:
-        self._seq += 1
-        frame = Frame(self._seq, kind, changes)
+    def _queue(self, kind: Kind, changes: Sequence[Row]) -> None:
+        last = self._waiting[-1] if self._waiting else None
+        # A busy slot changes more often than frames go back and forth: what waits goes together,
+        # or the copy would never catch up.
+        joins = last is not None and last.kind == kind == "log" and last.weight < FRAME_BYTES_MAX
+        if last is None or not joins:
+            self._seq += 1
+            last = _Waiting(self._seq, kind)
+            self._waiting.append(last)
+        weight = _weight(changes)
+        last.changes.extend(changes)
+        last.weight += weight
+        self._waiting_bytes += weight
+
+    def _next(self) -> Frame:
+        one = self._waiting.popleft()
+        self._waiting_bytes -= one.weight
+        self._sent = one.seq
+        if one.kind == "end":
+            return Frame(one.seq, "end", (), self._digest)
+        frame = Frame(one.seq, one.kind, tuple(one.changes))
         self._digest = _chained(self._digest, frame)
-        self._waiting.append(frame)
-        self._waiting_bytes += _weight(changes)
+        return frame
 
     def _pump(self) -> list[Effect]:
         effects: list[Effect] = []
         if self.given_up:
             return effects
         while self._waiting and self._sent - self.confirmed < self._window_max:
-            frame = self._waiting.popleft()
-            self._waiting_bytes -= _weight(frame.changes)
-            self._sent = frame.seq
-            effects.append(Send(frame))
+            effects.append(Send(self._next()))
         room = not self._waiting and self._sent - self.confirmed < self._window_max
         if room and not self._reading and not self.rows_done:
             self._reading = True
@@ -194,7 +217,7 @@ class CopyTarget:
         self._digest = b""
         self.complete = False
 
-    def receive(self, frame: Frame) -> tuple[Change, ...]:
+    def receive(self, frame: Frame) -> tuple[Row, ...]:
         """Changes to apply in this order. After the last frame `complete` is true."""
         if frame.seq != self.seq + 1 or self.complete:
             raise BrokenCopyError(f"frame {frame.seq} came after frame {self.seq}")

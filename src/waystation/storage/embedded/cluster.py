@@ -22,6 +22,7 @@ from waystation.storage.settings import Store
 
 FORMAT = "waystation-cluster/1"
 _MAP = b"map"
+_EPOCH = b"epoch"
 _LEADER = b"leader"
 _TIME = struct.Struct(">d")
 _NODE = struct.Struct(">H")
@@ -44,13 +45,17 @@ class EmbeddedClusterStore:
     async def read(self) -> SlotMap:
         return await self._run(self._map, write=False)
 
+    async def epoch(self) -> int:
+        return await self._run(self._epoch, write=False)
+
     async def commit(self, slot_map: SlotMap) -> bool:
         data = encode_map(slot_map)
         table = self._env.tables["cluster"]
 
         def step(txn: "lmdb.Transaction[bytes]") -> bool:
-            if self._map(txn).epoch != slot_map.epoch - 1:
+            if self._epoch(txn) != slot_map.epoch - 1:
                 return False
+            txn.put(_EPOCH, slot_map.epoch.to_bytes(8, "big"), db=table)
             return txn.put(_MAP, data, db=table)
 
         return await self._run(step, write=True)
@@ -99,6 +104,9 @@ class EmbeddedClusterStore:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._env.close)
+
+    def _epoch(self, txn: "lmdb.Transaction[bytes]") -> int:
+        return int.from_bytes(txn.get(_EPOCH, db=self._env.tables["cluster"]) or b"", "big")
 
     def _map(self, txn: "lmdb.Transaction[bytes]") -> SlotMap:
         data = txn.get(_MAP, db=self._env.tables["cluster"])

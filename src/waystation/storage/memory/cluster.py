@@ -17,6 +17,9 @@ class MemoryClusterStore:
     async def read(self) -> SlotMap:
         return self._map
 
+    async def epoch(self) -> int:
+        return self._map.epoch
+
     async def commit(self, slot_map: SlotMap) -> bool:
         if slot_map.epoch != self._map.epoch + 1:
             return False

@@ -38,6 +38,10 @@ class RedisClusterStore:
         (text,) = await self._session.run(_MAP, (("HGET", _MAP, "map"),))
         return SlotMap() if text is None else decode_map(base64.b64decode(cast(str, text)))
 
+    async def epoch(self) -> int:
+        (text,) = await self._session.run(_MAP, (("HGET", _MAP, "epoch"),))
+        return int(cast(str, text or "0"))
+
     async def commit(self, slot_map: SlotMap) -> bool:
         text = base64.b64encode(encode_map(slot_map)).decode()
         return await self._session.run_script(CLUSTER_COMMIT, (_MAP,), slot_map.epoch, text) == 1

@@ -23,6 +23,7 @@ class ClusterStoreConformance:
 
     async def test_before_a_cluster_is_made_the_map_is_empty(self, store: ClusterStore) -> None:
         assert await store.read() == SlotMap()
+        assert await store.epoch() == 0
 
     async def test_a_commit_is_seen_by_everybody(self, store: ClusterStore) -> None:
         other = await self.another(store)
@@ -33,6 +34,7 @@ class ClusterStoreConformance:
         assert await store.commit(claimed.as_one_change(made))
 
         assert await other.read() == claimed.as_one_change(made)
+        assert await other.epoch() == 2
 
     async def test_a_commit_counts_only_over_the_epoch_before_it(self, store: ClusterStore) -> None:
         first = SlotMap().with_node(_node(A))

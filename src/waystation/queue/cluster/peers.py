@@ -1,0 +1,194 @@
+"""Ways between storage servers: copies of slots, and their confirmations.
+
+Rule 1: each server says what it has to say on a link that it made itself, so two servers have two
+        links, and either may lose one without the other noticing anything but that.
+Rule 2: what cannot be sent now is lost, and the keeper is told that the link is: it begins again.
+Rule 3: a frame of a copy may be larger than a block of the link; it travels in parts.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol
+
+import msgspec
+
+from waystation.base.tasks import Tasks
+from waystation.queue.model import Slot
+from waystation.queue.wire.link import COPY_BYTES_MAX
+from waystation.queue.wire.link import Frame as LinkFrame
+from waystation.queue.wire.link_words import CopyAck, CopyPart
+
+from .duties import SendAck, SendFrame
+from .link_line import LinkLine
+from .migration import Frame
+from .slot_map import NodeId, SlotMap
+
+CONNECT_S: Final = 5.0
+WAITING_MAX: Final = 256  # messages for a link that is being made
+FRAME_BYTES_MAX: Final = 64 << 20
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Frame).decode
+
+
+class CopyReceiver(Protocol):
+    """The part of `Keeping` that hears from other servers."""
+
+    def frame_arrived(
+        self, peer: NodeId, copy: int, slot: int, move: int, frame: Frame
+    ) -> None: ...
+
+    def ack_arrived(self, peer: NodeId, copy: int, seq: int, broken: bool) -> None: ...
+
+    def link_lost(self, peer: NodeId) -> None: ...
+
+
+class _Way:
+    """To one other server."""
+
+    __slots__ = ("line", "waiting")
+
+    def __init__(self) -> None:
+        self.line: LinkLine | None = None
+        self.waiting: list[SendFrame | SendAck] = []
+
+
+class Peers:
+    """The `PeerLinks` of a storage server."""
+
+    def __init__(
+        self,
+        *,
+        context: ssl.SSLContext,
+        slot_map: Callable[[], SlotMap],
+        tasks: Tasks,
+    ) -> None:
+        self._context = context
+        self._slot_map = slot_map
+        self._tasks = tasks
+        self._ways: dict[NodeId, _Way] = {}
+        self._parts: dict[tuple[NodeId, int], bytearray] = {}
+        self.receiver: CopyReceiver | None = None
+
+    # Out
+
+    def send(self, peer: NodeId, message: SendFrame | SendAck) -> None:
+        way = self._ways.get(peer)
+        if way is None:
+            way = self._ways[peer] = _Way()
+            self._tasks.spawn("cluster link", self._connect(peer, way))
+        if way.line is not None:
+            self._write(way.line, message)
+        elif len(way.waiting) < WAITING_MAX:
+            way.waiting.append(message)
+        else:
+            self._lost(peer, way)
+
+    def close(self) -> None:
+        for way in list(self._ways.values()):
+            if way.line is not None:
+                way.line.abort()
+        self._ways.clear()
+
+    async def _connect(self, peer: NodeId, way: _Way) -> None:
+        node = self._slot_map().nodes.get(peer)
+        loop = asyncio.get_running_loop()
+        with suppress(OSError):
+            if node is not None:
+                handler = _Outgoing(self, peer, way)
+                async with asyncio.timeout(CONNECT_S):
+                    await loop.create_connection(
+                        lambda: LinkLine(handler, is_server=False),
+                        node.host,
+                        node.port,
+                        ssl=self._context,
+                        server_hostname="",
+                    )
+                return
+        self._lost(peer, way)
+
+    def opened(self, peer: NodeId, way: _Way, line: LinkLine) -> None:
+        if line.peer_name != f"node-{peer}" or self._ways.get(peer) is not way:
+            line.abort()  # another server has that address now
+            return
+        way.line = line
+        waiting, way.waiting = way.waiting, []
+        for message in waiting:
+            self._write(line, message)
+
+    def ended(self, peer: NodeId, way: _Way) -> None:
+        self._lost(peer, way)
+
+    def _lost(self, peer: NodeId, way: _Way) -> None:
+        if self._ways.get(peer) is way:
+            del self._ways[peer]
+            way.waiting.clear()
+            if self.receiver is not None:
+                # Not from within `send`: the keeper is in the middle of something then.
+                asyncio.get_running_loop().call_soon(self.receiver.link_lost, peer)
+
+    def _write(self, line: LinkLine, message: SendFrame | SendAck) -> None:
+        epoch = self._slot_map().epoch
+        if isinstance(message, SendAck):
+            line.send(0, epoch, CopyAck(message.copy, message.seq, message.broken))
+            return
+        data = _encode(message.frame)
+        for start in range(0, len(data), COPY_BYTES_MAX):
+            part = data[start : start + COPY_BYTES_MAX]
+            last = start + COPY_BYTES_MAX >= len(data)
+            body = CopyPart(message.copy, Slot(message.slot), message.move, last, part)
+            line.send(0, epoch, body)
+
+    # In
+
+    def arrived(self, peer: NodeId, body: CopyPart | CopyAck) -> bool:
+        """From a link that another server made; False if the link is of no use any more."""
+        receiver = self.receiver
+        if receiver is None:
+            return False
+        if isinstance(body, CopyAck):
+            receiver.ack_arrived(peer, body.copy, body.seq, body.broken)
+            return True
+        parts = self._parts.setdefault((peer, body.copy), bytearray())
+        parts += body.data
+        if not body.last:
+            return len(parts) <= FRAME_BYTES_MAX
+        del self._parts[peer, body.copy]
+        try:
+            frame = _decode(parts)
+        except msgspec.MsgspecError:
+            return False
+        receiver.frame_arrived(peer, body.copy, body.slot, body.move, frame)
+        return True
+
+    def left(self, peer: NodeId) -> None:
+        """A link that another server made is gone, and with it what was under way on it."""
+        for key in [key for key in self._parts if key[0] == peer]:
+            del self._parts[key]
+        if self.receiver is not None:
+            self.receiver.link_lost(peer)
+
+
+class _Outgoing:
+    """The handler of a link of ours; nothing is said to us on it."""
+
+    def __init__(self, peers: Peers, peer: NodeId, way: _Way) -> None:
+        self._peers = peers
+        self._peer = peer
+        self._way = way
+
+    def ready(self, line: LinkLine) -> None:
+        self._peers.opened(self._peer, self._way, line)
+
+    def arrived(self, line: LinkLine, frame: LinkFrame) -> None:
+        line.abort()
+
+    def lost(self, line: LinkLine) -> None:
+        self._peers.ended(self._peer, self._way)
+
+
+def node_of(peer_name: str) -> NodeId | None:
+    """The number of a storage server by the name in its certificate; None: an edge."""
+    kind, _, number = peer_name.partition("-")
+    return NodeId(int(number)) if kind == "node" and number.isdecimal() else None
