@@ -71,6 +71,10 @@ def build_runtime(order: Order, settings: Settings) -> "Runtime":
             from .queue_worker import QueueWorker
 
             return QueueWorker(settings, configure_logs(settings, role="queue"))
+        case "proxy":
+            from .proxy_worker import ProxyWorker
+
+            return ProxyWorker(settings, configure_logs(settings, role="proxy"))
         case "controller":
             from .controller_worker import ControllerWorker
 

@@ -20,7 +20,7 @@ from .roles import Role
 LINE_MAX_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1
 
-WorkerKind = Literal["push", "queue", "presence", "controller", "console"]
+WorkerKind = Literal["push", "queue", "proxy", "presence", "controller", "console"]
 Service = Literal["serve", "autoconnect", "autoendpoint"]
 
 

@@ -10,10 +10,17 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-Role = Literal["connect", "endpoint", "queue", "presence", "controller", "console"]
-ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "controller", "console")
+Role = Literal["connect", "endpoint", "queue", "proxy", "presence", "controller", "console"]
+ROLES: tuple[Role, ...] = (
+    "connect",
+    "endpoint",
+    "queue",
+    "proxy",
+    "presence",
+    "controller",
+    "console",
+)
 DEFAULT_ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
-ROLES_TO_COME = ("proxy",)
 PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
 # `ws` and `http` get TLS from `tls`; `plain` is HTTP for operators; the others bring their own.
@@ -43,11 +50,14 @@ PORTS = (
     Port("connect.relay_port", "connect", 1, "relay between nodes (internal)", "http"),
     Port("endpoint.port", "endpoint", 2, "app servers (Web Push)", "http"),
     Port("queue.port", "queue", 4, "simplex queues (SMP)", "smp"),
+    Port("proxy.port", "proxy", 6, "front of a queue cluster (SMP)", "smp"),
     Port("presence.port", "presence", 5, "parties (gRPC)", "grpc"),
+    Port("queue.link_port", "queue", 7, "links of a queue cluster (internal)", "smp"),
     Port("controller.port", "controller", 8, "cluster controller (internal)", "plain"),
     Port("presence.peer_port", "presence", 9, "presence between nodes (internal)", "grpc"),
     Port("queue.control_port", "queue", 10, "queue control (internal)", "lines"),
     Port("queue.ops_port", "queue", 11, "queue health and metrics", "plain"),
+    Port("proxy.ops_port", "proxy", 12, "front of a queue cluster, health", "plain"),
     Port("presence.ops_port", "presence", 13, "presence health and metrics", "plain"),
     Port("console.port", "console", 3, "console and broadcasts API", "http"),
 )
@@ -71,6 +81,8 @@ def number_of(settings: Any, port: Port) -> int | None:
     """As it is set; None if it is off."""
     number: Any = getattr(getattr(settings, port.section), port.leaf)
     if port.setting == "presence.peer_port" and not settings.presence_peers:
+        return None
+    if port.setting == "queue.link_port" and not settings.in_cluster:
         return None
     return None if number == "off" else int(number)
 

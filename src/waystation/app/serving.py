@@ -20,7 +20,7 @@ from .addresses import PortTakenError, listening, reserve_ports, settle
 from .control import Service, WorkerKind
 from .data_dir import DataDir, DataDirError, Listening, Serving, lock_roles, write_serving
 from .keys import KeyFormatError, ensure_secrets
-from .roles import DEFAULT_ROLES, PUSH_ROLES, ROLES, ROLES_TO_COME, Role
+from .roles import DEFAULT_ROLES, PUSH_ROLES, ROLES, Role
 from .settings import Settings, encode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Lines, Supervisor
 from .version import build
@@ -38,10 +38,6 @@ def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
     """In our order, each once; if none is named, all that one machine needs."""
     wanted = set(names)
     for name in sorted(wanted):
-        if name in ROLES_TO_COME:
-            raise RoleError(
-                f"the role {name!r} is not in this version; there are {', '.join(ROLES)}"
-            )
         if name not in ROLES:
             raise RoleError(f"there is no role {name!r}; there are {', '.join(ROLES)}")
     return tuple(role for role in ROLES if role in wanted) or DEFAULT_ROLES
@@ -55,6 +51,8 @@ def plan_jobs(
     jobs = [Job("push", index, workers, push, service) for index in range(workers)] if push else []
     if "queue" in roles:
         jobs.append(Job("queue", 0, 1, ("queue",), environment=(("OPENSSL_CONF", OPENSSL_CONF),)))
+    if "proxy" in roles:
+        jobs.append(Job("proxy", 0, 1, ("proxy",), environment=(("OPENSSL_CONF", OPENSSL_CONF),)))
     if "presence" in roles:
         jobs.extend(Job("presence", i, parties, ("presence",)) for i in range(parties))
     if "controller" in roles:
@@ -119,8 +117,11 @@ def serve(
 
     def ready() -> None:
         said = serving
-        if "queue" in roles:  # its process has made the identity by now
-            address = own_address(data.keys, settings.queue, settings.host)
+        if "proxy" in roles or "queue" in roles:  # its process has made the identity by now
+            queue = settings.queue
+            if "proxy" in roles:  # where clients come to, whoever else runs here
+                queue = msgspec.structs.replace(queue, port=settings.proxy.port)
+            address = own_address(data.keys, queue, settings.host)
             said = msgspec.structs.replace(serving, queue_address=address)
         try:
             write_serving(data, said)
@@ -180,6 +181,8 @@ def drain_s(settings: Settings, kind: WorkerKind) -> float:
             return settings.connect.drain_s
         case "queue":
             return settings.queue.drain_s
+        case "proxy":
+            return settings.proxy.drain_s
         case "presence":
             return settings.presence.drain_timeout_s if settings.presence_shared else 0.0
         case "controller" | "console":

@@ -23,6 +23,7 @@ from waystation.pipeline.settings import Pipeline
 from waystation.presence.settings import Presence, contradictions
 from waystation.push.settings import Connect, Endpoint, Push
 from waystation.queue.cluster.settings import Controller
+from waystation.queue.proxy.settings import Proxy
 from waystation.queue.settings import Queue
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
@@ -138,6 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     connect: Connect = Connect()
     endpoint: Endpoint = Endpoint()
     queue: Queue = Queue()
+    proxy: Proxy = Proxy()
     controller: Controller = Controller()
     presence: Presence = Presence()
     console: Console = Console()
@@ -148,6 +150,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.workers == "auto":
             return min(len(os.sched_getaffinity(0)), WORKERS_MAX)
         return self.workers
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether this data directory is that of a member of a queue cluster."""
+        return (self.data_dir / "keys" / "cluster" / "member.json").exists()
 
     @property
     def console_host(self) -> str:

@@ -45,6 +45,7 @@ _SECTION_TITLES = {
     "connect": "Connection node",
     "endpoint": "Endpoint node",
     "queue": "Queue server",
+    "proxy": "Front of a queue cluster",
     "controller": "Controller of a queue cluster",
     "presence": "Presence",
     "presence.auth": "Presence: who may join",

@@ -18,6 +18,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Annotated[int, Meta(ge=0, le=65535)] | Literal["off"],
         doc("Line protocol for operators, on loopback only; `off` unless a port is given."),
     ] = "off"
+    link_port: Annotated[
+        Port, doc("Links of a cluster: edges and other storage servers; mutual TLS.")
+    ] = 5225
     ops_port: Annotated[Port, doc("Health, `/metrics` and the information page over HTTP.")] = 9101
     hosts: Annotated[
         str,

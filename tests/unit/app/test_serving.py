@@ -23,14 +23,15 @@ def test_roles_are_taken_once_and_in_our_order() -> None:
     assert parse_roles(["endpoint", "connect", "endpoint"]) == ("connect", "endpoint")
 
 
-@pytest.mark.parametrize("role", ["proxy"])
-def test_a_role_that_is_still_to_come_is_refused_with_that_reason(role: str) -> None:
-    with pytest.raises(RoleError, match="is not in this version"):
-        parse_roles([role])
+def test_both_roles_that_speak_smp_get_their_own_openssl() -> None:
+    for role in ("queue", "proxy"):
+        (job,) = plan_jobs(parse_roles([role]), 2)
+        assert job.kind == role
+        assert dict(job.environment).keys() == {"OPENSSL_CONF"}
 
 
 def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(RoleError, match="connect, endpoint, queue, presence, controller, console"):
+    with pytest.raises(RoleError, match="connect, endpoint, queue, proxy, presence, controller, console"):
         parse_roles(["conect"])
 
 

@@ -16,6 +16,7 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     port: Annotated[Port, doc("SimpleX Messaging Protocol over TLS 1.3.")] = 5223
     ops_port: Annotated[Port, doc("Health and `/metrics` over HTTP.")] = 9102
+    drain_s: Annotated[float, Meta(ge=0), doc("Over how long a stop spreads the closes.")] = 10.0
     refs_max: Annotated[
         int, Meta(ge=1), doc("References that are remembered, about 200 bytes each.")
     ] = 1_000_000

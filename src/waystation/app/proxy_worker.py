@@ -1,0 +1,216 @@
+"""The process of the role `proxy`: one edge of a cluster, for clients its only address.
+
+It logs that something in it went wrong; never a connection, never a command (design, *Queue
+privacy*). Any number of edges run side by side: each shows a leaf of the same identity, reads the
+same map, and keeps nothing.
+"""
+
+import asyncio
+import random
+
+import msgspec
+from structlog.typing import FilteringBoundLogger
+
+from waystation.base.clock import SystemClock
+from waystation.base.http_message import Request, Response
+from waystation.base.http_server import HttpServer, no_body
+from waystation.base.settings import SettingsError
+from waystation.base.tasks import Tasks
+from waystation.queue.cluster.cluster_store import ClusterStore
+from waystation.queue.cluster.membership import link_context, load_membership
+from waystation.queue.errors import Code
+from waystation.queue.identity import Identity
+from waystation.queue.model import VERSION_LEGACY, VERSION_MAX, SessionId, VersionRange
+from waystation.queue.proxy.driver import EdgeDriver
+from waystation.queue.proxy.refs import RefCache
+from waystation.queue.proxy.upstreams import Upstreams
+from waystation.queue.server.carrier import tls_context
+from waystation.queue.server.dispatch import Caller
+from waystation.queue.server.observer import NoObserver
+from waystation.queue.server.proxying import NoProxyObserver, Proxying
+from waystation.queue.server.relay_link import Connector
+from waystation.queue.server.relays import Relays
+from waystation.queue.server.server import BlockServer
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.wire.handshake import ServerHandshake
+from waystation.queue.wire.responses import Err
+from waystation.queue.wire.responses import Response as Answer
+from waystation.queue.wire.transmission import Transmission
+from waystation.storage.open_cluster import open_cluster_store
+
+from .addresses import listen
+from .data_dir import DataDir
+from .queue_part import own_identity
+from .settings import Settings
+from .version import build
+
+_JSON = b"application/json"
+
+
+class ProxyWorker:
+    """A `Runtime`."""
+
+    def __init__(self, settings: Settings, log: FilteringBoundLogger) -> None:
+        self._settings = settings
+        self._log = log
+        self._data = DataDir(settings.data_dir)
+        self._clock = SystemClock()
+        self._tasks: Tasks | None = None
+        self._maps: ClusterStore | None = None
+        self._relays: Relays | None = None
+        self._links: Upstreams | None = None
+        self._driver: EdgeDriver | None = None
+        self._server: BlockServer | None = None
+        self._ops: HttpServer | None = None
+        self._identity: Identity | None = None
+
+    async def start(self) -> None:
+        settings, queue, clock = self._settings, self._settings.queue, self._clock
+        membership = load_membership(self._data.keys)
+        if membership is None:
+            raise SettingsError(
+                [
+                    f"{self._data.root} is in no cluster: `waystation cluster init` makes one,"
+                    " `waystation cluster join TOKEN` joins one"
+                ]
+            )
+        self._identity = identity = own_identity(self._data.keys, queue, settings.host)
+        self._tasks = tasks = Tasks(self._task_failed)
+        self._maps = maps = await open_cluster_store(
+            membership.member.store_url, data_dir=self._data.root, settings=settings.store
+        )
+        self._relays = relays = _relays(queue, tasks, clock)
+        self._driver = driver = EdgeDriver(
+            slot_map=await maps.read(),
+            maps=maps,
+            handshake=self._handshake,
+            proxies=Proxying(
+                relays=relays, dispatch=_Nobody(), settings=queue, observer=NoProxyObserver()
+            ),
+            refs=RefCache(settings.proxy.refs_max),
+            settings=queue,
+            tasks=tasks,
+            clock=clock,
+            chance=random.Random(),
+        )
+        self._links = links = Upstreams(
+            driver, tls=lambda: link_context(membership, server_side=False), tasks=tasks
+        )
+        driver.use(links)
+        legacy = queue.min_version == VERSION_LEGACY
+        self._server = server = BlockServer(
+            driver,
+            tls=tls_context(identity),
+            versions=VersionRange(queue.min_version, VERSION_MAX),
+            without_alpn=VersionRange(VERSION_LEGACY, VERSION_LEGACY) if legacy else None,
+            settings=queue,
+            observer=NoObserver(),
+            clock=clock,
+        )
+        self._ops = ops = HttpServer(
+            self._answer,
+            loop=asyncio.get_running_loop(),
+            clock=clock,
+            body_limit=no_body,
+            on_failure=self._ops_failed,
+        )
+        await ops.listen(settings.host, settings.proxy.ops_port, reuse_port=True)
+        server.listen(listen(settings.host, settings.proxy.port, "proxy.port"))
+        tasks.spawn("edge", driver.run(settings.proxy.map_interval_s))
+
+    async def drain(self, over_s: float) -> None:
+        if self._server is not None:
+            await self._server.drain(over_s)
+
+    async def stop(self) -> None:
+        if self._ops is not None:
+            await self._ops.close()
+        if self._server is not None:
+            self._server.close()
+        if self._links is not None:
+            self._links.close()
+        if self._relays is not None:
+            self._relays.close()
+        if self._tasks is not None:
+            await self._tasks.close()
+        if self._maps is not None:
+            await self._maps.close()
+
+    def reload(self) -> None:
+        """A new leaf of the same identity may be there."""
+        if self._server is None:
+            return
+        try:
+            identity = own_identity(self._data.keys, self._settings.queue, self._settings.host)
+            self._server.use_certificate(tls_context(identity))
+            self._identity = identity
+        except ValueError as exc:
+            self._log.error("proxy.certificates_not_reloaded", reason=str(exc))
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _handshake(self, session_id: SessionId, versions: VersionRange) -> ServerHandshake:
+        identity = self._identity
+        assert identity is not None
+        return ServerHandshake(
+            versions=versions,
+            session_id=session_id,
+            chain=identity.chain,
+            leaf_key=identity.leaf_key,
+        )
+
+    async def _answer(self, request: Request) -> Response:
+        if request.method not in (b"GET", b"HEAD"):
+            return Response.of(405)
+        driver, links, server = self._driver, self._links, self._server
+        assert driver is not None
+        assert links is not None
+        assert server is not None
+        match request.path:
+            case b"/__lbheartbeat__":
+                return Response.of(200, b'{"status":"OK"}', content_type=_JSON)
+            case b"/__heartbeat__":
+                servers = len(driver.edge.slot_map.nodes)
+                body = {
+                    "status": "OK" if len(links) == servers else "degraded",
+                    "epoch": driver.edge.epoch,
+                    "links": len(links),
+                    "servers": servers,
+                    "connections": server.connections,
+                }
+                return Response.of(200, msgspec.json.encode(body), content_type=_JSON)
+            case b"/__version__":
+                said = msgspec.json.encode(msgspec.to_builtins(build()))
+                return Response.of(200, said, content_type=_JSON)
+            case _:
+                return Response.of(404)
+
+    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
+        self._log.error("ops.failed", exc_info=error)
+        return Response.of(500)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        self._log.error("task.failed", task=name, exc_info=error)
+
+
+class _Nobody:
+    """What others pass on to an edge goes to the servers, not through here."""
+
+    async def answer(self, caller: Caller, transmission: Transmission) -> Answer:
+        return Err(Code.CMD_PROHIBITED)
+
+
+def _relays(settings: QueueSettings, tasks: Tasks, clock: SystemClock) -> Relays:
+    connector = Connector(
+        clock=clock,
+        connect_timeout_s=settings.proxy_connect_timeout_s,
+        request_timeout_s=settings.proxy_request_timeout_s,
+        private_hosts=settings.proxy_private_hosts,
+    )
+    return Relays(
+        connector,
+        tasks=tasks,
+        clock=clock,
+        links_max=settings.proxy_relays_max,
+        failure_memory_s=settings.proxy_failure_memory_s,
+    )
