@@ -23,6 +23,7 @@ from waystation.queue.model import (
     VERSION_LEGACY,
     VERSION_MAX,
     SessionId,
+    Slot,
     VersionRange,
 )
 from waystation.queue.server.carrier import tls_context
@@ -74,9 +75,10 @@ class QueuePart:
         self._log = log
         self._observer = observer = NoObserver() if observer is None else observer
         self.subscribers = Subscribers()
-        self._checks = Checks(threads=settings.check_threads, loop=asyncio.get_running_loop())
+        self.only: Callable[[Slot], bool] | None = None  # in a cluster: the slots that are ours
+        self.checks = Checks(threads=settings.check_threads, loop=asyncio.get_running_loop())
         ids = IdMaker(hybrid=settings.id_mode == "hybrid")
-        delivery = Delivery(store, self.subscribers, observer, clock)
+        self.delivery = delivery = Delivery(store, self.subscribers, observer, clock)
         self.notifications = Notifications(
             total_max=settings.ntfs_max, per_notifier_max=settings.ntfs_per_notifier_max
         )
@@ -94,7 +96,7 @@ class QueuePart:
             delivery=delivery,
             notifying=self._notifying,
             ids=ids,
-            checks=self._checks,
+            checks=self.checks,
             settings=settings,
             observer=observer,
             clock=clock,
@@ -121,9 +123,9 @@ class QueuePart:
             dispatch=self.dispatch,
             delivery=delivery,
             subscribers=self.subscribers,
-            checks=self._checks,
+            checks=self.checks,
             forwarder=proxying,
-            handshake=self._handshake,
+            handshake=self.handshake,
             settings=settings,
             tasks=tasks,
             clock=clock,
@@ -145,10 +147,12 @@ class QueuePart:
             lambda: self.server.blocks, burst=TRIM_BURST_BLOCKS, interval_s=TRIM_INTERVAL_S
         )
 
-    async def start(self, listener: socket.socket) -> None:
+    async def start(self, listener: socket.socket | None) -> None:
+        """Without a listener no client comes directly: edges bring them."""
         await self._notifying.restore()
         await self._expire_messages()
-        self.server.listen(listener)
+        if listener is not None:
+            self.server.listen(listener)
         for name, coro in (
             ("queue expiry", self._run_expiry()),
             ("queue touches", self._run_touches()),
@@ -171,7 +175,7 @@ class QueuePart:
         with contextlib.suppress(WaystationError):
             await self.dispatch.write_touches()
             await self._notifying.save()
-        self._checks.close()
+        self.checks.close()
 
     def reload(self) -> None:
         """Read the certificates again; a new leaf of the same identity may be there."""
@@ -198,7 +202,7 @@ class QueuePart:
             about=about,
         )
 
-    def _handshake(self, session_id: SessionId, versions: VersionRange) -> ServerHandshake:
+    def handshake(self, session_id: SessionId, versions: VersionRange) -> ServerHandshake:
         identity = self.identity
         return ServerHandshake(
             versions=versions,
@@ -216,7 +220,9 @@ class QueuePart:
         before_s = self._clock.now_ms() // 1000 - int(days * DAY_S)
         after = None
         while True:
-            expired = await self.store.expire(before_s=before_s, after=after, limit=EXPIRE_PORTION)
+            expired = await self.store.expire(
+                before_s=before_s, after=after, limit=EXPIRE_PORTION, only=self.only
+            )
             for slot, count in expired.by_slot.items():
                 self._observer.expired(slot, count)
             after = expired.after

@@ -7,6 +7,7 @@ privacy*).
 import asyncio
 import secrets
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
@@ -14,6 +15,7 @@ from waystation.base.clock import SystemClock
 from waystation.base.http_server import HttpServer, Request, Response, no_body
 from waystation.base.tasks import Tasks
 from waystation.queue.address import own_address
+from waystation.queue.cluster.membership import load_membership
 from waystation.queue.control import ControlConversation
 from waystation.queue.model import VERSION_MAX
 from waystation.queue.server.control_port import ControlPort
@@ -34,6 +36,9 @@ from .queue_statistics import FOLDER, QueueStatistics
 from .settings import Settings
 from .version import build
 
+if TYPE_CHECKING:
+    from .queue_cluster import ClusterPart
+
 NAME = "queue.0"
 
 
@@ -53,6 +58,7 @@ class QueueWorker:
         self._part: QueuePart | None = None
         self._ops: HttpServer | None = None
         self._control: ControlPort | None = None
+        self._cluster: ClusterPart | None = None
 
     async def start(self) -> None:
         settings, queue, clock = self._settings, self._settings.queue, self._clock
@@ -110,7 +116,22 @@ class QueueWorker:
             connections=lambda: part.server.connections,
         )
         await self._listen(part, probe)
-        await part.start(listen(settings.host, queue.port, "queue.port"))
+        membership = load_membership(self._data.keys)
+        if membership is None:
+            await part.start(listen(settings.host, queue.port, "queue.port"))
+        else:
+            from .queue_cluster import open_cluster_part  # noqa: PLC0415 few servers are many
+
+            self._cluster = cluster = await open_cluster_part(
+                membership,
+                part=part,
+                data_dir=self._data.root,
+                settings=settings.store,
+                tasks=tasks,
+                clock=clock,
+            )
+            await cluster.start(settings.host, queue)
+            await part.start(None)
         for name, coro in (
             ("store probe", probe.run()),
             ("loop lag", lag.run()),
@@ -157,6 +178,8 @@ class QueueWorker:
             await control.start(queue.control_port)
 
     async def drain(self, over_s: float) -> None:
+        if self._cluster is not None:
+            await self._cluster.drain()
         if self._part is not None:
             await self._part.drain(over_s)
 
@@ -165,6 +188,8 @@ class QueueWorker:
             await self._control.close()
         if self._ops is not None:
             await self._ops.close()
+        if self._cluster is not None:
+            await self._cluster.stop()
         if self._tasks is not None:
             await self._tasks.close()
         if self._part is not None:

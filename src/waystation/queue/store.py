@@ -28,6 +28,7 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     RefKind,
+    SessionId,
     Slot,
 )
 
@@ -155,6 +156,15 @@ class RefStore(Protocol):
         ...
 
 
+class GrantStore(Protocol):
+    """Who may resume a subscription that came with `NEW`, where no `SUB` can be said again; it
+    goes where the queue goes."""
+
+    async def set_grant(self, recipient_id: RecipientId, session_id: SessionId) -> None: ...
+
+    async def get_grant(self, recipient_id: RecipientId) -> SessionId | None: ...
+
+
 class QueueStore(Protocol):
     """Queues, what waits in them, and the ids that lead to them."""
 
@@ -244,9 +254,17 @@ class QueueStore(Protocol):
 
     # Upkeep
 
-    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+    async def expire(
+        self,
+        *,
+        before_s: int,
+        after: RecipientId | None,
+        limit: int,
+        only: Callable[[Slot], bool] | None = None,
+    ) -> Expired:
         """Removes messages accepted before, from the head of each queue up to the first younger
-        one or a quota marker. Looks at about `limit` messages beyond `after`."""
+        one or a quota marker. Looks at about `limit` messages beyond `after`; with `only`, at
+        those of the slots that it names."""
         ...
 
     async def scan(

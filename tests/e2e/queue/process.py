@@ -15,14 +15,16 @@ class QueueServer(Process):
 
     def __init__(self, data_dir: Path, *, store_url: str = "", **settings: object) -> None:
         self.data_dir = data_dir
-        base = free_ports(3)
+        base = free_ports(4)
         self.port = base
         self.ops_port = base + 1
         self.control_port = base + 2
+        self.link_port = base + 3
         self.settings: dict[str, object] = {
             "port": self.port,
             "ops_port": self.ops_port,
             "control_port": self.control_port,
+            "link_port": self.link_port,
             "drain_s": 0.1,
             "ntf_interval_s": 0.05,
             "identity_algorithm": "ed25519",  # quicker to make, and to check in each handshake

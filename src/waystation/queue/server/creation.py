@@ -12,6 +12,7 @@ from waystation.queue.model import (
     Notifier,
     Queue,
     RecipientId,
+    Slot,
     SubMode,
     sender_id_from,
 )
@@ -38,26 +39,30 @@ class Creation:
         self._settings = settings
 
     async def create(self, command: New, corr_id: CorrId, today_s: int) -> Made | Err:
+        for _ in range(_TRIES_MAX):
+            made = self.draw(command, corr_id, today_s, self._ids.home())
+            if isinstance(made, Err) or await self._store.create(made.queue):
+                return made
+            if command.link is not None:
+                return Err(Code.AUTH)  # most likely the id that the client chose is taken
+        return Err(Code.INTERNAL)
+
+    def draw(self, command: New, corr_id: CorrId, today_s: int, home: Slot) -> Made | Err:
+        """The queue that is asked for, with ids and keys; it is nowhere yet."""
         link = command.link
         if link is not None:
             if link.sender_id != sender_id_from(corr_id):
                 return Err(Code.CMD_PROHIBITED)
             if link.link_id is not None and len(link.link_id) != ID_BYTES:
                 return Err(Code.CMD_SYNTAX)
-        for _ in range(_TRIES_MAX):
-            try:
-                made = self._draw(command, today_s)
-            except WeakKeyError:
-                return Err(Code.CMD_SYNTAX)
-            if await self._store.create(made.queue):
-                return made
-            if link is not None:
-                return Err(Code.AUTH)  # most likely the id that the client chose is taken
-        return Err(Code.INTERNAL)
+        try:
+            return self._draw(command, today_s, home)
+        except WeakKeyError:
+            return Err(Code.CMD_SYNTAX)
 
-    def _draw(self, command: New, today_s: int) -> Made:
+    def _draw(self, command: New, today_s: int, home: Slot) -> Made:
         public, private = new_dh_pair()
-        recipient_id = self._ids.recipient(self._ids.home())
+        recipient_id = self._ids.recipient(home)
         link = None
         sender_id = self._ids.sender(recipient_id)
         if command.link is not None:

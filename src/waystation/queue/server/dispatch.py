@@ -22,12 +22,13 @@ from waystation.queue.model import (
     Message,
     Queue,
     RecipientId,
+    Slot,
     day_of,
     message_bytes_max,
 )
 from waystation.queue.server.admission import Case, look_up
 from waystation.queue.server.checks import Checks
-from waystation.queue.server.creation import Creation
+from waystation.queue.server.creation import Creation, Made
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifying import Notifying
@@ -208,18 +209,38 @@ class Dispatch:
     # Creating
 
     async def _new(self, caller: Caller, sent: Transmission, command: New) -> Response:
-        if not self._settings.new_queues:
-            return _AUTH
-        if self._password and not hmac.compare_digest(command.password or b"", self._password):
-            return _AUTH
-        if self._is_full(caller.client):
-            return Err(Code.QUOTA)
+        refused = self._refuses_new(caller, command)
+        if refused is not None:
+            return refused
         made = await self._creation.create(command, sent.corr_id, self._today_s())
         if isinstance(made, Err):
             return made
         if made.subscribes:
             self._subscribers.subscribe(caller.client, made.queue)
         return made.ids
+
+    async def draft(self, caller: Caller, sent: Transmission, home: Slot) -> Made | Err:
+        """For a cluster: what NEW asks for, in this slot, but nowhere yet."""
+        command = sent.command
+        if not isinstance(command, New):
+            return Err(Code.CMD_PROHIBITED)
+        case = await self.look_up(sent)
+        proof = case.to_check(caller.session_key)
+        proven = proof is not None and (await self._checks.ask([proof]))[0]
+        fault = case.verdict(proven=proven)
+        if fault is not None:
+            return Err(fault)
+        refused = self._refuses_new(caller, command)
+        if refused is not None:
+            return refused
+        return self._creation.draw(command, sent.corr_id, self._today_s(), home)
+
+    def _refuses_new(self, caller: Caller, command: New) -> Err | None:
+        if not self._settings.new_queues:
+            return _AUTH
+        if self._password and not hmac.compare_digest(command.password or b"", self._password):
+            return _AUTH
+        return Err(Code.QUOTA) if self._is_full(caller.client) else None
 
     # Subscribing and getting
 

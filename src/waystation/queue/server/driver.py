@@ -24,7 +24,7 @@ from waystation.queue.server.admission import Case
 from waystation.queue.server.checks import Checks
 from waystation.queue.server.client import Client, Line, Pending, Work
 from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.dispatch import Caller, Dispatch, HangUpError
+from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.observer import NoObserver, Observer
 from waystation.queue.server.session import Session
 from waystation.queue.server.subscribers import Subscribers
@@ -48,6 +48,14 @@ class Forwarder(Protocol):
     def left(self, client: Client) -> None: ...
 
 
+class Steps(Protocol):
+    """How a command is looked up and done; the steps of §5.1."""
+
+    async def look_up(self, transmission: Transmission) -> Case: ...
+
+    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response: ...
+
+
 class NoForwarder:
     """A server that passes nothing on."""
 
@@ -64,7 +72,7 @@ class Driver:
     def __init__(
         self,
         *,
-        dispatch: Dispatch,
+        dispatch: Steps,
         delivery: Delivery,
         subscribers: Subscribers,
         checks: Checks,
@@ -110,16 +118,20 @@ class Driver:
         if not was_agreed:
             self.clients[client] = None
             return True
+        self.take(client, batch)
+        return True
+
+    def take(self, client: Client, batch: list[Received]) -> None:
+        """Commands that came together."""
         work = client.work
         if work is not None:
             work.inbox.append(batch)
             if len(work.inbox) >= self._settings.in_blocks_max:
                 client.line.pause()
-            return True
+            return
         client.work = work = Work()
         work.inbox.append(batch)
         self._start(client, "commands", self._work(client, work))
-        return True
 
     def has_room(self, client: Client) -> None:
         """The socket took what was said, or some of it."""

@@ -22,6 +22,7 @@ from waystation.queue.model import (
     Notifier,
     Queue,
     RecipientId,
+    SessionId,
     Slot,
     Standing,
     slot_of,
@@ -192,12 +193,20 @@ class EmbeddedQueueStore:
 
     # Upkeep
 
-    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+    async def expire(
+        self,
+        *,
+        before_s: int,
+        after: RecipientId | None,
+        limit: int,
+        only: Callable[[Slot], bool] | None = None,
+    ) -> Expired:
         by_slot: dict[Slot, int] = {}
         left = limit
         while left > 0:
             portion = min(left, _PORTION)
-            expired = await self._change(partial(self._changes.expire, before_s, after, portion))
+            step = partial(self._changes.expire, before_s, after, portion, only)
+            expired = await self._change(step)
             for slot, removed in expired.by_slot.items():
                 by_slot[slot] = by_slot.get(slot, 0) + removed
             after = expired.after
@@ -252,6 +261,12 @@ class EmbeddedQueueStore:
     async def drop_ref(self, kind: RefKind, entity_id: bytes, tx_id: bytes | None) -> bool:
         return await self._change(partial(self._changes.drop_ref, kind, entity_id, tx_id))
 
+    async def set_grant(self, recipient_id: RecipientId, session_id: SessionId) -> None:
+        await self._grow(partial(self._changes.set_grant, recipient_id, session_id))
+
+    async def get_grant(self, recipient_id: RecipientId) -> SessionId | None:
+        return self._read(self._grant, recipient_id)
+
     async def check(self) -> None:
         if self._closed:
             raise QueueStoreUnavailableError("the store is closed")
@@ -287,6 +302,11 @@ class EmbeddedQueueStore:
             return await self._writer.submit(operation, grows=grows)
         except UnavailableError as exc:
             raise QueueStoreUnavailableError(str(exc)) from exc
+
+    def _grant(self, recipient_id: RecipientId) -> SessionId | None:
+        with self._begin(self.env.tables["grants"]) as txn:
+            value = txn.get(recipient_id)
+        return None if value is None else SessionId(value)
 
     def _ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
         with self._begin(self._refs) as txn:

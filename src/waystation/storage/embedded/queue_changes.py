@@ -18,6 +18,7 @@ from waystation.queue.model import (
     Queue,
     QueueMode,
     RecipientId,
+    SessionId,
     Slot,
     Standing,
     slot_of,
@@ -63,6 +64,7 @@ class QueueChanges:
         self._messages = env.tables["messages"]
         self._pending = env.tables["pending"]
         self._refs = env.tables["refs"]
+        self._grants = env.tables["grants"]
 
     # Queues
 
@@ -175,6 +177,7 @@ class QueueChanges:
             txn.delete(queue.notifier.notifier_id, db=self._notifiers)
         if queue.link is not None:
             txn.delete(queue.link.link_id, db=self._links)
+        txn.delete(recipient_id, db=self._grants)
         line = layout.decode_line(txn.pop(recipient_id, db=self._lines))
         for number in range(line.first, line.next):
             txn.delete(layout.message_key(recipient_id, number), db=self._messages)
@@ -228,7 +231,12 @@ class QueueChanges:
     # Upkeep
 
     def expire(
-        self, before_s: int, after: RecipientId | None, limit: int, txn: WriteTransaction
+        self,
+        before_s: int,
+        after: RecipientId | None,
+        limit: int,
+        only: Callable[[Slot], bool] | None,
+        txn: WriteTransaction,
     ) -> Expired:
         looked = 0
         waiting: list[tuple[RecipientId, Line]] = []
@@ -245,6 +253,8 @@ class QueueChanges:
                 found = cursor.next()
         by_slot: dict[Slot, int] = {}
         for recipient_id, line in waiting:
+            if only is not None and not only(slot_of(recipient_id)):
+                continue
             _, removed = self._expire(txn, recipient_id, line, before_s)
             if removed:
                 slot = slot_of(recipient_id)
@@ -265,7 +275,7 @@ class QueueChanges:
         txn.drop(self._pending, delete=False)
         return taken
 
-    # References
+    # References and grants
 
     def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref, txn: WriteTransaction) -> bool:
         key = layout.ref_key(kind, entity_id)
@@ -283,6 +293,12 @@ class QueueChanges:
         if held is None or (tx_id is not None and layout.decode_ref(held).tx_id != tx_id):
             return False
         return txn.delete(key, db=self._refs)
+
+    def set_grant(
+        self, recipient_id: RecipientId, session_id: SessionId, txn: WriteTransaction
+    ) -> None:
+        if txn.get(recipient_id, db=self._queues) is not None:
+            txn.put(recipient_id, session_id, db=self._grants)
 
     # Inside
 

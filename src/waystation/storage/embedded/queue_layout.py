@@ -7,6 +7,7 @@
 | links | link id | recipient id, link data |
 | lines | recipient id | number of the first and of the next message, whether the next is admitted |
 | messages | recipient id, number | message id, time, kind, body |
+| grants | recipient id | session that made it and may resume its subscription |
 | refs | id, kind | slot of the queue that the id leads to, transaction |
 | pending | number | a notification that waited when the server stopped |
 
@@ -51,6 +52,7 @@ TABLES: Final = (
     "lines",
     "messages",
     "refs",
+    "grants",
     "senders",
     "notifiers",
     "links",

@@ -1,8 +1,8 @@
 """A slot of the queue store as rows: read, applied and erased; and changes as they are written.
 
-`queues`, `lines`, `messages` and `refs` are ranges of keys. The rows that lead from the ids of
-senders, notifiers and links to a queue lie elsewhere; each is read just before the record that
-names it, so that a chunk always ends with a row that says where to go on.
+`queues`, `lines`, `messages`, `refs` and `grants` are ranges of keys. The rows that lead from the
+ids of senders, notifiers and links to a queue lie elsewhere; each is read just before the record
+that names it, so that a chunk always ends with a row that says where to go on.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import Database, Environment
 from waystation.storage.embedded.writer import WriteTransaction
 
-RANGED: Final = ("queues", "lines", "messages", "refs")
+RANGED: Final = ("queues", "lines", "messages", "refs", "grants")
 _LEADING: Final = ("senders", "notifiers", "links")  # their values begin with the recipient id
 _ERASE_PORTION: Final = 1000
 

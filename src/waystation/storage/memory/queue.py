@@ -5,7 +5,7 @@ way that is right, and never suspends.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -226,11 +226,20 @@ class MemoryQueueStore:
 
     # Upkeep
 
-    async def expire(self, *, before_s: int, after: RecipientId | None, limit: int) -> Expired:
+    async def expire(
+        self,
+        *,
+        before_s: int,
+        after: RecipientId | None,
+        limit: int,
+        only: Callable[[Slot], bool] | None = None,
+    ) -> Expired:
         by_slot: dict[Slot, int] = {}
         looked = 0
         for recipient_id in sorted(self._lines):
             if after is not None and recipient_id <= after:
+                continue
+            if only is not None and not only(slot_of(recipient_id)):
                 continue
             if looked >= limit:
                 return Expired(by_slot, after)

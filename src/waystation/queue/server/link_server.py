@@ -1,0 +1,283 @@
+"""The storage server's end of links: streams of edges, references, and copies of other servers.
+
+Rule 1: whoever shows a certificate of the cluster may speak; an edge for clients, a storage server
+        about copies.
+Rule 2: a word about no client's session is answered under the number it came with.
+Rule 3: who knows a newer map than ours makes us look at it before anything else is answered wrong.
+"""
+
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from waystation.base.clock import Clock
+from waystation.base.errors import UnavailableError
+from waystation.base.tasks import Tasks
+from waystation.queue.cluster.keeping import Keeping
+from waystation.queue.cluster.link_line import LinkLine
+from waystation.queue.cluster.peers import Peers, node_of
+from waystation.queue.cluster.slot_map import SlotMap
+from waystation.queue.model import ID_BYTES, CorrId, MessageId, RecipientId, Slot, slot_of
+from waystation.queue.server.client import Client
+from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.drafts import Drafts
+from waystation.queue.server.driver import Driver
+from waystation.queue.server.ownership import not_ours
+from waystation.queue.server.streams import StreamPort, Streams, StreamSession
+from waystation.queue.server.subscribers import Subscribers
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.store import GrantStore, Party, QueueStore, Ref, RefStore
+from waystation.queue.wire.link import Body, Frame, Sent
+from waystation.queue.wire.link_words import (
+    Cok,
+    CopyAck,
+    CopyPart,
+    Cping,
+    Cpong,
+    DelRef,
+    Duplicate,
+    GetRef,
+    Newc,
+    Newq,
+    Newx,
+    NotFound,
+    RefIs,
+    Sclose,
+    Sdlv,
+    SetRef,
+    Sopen,
+    Spause,
+    Sres,
+    Sresume,
+    Word,
+)
+
+STREAMS_MAX: Final = 200_000
+
+
+class KeptOwnership:
+    """What `Keeping` says, as commands ask for it."""
+
+    def __init__(self, keeping: Keeping, clock: Clock) -> None:
+        self._keeping = keeping
+        self._clock = clock
+        self.serves = keeping.serves
+        self.frozen = keeping.frozen
+        self.begin = keeping.begin
+        self.end = keeping.end
+
+    @property
+    def epoch(self) -> int:
+        return self._keeping.slot_map.epoch
+
+    def answers(self, slot: int) -> bool:
+        """Ours by the map, and nobody can have taken it meanwhile; frozen or not."""
+        member = self._keeping.keeper.member
+        one = member.slot_map.slots[slot]
+        guarded = one.in_step or slot in member.guarded
+        ours = one.owner == member.node_id
+        return ours and (not guarded or member.leased(self._clock.mono()))
+
+
+class _Port(StreamPort):
+    def __init__(self, line: LinkLine, ownership: KeptOwnership) -> None:
+        self._line = line
+        self._ownership = ownership
+
+    def put(self, stream: int, body: Body) -> None:
+        self._line.send(stream, self._ownership.epoch, body)
+
+
+class LinkServer:
+    """A `LinkHandler` for every link that others make."""
+
+    def __init__(
+        self,
+        *,
+        store: QueueStore,
+        refs: RefStore,
+        grants: GrantStore,
+        driver: Driver,
+        delivery: Delivery,
+        subscribers: Subscribers,
+        drafts: Drafts,
+        keeping: Keeping,
+        ownership: KeptOwnership,
+        peers: Peers,
+        settings: QueueSettings,
+        tasks: Tasks,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._refs = refs
+        self._grants = grants
+        self._driver = driver
+        self._delivery = delivery
+        self._subscribers = subscribers
+        self._drafts = drafts
+        self._keeping = keeping
+        self._ownership = ownership
+        self._peers = peers
+        self._settings = settings
+        self._tasks = tasks
+        self._clock = clock
+        self._lines: dict[LinkLine, Streams] = {}
+        keeping.on_map.append(self._learned)
+
+    @property
+    def streams(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    def line(self) -> LinkLine:
+        """The protocol of a new link."""
+        return LinkLine(self, is_server=True)
+
+    def close(self) -> None:
+        for line in list(self._lines):
+            line.abort()
+
+    # Links
+
+    def ready(self, line: LinkLine) -> None:
+        self._lines[line] = Streams(
+            _Port(line, self._ownership),
+            self._driver,
+            out_blocks_max=self._settings.out_blocks_max,
+            streams_max=STREAMS_MAX,
+        )
+
+    def lost(self, line: LinkLine) -> None:
+        streams = self._lines.pop(line, None)
+        if streams is not None:
+            streams.close_all()
+        node_id = node_of(line.peer_name)
+        if node_id is not None:
+            self._peers.left(node_id)
+
+    def arrived(self, line: LinkLine, frame: Frame) -> None:
+        self._keeping.saw_epoch(frame.epoch)
+        streams, stream, body = self._lines[line], frame.stream, frame.body
+        match body:
+            case Sent(transmission):
+                streams.sent(stream, transmission)
+            case Sopen():
+                streams.open(stream, body, self._clock.mono())
+            case Sclose():
+                streams.close(stream)
+            case Spause() | Sresume():
+                streams.pause(stream, paused=isinstance(body, Spause))
+            case Cping():
+                line.send(stream, self._ownership.epoch, Cpong(self._ownership.epoch))
+            case CopyPart() | CopyAck():
+                node_id = node_of(line.peer_name)
+                if node_id is None or not self._peers.arrived(node_id, body):
+                    line.abort()
+            case Newq() | Sres() | Sdlv():
+                found = streams.get(stream)
+                if found is None:
+                    line.send(stream, self._ownership.epoch, Sclose())
+                else:
+                    self._spawn(line, stream, self._of_client(*found, body))
+            case Newc() | Newx() | SetRef() | GetRef() | DelRef():
+                self._spawn(line, stream, self._of_nobody(body))
+            case _:
+                line.abort()  # a word that servers say, not hear
+
+    def _spawn(self, line: LinkLine, stream: int, words: Coroutine[Any, Any, list[Word]]) -> None:
+        self._tasks.spawn("link word", self._say(line, stream, words))
+
+    async def _say(
+        self, line: LinkLine, stream: int, words: Coroutine[Any, Any, list[Word]]
+    ) -> None:
+        try:
+            said = await words
+        except UnavailableError:
+            line.abort()  # the edge asks again when the link is back
+            return
+        for word in said:
+            line.send(stream, self._ownership.epoch, word)
+
+    # Words
+
+    async def _of_client(
+        self, client: Client, session: StreamSession, asked: Newq | Sres | Sdlv
+    ) -> list[Word]:
+        match asked:
+            case Newq():
+                return await self._drafts.ask(client, session, asked)
+            case Sres(recipient_id):
+                return [await self._resume(client, session, recipient_id)]
+            case Sdlv(recipient_id, gets, message_id):
+                await self._was_delivered(client, recipient_id, message_id, gets=gets)
+                return []
+
+    async def _of_nobody(self, asked: Newc | Newx | SetRef | GetRef | DelRef) -> list[Word]:
+        match asked:
+            case Newc(tx_id):
+                return [await self._drafts.commit(tx_id)]
+            case Newx(tx_id):
+                return [self._drafts.withdraw(tx_id)]
+            case _:
+                return [await self._reference(asked)]
+
+    async def _reference(self, asked: SetRef | GetRef | DelRef) -> Word:
+        if len(asked.entity_id) != ID_BYTES:
+            return NotFound()
+        slot = slot_of(asked.entity_id)
+        if not self._ownership.begin(slot):
+            return not_ours(self._ownership, CorrId(b""), slot)
+        try:
+            match asked:
+                case SetRef(kind, entity_id, home, tx_id):
+                    ref = Ref(Slot(home), tx_id)
+                    return Cok() if await self._refs.set_ref(kind, entity_id, ref) else Duplicate()
+                case GetRef(kind, entity_id):
+                    found = await self._refs.get_ref(kind, entity_id)
+                    return NotFound() if found is None else RefIs(found.home)
+                case DelRef(kind, entity_id, tx_id):
+                    await self._refs.drop_ref(kind, entity_id, tx_id)
+                    return Cok()
+        finally:
+            self._ownership.end(slot)
+
+    async def _resume(
+        self, client: Client, session: StreamSession, recipient_id: RecipientId
+    ) -> Word:
+        """A subscription that came with NEW goes on here, if its grant came along."""
+        slot = slot_of(recipient_id) if len(recipient_id) == ID_BYTES else Slot(0)
+        if not self._ownership.begin(slot):
+            return not_ours(self._ownership, CorrId(b""), slot)
+        try:
+            granted = await self._grants.get_grant(recipient_id)
+            queue = await self._store.find(Party.RECIPIENT, recipient_id)
+            if queue is None or granted != session.session_id:
+                return NotFound()
+            taken = self._subscribers.subscribe(client, queue)
+            if taken is None:
+                return NotFound()
+            self._delivery.put_off(taken[0])
+            self._driver.has_room(client)
+            return Cok()
+        finally:
+            self._ownership.end(slot)
+
+    async def _was_delivered(
+        self, client: Client, recipient_id: RecipientId, message_id: MessageId, *, gets: bool
+    ) -> None:
+        queue = await self._store.find(Party.RECIPIENT, recipient_id)
+        if queue is None:
+            return
+        if gets:
+            subscription = self._subscribers.get_only(client, queue)
+        else:
+            subscription = client.subscriptions.get(recipient_id)
+        if subscription is not None and subscription.delivered is None:
+            subscription.hand_over(message_id, self._clock.mono())
+
+    # The map
+
+    def _learned(self, slot_map: SlotMap) -> None:
+        """Subscriptions to what is somebody else's now end here; their edges renew them there."""
+        here = self._keeping.keeper.member.node_id
+        for subscription in list(self._subscribers):
+            if slot_map.slots[subscription.slot].owner != here:
+                self._subscribers.queue_gone(subscription.recipient_id)

@@ -1,0 +1,114 @@
+"""Commands in a cluster: only for slots that are ours, from their beginning to their answer.
+
+Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` while the slot is on
+        its way, or `MOVED` if a reference of ours says where the queue lives.
+Rule 2: ownership is looked at when a command begins and once more before its answer: an answer
+        that came too late is none. A slot that we freeze ourselves waits for what is running,
+        so that is answered still.
+Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
+"""
+
+from typing import Final, Protocol, cast
+
+import msgspec
+
+from waystation.queue.errors import Code
+from waystation.queue.model import ID_BYTES, CorrId, RefKind, Slot, slot_of
+from waystation.queue.server.admission import Case
+from waystation.queue.server.dispatch import Caller, Dispatch
+from waystation.queue.store import RefStore
+from waystation.queue.wire.commands import Party
+from waystation.queue.wire.link_words import Frozen, Moved, WrongSlot
+from waystation.queue.wire.responses import Response
+from waystation.queue.wire.transmission import Transmission
+
+_REFERRED: Final = {
+    Party.SENDER: RefKind.SENDER,
+    Party.NOTIFIER: RefKind.NOTIFIER,
+    Party.LINK: RefKind.LINK,
+}
+
+
+class Ownership(Protocol):
+    """What this server may answer for; `Keeping` knows."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    def serves(self, slot: int) -> bool:
+        """Whether a command may begin."""
+        ...
+
+    def answers(self, slot: int) -> bool:
+        """Whether what has begun may be answered."""
+        ...
+
+    def frozen(self, slot: int) -> bool: ...
+
+    def begin(self, slot: int) -> bool:
+        """Whether a command for this slot may run; if so, `end` must follow."""
+        ...
+
+    def end(self, slot: int) -> None: ...
+
+
+class Elsewhere(msgspec.Struct, frozen=True):
+    """Instead of a response: what the edge is told."""
+
+    word: WrongSlot | Frozen | Moved
+
+
+class OwnedDispatch:
+    """A `Dispatch` behind the ownership of slots."""
+
+    def __init__(self, dispatch: Dispatch, ownership: Ownership, refs: RefStore) -> None:
+        self._dispatch = dispatch
+        self._ownership = ownership
+        self._refs = refs
+
+    async def look_up(self, transmission: Transmission) -> Case:
+        return await self._dispatch.look_up(transmission)
+
+    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
+        sent = case.transmission
+        entity_id = sent.entity_id
+        if case.queue is not None:
+            slot = case.queue.slot
+        elif len(entity_id) == ID_BYTES:
+            slot = slot_of(entity_id)
+        else:
+            return await self._dispatch.execute(caller, case, proven=proven)
+        if not self._ownership.begin(slot):
+            return self._elsewhere(sent.corr_id, slot)
+        try:
+            if case.queue is None and case.refused is Code.AUTH:
+                moved = await self._referred(sent)
+                if moved is not None:
+                    return _as_response(moved)
+            response = await self._dispatch.execute(caller, case, proven=proven)
+            if not self._ownership.answers(slot):
+                return self._elsewhere(sent.corr_id, slot)
+            return response
+        finally:
+            self._ownership.end(slot)
+
+    async def _referred(self, sent: Transmission) -> Moved | None:
+        kind = _REFERRED.get(sent.command.party)
+        if kind is None:
+            return None
+        ref = await self._refs.get_ref(kind, sent.entity_id)
+        return None if ref is None else Moved(sent.corr_id, kind, ref.home)
+
+    def _elsewhere(self, corr_id: CorrId, slot: Slot) -> Response:
+        return _as_response(not_ours(self._ownership, corr_id, slot))
+
+
+def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | WrongSlot:
+    if ownership.frozen(slot):
+        return Frozen(corr_id)
+    return WrongSlot(corr_id, ownership.epoch)
+
+
+def _as_response(word: WrongSlot | Frozen | Moved) -> Response:
+    """It travels where responses do; `StreamSession.say` takes it out again."""
+    return cast(Response, Elsewhere(word))

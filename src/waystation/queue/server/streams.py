@@ -1,0 +1,180 @@
+"""Clients of an edge, as its link brings them: sessions that began elsewhere.
+
+Rule 1: a stream is a client like any other: its commands are looked up, checked and done by the
+        same driver. The edge has handed over what its proofs are checked with (queues §6.3).
+Rule 2: a stream cannot be kept from sending, for others share its link: one that has too much
+        under way is told `BUSY`.
+Rule 3: where a connection would be closed without a word, `SCLOSE` asks the edge to do so.
+"""
+
+from typing import Final
+
+from waystation.queue.errors import Code
+from waystation.queue.model import DhPrivateKey, SessionId
+from waystation.queue.server.client import Client
+from waystation.queue.server.driver import Driver
+from waystation.queue.server.ownership import Elsewhere
+from waystation.queue.server.session import Session
+from waystation.queue.wire.block import PlainBlocks
+from waystation.queue.wire.forwarding import is_forwardable
+from waystation.queue.wire.handshake import Agreement
+from waystation.queue.wire.link import Body, Said
+from waystation.queue.wire.link_words import Busy, Sclose, Sopen
+from waystation.queue.wire.responses import Response, encode_response
+from waystation.queue.wire.transmission import (
+    Dialect,
+    Refusal,
+    decode_transmission,
+    encode_answer,
+)
+
+INBOX_MAX: Final = 64  # commands of one client that wait for earlier ones
+_PAUSED_BYTES: Final = 1 << 40
+
+
+class StreamPort:
+    """Where what is said on a stream goes; a link, or what stands for one in tests."""
+
+    def put(self, stream: int, body: Body) -> None:
+        raise AssertionError("a link says how")
+
+
+class StreamSession(Session):
+    """A `Session` whose blocks are the edge's business: answers leave as they are said."""
+
+    __slots__ = ("_port", "_stream", "forwarded")
+
+    def __init__(self, port: StreamPort, stream: int, opened: Sopen) -> None:
+        self._port = port
+        self._stream = stream
+        self.forwarded = opened.forwarded
+        self._handshake = None
+        self._agreement = Agreement(
+            Dialect(opened.version, SessionId(opened.session_id)),
+            PlainBlocks(),
+            None,
+            opened.session_key,
+        )
+        self._said = None
+        self.said_bytes = 0
+
+    def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
+        if isinstance(response, Elsewhere):
+            self._port.put(self._stream, response.word)
+            return
+        dialect = self.agreement.dialect
+        encoded = encode_response(response, dialect.version)
+        self._port.put(self._stream, Said(encode_answer(corr_id, entity_id, encoded, dialect)))
+
+    @property
+    def session_id(self) -> SessionId:
+        return self.agreement.dialect.session_id
+
+    @property
+    def session_key(self) -> DhPrivateKey | None:
+        return self.agreement.session_key
+
+
+class StreamLine:
+    """A `Line` on a stream."""
+
+    __slots__ = ("_stream", "_streams")
+
+    def __init__(self, streams: "Streams", stream: int) -> None:
+        self._streams = streams
+        self._stream = stream
+
+    def touch(self) -> None:
+        self._streams.touched(self._stream)
+
+    def pause(self) -> None:
+        """Not possible for one of many (rule 2)."""
+
+    def resume(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        self._streams.hang_up(self._stream)
+
+    def abort(self) -> None:
+        self._streams.hang_up(self._stream)
+
+
+class Streams:
+    """All clients of one link."""
+
+    def __init__(
+        self, port: StreamPort, driver: Driver, *, out_blocks_max: int, streams_max: int
+    ) -> None:
+        self._port = port
+        self._driver = driver
+        self._out_blocks_max = out_blocks_max
+        self._streams_max = streams_max
+        self._clients: dict[int, Client] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def get(self, stream: int) -> tuple[Client, StreamSession] | None:
+        client = self._clients.get(stream)
+        if client is None:
+            return None
+        session = client.session
+        assert isinstance(session, StreamSession)
+        return client, session
+
+    def open(self, stream: int, opened: Sopen, mono: float) -> None:
+        """One that is open already begins anew: the edge knows nothing of the old one."""
+        self.close(stream)
+        if len(self._clients) >= self._streams_max:
+            self._port.put(stream, Sclose())
+            return
+        session = StreamSession(self._port, stream, opened)
+        self._clients[stream] = Client(
+            StreamLine(self, stream), session, out_blocks_max=self._out_blocks_max, mono=mono
+        )
+
+    def close(self, stream: int) -> None:
+        client = self._clients.pop(stream, None)
+        if client is not None:
+            self._driver.closed(client)
+
+    def close_all(self) -> None:
+        for stream in list(self._clients):
+            self.close(stream)
+
+    def hang_up(self, stream: int) -> None:
+        if stream in self._clients:
+            self._port.put(stream, Sclose())
+            self.close(stream)
+
+    def sent(self, stream: int, transmission: bytes) -> None:
+        """A command of a client."""
+        found = self.get(stream)
+        if found is None:
+            self._port.put(stream, Sclose())  # one that we hung up, or never knew
+            return
+        client, session = found
+        received = decode_transmission(transmission, session.agreement.dialect)
+        if isinstance(received, Refusal):
+            pass
+        elif session.forwarded and not is_forwardable(received.command):
+            received = Refusal(received.corr_id, received.entity_id, Code.CMD_PROHIBITED)
+        if client.work is not None and len(client.work.inbox) >= INBOX_MAX:
+            self._port.put(stream, Busy(received.corr_id))
+            return
+        self._driver.take(client, [received])
+
+    def pause(self, stream: int, *, paused: bool) -> None:
+        """The client reads slowly, or reads again."""
+        client = self._clients.get(stream)
+        if client is not None:
+            client.session.said_bytes = _PAUSED_BYTES if paused else 0
+            if not paused:
+                self._driver.has_room(client)
+
+    def touched(self, stream: int) -> None:
+        """Said is sent; but what was put off wants to be looked at."""
+        client = self._clients.get(stream)
+        if client is not None and client.deferred:
+            self._driver.has_room(client)
