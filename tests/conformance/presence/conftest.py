@@ -17,6 +17,8 @@ from waystation.presence.store import PresenceStore
 COMBINATIONS = [
     ("grpcio", "memory"),
     ("grpcio", "embedded"),
+    ("native", "memory"),
+    ("native", "embedded"),
 ]
 
 
