@@ -1,8 +1,11 @@
-"""Which tests cover which conformance scenario: writes docs/conformance.md.
+"""Which tests cover which conformance scenario: writes docs/conformance*.md.
 
 A test covers a scenario when its number, `C-033`, stands in its docstring, in its class's
 docstring, in a decorator (a parameter's id) or in its name (`test_c033_…`). The files are parsed,
 not run. The page names files, not tests, so that it changes only when the coverage does.
+
+The scenarios of push have titles (docs/scenarios.toml). Those of queue (`Q-017`) and presence
+(`P-017`) are told by the names of their tests, which are sentences.
 
 usage: tools/scenario_table.py
 """
@@ -22,7 +25,7 @@ PAGE = ROOT / "docs" / "conformance.md"
 # The suites that every backend inherits ship with the package; their tests count as well.
 TEST_ROOTS = (ROOT / "tests", ROOT / "src" / "waystation" / "testing")
 
-IN_TEXT = re.compile(r"\bC-\d{3}[a-z]?\b")
+IN_TEXT = re.compile(r"\b[CPQ]-\d{3}[a-z]?\b")
 IN_NAME = re.compile(r"(?:^|_)c_?(\d{3}[a-z]?)(?=_|$)")
 
 HEAD = """\
@@ -32,6 +35,19 @@ What a Web Push service owes its user agents and app servers, scenario by scenar
 whose tests show it. Written by `make docs` from [scenarios.toml](scenarios.toml) and from the
 numbers in the tests; a test of the repository fails when this page is not current.
 """
+
+
+class Service(NamedTuple):
+    letter: str
+    name: str
+    last: int  # scenarios are numbered from 1
+    page: Path
+
+
+SERVICES = (
+    Service("Q", "queue", 131, ROOT / "docs" / "conformance-queue.md"),
+    Service("P", "presence", 138, ROOT / "docs" / "conformance-presence.md"),
+)
 
 
 class Scenario(NamedTuple):
@@ -118,8 +134,39 @@ def render(scenarios: list[Scenario], covered: Mapping[str, list[Test]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def render_service(service: Service, covered: Mapping[str, list[Test]]) -> str:
+    numbers = [f"{service.letter}-{number:03}" for number in range(1, service.last + 1)]
+    missing = [number for number in numbers if number not in covered]
+    lines = [
+        f"# Conformance of {service.name}",
+        "",
+        "Each numbered scenario of the specification, and the tests that show it: their names are"
+        " sentences. Written by `make docs`; a test of the repository fails when this page is not"
+        " current.",
+        "",
+        f"{len(numbers) - len(missing)} of {len(numbers)} scenarios are shown by tests.",
+    ]
+    if missing:
+        lines += ["", f"Without a test: {', '.join(missing)}."]
+    lines += ["", "| scenario | what is shown | where |", "|---|---|---|"]
+    for number in numbers:
+        tests = covered.get(number, [])
+        names = "; ".join(dict.fromkeys(_sentence(test.name) for test in tests))
+        paths = sorted({test.path.as_posix() for test in tests})
+        where = ", ".join(f"[{path.removeprefix('tests/')}](../{path})" for path in paths)
+        lines.append(f"| {number} | {names} | {where} |")
+    return "\n".join(lines) + "\n"
+
+
+def _sentence(name: str) -> str:
+    return name.removeprefix("test_").replace("_", " ")
+
+
 def main() -> int:
     scenarios, covered = load_scenarios(), collect()
+    for service in SERVICES:
+        service.page.write_text(render_service(service, covered))
+        print(f"{service.page.relative_to(ROOT)} is written")
     PAGE.write_text(render(scenarios, covered))
     missing = [s.id for s in scenarios if s.wanted_now and s.id not in covered]
     print(f"{PAGE.relative_to(ROOT)} is written; {len(missing)} scenarios have no test yet")
