@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.oracle import load, messages, nodes, visits
+from tests.oracle import habits, load, messages, nodes, visits
 from tests.oracle.messages import quantiles as oracle_quantiles
 from tests.oracle.oddities import DAY, DAY_START_US, DAY_US, Row, day_of_trouble
 from tests.pipeline.frames import assert_same, events_frame, rows_of
@@ -85,12 +85,15 @@ class Expected:
             "party_hourly": [row for rows, day in both for row in visits.party_hours(rows, day)],
             "party_latency": [row for rows, day in both for row in visits.party_latency(rows, day)],
             "cap_minutely": [row for rows in capacity for row in rows],
+            "usage_daily": habits.usage(events),
             "cap_units": [row for rows in capacity for row in load.capacity_units(rows, 0.3)],
         }
 
 
 def tables(lake: Lake) -> dict[str, list[Row]]:
-    wanted = [spec for spec in gold.GOLD if spec.name != "slot_plan"]
+    """What oracles know; plans, findings, sketches and forecasts have tests of their own."""
+    others = {"slot_plan", "abuse", "usage_sketches", "cap_forecast"}
+    wanted = [spec for spec in gold.GOLD if spec.name not in others]
     return {spec.name: rows_of(lake.read(spec).select(*spec.data.names)) for spec in wanted}
 
 
@@ -141,6 +144,16 @@ def test_what_came_in_two_batches_is_computed_as_the_oracles_do(
     for name, rows in expected.items():
         assert rows, name
         assert_same(found[name], rows)
+
+
+def test_the_day_that_is_complete_gives_a_forecast(done: Lake) -> None:
+    rows = rows_of(done.read(gold.CAP_FORECAST))
+    resources = {row["resource"] for row in rows}
+
+    assert {"connects", "notifications", "party_joins"} <= resources
+    assert {row["day"] for row in rows} == {DAY}
+    assert len(rows) == 90 * len(resources)
+    assert {row["model"] for row in rows} == {"mean"}
 
 
 def test_a_second_run_without_new_events_commits_nothing(done: Lake, spark: SparkSession) -> None:

@@ -43,15 +43,16 @@ def small_tables() -> Tables:
         outcome: sum(row["messages"] for row in hourly if row["outcome"] == outcome)
         for outcome in outcomes
     }
+    whole = sum(totals.values())
     minutes = [(day, minute) for day in days for minute in range(0, 1440, 240)]
     return {
         "days": [{"day": day} for day in days],
-        "total": [sums(110_987)],
+        "total": [sums(whole)],
         "outcomes": [{"outcome": name, "messages": count} for name, count in totals.items()],
         "hourly": hourly,
         "funnel": [
-            {"milestone": "received", "messages": 110_987},
-            {"milestone": "delivered", "messages": 90_001},
+            {"milestone": "received", "messages": whole},
+            {"milestone": "delivered", "messages": whole - 9_001},
         ],
         "apps": [sums(70_123, app="00ff00ff00ff00ff"), sums(40_864, app="other (7)")],
         "paths": [
@@ -141,6 +142,42 @@ def small_tables() -> Tables:
             {"day": day, "minute": at, "resource": name, "busiest_minute": at % 50}
             for day, at in minutes
             for name in ("connects", "notifications")
+        ],
+        "forecast": [
+            {
+                "day": days[1],
+                "resource": name,
+                "target": f"2026-11-{7 + at:02}",
+                "p10": 900.5 + at,
+                "p50": 1000.25 + at,
+                "p90": 1100.75 + at,
+                "model": "trend",
+                "mape": 0.0625,
+                "naive_mape": 0.125,
+                "growth_per_day": 0.01,
+            }
+            for name in ("notifications", "party_joins")
+            for at in range(6)
+        ],
+        "abuse": [
+            {
+                "day": days[1],
+                "kind": "hot_slot",
+                "class": "slot",
+                "key": "0000000000000007",
+                "first_minute": 61,
+                "last_minute": 63,
+                "n": 4_004,
+                "peak": 2_002,
+                "baseline": 11.5,
+                "score": 81.25,
+                "share": 0.5,
+                "nodes": "a.queue.0",
+            }
+        ],
+        "usage": [{"what": "requests", "detail": "201", "n": 110_986, "bytes": 987_654}],
+        "usage_windows": [
+            {"days": span, "what": "user_agents", "distinct": 70 + span} for span in (1, 7, 30)
         ],
         "checks": [
             {

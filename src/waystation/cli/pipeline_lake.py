@@ -17,7 +17,19 @@ if TYPE_CHECKING:
     from .pipeline import Asked
 
 # Names of the jobs over days, so that `--help` needs no Spark; a test compares them.
-STEPS = ("fold", "merge", "reliability", "nodes", "conn", "slots", "presence", "capacity")
+STEPS = (
+    "fold",
+    "merge",
+    "reliability",
+    "nodes",
+    "conn",
+    "slots",
+    "presence",
+    "capacity",
+    "forecast",
+    "abuse",
+    "usage",
+)
 
 FollowOption = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="Again every so often, until stopped.")

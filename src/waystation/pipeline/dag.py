@@ -14,14 +14,17 @@ from waystation.base.errors import RejectedError
 from waystation.pipeline.days import Days
 from waystation.pipeline.job import Context, JobResult, attempt
 from waystation.pipeline.jobs import (
+    abuse,
     capacity,
     conn,
     fold,
+    forecast,
     merge,
     nodes,
     presence,
     reliability,
     slots,
+    usage,
 )
 
 
@@ -52,6 +55,9 @@ STEPS = (
         ("party_sessions", "party_minutely", "party_hourly", "party_latency"),
     ),
     Step("capacity", capacity.run, ("cap_minutely", "cap_units")),
+    Step("forecast", forecast.run, ("cap_forecast",)),
+    Step("abuse", abuse.run, ("abuse",)),
+    Step("usage", usage.run, ("usage_daily", "usage_sketches")),
 )
 
 

@@ -9,12 +9,14 @@ from pyspark.sql.types import StructType
 
 from waystation.pipeline.schema import Partition, TableSpec, columns
 from waystation.pipeline.transforms import (
+    abuse,
     capacity,
     connections,
     presence,
     reconcile,
     reliability,
     slots,
+    usage,
 )
 
 MDATE = Partition("mdate", "date", lambda: F.col("day"))
@@ -107,6 +109,21 @@ CAP_MINUTELY = _table(
     "cap_minutely", capacity.CAP_MINUTELY, "capacity", sort=("resource", "minute")
 )
 CAP_UNITS = _table("cap_units", capacity.CAP_UNITS, "capacity", sort=("resource",))
+CAP_FORECAST = TableSpec(
+    name="cap_forecast",
+    data=columns(
+        "day date, resource string, target date, p10 double, p50 double, p90 double, model string,"
+        " mape double, naive_mape double, growth_per_day double"
+    ),
+    partitions=(DATE,),
+    sort=("resource", "target"),
+    inputs=(("forecast", "cap_minutely"),),
+)
+ABUSE = _table(
+    "abuse", abuse.ABUSE, "abuse", sort=("kind", "first_minute"), keep_days=WITH_HASHES_KEEP_DAYS
+)
+USAGE_DAILY = _table("usage_daily", usage.USAGE_DAILY, "usage", sort=("what", "detail"))
+USAGE_SKETCHES = _table("usage_sketches", usage.USAGE_SKETCHES, "usage", sort=("what",))
 
 GOLD = (
     REL_HOURLY,
@@ -126,4 +143,8 @@ GOLD = (
     PARTY_LATENCY,
     CAP_MINUTELY,
     CAP_UNITS,
+    CAP_FORECAST,
+    ABUSE,
+    USAGE_DAILY,
+    USAGE_SKETCHES,
 )

@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    BinaryType,
     BooleanType,
     ByteType,
     DataType,
@@ -37,6 +38,7 @@ TYPES: Mapping[str, DataType] = {
     "string": StringType(),
     "double": DoubleType(),
     "date": DateType(),
+    "binary": BinaryType(),
 }
 
 

@@ -85,3 +85,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     weight_per_mb: Annotated[
         float, Meta(ge=0), doc("Weight of a slot for each megabyte a minute, at its p95.")
     ] = 10.0
+    abuse_share: Annotated[
+        float,
+        Meta(gt=0, le=1),
+        doc("A slot or a sender with a larger share of a minute is a finding of `abuse`."),
+    ] = 0.2

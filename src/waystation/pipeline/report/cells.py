@@ -86,3 +86,10 @@ def figure(caption: str, drawing: str, series: Sequence[plots.Series] = ()) -> s
         + (f'<ul class="legend">{legend}</ul>' if len(series) > 1 else "")
         + "</figure>"
     )
+
+
+def clock(row: Row, days: int) -> str:
+    """When a point is, as short as its page allows."""
+    minute = row["minute"] if "minute" in row else row["hour"] * 60
+    time = f"{minute // 60:02}:{minute % 60:02}"
+    return time if days == 1 else f"{row['day'][5:]} {time}"

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from waystation.pipeline.report import plots
-from waystation.pipeline.report.cells import Column, figure, number, share, table
+from waystation.pipeline.report import demand, plots
+from waystation.pipeline.report.cells import Column, clock, figure, number, share, table
 from waystation.pipeline.report.tables import Row, Tables
 from waystation.pipeline.transforms.histogram import GROWTH
 from waystation.pipeline.transforms.reliability import OUTCOMES
@@ -67,12 +67,6 @@ def _tile(value: str, name: str, *, bad: bool = False) -> str:
     return f'<div class="tile{" bad" if bad else ""}"><b>{value}</b><span>{name}</span></div>'
 
 
-def _clock(row: Row, days: int) -> str:
-    minute = row["minute"] if "minute" in row else row["hour"] * 60
-    time = f"{minute // 60:02}:{minute % 60:02}"
-    return time if days == 1 else f"{row['day'][5:]} {time}"
-
-
 def overview(tables: Tables) -> str:
     total = tables["total"][0] if tables["total"] else {}
     messages = total.get("messages", 0)
@@ -108,7 +102,7 @@ def reliability(tables: Tables) -> str:
         for name in OUTCOMES
         if any(row["outcome"] == name for row in tables["hourly"])
     ]
-    ticks = [_clock({"day": day, "hour": hour}, days) for day, hour in hours]
+    ticks = [clock({"day": day, "hour": hour}, days) for day, hour in hours]
     whole = sum(row["messages"] for row in tables["outcomes"])
     by_outcome = {row["outcome"]: row["messages"] for row in tables["outcomes"]}
     outcomes = [
@@ -201,7 +195,7 @@ def latency(tables: Tables) -> str:
         + figure(
             "Received to acked, by the hour",
             plots.lines(
-                "latency by hour", [_clock(row, days) for row in hours], series, durations=True
+                "latency by hour", [clock(row, days) for row in hours], series, durations=True
             ),
             series,
         )
@@ -262,7 +256,7 @@ def connections(tables: Tables) -> str:
     days = len(tables["days"])
     points = tables["connection_minutes"]
     series = [plots.Series("connections", [row["present"] for row in points], "c1")]
-    ticks = [_clock(row, days) for row in points]
+    ticks = [clock(row, days) for row in points]
     return (
         figure("Connections at the same time", plots.lines("connections", ticks, series))
         + "<h3>How connections ended</h3>"
@@ -330,7 +324,7 @@ def presence(tables: Tables) -> str:
     if not points:
         return "<p>Nobody was in a party.</p>"
     series = [plots.Series("sessions", [row["present"] for row in points], "c5")]
-    ticks = [_clock(row, days) for row in points]
+    ticks = [clock(row, days) for row in points]
     return (
         figure("Sessions at the same time", plots.lines("sessions", ticks, series))
         + "<h3>How sessions ended</h3>"
@@ -348,41 +342,6 @@ def presence(tables: Tables) -> str:
         + table(tables["party_latency"], Column("n", "acks"), *_QUANTILES)
         + "<h3>Messages</h3>"
         + table(_spoken(tables["party_totals"]), Column("what", "what", "t"), Column("n", "n"))
-    )
-
-
-def capacity(tables: Tables) -> str:
-    days = len(tables["days"])
-    points = sorted({(row["day"], row["minute"]) for row in tables["capacity_minutes"]})
-    found = {
-        (row["day"], row["minute"], row["resource"]): row["busiest_minute"]
-        for row in tables["capacity_minutes"]
-    }
-    names = sorted({row["resource"] for row in tables["capacity_minutes"]})
-    series = [
-        plots.Series(name.replace("_", " "), [found.get((*at, name), 0) for at in points], tone)
-        for name, tone in zip(names, ("c1", "c2", "c3"), strict=False)
-    ]
-    ticks = [_clock({"day": day, "minute": minute}, days) for day, minute in points]
-    units = [
-        row | {"resource": row["resource"].replace("_", " ")} for row in tables["capacity_units"]
-    ]
-    return (
-        figure("Asked for in a minute, at most", plots.lines("load", ticks, series), series)
-        + "<h3>What stores must be able to do</h3>"
-        + "<p>Units a second of the busiest minute in the busiest hour, and with headroom. One unit"
-        " carries the last column of what drives it.</p>"
-        + table(
-            units,
-            Column("day", "day", "t"),
-            Column("resource", "units", "t"),
-            Column("busiest_hour", "busiest hour", "c"),
-            Column("units", "units in all"),
-            Column("rate_p99", "a second"),
-            Column("provision", "to provide"),
-            Column("driver", "driven by", "t"),
-            Column("driver_per_unit", "of it in a unit"),
-        )
     )
 
 
@@ -417,6 +376,8 @@ SECTIONS = (
     Section("connections", "Connections", connections),
     Section("slots", "Queues and slots", slots),
     Section("presence", "Presence", presence),
-    Section("capacity", "Capacity", capacity),
+    Section("capacity", "Capacity and forecast", demand.capacity),
+    Section("usage", "Usage", demand.usage),
+    Section("abuse", "Abuse", demand.abuse),
     Section("health", "Pipeline", health),
 )

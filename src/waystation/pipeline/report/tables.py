@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from waystation.pipeline import gold
 from waystation.pipeline.job import Context
 from waystation.pipeline.schema import DQ, EVENTS, QUARANTINE, TableSpec
+from waystation.pipeline.transforms import usage
 from waystation.pipeline.transforms.fold import VIA_CODES
 from waystation.pipeline.transforms.histogram import quantiles
 from waystation.pipeline.transforms.reliability import MILESTONE_NAMES
@@ -57,6 +58,7 @@ class _Collection:
             self._slots,
             self._presence,
             self._capacity,
+            self._habits,
             self._health,
         )
         found: Tables = {"days": [{"day": day.isoformat()} for day in self._days]}
@@ -309,6 +311,28 @@ class _Collection:
                 "minute",
                 "resource",
             ),
+        }
+
+    def _habits(self) -> Tables:
+        made = self._ctx.lake.table(gold.CAP_FORECAST).open()
+        newest = sorted(made.partition_values("date"))[-1:]  # the newest forecast stands
+        found = _rows(
+            self._read(gold.ABUSE).drop("date"), "day", "first_minute", "kind", "class", "key"
+        )
+        kept = self._ctx.lake.table(gold.USAGE_SKETCHES).open()
+        last = max(self._texts, default="")
+        known = [day for day in kept.partition_values("date") if day <= last]
+        return {
+            "forecast": _rows(made.read(date=newest).drop("date"), "resource", "target"),
+            "abuse": [row | {"key": _hash(row["key"], "")} for row in found],
+            "usage": _rows(
+                self._read(gold.USAGE_DAILY)
+                .groupBy("what", "detail")
+                .agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes")),
+                "what",
+                "detail",
+            ),
+            "usage_windows": _rows(usage.windows(kept.read(date=known)), "what", "days"),
         }
 
     def _health(self) -> Tables:

@@ -1,0 +1,26 @@
+"""Who uses the platform, and for what.
+
+Input: `events` of the days that are due. Outputs: `usage_daily`, `usage_sketches`.
+Progress: `usage` in each output is the version of `events` that it has read.
+Idempotence: days are computed whole and exchanged.
+Cost: two passes over a day's events.
+"""
+
+from waystation.pipeline.days import Days, DaysRun
+from waystation.pipeline.gold import USAGE_DAILY, USAGE_SKETCHES
+from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.transforms import usage
+
+NAME = "usage"
+
+
+def run(ctx: Context, days: Days = None) -> JobResult:
+    work = DaysRun(ctx, NAME, (USAGE_DAILY, USAGE_SKETCHES), asked=days)
+    due = work.due()
+    if not due:
+        return work.noop()
+    events = work.read(*due)
+    work.put(USAGE_DAILY, usage.daily(events))
+    work.put(USAGE_SKETCHES, usage.sketches(events))
+    work.done(*due)
+    return work.commit()

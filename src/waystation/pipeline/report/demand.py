@@ -1,0 +1,141 @@
+"""What is asked of the platform: capacity, forecast, usage, abuse."""
+
+from collections.abc import Sequence
+
+from waystation.pipeline.report import plots
+from waystation.pipeline.report.cells import Column, clock, figure, table
+from waystation.pipeline.report.tables import Row, Tables
+
+MODELS = {"trend": "trend and week", "mean": "mean of the day", "week_ago": "as a week ago"}
+
+
+def capacity(tables: Tables) -> str:
+    days = len(tables["days"])
+    points = sorted({(row["day"], row["minute"]) for row in tables["capacity_minutes"]})
+    found = {
+        (row["day"], row["minute"], row["resource"]): row["busiest_minute"]
+        for row in tables["capacity_minutes"]
+    }
+    names = sorted({row["resource"] for row in tables["capacity_minutes"]})
+    series = [
+        plots.Series(name.replace("_", " "), [found.get((*at, name), 0) for at in points], tone)
+        for name, tone in zip(names, ("c1", "c2", "c3"), strict=False)
+    ]
+    ticks = [clock({"day": day, "minute": minute}, days) for day, minute in points]
+    units = [
+        row | {"resource": row["resource"].replace("_", " ")} for row in tables["capacity_units"]
+    ]
+    return (
+        figure("Asked for in a minute, at most", plots.lines("load", ticks, series), series)
+        + "<h3>What stores must be able to do</h3>"
+        + "<p>Units a second of the busiest minute in the busiest hour, and with headroom. One unit"
+        " carries the last column of what drives it.</p>"
+        + table(
+            units,
+            Column("day", "day", "t"),
+            Column("resource", "units", "t"),
+            Column("busiest_hour", "busiest hour", "c"),
+            Column("units", "units in all"),
+            Column("rate_p99", "a second"),
+            Column("provision", "to provide"),
+            Column("driver", "driven by", "t"),
+            Column("driver_per_unit", "of it in a unit"),
+        )
+        + "<h3>Forecast</h3>"
+        + _forecast(tables["forecast"])
+    )
+
+
+def _forecast(rows: Sequence[Row]) -> str:
+    """The next three months of notifications, and what becomes of everything else."""
+    if not rows:
+        return "<p>There is not yet a whole day to forecast from.</p>"
+    drawn = [row for row in rows if row["resource"] == "notifications"]
+    series = [
+        plots.Series("9 of 10 times less", [row["p90"] for row in drawn], "c3"),
+        plots.Series("as often more as less", [row["p50"] for row in drawn], "c1"),
+        plots.Series("9 of 10 times more", [row["p10"] for row in drawn], "c2"),
+    ]
+    ticks = [row["target"][5:] for row in drawn]
+    last: dict[str, Row] = {row["resource"]: row for row in rows}
+    listed = [
+        row
+        | {
+            "resource": name.replace("_", " "),
+            "model": MODELS[row["model"]],
+        }
+        for name, row in sorted(last.items())
+    ]
+    return (
+        (
+            figure("Notifications a day", plots.lines("forecast", ticks, series), series)
+            if drawn
+            else ""
+        )
+        + "<p>A day three months from now. The error is that of the last week, had it been"
+        " forecast from the weeks before.</p>"
+        + table(
+            listed,
+            Column("resource", "asked for", "t"),
+            Column("target", "day", "t"),
+            Column("p10", "10 %"),
+            Column("p50", "50 %"),
+            Column("p90", "90 %"),
+            Column("model", "model", "t"),
+            Column("mape", "error"),
+            Column("naive_mape", "error of a week ago"),
+        )
+    )
+
+
+def usage(tables: Tables) -> str:
+    windows: dict[str, Row] = {}
+    for row in tables["usage_windows"]:
+        entry = windows.setdefault(row["what"], {"what": row["what"].replace("_", " ")})
+        entry[f"d{row['days']}"] = row["distinct"]
+    counted = [row | {"what": row["what"].replace("_", " ")} for row in tables["usage"]]
+    return (
+        "<h3>Different ones, up to the last day</h3>"
+        + table(
+            list(windows.values()),
+            Column("what", "who", "t"),
+            Column("d1", "1 day"),
+            Column("d7", "7 days"),
+            Column("d30", "30 days"),
+        )
+        + "<h3>What they did</h3>"
+        + table(
+            counted,
+            Column("what", "what", "t"),
+            Column("detail", "in detail", "t"),
+            Column("n", "n"),
+            Column("bytes", "bytes", "b"),
+        )
+    )
+
+
+def abuse(tables: Tables) -> str:
+    found = [
+        row
+        | {
+            "kind": row["kind"].replace("_", " "),
+            "first": f"{row['day']} {row['first_minute'] // 60:02}:{row['first_minute'] % 60:02}",
+            "minutes": row["last_minute"] - row["first_minute"] + 1,
+        }
+        for row in tables["abuse"]
+    ]
+    if not found:
+        return "<p>Nobody stood out.</p>"
+    return "<p>Advice, not a verdict: what stands out from the hour before.</p>" + table(
+        found,
+        Column("kind", "kind", "t"),
+        Column("class", "key", "t"),
+        Column("key", "", "t"),
+        Column("first", "from", "t"),
+        Column("n", "n"),
+        Column("peak", "in the busiest minute"),
+        Column("baseline", "usual"),
+        Column("score", "score"),
+        Column("share", "share"),
+        Column("nodes", "nodes", "t"),
+    )
