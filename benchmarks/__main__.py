@@ -24,6 +24,7 @@ from .scenarios import (
     idle,
     latency,
     presence,
+    presence_engine,
     queue_blocks,
     queue_idle,
     queue_messages,
@@ -166,6 +167,7 @@ def _party_steps(scale: Scale, stack: contextlib.ExitStack) -> Iterator[tuple[st
         return found
 
     yield "party idle", at_rest
+    yield "party engine", lambda: [presence_engine.run(scale)]
     for setting in presence.SETTINGS:
         for kind in KINDS:
             server = stack.enter_context(party_server(kind, tls=setting == "TLS"))

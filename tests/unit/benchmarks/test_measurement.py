@@ -36,6 +36,13 @@ def test_a_broadcast_is_compared_with_nchan_where_there_is_one() -> None:
     assert broadcast.notes == "1.50 × nchan"
 
 
+def test_a_rival_of_the_same_round_is_named_with_how_much_more_it_needs() -> None:
+    ours = one("fan-out: native", 10.0, against="fan-out: bare")
+    (_, native) = summarise([[one("fan-out: bare", 40.0), ours]], "floor")
+
+    assert native.notes == "4.00 × as many per CPU second as bare"
+
+
 def test_what_was_lost_is_summed_over_all_rounds() -> None:
     rounds = [[one("stored", 1.0, lost=0)], [one("stored", 1.0, lost=2)]]
 
