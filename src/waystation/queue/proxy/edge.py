@@ -288,8 +288,9 @@ class Edge:
     def _ask_again(self, guest: Guest, pending: Pending) -> bool:
         """A remembered home may be that of a queue that is gone, and the id somebody's anew."""
         kind = _KINDS.get(pending.command.party)
-        if kind is None or not self._refs.forget(kind, pending.entity_id):
+        if kind is None or pending.doubted or not self._refs.forget(kind, pending.entity_id):
             return False
+        pending.doubted = True  # the reference may still lead there
         first = self._refs.home(None, pending.entity_id)
         if first == pending.slot:
             return False

@@ -31,6 +31,7 @@ class Pending:
     __slots__ = (
         "command",
         "corr_id",
+        "doubted",
         "entity_id",
         "item",
         "node_id",
@@ -52,6 +53,7 @@ class Pending:
         self.slot = Slot(0)
         self.node_id = NOBODY  # nobody: it is held
         self.retries = 0
+        self.doubted = False  # whether a home that was remembered has refused it already
 
     @property
     def key(self) -> Key:

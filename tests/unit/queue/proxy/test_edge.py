@@ -222,6 +222,22 @@ def test_a_remembered_home_that_refuses_is_doubted_once(world: World) -> None:
     assert world.told(guest) == [error(Code.AUTH)]
 
 
+def test_a_reference_that_leads_to_a_refusal_does_not_spin(world: World) -> None:
+    """Q-117: a link that is gone, while its reference is still there."""
+    guest = world.guest()
+    item, corr_id = world.say(guest, c.Lget(), AT_A)
+    home = slot_of(AT_B)
+    for _ in range(2):
+        world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, home))
+        world.take()
+        world.reply(B, guest, corr_id, AT_A, error(Code.AUTH))
+
+    assert world.told(guest) == [error(Code.AUTH)]
+    assert world.take() == []
+    assert not guest.pending
+    assert item
+
+
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:
     """Q-125"""
     guest = world.guest()
