@@ -22,6 +22,7 @@ from structlog.typing import FilteringBoundLogger
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.queue.daily_log import DailyLog
+from waystation.queue.model import Slot
 from waystation.queue.slot_totals import SlotTotals
 from waystation.queue.statistics import Statistics
 from waystation.queue.store import Counts, QueueStore
@@ -99,6 +100,7 @@ class QueueStatistics:
         """How much is stored now; and the row of a day that is over."""
         try:
             stored = await store.counts()
+            await self._tell_loads(store)
         except WaystationError as exc:
             self._log.warning("queue.not_counted", reason=str(exc) or exc.label)
             return
@@ -111,6 +113,12 @@ class QueueStatistics:
             self._metrics.gauge("queue_stored", kind=kind).value = number
         if self._today() > self._daily.began_on:
             self._write_row(stored, notifications)
+
+    async def _tell_loads(self, store: QueueStore) -> None:
+        """Of the slots in which something happened; one at a time, with others in between."""
+        for slot, operations in self._totals.take_changed().items():
+            self._totals.tell_load(slot, await store.slot_load(Slot(slot)), operations)
+            await asyncio.sleep(0)
 
     def lines(self) -> list[str]:
         """What happened since the last row, for an operator."""

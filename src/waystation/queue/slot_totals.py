@@ -12,6 +12,7 @@ from typing import Final
 from waystation.base.clock import Clock
 from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import Slot
+from waystation.queue.store import SlotLoad
 from waystation.telemetry import events
 from waystation.telemetry.events import Event, EventSink
 from waystation.telemetry.hashes import EventHashes
@@ -41,6 +42,7 @@ class SlotTotals:
         self._trace = trace
         # (kind, slot, code) -> count, bytes, microseconds. At most 4096 slots of a dozen kinds.
         self._totals: dict[tuple[type[Event], int, int], list[int]] = {}
+        self._changed: dict[int, list[int]] = {}  # since `take_changed`: commands in, messages out
 
     def add(
         self,
@@ -52,6 +54,8 @@ class SlotTotals:
         dur_us: int = 0,
         queue_id: bytes | None = None,
     ) -> None:
+        operations = self._changed.setdefault(slot, [0, 0])
+        operations[kind is events.QueueDeliver] += 1
         if self._trace is not None:
             qh = None
             if queue_id is not None:
@@ -69,6 +73,19 @@ class SlotTotals:
 
     def expired(self, slot: Slot, count: int) -> None:
         self._sink.emit(events.QueueExpired(slot=slot, n=count))
+
+    def take_changed(self) -> dict[int, list[int]]:
+        """Slots in which something happened, with how much went in and out; begins anew."""
+        changed, self._changed = self._changed, {}
+        return changed
+
+    def tell_load(self, slot: int, load: SlotLoad, operations: list[int]) -> None:
+        """What a slot holds, for whoever plans where it should live."""
+        ops_in, ops_out = operations
+        attrs = events.SlotLoadAttrs(messages=load.messages, ops_in=ops_in, ops_out=ops_out)
+        self._sink.emit(
+            events.SlotLoad(slot=slot, n=load.queues, size=load.stored_bytes, attrs=attrs)
+        )
 
     def tell(self) -> None:
         """Emit what came together, and begin anew."""

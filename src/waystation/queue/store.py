@@ -87,6 +87,14 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
     notifiers: int
 
 
+class SlotLoad(msgspec.Struct, frozen=True, gc=False):
+    """What one slot holds."""
+
+    queues: int
+    messages: int
+    stored_bytes: int  # of messages and links, about
+
+
 class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A notification that waits for somebody who subscribes to its notifier."""
 
@@ -274,6 +282,8 @@ class QueueStore(Protocol):
         ...
 
     async def counts(self) -> Counts: ...
+
+    async def slot_load(self, slot: Slot) -> SlotLoad: ...
 
     async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
         """Kept until taken; for the time between two runs of a server."""

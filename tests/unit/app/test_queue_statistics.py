@@ -10,8 +10,9 @@ from waystation.app.queue_statistics import COUNTERS, ROWS, QueueStatistics
 from waystation.base.clock import ManualClock
 from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.model import Message, MessageId, Slot
-from waystation.queue.store import Counts, QueueStore
-from waystation.telemetry.events import QueueDeliver, RecordedEvents
+from waystation.queue.store import Counts, QueueStore, SlotLoad
+from waystation.telemetry.events import QueueDeliver, QueueSend, RecordedEvents
+from waystation.telemetry.events import SlotLoad as SlotLoadEvent
 from waystation.telemetry.metrics import Metrics
 
 NOON = int(dt.datetime(2026, 6, 2, 12, tzinfo=dt.UTC).timestamp() * 1000)
@@ -27,6 +28,9 @@ class Store:
         if not self.available:
             raise QueueStoreUnavailableError
         return Counts(queues=7, messages=11, notifiers=3)
+
+    async def slot_load(self, slot: Slot) -> SlotLoad:
+        return SlotLoad(queues=slot, messages=2, stored_bytes=2000)
 
 
 class World:
@@ -160,3 +164,21 @@ async def test_counters_that_are_not_ours_are_passed_over(world: World) -> None:
 
     assert "msgSent: 5" in world.statistics.lines()
     assert "qCreated: 0" in world.statistics.lines()
+
+
+async def test_slots_in_which_something_happened_tell_their_load_once_a_minute(
+    world: World,
+) -> None:
+    totals = world.statistics._totals
+    totals.add(QueueSend, Slot(7), size=100)
+    totals.add(QueueSend, Slot(7), size=100)
+    totals.add(QueueDeliver, Slot(7), size=100)
+
+    await world.tick(30)
+    assert not [one for one in world.sink.events if isinstance(one, SlotLoadEvent)]
+    await world.tick(31)
+    await world.tick(61)
+
+    told = [one for one in world.sink.events if isinstance(one, SlotLoadEvent)]
+    assert [(one.slot, one.n, one.size) for one in told] == [(7, 7, 2000)]
+    assert (told[0].attrs.messages, told[0].attrs.ops_in, told[0].attrs.ops_out) == (2, 2, 1)

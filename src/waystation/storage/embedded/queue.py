@@ -40,6 +40,7 @@ from waystation.queue.store import (
     RefKind,
     Row,
     Sink,
+    SlotLoad,
 )
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.embedded import queue_layout as layout
@@ -222,6 +223,9 @@ class EmbeddedQueueStore:
 
     async def counts(self) -> Counts:
         return self._read(self._counts)
+
+    async def slot_load(self, slot: Slot) -> SlotLoad:
+        return self._read(self._slots.load, slot)
 
     async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
         await self._change(partial(self._changes.save_pending, tuple(notifications)))

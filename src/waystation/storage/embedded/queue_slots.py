@@ -11,7 +11,7 @@ from typing import Any, Final
 import lmdb
 
 from waystation.queue.model import RecipientId, Slot, slot_of
-from waystation.queue.store import Row
+from waystation.queue.store import Row, SlotLoad
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import Database, Environment
 from waystation.storage.embedded.writer import WriteTransaction
@@ -49,6 +49,20 @@ class QueueSlots:
                         slots.add(slot)
                         there = slot < 4095 and cursor.set_range(_first(Slot(slot + 1)))
         return sorted(slots)
+
+    def load(self, slot: Slot) -> SlotLoad:
+        """Counted over the keys; values are not copied."""
+        counts = dict.fromkeys(("queues", "messages"), 0)
+        size = 0
+        with self._env.lmdb.begin(buffers=True) as txn:
+            for name in counts:
+                with txn.cursor(self._env.tables[name]) as cursor:
+                    there = cursor.set_range(_first(slot))
+                    while there and slot_of(bytes(cursor.key()[:2])) == slot:
+                        counts[name] += 1
+                        size += len(cursor.value())
+                        there = cursor.next()
+        return SlotLoad(counts["queues"], counts["messages"], size)
 
     def apply(self, rows: Sequence[Row], txn: WriteTransaction) -> None:
         for row in rows:

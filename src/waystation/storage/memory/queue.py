@@ -34,6 +34,7 @@ from waystation.queue.store import (
     NotifierChange,
     Party,
     PendingNotification,
+    SlotLoad,
     admit,
     drops_link,
     marker,
@@ -261,6 +262,11 @@ class MemoryQueueStore:
     async def counts(self) -> Counts:
         messages = sum(len(line.messages) for line in self._lines.values())
         return Counts(len(self._queues), messages, len(self._ids[Party.NOTIFIER]))
+
+    async def slot_load(self, slot: Slot) -> SlotLoad:
+        inside = [one for one in self._queues if slot_of(one) == slot]
+        messages = [m for one in inside if one in self._lines for m in self._lines[one].messages]
+        return SlotLoad(len(inside), len(messages), sum(len(m.body or b"") for m in messages))
 
     async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
         self._pending = list(notifications)

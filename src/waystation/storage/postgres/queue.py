@@ -37,6 +37,7 @@ from waystation.queue.store import (
     NotifierChange,
     Party,
     PendingNotification,
+    SlotLoad,
 )
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.postgres import queue_layout as layout
@@ -206,14 +207,17 @@ class PostgresQueueStore:
     async def scan(
         self, slot: Slot, *, after: RecipientId | None, limit: int
     ) -> Sequence[RecipientId]:
-        first = bytes((slot >> 4, (slot & 15) << 4))
-        last = bytes((slot >> 4, (slot & 15) << 4 | 15)) + b"\xff" * 22
+        first, last = _bounds(slot)
         rows = await self._read(self._sql.scan, first, last, after or b"", limit)
         return [RecipientId(row["recipient_id"]) for row in rows]
 
     async def counts(self) -> Counts:
         row = (await self._read(self._sql.counts))[0]
         return Counts(row["queues"], row["messages"], row["notifiers"])
+
+    async def slot_load(self, slot: Slot) -> SlotLoad:
+        row = (await self._read(self._sql.slot_load, *_bounds(slot)))[0]
+        return SlotLoad(row["queues"], row["messages"], row["stored_bytes"])
 
     async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
         rows = [layout.encode_pending(one) for one in notifications]
@@ -330,3 +334,9 @@ class PostgresQueueStore:
             return NotifierChange(applied=False)
         previous = rows[0]["previous"]
         return NotifierChange(True, None if previous is None else NotifierId(previous))
+
+
+def _bounds(slot: Slot) -> tuple[bytes, bytes]:
+    """The first and the last id of a slot."""
+    first, last = bytes((slot >> 4, (slot & 15) << 4)), bytes((slot >> 4, (slot & 15) << 4 | 15))
+    return first, last + b"\xff" * 22

@@ -121,6 +121,12 @@ SELECT count(*) AS queues, coalesce(sum(size), 0)::bigint AS messages,
 FROM {queue}
 """
 
+_SLOT_LOAD = """
+SELECT (SELECT count(*) FROM {queue} WHERE recipient_id BETWEEN $1 AND $2) AS queues,
+    count(*) AS messages, coalesce(sum(octet_length(body)), 0)::bigint AS stored_bytes
+FROM {message} WHERE recipient_id BETWEEN $1 AND $2
+"""
+
 _SAVE_PENDING = """
 INSERT INTO {pending} (number, notification)
 SELECT n, one FROM unnest($1::bytea[]) WITH ORDINALITY AS g (one, n)
@@ -152,5 +158,6 @@ class QueueStatements:
         self.expire_some = filled(_EXPIRE_SOME)
         self.scan = filled(_SCAN)
         self.counts = filled(_COUNTS)
+        self.slot_load = filled(_SLOT_LOAD)
         self.save_pending = filled(_SAVE_PENDING)
         self.take_pending = filled(_TAKE_PENDING)

@@ -217,6 +217,19 @@ class QueueMessagesConformance(QueueSuite):
 
         assert first + rest == inside
 
+    async def test_the_load_of_a_slot_is_its_own(self, store: QueueStore) -> None:
+        inside, beside = new_queue(slot=0xABC), new_queue(slot=0xABD)
+        for queue in (inside, beside):
+            await store.create(queue)
+        for _ in range(2):
+            await send(store, inside, new_message(bytes(1000)))
+        load = await store.slot_load(Slot(0xABC))
+
+        assert (load.queues, load.messages) == (1, 2)
+        assert 2000 <= load.stored_bytes < 3000
+        assert (await store.slot_load(Slot(0xABD))).messages == 0
+        assert (await store.slot_load(Slot(0))).queues == 0
+
     async def test_counts_follow_what_is_there(self, store: QueueStore) -> None:
         queue = new_queue(notifier=new_notifier())
         await store.create(queue)
