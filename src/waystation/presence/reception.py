@@ -194,6 +194,7 @@ class Reception:
             flags=join.kept_flags,
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
             known_seq=party.seq if party.loaded else None,
+            known_epoch=party.epoch,
         )
 
     def _join_spec(
@@ -212,6 +213,7 @@ class Reception:
             evict_oldest=settings.client_sessions_policy == "evict_oldest",
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
             known_seq=party.seq if party.loaded else None,
+            known_epoch=party.epoch,
         )
 
     # --- after the store -------------------------------------------------------------------------

@@ -39,6 +39,7 @@ class JoinSpec(msgspec.Struct, frozen=True, kw_only=True):
     token_exp_ms: int = 0
     known_seq: int | None = None
     """How far the caller follows the party already; None: it needs the members."""
+    known_epoch: int = 0
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,6 +104,7 @@ class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
     """As `merged_flags` has it."""
     token_exp_ms: int = 0
     known_seq: int | None = None
+    known_epoch: int = 0
 
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,3 +221,60 @@ class PresenceStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# --- several nodes -------------------------------------------------------------------------------
+
+
+class PresenceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A node as it describes itself to the others."""
+
+    node_id: str
+    incarnation: int
+    client_endpoint: str = ""
+    peer_endpoint: str = ""
+    zone: str = ""
+    state: str = "ready"
+    sessions: int = 0
+    max_sessions: int = 0
+    version: str = ""
+    heartbeat_ms: int = 0
+
+
+class PartyReset(msgspec.Struct, frozen=True, kw_only=True):
+    epoch: int
+    seq: int
+    members: Sequence[Member]
+
+
+class SharedPresenceStore(PresenceStore, Protocol):
+    """A store that several nodes share."""
+
+    async def heartbeat(self, node: PresenceNode, lease_ms: int) -> None: ...
+
+    async def resign(self, node_id: str) -> None: ...
+
+    async def nodes(self) -> tuple[list[PresenceNode], list[str]]:
+        """Those that are alive, and the names of those whose lease has ended."""
+        ...
+
+    async def reap(self, node_id: str) -> int:
+        """Sessions of a dead node wait for one TTL from now, as NODE_LOST; how many."""
+        ...
+
+    async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
+        """Ours again after a pause; those returned have moved on meanwhile."""
+        ...
+
+    async def positions(self, parties: Sequence[PartyId]) -> list[tuple[int, int] | None]: ...
+
+    async def reset(
+        self,
+        party_id: PartyId,
+        *,
+        epoch: int,
+        seq: int,
+        new_epoch: int,
+        floor_ms: int,
+        records: Sequence[SessionRecord],
+    ) -> PartyReset: ...

@@ -79,6 +79,14 @@ class Cluster:
     async def _tell(self, address: Address, command: Command) -> list[Reply]:
         return await self._link(address).send((command,))
 
+    async def server_of(self, key: str) -> Address:
+        """Who has the key now: for those who listen there instead of asking."""
+        try:
+            await self._see_map()
+            return self._master_of(key_slot(key.encode()))
+        except RedisError as exc:
+            raise store_error(exc) from exc
+
     async def close(self) -> None:
         if self._reading is not None:
             self._reading.cancel()

@@ -48,13 +48,13 @@ class LinkStats(msgspec.Struct):
     undecodable: int = 0
 
 
-class _Plain(Connection):
+class PlainConnection(Connection):
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.transport.abort()
 
 
-class _Tls(SSLConnection):
+class TlsConnection(SSLConnection):
     def abort(self) -> None:
         if self._writer is not None:
             self._writer.transport.abort()
@@ -130,7 +130,7 @@ class Link:
             if connection is not None:
                 await self._serve(connection)
 
-    async def _connect(self) -> "_Plain | _Tls | None":
+    async def _connect(self) -> "PlainConnection | TlsConnection | None":
         connection = self._new_connection()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -149,7 +149,7 @@ class Link:
         self._stats.connects += 1
         return connection
 
-    async def _serve(self, connection: "_Plain | _Tls") -> None:
+    async def _serve(self, connection: "PlainConnection | TlsConnection") -> None:
         self._stalled.clear()
         parts: list[asyncio.Task[Any]] = [
             self._loop.create_task(self._write(connection)),
@@ -176,7 +176,7 @@ class Link:
                 return str(error)
         return f"no answer within {self._operation_timeout_s:g} s"
 
-    async def _write(self, connection: "_Plain | _Tls") -> None:
+    async def _write(self, connection: "PlainConnection | TlsConnection") -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -197,7 +197,7 @@ class Link:
                 self._watch_for(self._operation_timeout_s)
             await connection.send_packed_command([b"".join(packed)], check_health=False)
 
-    async def _read(self, connection: "_Plain | _Tls") -> None:
+    async def _read(self, connection: "PlainConnection | TlsConnection") -> None:
         sent = self._sent
         read = cast(Callable[..., Awaitable[Reply]], connection.read_response)
         while True:
@@ -244,26 +244,32 @@ class Link:
             if not operation.answered.done():
                 operation.answered.set_exception(RedisConnectionError(why))
 
-    def _new_connection(self) -> "_Plain | _Tls":
-        url = self._url
-        shared: dict[str, Any] = {
-            "host": self.address.host,
-            "port": self.address.port,
-            "db": url.db,
-            "username": url.username or None,
-            "password": url.password or None,
-            "protocol": 2,
-            "driver_info": None,
-            "socket_timeout": None,
-            "socket_connect_timeout": self._connect_timeout_s,
-            "socket_keepalive": True,
-        }
-        if not url.tls:
-            return _Plain(**shared)
-        return _Tls(
-            **shared,
-            ssl_ca_certs=url.ssl_ca_certs or None,
-            ssl_certfile=url.ssl_certfile or None,
-            ssl_keyfile=url.ssl_keyfile or None,
-            ssl_check_hostname=url.ssl_check_hostname,
-        )
+    def _new_connection(self) -> "PlainConnection | TlsConnection":
+        return new_connection(self._url, self.address, self._connect_timeout_s)
+
+
+def new_connection(
+    url: RedisUrl, address: Address, connect_timeout_s: float
+) -> "PlainConnection | TlsConnection":
+    """Not yet connected; for a link, and for whoever only listens."""
+    shared: dict[str, Any] = {
+        "host": address.host,
+        "port": address.port,
+        "db": url.db,
+        "username": url.username or None,
+        "password": url.password or None,
+        "protocol": 2,
+        "driver_info": None,
+        "socket_timeout": None,
+        "socket_connect_timeout": connect_timeout_s,
+        "socket_keepalive": True,
+    }
+    if not url.tls:
+        return PlainConnection(**shared)
+    return TlsConnection(
+        **shared,
+        ssl_ca_certs=url.ssl_ca_certs or None,
+        ssl_certfile=url.ssl_certfile or None,
+        ssl_keyfile=url.ssl_keyfile or None,
+        ssl_check_hostname=url.ssl_check_hostname,
+    )

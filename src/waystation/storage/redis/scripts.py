@@ -46,3 +46,11 @@ CLUSTER_RENEW = _load("cluster_renew", of_agent=False)
 CLUSTER_AGES = _load("cluster_ages", of_agent=False)
 CLUSTER_LEAD = _load("cluster_lead", of_agent=False)
 CLUSTER_RESIGN = _load("cluster_resign", of_agent=False)
+
+
+def load_party(name: str) -> Script:
+    """A script of a party stands behind what all of them share."""
+    folder = files("waystation.storage.redis") / "scripts"
+    parts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("party", name)]
+    text = "".join(parts)
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())

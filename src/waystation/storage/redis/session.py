@@ -37,6 +37,10 @@ class Session(Protocol):
         """The same on each server that takes writes."""
         ...
 
+    async def server_of(self, key: str) -> Address:
+        """Where the key is."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -80,6 +84,7 @@ class OneServer:
     def __init__(self, url: RedisUrl, settings: Store) -> None:
         self.stats = LinkStats()
         self._link = new_link(url, url.addresses[0], settings, self.stats)
+        self._address = url.addresses[0]
 
     async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
         try:
@@ -104,6 +109,9 @@ class OneServer:
 
     async def run_everywhere(self, command: Command) -> list[Reply]:
         return await self.run("", (command,))
+
+    async def server_of(self, key: str) -> Address:
+        return self._address
 
     async def close(self) -> None:
         await self._link.close()

@@ -1,0 +1,237 @@
+"""Nodes in Redis: who is alive, which parties a node has touched, sessions that nobody attends.
+
+Rule 1: a node is alive while its row exists with its incarnation; the row lives for one lease.
+Rule 2: what leads to a session is written before the session is: the set of a node's parties, and
+        the sweep's index, which may be early and never late.
+Rule 3: sweeping and reaping may be done by several nodes at once; scripts make it harmless.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from waystation.presence.model import PartyId, SessionKey, SessionRecord
+from waystation.presence.store import Owner, PartyReset, PresenceNode
+from waystation.storage.redis.presence_rows import (
+    SHARDS,
+    PartyKeys,
+    decode_member,
+    decode_record,
+    encode_record,
+    field_of,
+    ids_of,
+)
+from waystation.storage.redis.scripts import load_party
+from waystation.storage.redis.session import Session
+
+EXPIRE = load_party("party_expire")
+ORPHAN = load_party("party_orphan")
+RECLAIM = load_party("party_reclaim")
+RESET = load_party("party_reset")
+
+REAP_MS: Final = 30_000
+EXPIRE_AT_ONCE: Final = 100
+RECLAIM_AT_ONCE: Final = 200
+
+
+class NodeRows:
+    def __init__(self, session: Session, keys: PartyKeys, *, log_max: int, linger_s: float) -> None:
+        self.session = session
+        self.keys = keys
+        self.log_max = log_max
+        self.linger_ms = round(linger_s * 1000)
+        self.owner = Owner("", 0)
+        self._known: set[PartyId] = set()  # parties that stand in our set already
+        self._live: list[str] = []
+
+    async def remember_party(self, party_id: PartyId) -> None:
+        """Before the first session of ours there."""
+        if party_id not in self._known:
+            key = self.keys.parties_of(self.owner.node_id)
+            await self.session.run(key, (("SADD", key, f"{party_id:016x}"),))
+            self._known.add(party_id)
+
+    async def expect_party(self, party_id: PartyId) -> None:
+        """Before a session of it waits for its end: the sweep looks there from now on."""
+        key = self.keys.sweep(self.keys.shard(party_id))
+        await self.session.run(key, (("ZADD", key, "LT", 0, f"{party_id:016x}"),))
+
+    # --- leases ----------------------------------------------------------------------------------
+
+    async def heartbeat(self, node: PresenceNode, lease_ms: int) -> None:
+        key, row = self.keys.node(node.node_id), msgspec.json.encode(node)
+        await self.session.run(key, (("SET", key, row, "PX", lease_ms),))
+        nodes = self.keys.nodes
+        await self.session.run(nodes, (("ZADD", nodes, node.heartbeat_ms, node.node_id),))
+
+    async def resign(self, node_id: str) -> None:
+        """A clean end: nobody will look for our sessions as lost."""
+        key, nodes = self.keys.node(node_id), self.keys.nodes
+        await self.session.run(key, (("DEL", key),))
+        await self.session.run(nodes, (("ZREM", nodes, node_id),))
+
+    async def nodes(self) -> tuple[list[PresenceNode], list[str]]:
+        """Those that are alive, and the names of those whose lease has ended."""
+        names: Any = (
+            await self.session.run(self.keys.nodes, (("ZRANGE", self.keys.nodes, 0, -1),))
+        )[0]
+        ids = [name.decode() for name in names]
+        rows = await asyncio.gather(
+            *(self.session.run(key, (("GET", key),)) for key in map(self.keys.node, ids))
+        )
+        alive = [msgspec.json.decode(row[0], type=PresenceNode) for row in rows if row[0]]
+        living = {node.node_id for node in alive}
+        self._live = sorted(living)
+        return alive, [name for name in ids if name not in living]
+
+    async def lapsing_ms(self, key: SessionKey) -> int:
+        """What is left of the lease of a session's node; 0 if it is well."""
+        sessions = self.keys.of(key.party_id)[1]
+        raw: Any = (await self.session.run(sessions, (("HGET", sessions, field_of(key)),)))[0]
+        if raw is None:
+            return 0
+        node = self.keys.node(decode_record(key, raw).owner)
+        left: Any = (await self.session.run(node, (("PTTL", node),)))[0]
+        return max(0, int(left)) if int(left) < self.lapse_from_ms else 0
+
+    lapse_from_ms = 6000  # a lease that is well is renewed long before it has so little left
+
+    # --- those whose node is gone ----------------------------------------------------------------
+
+    async def reap(self, node_id: str) -> int:
+        """Sessions of a node whose lease has ended wait for one TTL from now; how many."""
+        reaper = self.keys.reaper(node_id)
+        taken = await self.session.run(
+            reaper, (("SET", reaper, self.owner.node_id, "NX", "PX", REAP_MS),)
+        )
+        if not taken[0]:
+            return 0
+        key = self.keys.parties_of(node_id)
+        names: Any = (await self.session.run(key, (("SMEMBERS", key),)))[0]
+        count = 0
+        for name in names:
+            party_id = PartyId(int(name, 16))
+            snapshot: Any = (
+                await self.session.run(
+                    self.keys.of(party_id)[1], (("HVALS", self.keys.of(party_id)[1]),)
+                )
+            )[0]
+            lives = {
+                row.split(b"|")[2]
+                for row in snapshot
+                if row.split(b"|")[1].decode() == node_id and row[:1] == b"1"
+            }
+            for incarnation in lives:
+                await self.expect_party(party_id)
+                reply: Any = await self.session.run_script(
+                    ORPHAN, self.keys.of(party_id), node_id, incarnation
+                )
+                count += int(reply[0])
+        await self.session.run(key, (("DEL", key),))
+        nodes = self.keys.nodes
+        await self.session.run(nodes, (("ZREM", nodes, node_id),))
+        return count
+
+    async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
+        """After a pause of ours: sessions that are still ours are active again. Those returned
+        have moved on."""
+        by_party: dict[PartyId, list[tuple[SessionKey, int]]] = {}
+        for key, fence in sessions:
+            by_party.setdefault(key.party_id, []).append((key, fence))
+        moved: list[SessionKey] = []
+        for party_id, mine in by_party.items():
+            await self.remember_party(party_id)
+            for at in range(0, len(mine), RECLAIM_AT_ONCE):
+                args: list[str | int] = [self.owner.node_id, self.owner.incarnation]
+                for key, fence in mine[at : at + RECLAIM_AT_ONCE]:
+                    args += [field_of(key), fence]
+                reply: Any = await self.session.run_script(RECLAIM, self.keys.of(party_id), *args)
+                moved += [SessionKey(party_id, *ids_of(field)) for field in reply]
+        return moved
+
+    async def expire_due(self, limit: int) -> int:
+        """Of the shards that fall to us among the nodes that are alive."""
+        now: Any = (await self.session.run(self.keys.nodes, (("TIME",),)))[0]
+        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        shards = [shard for shard in range(SHARDS) if self._is_ours(shard)]
+        looks = await asyncio.gather(
+            *(
+                self.session.run(key, (("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit),))
+                for key in map(self.keys.sweep, shards)
+            )
+        )
+        count = 0
+        for shard, look in zip(shards, looks, strict=True):
+            for name in look[0]:
+                count += await self._expire(PartyId(int(name, 16)), self.keys.sweep(shard), name)
+        return count
+
+    async def _expire(self, party_id: PartyId, sweep: str, name: bytes) -> int:
+        reply: Any = await self.session.run_script(
+            EXPIRE, self.keys.of(party_id), EXPIRE_AT_ONCE, self.log_max, self.linger_ms
+        )
+        if reply[1]:
+            await self.session.run(sweep, (("ZADD", sweep, "XX", reply[1], name),))
+        else:
+            await self.session.run(sweep, (("ZREM", sweep, name),))
+            # Somebody may have begun to wait in between: better early than never.
+            detached = self.keys.of(party_id)[4]
+            left: Any = (await self.session.run(detached, (("ZCARD", detached),)))[0]
+            if left:
+                await self.expect_party(party_id)
+        return int(reply[0])
+
+    def _is_ours(self, shard: int) -> bool:
+        """The highest rendezvous hash decides; sweeping twice is harmless."""
+        if not self._live:
+            return True
+
+        def weight(node_id: str) -> int:
+            return hash_of(f"{node_id}/{shard}")
+
+        return max(self._live, key=weight) == self.owner.node_id
+
+    # --- a store that went back ------------------------------------------------------------------
+
+    async def positions(self, parties: Sequence[PartyId]) -> list[tuple[int, int] | None]:
+        """Epoch and seq of each, None where the store knows nothing of it."""
+        rows: list[Any] = await asyncio.gather(
+            *(
+                self.session.run(meta, (("HMGET", meta, "epoch", "seq"),))
+                for meta in (self.keys.of(party_id)[0] for party_id in parties)
+            )
+        )
+        return [
+            None if row[0][0] is None else (int(row[0][0]), int(row[0][1] or 0)) for row in rows
+        ]
+
+    async def reset(
+        self,
+        party_id: PartyId,
+        *,
+        epoch: int,
+        seq: int,
+        new_epoch: int,
+        floor_ms: int,
+        records: Sequence[SessionRecord],
+    ) -> PartyReset:
+        args: list[str | int] = [epoch, seq, new_epoch, floor_ms]
+        for record in records:
+            args += [field_of(record.key), encode_record(record)]
+        reply: Any = await self.session.run_script(RESET, self.keys.of(party_id), *args)
+        return PartyReset(
+            epoch=int(reply[0]),
+            seq=int(reply[1]),
+            members=[decode_member(row) for row in reply[2]],
+        )
+
+
+def hash_of(text: str) -> int:
+    """FNV-1a with a finish: the same in every process, which `hash` is not."""
+    value = 0xCBF29CE484222325
+    for byte in text.encode():
+        value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    value ^= value >> 33
+    return value * 0xFF51AFD7ED558CCD & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,9 @@
+-- ARGV: field, fence, cursor, and so on
+for at = 1, #ARGV, 3 do
+  local record = get_record(ARGV[at])
+  if record and record.fence == ARGV[at + 1] and tonumber(record.cursor) < tonumber(ARGV[at + 2]) then
+    record.cursor = ARGV[at + 2]
+    put_record(ARGV[at], record)
+  end
+end
+return 1

@@ -1,0 +1,12 @@
+-- ARGV: field, fence, cursor, cause
+local record = get_record(ARGV[1])
+if not record or record.fence ~= ARGV[2] then
+  return 0
+end
+local now = now_ms()
+record.active, record.cause = '0', ARGV[4]
+record.cursor = whole(math.max(tonumber(record.cursor), tonumber(ARGV[3])))
+record.detached_ms, record.deadline = whole(now), whole(now + tonumber(record.ttl))
+put_record(ARGV[1], record)
+redis.call('ZADD', DETACHED, record.deadline, ARGV[1])
+return 1

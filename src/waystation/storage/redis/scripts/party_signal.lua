@@ -1,0 +1,12 @@
+-- ARGV: field, fence, origin id, payload, log_max
+local record = get_record(ARGV[1])
+if not record or record.fence ~= ARGV[2] then
+  return false
+end
+if ARGV[3] <= record.signal then
+  return 0
+end
+record.signal = ARGV[3]
+put_record(ARGV[1], record)
+local seq = append('11', ARGV[1], now_ms(), 0, 0, ARGV[4], ARGV[5])
+return seq
