@@ -23,7 +23,7 @@ from waystation.queue.model import (
     sender_id_from,
     slot_of,
 )
-from waystation.queue.wire.commands import Ack, Lget, NewLink, Ping, Send, Sub
+from waystation.queue.wire.commands import Ack, Del, Lget, NewLink, Ping, Send, Sub
 from waystation.queue.wire.delivery import decrypt_message
 from waystation.queue.wire.link import Said, Sent
 from waystation.queue.wire.link_words import (
@@ -163,11 +163,17 @@ async def test_a_draft_is_seen_by_nobody_and_may_be_withdrawn(edges: list[Script
     assert box.made.needs == ()
 
 
+def chosen_corr_id() -> bytes:
+    """One whose sender id does not happen to lead to `HERE`."""
+    corr_id = secrets.token_bytes(24)
+    return corr_id if slot_of(sender_id_from(corr_id)) != HERE else chosen_corr_id()
+
+
 async def test_ids_that_clients_choose_need_references(edges: list[ScriptedEdge]) -> None:
     """Q-116 and Q-117, as far as the storage servers go."""
     first, second = edges
     owner, guest = opened(first, 1), opened(second, 7)
-    corr_id, link_id = secrets.token_bytes(24), LinkId(b"\xff" + secrets.token_bytes(23))
+    corr_id, link_id = chosen_corr_id(), LinkId(b"\xff" + secrets.token_bytes(23))
     tx_id = secrets.token_bytes(16)
     data = LinkData(b"fixed", b"user")
     link = NewLink(sender_id_from(corr_id), data, link_id)
@@ -187,6 +193,15 @@ async def test_ids_that_clients_choose_need_references(edges: list[ScriptedEdge]
     first.open(guest)
     assert await first.ask(guest, Lget(), link_id) == Lnk(box.ids.sender_id, data)
     assert await second.request(GetRef(RefKind.LINK, link_id)) == RefIs(HERE)
+    said, _ = owner.transmission(Del(), box.ids.recipient_id, box.signer)
+    first.put(owner.stream, Sent(said))
+    dropped = [await first.word(owner.stream, DelRef) for _ in range(2)]
+    _, _, deleted = await first.said(owner)
+    assert isinstance(deleted, Ok)
+    assert {(one.kind, one.entity_id) for one in dropped} == {
+        (RefKind.LINK, link_id),
+        (RefKind.SENDER, box.ids.sender_id),
+    }
     assert isinstance(await second.request(DelRef(RefKind.LINK, link_id)), Cok)
     assert isinstance(await second.request(GetRef(RefKind.LINK, link_id)), NotFound)
 

@@ -13,13 +13,13 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from waystation.queue.errors import Code
-from waystation.queue.model import ID_BYTES, CorrId, RefKind, Slot, slot_of
+from waystation.queue.model import ID_BYTES, NO_ENTITY, CorrId, Queue, RefKind, Slot, slot_of
 from waystation.queue.server.admission import Case
 from waystation.queue.server.dispatch import Caller, Dispatch
-from waystation.queue.store import RefStore
-from waystation.queue.wire.commands import Party
-from waystation.queue.wire.link_words import Frozen, Moved, WrongSlot
-from waystation.queue.wire.responses import Response
+from waystation.queue.store import RefStore, drops_link
+from waystation.queue.wire.commands import Command, Del, Ldel, Ndel, Nkey, Party, Send
+from waystation.queue.wire.link_words import DelRef, Frozen, Moved, WrongSlot
+from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Transmission
 
 _REFERRED: Final = {
@@ -53,9 +53,9 @@ class Ownership(Protocol):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Instead of a response: what the edge is told."""
+    """Instead of a response: what the edge, and nobody else, is told."""
 
-    word: WrongSlot | Frozen | Moved
+    word: WrongSlot | Frozen | Moved | DelRef
 
 
 class OwnedDispatch:
@@ -88,9 +88,28 @@ class OwnedDispatch:
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
                 return self._elsewhere(sent.corr_id, slot)
+            if case.queue is not None and not isinstance(response, Err):
+                self._drop_references(caller, sent.command, case.queue)
             return response
         finally:
             self._ownership.end(slot)
+
+    def _drop_references(self, caller: Caller, command: Command, queue: Queue) -> None:
+        """Ids that lead nowhere any more, and whose references lie with other servers: the edge
+        passes it on. Should that get lost, the reference leads to a server that says AUTH."""
+        gone: list[tuple[RefKind, bytes | None]] = []
+        link_id = None if queue.link is None else queue.link.link_id
+        notifier_id = None if queue.notifier is None else queue.notifier.notifier_id
+        if isinstance(command, Del):
+            gone.append((RefKind.SENDER, queue.sender_id))
+        if isinstance(command, Del | Ldel) or (isinstance(command, Send) and drops_link(queue)):
+            gone.append((RefKind.LINK, link_id))
+        if isinstance(command, Del | Ndel | Nkey):
+            gone.append((RefKind.NOTIFIER, notifier_id))
+        for kind, entity_id in gone:
+            if entity_id is not None and slot_of(entity_id) != queue.slot:
+                word = _as_response(DelRef(kind, entity_id))
+                caller.client.tell(NO_ENTITY, word)
 
     async def _referred(self, sent: Transmission) -> Moved | None:
         kind = _REFERRED.get(sent.command.party)
@@ -109,6 +128,6 @@ def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | Wrong
     return WrongSlot(corr_id, ownership.epoch)
 
 
-def _as_response(word: WrongSlot | Frozen | Moved) -> Response:
+def _as_response(word: WrongSlot | Frozen | Moved | DelRef) -> Response:
     """It travels where responses do; `StreamSession.say` takes it out again."""
     return cast(Response, Elsewhere(word))
