@@ -1,0 +1,170 @@
+"""Commands behind the ownership of slots, without a link."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.queue.server.connected import Told
+from waystation.queue.errors import Code
+from waystation.queue.model import CorrId, EntityId, Queue, RefKind, Slot, slot_of
+from waystation.queue.server.admission import Case
+from waystation.queue.server.dispatch import Caller
+from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
+from waystation.queue.store import Ref
+from waystation.queue.wire.commands import Command, Del, Ping, Send, Sub
+from waystation.queue.wire.link_words import DelRef, Frozen, Moved, WrongSlot
+from waystation.queue.wire.responses import OK, PONG, Err, Response
+from waystation.queue.wire.transmission import Transmission
+from waystation.testing.conformance.queue_samples import new_link, new_queue
+
+CALLER = Caller(Told(), 18, None)
+
+
+class Slots:
+    """An ownership that a test decides."""
+
+    epoch = 7
+
+    def __init__(self) -> None:
+        self.owned = True
+        self.is_frozen = False
+        self.running: list[int] = []
+
+    def serves(self, slot: int) -> bool:
+        return self.owned and not self.is_frozen
+
+    def answers(self, slot: int) -> bool:
+        return self.owned
+
+    def frozen(self, slot: int) -> bool:
+        return self.is_frozen
+
+    def begin(self, slot: int) -> bool:
+        if self.serves(slot):
+            self.running.append(slot)
+            return True
+        return False
+
+    def end(self, slot: int) -> None:
+        self.running.remove(slot)
+
+
+class Done:
+    """Steps that answer what they are told, after what happens meanwhile."""
+
+    def __init__(
+        self, response: Response = OK, meanwhile: Callable[[], None] | None = None
+    ) -> None:
+        self.response = response
+        self.meanwhile = meanwhile
+        self.executed = 0
+
+    async def look_up(self, transmission: Transmission) -> Case:
+        return Case(transmission)
+
+    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
+        self.executed += 1
+        await asyncio.sleep(0)
+        if self.meanwhile is not None:
+            self.meanwhile()
+        return self.response
+
+
+class Refs:
+    def __init__(self) -> None:
+        self.refs: dict[tuple[RefKind, bytes], Ref] = {}
+
+    async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
+        return self.refs.setdefault((kind, entity_id), ref) == ref
+
+    async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
+        return self.refs.get((kind, entity_id))
+
+    async def drop_ref(self, kind: RefKind, entity_id: bytes, tx_id: bytes | None) -> bool:
+        return self.refs.pop((kind, entity_id), None) is not None
+
+
+def case_of(command: Command, queue: Queue | None, entity_id: bytes = bytes(24)) -> Case:
+    sent = Transmission(CorrId(b"c"), EntityId(entity_id), command)
+    return Case(sent, queue, refused=None if queue is not None else Code.AUTH)
+
+
+async def executed(slots: Slots, steps: Done, case: Case, refs: Refs | None = None) -> Any:
+    owned = OwnedDispatch(steps, slots, refs or Refs())  # pyright: ignore[reportArgumentType]
+    response = await owned.execute(CALLER, case, proven=True)
+    assert slots.running == []
+    return response.word if isinstance(response, Elsewhere) else response
+
+
+async def test_what_is_ours_is_done() -> None:
+    assert await executed(Slots(), Done(), case_of(Sub(), new_queue())) == OK
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+async def test_what_is_not_ours_is_not_begun(frozen: bool) -> None:
+    slots, steps = Slots(), Done()
+    slots.owned, slots.is_frozen = frozen, frozen
+    word = await executed(slots, steps, case_of(Sub(), new_queue()))
+
+    assert word == (Frozen(CorrId(b"c")) if frozen else WrongSlot(CorrId(b"c"), 7))
+    assert steps.executed == 0
+
+
+async def test_what_was_begun_before_a_freeze_is_answered() -> None:
+    """The freeze waits for it, so it is in the copy; to refuse it would make it happen twice."""
+    slots = Slots()
+
+    def freeze() -> None:
+        slots.is_frozen = True
+
+    assert (
+        await executed(slots, Done(meanwhile=freeze), case_of(Send(False, b""), new_queue())) == OK
+    )
+
+
+async def test_an_answer_that_came_after_the_slot_was_lost_is_none() -> None:
+    slots = Slots()
+
+    def lose() -> None:
+        slots.owned = False
+
+    word = await executed(slots, Done(meanwhile=lose), case_of(Send(False, b""), new_queue()))
+    assert word == WrongSlot(CorrId(b"c"), 7)
+
+
+async def test_an_unknown_id_may_be_a_reference() -> None:
+    refs, entity_id = Refs(), b"\x12\x34" + bytes(22)
+    await refs.set_ref(RefKind.SENDER, entity_id, Ref(Slot(9), b"t" * 16))
+    steps = Done(Err(Code.AUTH))
+    moved = await executed(Slots(), steps, case_of(Send(False, b""), None, entity_id), refs)
+
+    assert moved == Moved(CorrId(b"c"), RefKind.SENDER, Slot(9))
+    other = await executed(Slots(), steps, case_of(Sub(), None, entity_id), refs)
+    assert other == Err(Code.AUTH)  # recipients' ids are never references
+
+
+async def test_what_names_no_queue_is_nobodys() -> None:
+    slots = Slots()
+    slots.owned = False
+    sent = Transmission(CorrId(b"c"), EntityId(b""), Ping())
+
+    assert await executed(slots, Done(PONG), Case(sent)) == PONG
+
+
+async def test_references_of_a_deleted_queue_are_named_to_the_edge() -> None:
+    client = Told()
+    queue = new_queue(slot=1, link=new_link())
+    assert queue.link is not None
+    owned = OwnedDispatch(Done(), Slots(), Refs())  # pyright: ignore[reportArgumentType]
+    response = await owned.execute(Caller(client, 18, None), case_of(Del(), queue), proven=True)
+    named = {
+        (told.word.kind, told.word.entity_id)
+        for _, told in client.told
+        if isinstance(told, Elsewhere) and isinstance(told.word, DelRef)
+    }
+    foreign = {(RefKind.SENDER, queue.sender_id), (RefKind.LINK, queue.link.link_id)}
+
+    assert response == OK
+    assert named == {one for one in foreign if slot_of(one[1]) != 1}
