@@ -20,6 +20,7 @@ from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.errors import Code, Fault
 from waystation.queue.model import EntityId, RefKind, Slot, SubMode, slot_of
 from waystation.queue.proxy.guest import Guest, Pending
+from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.wire.commands import New
 from waystation.queue.wire.link import REQUESTS_FROM, Body
@@ -94,12 +95,6 @@ def ids_of(made: Newr) -> list[tuple[RefKind, bytes]]:
     return ids
 
 
-class Sends(Protocol):
-    def send(self, node_id: NodeId, stream: int, body: Body) -> None: ...
-
-    def answer(self, guest: Guest, item: bytes) -> None: ...
-
-
 class Host(Protocol):
     """The edge, as far as creating needs it."""
 
@@ -124,7 +119,7 @@ class Host(Protocol):
 class Creating:
     """All queues that are being made."""
 
-    def __init__(self, host: Host, out: Sends, *, refs: RefCache, chance: random.Random) -> None:
+    def __init__(self, host: Host, out: Outlet, *, refs: RefCache, chance: random.Random) -> None:
         self._host = host
         self._out = out
         self._refs = refs

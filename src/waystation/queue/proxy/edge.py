@@ -17,7 +17,7 @@ A core without I/O. Every message comes through here, so it calls the `Outlet` i
 import random
 from bisect import insort
 from collections.abc import Iterable
-from typing import Final, Protocol
+from typing import Final
 
 from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.errors import TRY_LATER, Code
@@ -31,6 +31,7 @@ from waystation.queue.model import (
 )
 from waystation.queue.proxy.creation import Creating
 from waystation.queue.proxy.guest import Guest, Pending, Subscription
+from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.wire.commands import (
     Ack,
@@ -45,7 +46,7 @@ from waystation.queue.wire.commands import (
     Skey,
 )
 from waystation.queue.wire.fields import FieldError
-from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame, Said, Sent
+from waystation.queue.wire.link import REQUESTS_FROM, Frame, Said, Sent
 from waystation.queue.wire.link_words import (
     Busy,
     Frozen,
@@ -79,22 +80,6 @@ _KINDS: Final = {
     Party.LINK: RefKind.LINK,
 }
 _OWN: Final = (Party.PROXY,)
-
-
-class Outlet(Protocol):
-    """Where an edge's decisions go."""
-
-    def send(self, node_id: NodeId, stream: int, body: Body) -> None:
-        """On the link to that server, which is up."""
-        ...
-
-    def answer(self, guest: Guest, item: bytes) -> None: ...
-
-    def hang_up(self, guest: Guest) -> None: ...
-
-    def refresh(self) -> None:
-        """Read the map again; `learned` follows."""
-        ...
 
 
 class Edge:
@@ -298,6 +283,12 @@ class Edge:
         self._forward(guest, pending)
         return True
 
+    def _unknown_at_home(self, guest: Guest, pending: Pending) -> None:
+        """A reference leads there, and nobody has that id: its queue or link is gone."""
+        guest.pending.pop(pending.key, None)
+        if not self._ask_again(guest, pending):
+            self.say(guest, pending.corr_id, pending.entity_id, Err(Code.AUTH))
+
     def _note(self, guest: Guest, pending: Pending, response: bytes) -> None:
         """What is to be renewed should the slot move."""
         command, entity_id = pending.command, pending.entity_id
@@ -328,6 +319,11 @@ class Edge:
             pending.slot = failure.home
             self._forward(guest, pending)
             return
+        if isinstance(failure, WrongSlot) and failure.epoch <= self._map.epoch:
+            strayed = pending.slot != self._refs.home(None, pending.entity_id)
+            if strayed and self._map.slots[pending.slot].server == pending.node_id:
+                self._unknown_at_home(guest, pending)
+                return
         pending.retries += not isinstance(failure, Frozen)  # that one ends by time
         if pending.retries > RETRIES_MAX:
             self.give_up(guest, pending)

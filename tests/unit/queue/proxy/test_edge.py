@@ -238,6 +238,23 @@ def test_a_reference_that_leads_to_a_refusal_does_not_spin(world: World) -> None
     assert item
 
 
+def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
+    """Q-117: after LDEL the reference remains, and its home looks at the slot of the id."""
+    guest = world.guest()
+    world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
+    item, corr_id = world.say(guest, c.Lget(), AT_A)
+    assert world.take() == [(B, Sent(item))]
+
+    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+    assert world.take() == [(A, Sent(item))]
+    world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, slot_of(AT_B)))
+    assert world.take() == [(B, Sent(item))]
+    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+
+    assert world.told(guest) == [error(Code.AUTH)]
+    assert not guest.pending
+
+
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:
     """Q-125"""
     guest = world.guest()

@@ -1,0 +1,23 @@
+"""Where the decisions of an edge go; its shell implements this, and tests record it."""
+
+from typing import Protocol
+
+from waystation.queue.cluster.slot_map import NodeId
+from waystation.queue.proxy.guest import Guest
+from waystation.queue.wire.link import Body
+
+
+class Outlet(Protocol):
+    """Where an edge's decisions go."""
+
+    def send(self, node_id: NodeId, stream: int, body: Body) -> None:
+        """On the link to that server, which is up."""
+        ...
+
+    def answer(self, guest: Guest, item: bytes) -> None: ...
+
+    def hang_up(self, guest: Guest) -> None: ...
+
+    def refresh(self) -> None:
+        """Read the map again; `learned` follows."""
+        ...
