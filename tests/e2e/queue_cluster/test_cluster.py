@@ -1,0 +1,168 @@
+"""One address in front of three servers: a client notices nothing, whatever happens behind it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+import pytest
+
+from tests.e2e.queue.exchange import check_outcome, exchange
+from tests.e2e.queue_cluster.cluster import Cluster, cluster
+from waystation.client.queue.client import QueueClient
+from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.events import Gone, Notified, Received, Taken
+from waystation.client.queue.keys import KeyKind, PrivateKey
+from waystation.client.queue.parties import SenderQueue
+from waystation.client.queue.problems import AuthError
+from waystation.client.queue.tls import client_context
+from waystation.queue.cluster.slot_map import slot_name, slot_of
+
+pytestmark = pytest.mark.e2e
+
+T = TypeVar("T")
+Dial = Callable[..., Awaitable[QueueClient]]
+TLS = client_context(any_suite=True)
+
+
+async def soon(waited: Awaitable[T]) -> T:
+    async with asyncio.timeout(40):
+        return await waited
+
+
+async def received(client: QueueClient) -> Received:
+    event = await soon(client.receive())
+    assert isinstance(event, Received)
+    return event
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster(tmp_path_factory.mktemp("cluster"), 3) as made:
+        yield made
+
+
+@pytest.fixture
+async def dial(running: Cluster) -> AsyncIterator[Dial]:
+    async with AsyncExitStack() as stack:
+
+        async def dial(**settings: object) -> QueueClient:
+            made = LineSettings(**{"backoff_max_s": 0.5, **settings})
+            client = QueueClient(running.address, settings=made, tls=TLS)
+            return await stack.enter_async_context(client)
+
+        yield dial
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ed448", "x25519"])
+async def test_every_kind_of_key_works_through_an_edge(dial: Dial, kind: KeyKind) -> None:
+    """Q-120: the storage server checks what was signed for the edge's session."""
+    recipient, sender = await dial(), await dial()
+    queue = await soon(recipient.create(key_kind=kind))
+    there = SenderQueue(queue.sender_id, PrivateKey.generate(kind))
+    await soon(sender.secure_as_sender(there))
+    for body in (b"one", b"\xfe" * 16_048):
+        await soon(sender.send(there, body))
+        message = await received(recipient)
+        assert message.body == body
+        assert await soon(recipient.ack(message))
+    await soon(recipient.delete(queue))
+    with pytest.raises(AuthError):
+        await soon(sender.send(there, b"late"))
+
+
+async def test_queues_are_on_all_servers_and_are_subscribed_at_once(
+    dial: Dial, running: Cluster
+) -> None:
+    """Q-114, Q-121."""
+    owner, reader = await dial(), await dial()
+    queues = [await soon(owner.create(subscribe=False)) for _ in range(60)]
+    owners = {await running.owner_of(queue.recipient_id) for queue in queues}
+    for number, queue in enumerate(queues):
+        await soon(owner.send(SenderQueue(queue.sender_id), b"%d" % number))
+    await soon(reader.subscribe(*queues))
+    messages = [await received(reader) for _ in queues]
+    found = {message.queue.recipient_id: message.body for message in messages}
+
+    assert owners == {1, 2, 3}
+    assert [found[queue.recipient_id] for queue in queues] == [b"%d" % n for n in range(60)]
+
+
+async def test_links_lead_to_their_queue_on_whichever_server(dial: Dial) -> None:
+    """Q-116, Q-117: ids that clients make get references."""
+    owner, friend = await dial(), await dial()
+    for _ in range(4):
+        invitation = await soon(owner.create(link_text="only you"))
+        assert invitation.link_address is not None
+        content, there = await soon(friend.open_link(invitation.link_address))
+        await soon(friend.send(there, content.text.encode()))
+        message = await received(owner)
+        assert (message.queue.recipient_id, message.body) == (invitation.recipient_id, b"only you")
+        await soon(owner.ack(message))
+    contact = await soon(owner.create(mode="C", link_text="everybody"))
+    link = contact.link_address
+    assert link is not None
+
+    assert (await soon(friend.open_link(link)))[0].text == "everybody"
+
+
+async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:
+    owner, watcher = await dial(), await dial()
+    queue = await soon(owner.add_notifier(await soon(owner.create())))
+    assert queue.notifier is not None
+    await soon(watcher.subscribe_notifier(queue.notifier))
+    await soon(owner.send(SenderQueue(queue.sender_id), b"loud", notify=True))
+    message = await received(owner)
+
+    assert await soon(watcher.receive()) == Notified(
+        queue.notifier, message.message_id, message.sent_at_s
+    )
+
+
+async def test_a_subscription_moves_and_a_deletion_is_told(dial: Dial) -> None:
+    first, second = await dial(), await dial()
+    queue = await soon(first.create())
+    await soon(second.subscribe(queue))
+
+    assert await soon(first.receive()) == Taken(queue)
+    await soon(first.delete(queue))
+    assert await soon(second.receive()) == Gone(queue)
+
+
+async def test_a_moved_slot_takes_its_queues_messages_and_subscribers_along(
+    dial: Dial, running: Cluster
+) -> None:
+    """Q-123, Q-131: subscribed by NEW, an unacknowledged message, and no END."""
+    recipient, sender = await dial(), await dial()
+    queue = await soon(recipient.create())
+    there = SenderQueue(queue.sender_id, PrivateKey.generate())
+    await soon(sender.secure_as_sender(there))
+    await soon(sender.send(there, b"before"))
+    held = await received(recipient)
+    slot = slot_of(queue.recipient_id)
+    target = await running.owner_of(queue.recipient_id) % 3 + 1
+    await asyncio.to_thread(running.run, "move", slot_name(slot), str(target))
+    await running.moved(slot, target)
+    await soon(sender.send(there, b"after"))
+    confirmed = await soon(recipient.ack(held))
+    message = await received(recipient)
+
+    assert message.body == b"after"
+    assert confirmed
+    assert await soon(recipient.ack(message))
+
+
+async def test_two_people_write_to_each_other_while_servers_are_killed(running: Cluster) -> None:
+    """Q-126: what a server has answered is there when it comes back."""
+
+    def killed(number: int) -> Callable[[], Awaitable[None]]:
+        async def disturb() -> None:
+            await asyncio.to_thread(running.servers[number].kill)
+            await asyncio.to_thread(running.servers[number].start)
+
+        return disturb
+
+    outcomes = await exchange(running.address, 60, [killed(number) for number in (1, 2, 0)])
+
+    for outcome in outcomes:
+        check_outcome(outcome, 60)
