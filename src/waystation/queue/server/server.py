@@ -49,6 +49,7 @@ SHAKES_MAX: Final = 8
 ACCEPTS_MAX: Final = 64
 NEWCOMERS_MAX: Final = 4096  # connections before the end of both hellos
 LINGER_S: Final = 1.0
+ANSWER_S: Final = 5.0  # how long a stop waits for what is under way
 TICK_S: Final = 0.5
 PAUSE_S: Final = 0.2  # when descriptors or memory ran out
 _OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -154,9 +155,10 @@ class BlockServer:
             if owed_s >= 0.01:
                 await asyncio.sleep(owed_s)
                 owed_s = 0.0
+        deadline = self._clock.mono() + ANSWER_S
         for client in clients:
-            for _ in range(200):
-                if client.gone or client.work is None:
+            while client.work is not None and not client.gone:  # noqa: ASYNC110 rarely, and briefly
+                if self._clock.mono() >= deadline:
                     break
                 await asyncio.sleep(0.01)
             client.line.finish()
