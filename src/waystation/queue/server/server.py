@@ -157,7 +157,7 @@ class BlockServer:
                 owed_s = 0.0
         deadline = self._clock.mono() + ANSWER_S
         for client in clients:
-            while client.work is not None and not client.gone:  # noqa: ASYNC110 rarely, and briefly
+            while client.work is not None and not client.gone:
                 if self._clock.mono() >= deadline:
                     break
                 await asyncio.sleep(0.01)
