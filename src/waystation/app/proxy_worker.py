@@ -44,6 +44,7 @@ from .queue_part import own_identity
 from .settings import Settings
 from .version import build
 
+LINKS_S = 3.0
 _JSON = b"application/json"
 
 
@@ -97,6 +98,9 @@ class ProxyWorker:
             driver, tls=lambda: link_context(membership, server_side=False), tasks=tasks
         )
         driver.use(links)
+        # Clients that came before would be sent away again; those of a server that is down are.
+        if not await links.settle(LINKS_S):
+            self._log.warning("proxy.links", up=len(links), of=len(driver.edge.slot_map.nodes))
         legacy = queue.min_version == VERSION_LEGACY
         self._server = server = BlockServer(
             driver,

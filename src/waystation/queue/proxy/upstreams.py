@@ -18,6 +18,7 @@ from waystation.queue.wire.link import Body, Frame
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 CONNECT_S: Final = 10.0
+LOOK_S: Final = 0.02
 
 
 class Hears(Protocol):
@@ -89,6 +90,14 @@ class Upstreams:
         upstream = self._upstreams.get(node_id)
         if upstream is not None and upstream.line is not None:
             upstream.line.send(stream, epoch, body)
+
+    async def settle(self, within_s: float) -> bool:
+        """Whether every server of the map is linked, now or soon."""
+        for _ in range(round(within_s / LOOK_S)):
+            if len(self) == len(self._upstreams):
+                return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     def close(self) -> None:
         for node_id in list(self._upstreams):

@@ -1,0 +1,164 @@
+"""Links to the servers of a map, over real TLS on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.waiting import until
+from waystation.base.tasks import Tasks
+from waystation.queue.cluster.link_line import LinkLine
+from waystation.queue.cluster.membership import (
+    Membership,
+    enrol,
+    link_context,
+    new_invitation,
+)
+from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
+from waystation.queue.proxy import upstreams
+from waystation.queue.proxy.upstreams import Upstreams
+from waystation.queue.wire.link import Frame
+from waystation.queue.wire.link_words import Cping, Cpong
+
+ONE = NodeId(1)
+
+
+class Storage:
+    """A storage server that answers pings."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._server: asyncio.Server | None = None
+        self.lines: list[LinkLine] = []
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: LinkLine(self, is_server=True),
+            "127.0.0.1",
+            self.port,
+            ssl=link_context(self._membership, server_side=True),
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def ready(self, line: LinkLine) -> None:
+        self.lines.append(line)
+
+    def arrived(self, line: LinkLine, frame: Frame) -> None:
+        assert isinstance(frame.body, Cping)
+        line.send(frame.stream, 7, Cpong(7))
+
+    def lost(self, line: LinkLine) -> None:
+        if line in self.lines:
+            self.lines.remove(line)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for line in list(self.lines):
+            line.abort()
+        await until(lambda: not self.lines)
+        await self._server.wait_closed()
+
+
+class World:
+    def __init__(self, edge: Membership) -> None:
+        self.up: list[NodeId] = []
+        self.down: list[NodeId] = []
+        self.heard_frames: list[tuple[NodeId, Frame]] = []
+        self.tasks = Tasks(lambda name, error: pytest.fail(f"{name}: {error!r}"))
+        self.links = Upstreams(
+            self, tls=lambda: link_context(edge, server_side=False), tasks=self.tasks
+        )
+
+    def link_up(self, node_id: NodeId) -> None:
+        self.up.append(node_id)
+
+    def link_down(self, node_id: NodeId) -> None:
+        self.down.append(node_id)
+
+    def heard(self, node_id: NodeId, frame: Frame) -> None:
+        self.heard_frames.append((node_id, frame))
+
+    def learn(self, port: int | None, *, epoch: int = 1, node_id: NodeId = ONE) -> None:
+        nodes: dict[NodeId, Node] = {}
+        if port is not None:
+            nodes[node_id] = Node(
+                node_id=node_id, host="127.0.0.1", port=port, fingerprint=bytes(32)
+            )
+        self.links.learned(SlotMap(epoch=epoch, nodes=nodes))
+
+    async def close(self) -> None:
+        self.links.close()
+        await self.tasks.close()
+        # TLS says goodbye in a turn of its own.
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[tuple[Storage, Membership]]:
+    invitation = new_invitation("memory:")
+    edge = enrol(tmp_path / "edge", invitation, node_id=NOBODY)
+    server = Storage(enrol(tmp_path / "one", invitation, node_id=ONE))
+    await server.start()
+    yield server, edge
+    await server.stop()
+
+
+async def test_a_link_is_opened_used_and_opened_again(
+    storage: tuple[Storage, Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, edge = storage
+    monkeypatch.setattr(upstreams, "BACKOFF_MAX_S", 0.2)
+    world = World(edge)
+    try:
+        world.learn(server.port)
+        assert await world.links.settle(20.0)
+        world.links.send(ONE, 5, 7, Cping())
+        await until(lambda: bool(world.heard_frames))
+        assert world.heard_frames == [(ONE, Frame(5, 7, Cpong(7)))]
+
+        await server.stop()
+        await until(lambda: world.down == [ONE])
+        assert len(world.links) == 0
+        world.links.send(ONE, 5, 7, Cping())  # goes nowhere, and harms nobody
+        await server.start()
+
+        assert await world.links.settle(20.0)
+        assert world.up == [ONE, ONE]
+    finally:
+        await world.close()
+
+
+async def test_a_server_that_left_the_map_is_let_go(
+    storage: tuple[Storage, Membership],
+) -> None:
+    server, edge = storage
+    world = World(edge)
+    try:
+        world.learn(server.port)
+        assert await world.links.settle(20.0)
+        world.learn(server.port, epoch=2)  # nothing changed for it
+        assert len(world.links) == 1
+
+        world.learn(None, epoch=3)
+
+        await until(lambda: not server.lines)
+        assert len(world.links) == 0
+    finally:
+        await world.close()
+
+
+async def test_whoever_shows_another_name_is_no_server_of_ours(
+    storage: tuple[Storage, Membership],
+) -> None:
+    server, edge = storage
+    world = World(edge)
+    try:
+        world.learn(server.port, node_id=NodeId(2))
+
+        assert not await world.links.settle(0.5)
+        assert world.up == []
+    finally:
+        await world.close()
