@@ -36,8 +36,8 @@ class Groups(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePosixPath(nodeid.partition("::")[0])
-        if path.parts[:2] == ("tests", "pipeline"):
-            return "tests/pipeline"
+        if path.parts[:2] == ("tests", "pipeline") or path.match("tests/e2e/test_pipeline.py"):
+            return "tests/pipeline"  # one process, one JVM
         return "/".join(path.parts[:3]) if path.parts[:2] == ("tests", "e2e") else nodeid
 
 
