@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
+import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,9 +19,10 @@ from tests.e2e.queue.conftest import ADMIN, USER, Connect
 from tests.e2e.queue.peer import Mailbox, Signer
 from tests.e2e.queue.process import QueueServer
 from waystation.queue.errors import Blocked, Code
+from waystation.queue.identity import renew_leaf
 from waystation.queue.model import Blocking, BlockReason, Notice
-from waystation.queue.wire.commands import Off, Send, Skey, Sub
-from waystation.queue.wire.responses import Deld, Err, Ok, Sok
+from waystation.queue.wire.commands import Off, Ping, Send, Skey, Sub
+from waystation.queue.wire.responses import Deld, Err, Ok, Pong, Sok
 
 
 class Control:
@@ -168,3 +172,21 @@ def test_nothing_a_client_does_reaches_the_log(connect: Connect, queue_server: Q
 
     for secret in (named(box), box.sender_id.hex(), "127.0.0.1", "a secret", "SUB", "SEND"):
         assert secret not in lines
+
+
+def test_a_new_leaf_is_shown_after_a_hangup_signal_and_the_address_stays(
+    connect: Connect, impatient_queue_server: QueueServer
+) -> None:
+    server = impatient_queue_server
+    established = connect(server)
+    before = server.identity
+    renew_leaf(server.data_dir / "keys" / "queue", host="localhost")
+    os.kill(server.pid, signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while (shown := connect(server).server_hello.chain) == before.chain:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+    assert shown == server.identity.chain
+    assert server.identity.fingerprint == before.fingerprint
+    assert isinstance(established.ask(Ping()), Pong)

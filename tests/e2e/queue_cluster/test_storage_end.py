@@ -254,6 +254,23 @@ async def test_a_stream_that_nobody_opened_is_closed(edges: list[ScriptedEdge]) 
     assert isinstance(await edge.ask_for_word(session, Ping(), b""), Sclose)
 
 
+async def test_who_is_not_of_the_cluster_does_not_get_in(pair: Pair, tmp_path: Path) -> None:
+    stranger = enrol(tmp_path, new_invitation("memory:"), node_id=NodeId(1))
+
+    with pytest.raises((OSError, AssertionError)):
+        await ScriptedEdge.connected(stranger, pair.servers[0].link_port)
+
+
+async def test_a_link_that_is_not_understood_is_cut_and_the_others_go_on(
+    pair: Pair, edges: list[ScriptedEdge]
+) -> None:
+    broken = await ScriptedEdge.connected(pair.edge, pair.servers[0].link_port)
+    broken.put(1, RefIs(HERE))  # a word of servers
+    await broken.until(lambda: broken.is_lost)
+
+    assert isinstance(await edges[0].request(Cping()), Cpong)
+
+
 async def test_a_slot_moves_with_everything_and_its_subscriber_goes_on(
     edges: list[ScriptedEdge], cluster_store: ClusterStore
 ) -> None:
