@@ -82,7 +82,8 @@ def number_of(settings: Any, port: Port) -> int | None:
     number: Any = getattr(getattr(settings, port.section), port.leaf)
     if port.setting == "presence.peer_port" and not settings.presence_peers:
         return None
-    if port.setting == "queue.link_port" and not settings.in_cluster:
+    # In a cluster clients come to an edge, and a storage server is reached by links alone.
+    if port.setting == ("queue.port" if settings.in_cluster else "queue.link_port"):
         return None
     return None if number == "off" else int(number)
 

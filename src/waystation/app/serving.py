@@ -117,7 +117,8 @@ def serve(
 
     def ready() -> None:
         said = serving
-        if "proxy" in roles or "queue" in roles:  # its process has made the identity by now
+        alone = "queue" in roles and not settings.in_cluster
+        if "proxy" in roles or alone:  # its process has made the identity by now
             queue = settings.queue
             if "proxy" in roles:  # where clients come to, whoever else runs here
                 queue = msgspec.structs.replace(queue, port=settings.proxy.port)

@@ -17,6 +17,7 @@ from .controller import Controller, Terms
 
 LEAD_S = 4.0
 LOOK_S = 0.5
+BUSY_LOOK_S = 0.1  # while slots move: the next ones begin as soon as there is room
 TROUBLE_S = 1.0
 
 
@@ -46,6 +47,7 @@ class Controlling:
         self.leads = False
         self.commits = 0
         self.lost = 0
+        self._busy = False
 
     async def run(self) -> None:
         core = Controller(self._terms)
@@ -62,11 +64,12 @@ class Controlling:
                 self.leads = False
                 self._lines.warning("controller.store", reason=str(exc) or exc.label)
                 await asyncio.sleep(TROUBLE_S)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(BUSY_LOOK_S if self._busy else LOOK_S)
 
     async def look(self, core: Controller) -> Sequence[str]:
         """One look; what was changed."""
         slot_map = await self._store.read()
+        self._busy = bool(slot_map.planned) or any(slot_map.moving())
         ages = await self._store.ages()
         proposal = core.decide(slot_map, ages, self._clock.mono())
         if proposal is None:
