@@ -21,7 +21,7 @@ from waystation.presence.services import Service
 from waystation.presence.store import Owner, PresenceStore
 from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls
 from waystation.presence.transport.port import StreamHandler, Transport, paths
-from waystation.storage.open_presence import open_presence_store
+from waystation.storage.open_presence import is_shared, open_presence_store
 from waystation.telemetry import events
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
@@ -95,6 +95,8 @@ class PresenceWorker:
             make_transport=self._transport,
             authority=authority,
             reflection=reflection,
+            shared=store if is_shared(store) else None,
+            endpoints=(presence.endpoint, presence.peer_endpoint),
         )
         await server.start()
         await self._start_ops(loop)

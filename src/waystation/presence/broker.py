@@ -9,7 +9,7 @@ Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERR
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from waystation.base.clock import Clock
@@ -18,7 +18,7 @@ from waystation.base.tasks import Done, Tasks, eager
 from .conversation import Conversation, Phase
 from .delivery import Delivery
 from .departures import Departures
-from .errors import STORE_TROUBLE, NotAllowedError
+from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
 from .flight import Flight
 from .following import Following
 from .grants import Authority, bearer
@@ -88,6 +88,7 @@ class Broker:
         self._slow: list[Delivery] = []
         self.serialisations = 0
         self.draining = False
+        self.fenced: Callable[[], bool] = lambda: False
         self.overloaded = False
         self._plain_acks = not settings.answer_acks
 
@@ -204,6 +205,8 @@ class Broker:
     async def _join_steps(self, conversation: Conversation, join: Join) -> Refusal | None:
         now = self.registry.now()
         refusal = self.reception.objection(conversation, join, now)
+        if self.fenced():
+            raise PresenceStoreError("the node could not renew its lease")
         if refusal is None and self.draining:
             refusal = Refusal(Status.DRAINING, "the node takes no more sessions")
         elif refusal is None and self.overloaded:

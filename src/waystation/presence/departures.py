@@ -7,6 +7,7 @@ Rule 3: a lost stream is not an end: nobody is told (but those who asked for upd
         session waits for one TTL.
 """
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -36,7 +37,9 @@ class Departures:
         self._reports = reports
         self._run = run
         self._node_id = node_id
-        self.frozen = False  # nobody is declared gone while the store cannot be asked
+        self._recording: dict[SessionKey, asyncio.Event] = {}
+        # Nobody is declared gone while the store cannot be asked.
+        self.fenced: Callable[[], bool] = lambda: False
 
     # --- without a stream ------------------------------------------------------------------------
 
@@ -51,6 +54,7 @@ class Departures:
         session.detached(cause, now.mono)
         self._registry.arm_life(session)
         self._reports.detached(session, cause)
+        self._recording[session.key] = asyncio.Event()
         self._run("detach", self._record_detach(session.key, session.fence, cursor, cause))
 
     async def _record_detach(
@@ -61,6 +65,17 @@ class Departures:
         except STORE_TROUBLE as exc:
             # Our own timer ends it in time; if we are gone by then, so is our lease.
             self._reports.store_trouble("detach", exc)
+        finally:
+            recorded = self._recording.pop(key, None)
+            if recorded is not None:
+                recorded.set()
+
+    async def settled(self, key: SessionKey) -> None:
+        """Until the store knows of a loss that we have seen: whoever comes back at once must not
+        be told that the session is still in use."""
+        recording = self._recording.get(key)
+        if recording is not None:
+            await recording.wait()
 
     def end_stream(
         self,
@@ -87,7 +102,7 @@ class Departures:
         session.life_handle = 0
         if session.leaving or session.state in (State.LEFT, State.EXPIRED):
             return
-        if self.frozen:
+        if self.fenced():
             session.life_handle = self._registry.arm(now.mono + TRY_AGAIN_S, session)
             return
         status = session.overdue(now.mono)

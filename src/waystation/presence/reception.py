@@ -146,6 +146,7 @@ class Reception:
         attach_first = bool(join.resume_token or join.flags & Flags.RESUME_ONLY or promoted)
         attach_first = attach_first or key in self._registry.sessions
         for _ in range(ROUNDS_MAX):
+            await self._departures.settled(key)
             if attach_first:
                 proof, how = self._proof(join, promoted=promoted)
                 attached = await self._store.attach(
@@ -364,6 +365,7 @@ class Reception:
         status: Status,
         seq: int = 0,
     ) -> None:
+        session.token_hash = hashed(token)
         conversation.send(
             write.ack_with(
                 conversation.next_id(),

@@ -6,7 +6,7 @@ An ACK is the exception: a well-formed one is answered only with `answer_acks`.
 from typing import TYPE_CHECKING
 
 from .conversation import Conversation
-from .errors import STORE_TROUBLE, NotAllowedError
+from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
 from .log import Now
 from .model import EXTENDED, Status
 from .session import Admission, Refusal, Session
@@ -73,6 +73,9 @@ class Requests:
     ) -> None:
         broker = self._broker
         try:
+            if broker.fenced() and not isinstance(message, Auth):
+                session.leaving = False
+                raise PresenceStoreError("the node could not renew its lease")
             if isinstance(message, Leave):
                 await broker.departures.leave(conversation, session, message.message_id)
             elif isinstance(message, Auth):

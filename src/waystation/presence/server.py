@@ -17,10 +17,11 @@ from waystation.base.tasks import Tasks
 from .broker import Broker
 from .errors import STORE_TROUBLE
 from .grants import Authority
+from .membership import Membership
 from .reports import Reports
 from .services import Health, Service, add_reflection
 from .settings import Presence
-from .store import Owner, PresenceStore
+from .store import Owner, PresenceNode, PresenceStore, SharedPresenceStore
 from .transport.port import StreamHandler, Transport
 
 TOTALS_INTERVAL_S: Final = 10.0
@@ -47,7 +48,11 @@ class PresenceServer:
         make_transport: MakeTransport,
         authority: Authority | None = None,
         reflection: bool = True,
+        shared: SharedPresenceStore | None = None,
+        endpoints: tuple[str, str] = ("", ""),
     ) -> None:
+        """`shared` is the same store, if several nodes share it; `endpoints` are where clients and
+        other nodes reach us, if that is not where we listen."""
         self.settings = settings
         self.store = store
         self._clock = clock
@@ -69,6 +74,10 @@ class PresenceServer:
         if reflection:
             services.append(add_reflection)
         self.transport = make_transport(self.broker, services)
+        self.membership = (
+            Membership(self.broker, shared, clock, self.describe) if shared is not None else None
+        )
+        self._endpoints = endpoints
         self._ticking: asyncio.TimerHandle | None = None
         self._late_looks = 0
         self._full = False
@@ -84,6 +93,10 @@ class PresenceServer:
         await self.store.check()
         await self.broker.start()
         await self.transport.start()
+        if self.membership is not None:
+            await self.membership.beat()
+            self._tasks.spawn("presence lease", self.membership.run())
+            self._tasks.spawn("presence positions", self.membership.compare_on())
         self._next_tick(self._loop.time() + self.settings.tick_s)
         for name, coro in (
             ("cursors", self._save_cursors()),
@@ -93,6 +106,22 @@ class PresenceServer:
         ):
             self._tasks.spawn(f"presence {name}", coro)
         await self._tell_state("ready")
+
+    def describe(self) -> PresenceNode:
+        """This node, for the others."""
+        owner, presence = self.broker.owner, self.settings
+        client, peer = self._endpoints
+        return PresenceNode(
+            node_id=owner.node_id,
+            incarnation=owner.incarnation,
+            client_endpoint=client or f"127.0.0.1:{self.port}",
+            peer_endpoint=peer,
+            zone=presence.zone,
+            state=self.state,
+            sessions=len(self.broker.registry.sessions),
+            max_sessions=presence.node_sessions_max,
+            heartbeat_ms=self._clock.now_ms(),
+        )
 
     # --- the clockwork ---------------------------------------------------------------------------
 
@@ -143,8 +172,10 @@ class PresenceServer:
         elif sessions < most * RECOVERED:
             self._full = False
         self.broker.overloaded = self._late_looks >= LATE_LOOKS_MAX
-        if self.state in ("ready", "overloaded"):
+        if self.state in ("ready", "overloaded", "fenced"):
             wanted = "overloaded" if self._full or self.broker.overloaded else "ready"
+            if self.broker.fenced():
+                wanted = "fenced"
             if wanted != self.state:
                 await self._tell_state(wanted)
 
@@ -171,4 +202,6 @@ class PresenceServer:
             await self.broker.timekeeper.save_cursors()
         except STORE_TROUBLE as exc:
             self._reports.store_trouble("cursors", exc)
+        if self.membership is not None:
+            await self.membership.leave()
         self._reports.totals()

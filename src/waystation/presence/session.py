@@ -99,6 +99,7 @@ class Session:
         "stall_handle",
         "state",
         "token_handle",
+        "token_hash",
         "ttl_s",
         "update_told",
     )
@@ -134,6 +135,7 @@ class Session:
         self.leaving = False  # a LEAVE is on its way through the store
         self.conversation: object = None
         self.auth: object = None
+        self.token_hash = b""  # of the resume token in force
         self.last_signal_id = 0
         self.cursor_saved = 0
         self.messages_in = 0

@@ -9,23 +9,26 @@ from typing import Any
 import pytest
 
 from tests.conformance.presence.kit import Guest, Node, open_store, until
+from tests.servers.redis import redis_server, redis_url
 from waystation.base.clock import SystemClock
 from waystation.presence.model import Status
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore
 
+__all__ = ["redis_server", "redis_url"]
+
 COMBINATIONS = [
-    ("grpcio", "memory"),
-    ("grpcio", "embedded"),
-    ("native", "memory"),
-    ("native", "embedded"),
+    pytest.param(("grpcio", "memory"), id="grpcio-memory"),
+    pytest.param(("grpcio", "embedded"), id="grpcio-embedded"),
+    pytest.param(("grpcio", "redis"), id="grpcio-redis", marks=pytest.mark.redis),
 ]
 
 
 class House:
     """Starts nodes and knows guests; when the test is over, nothing of it is left (P-064)."""
 
-    def __init__(self, transport: str, store_kind: str, tmp_path: Path) -> None:
+    def __init__(self, transport: str, store_kind: str, tmp_path: Path, url: str = "") -> None:
+        self.url = url
         self.transport = transport
         self.store_kind = store_kind
         self.tmp_path = tmp_path
@@ -41,7 +44,7 @@ class House:
         }
         presence = Presence(**{"transport": self.transport, **settings})
         clock = node_settings.get("clock") or SystemClock()
-        store = await open_store(self.store_kind, presence, self.tmp_path, clock)
+        store = await open_store(self.store_kind, presence, self.tmp_path, clock, self.url)
         self.stores.append(store)
         node = await Node(presence, store, **node_settings).start()
         self.nodes.append(node)
@@ -88,9 +91,10 @@ class House:
         assert not registry.conversations
 
 
-@pytest.fixture(params=COMBINATIONS, ids="-".join)
+@pytest.fixture(params=COMBINATIONS)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     transport, store_kind = request.param
-    house = House(transport, store_kind, tmp_path)
+    url: str = request.getfixturevalue("redis_url") if store_kind == "redis" else ""
+    house = House(transport, store_kind, tmp_path, url)
     yield house
     await house.close()

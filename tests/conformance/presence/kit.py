@@ -16,7 +16,7 @@ from grpc import aio
 from waystation.base.clock import Clock, SystemClock
 from waystation.base.tasks import Tasks
 from waystation.presence.grants import Authority
-from waystation.presence.model import MessageType, Status
+from waystation.presence.model import MessageType, PartyId, Status
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
 from waystation.presence.services import Service
@@ -29,6 +29,9 @@ from waystation.presence.transport.port import RPC_PATH, StreamHandler, Transpor
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.memory.presence import MemoryPresenceStore
+from waystation.storage.open_presence import is_shared
+from waystation.storage.redis.presence import RedisPresenceStore
+from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.telemetry.events import RecordedEvents
 from waystation.telemetry.hashes import EventHashes
@@ -43,7 +46,16 @@ QUIET: Any = structlog.wrap_logger(
 )
 
 
-async def open_store(kind: str, settings: Presence, tmp_path: Path, clock: Clock) -> PresenceStore:
+async def open_store(
+    kind: str, settings: Presence, tmp_path: Path, clock: Clock, url: str = ""
+) -> PresenceStore:
+    if kind == "redis":
+        return await RedisPresenceStore.open(
+            parse_redis_url(url),
+            settings=Store(operation_timeout_s=2.0),
+            log_max=settings.party_log,
+            linger_s=settings.party_linger_s,
+        )
     if kind == "memory":
         return MemoryPresenceStore(
             clock, log_max=settings.party_log, linger_s=settings.party_linger_s
@@ -96,6 +108,7 @@ class Node:
             tasks=self._tasks,
             make_transport=self._transport,
             authority=authority,
+            shared=store if is_shared(store) else None,
         )
 
     def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
@@ -324,6 +337,13 @@ async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) ->
     async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110 whatever it is, it has no event
             await asyncio.sleep(0.005)
+
+
+async def forgotten(store: PresenceStore, party: int = PARTY) -> None:
+    """Until an empty party is remembered no more."""
+    async with asyncio.timeout(PATIENCE_S):
+        while await store.snapshot(PartyId(party)) is not None:  # noqa: ASYNC110 as above
+            await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -6,7 +6,7 @@ import random
 import grpc
 
 from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import PARTY, QUIET_S, Guest, kinds, listed, until
+from tests.conformance.presence.kit import PARTY, QUIET_S, Guest, forgotten, kinds, listed, until
 from waystation.base.clock import ManualClock
 from waystation.presence.model import Flags, MessageType, Status
 
@@ -239,7 +239,7 @@ async def test_numbers_go_on_while_an_empty_party_lingers_and_begin_anew_after(
     again_epoch, again_seq, _ = await visit()
     assert (again_epoch, again_seq) == (epoch, seq + 2)
 
-    await until(lambda: not len(node.store))  # pyright: ignore[reportArgumentType]
+    await forgotten(node.store)
     new_epoch, new_seq, _ = await visit()
     assert new_epoch != epoch
     assert new_seq == 1
@@ -256,7 +256,7 @@ async def test_ids_of_a_new_epoch_are_larger(house: House) -> None:
         for one in (a, b):
             await one.leave()
             await one.status()
-        await until(lambda: not len(node.store))  # pyright: ignore[reportArgumentType]
+        await forgotten(node.store)
 
     assert ids[0] < ids[1]
 

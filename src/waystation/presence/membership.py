@@ -1,0 +1,194 @@
+"""A node among others: its lease, its fence, lost neighbours, and parties that must be compared.
+
+Rule 1: a node renews its lease every `heartbeat_s`. One that has not renewed for `self_fence_s`
+        changes nothing any more: no joins, leaves or timeouts. A process that was paused is in that
+        state when it wakes, before anything else happens.
+Rule 2: after it could renew again, it asks for its sessions: those whose fence has not moved are
+        its own as before, the streams of the others end with TAKEN_OVER. Time that passed
+        meanwhile does not count against anybody.
+Rule 3: a neighbour whose lease has ended is reaped: its sessions wait for one TTL.
+Rule 4: every `gap_check_s` positions are compared with the store. Behind: the log is read. Ahead,
+        or another epoch: the store has lost something, and our sessions are put back.
+Rule 5: without the store for `store_outage_grace_s`, streams end with STORE_UNAVAILABLE.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from waystation.base.clock import Clock
+
+from .errors import STORE_TROUBLE
+from .model import Detached, SessionRecord, Status, tick_of
+from .party import Party
+from .session import Session, State
+from .store import PresenceNode, SharedPresenceStore
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+RESYNC_AFTER_S: Final = 2.0  # other nodes put their sessions back meanwhile
+EPOCH_BITS: Final = 63
+COUNTER_BITS: Final = 21
+
+
+class Membership:
+    def __init__(
+        self,
+        broker: "Broker",
+        store: SharedPresenceStore,
+        clock: Clock,
+        describe: Callable[[], PresenceNode],
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._clock = clock
+        self._describe = describe
+        self._settings = broker.settings
+        self._renewed_at = clock.mono()
+        self._fenced = False
+        self.nodes: list[PresenceNode] = []
+        self.on_change: Callable[[], None] = lambda: None
+        broker.fenced = self.fenced
+        broker.departures.fenced = self.fenced
+
+    @property
+    def lease_age_s(self) -> float:
+        return self._clock.mono() - self._renewed_at
+
+    def fenced(self) -> bool:
+        """Asked before anything is changed."""
+        if not self._fenced and self.lease_age_s >= self._settings.self_fence_s:
+            self._fenced = True
+            self._broker.reports.node_state("fenced", len(self._broker.registry.sessions))
+        return self._fenced
+
+    # --- the lease -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        while True:
+            await self.beat()
+            await asyncio.sleep(self._settings.heartbeat_s)
+
+    async def beat(self) -> None:
+        began = self._clock.mono()
+        lease_ms = round(self._settings.lease_s * 1000)
+        try:
+            await self._store.heartbeat(self._describe(), lease_ms)
+            alive, dead = await self._store.nodes()
+            if self.fenced():
+                await self._take_back(began)
+            self._renewed_at = began
+            if alive != self.nodes:
+                self.nodes = alive
+                self.on_change()
+            for node_id in dead:
+                lost = await self._store.reap(node_id)
+                self._broker.reports.node_state("reaped", lost, node_id)
+        except STORE_TROUBLE as exc:
+            self._broker.reports.store_trouble("heartbeat", exc)
+            if self.fenced() and self.lease_age_s >= self._settings.store_outage_grace_s:
+                for conversation in list(self._broker.registry.conversations):
+                    self._broker.end(
+                        conversation, Status.STORE_UNAVAILABLE, cause=Detached.TRANSPORT
+                    )
+
+    async def _take_back(self, now: float) -> None:
+        broker = self._broker
+        sessions = list(broker.registry.sessions.values())
+        active = [(one.key, one.fence) for one in sessions if one.state is State.ACTIVE]
+        moved = await self._store.reclaim(active)
+        for key in moved:
+            session = broker.registry.sessions.get(key)
+            if session is not None:
+                broker.departures.gone(session, Status.TAKEN_OVER)
+        lost_s = now - self._renewed_at
+        for session in broker.registry.sessions.values():
+            _shift(session, lost_s, now)
+            broker.registry.arm_life(session)
+        self._fenced = False
+        broker.reports.node_state("ready", len(broker.registry.sessions), "renewed")
+
+    async def leave(self) -> None:
+        try:
+            await self._store.resign(self._describe().node_id)
+        except STORE_TROUBLE as exc:
+            self._broker.reports.store_trouble("resign", exc)
+
+    # --- positions -------------------------------------------------------------------------------
+
+    async def compare_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.gap_check_s)
+            try:
+                await self.compare()
+            except STORE_TROUBLE as exc:
+                self._broker.reports.store_trouble("compare", exc)
+
+    async def compare(self) -> None:
+        broker = self._broker
+        followed = [one for one in broker.registry.parties.values() if one.loaded]
+        positions = await self._store.positions([one.party_id for one in followed])
+        for party, position in zip(followed, positions, strict=True):
+            if not party.sessions:
+                continue
+            if position is None or position[0] != party.epoch or position[1] < party.seq:
+                await self._put_back(party)
+            elif position[1] > party.seq:
+                await broker.following.fill(party)
+
+    async def _put_back(self, party: Party) -> None:
+        """The store has forgotten something that we have seen."""
+        broker = self._broker
+        broker.reports.resync("store_reset")
+        owner = broker.owner
+        now_ms = self._clock.now_ms()
+        records = [
+            SessionRecord(
+                key=one.key,
+                active=one.state is State.ACTIVE,
+                owner=owner.node_id,
+                incarnation=owner.incarnation,
+                fence=one.fence,
+                joined_seq=one.joined_seq,
+                joined_at_ms=one.joined_at_ms,
+                cursor=max(0, one.delivery.cursor),
+                ttl_ms=round(one.ttl_s * 1000),
+                flags=one.flags,
+                token_hash=one.token_hash,
+                detached_at_ms=0 if one.state is State.ACTIVE else now_ms,
+                deadline_ms=0,
+                cause=0 if one.state is State.ACTIVE else int(one.cause),
+            )
+            for one in party.sessions.values()
+        ]
+        reset = await self._store.reset(
+            party.party_id,
+            epoch=party.epoch,
+            seq=party.seq,
+            new_epoch=secrets.randbits(EPOCH_BITS) or 1,
+            floor_ms=tick_of(party.message_id) >> COUNTER_BITS,
+            records=records,
+        )
+        party.load(seq=reset.seq, epoch=reset.epoch, members=reset.members)
+        broker.run("resync", self._resync_later(party))
+
+    async def _resync_later(self, party: Party) -> None:
+        await asyncio.sleep(RESYNC_AFTER_S)
+        snapshot = await self._store.snapshot(party.party_id)
+        if snapshot is not None and party.sessions:
+            broker = self._broker
+            members = [(one.key.client_id, one.key.session_id) for one in snapshot.sessions]
+            for client_id, session_id in members:
+                party.roster.add(client_id, session_id)
+            broker.following.resync_all(party, broker.registry.now())
+
+
+def _shift(session: Session, lost_s: float, now: float) -> None:
+    """Nobody grows older while we could not ask."""
+    session.detached_mono = min(now, session.detached_mono + lost_s)
+    session.last_rx = min(now, session.last_rx + lost_s)
+    since = session.delivery.unacked_since
+    if since is not None:
+        session.delivery.unacked_since = min(now, since + lost_s)

@@ -1,0 +1,301 @@
+"""Several nodes on one Redis: one order, nobody lost, nobody doubled."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.conformance.presence.kit import PARTY, Guest, Node, kinds, listed, open_store, until
+from tests.servers.redis import RedisServer, running_redis
+from waystation.base.clock import SystemClock
+from waystation.presence.model import MessageType, PartyId, Status
+from waystation.presence.session import State
+from waystation.presence.settings import Presence
+from waystation.presence.store import PresenceStore
+from waystation.storage.redis.presence import RedisPresenceStore
+
+pytestmark = pytest.mark.redis
+
+ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
+QUICK: dict[str, Any] = {
+    "tick_s": 0.02,
+    "heartbeat_s": 0.3,
+    "self_fence_s": 2.5,  # a machine that is busy with other things must not look dead
+    "lease_s": 3.0,
+    "gap_check_s": 0.2,
+    "sweep_s": 0.1,
+    "session_ttl_s": 20.0,
+    "session_ttl_min_s": 0.5,
+}
+
+
+class Town:
+    """Nodes that share a Redis of their own."""
+
+    def __init__(self, server: RedisServer, tmp_path: Any) -> None:
+        self.server = server
+        self.url = server.new_url()
+        self._tmp_path = tmp_path
+        self.nodes: list[Node] = []
+        self.stores: dict[Node, PresenceStore] = {}
+        self.guests: list[Guest] = []
+
+    async def node(self, **settings: Any) -> Node:
+        presence = Presence(**{**QUICK, **settings})
+        store = await open_store("redis", presence, self._tmp_path, SystemClock(), self.url)
+        node = Node(presence, store, node_id=f"node.{len(self.stores) + 1}")
+        self.nodes.append(node)
+        self.stores[node] = store
+        return await node.start()
+
+    async def member(self, node: Node, client: int, **fields: Any) -> Guest:
+        guest = Guest(node.target, client)
+        guest.auto = fields.pop("auto", True)
+        self.guests.append(guest)
+        await guest.join(**fields)
+        await guest.welcomed()
+        return guest
+
+    async def kill(self, node: Node) -> None:
+        self.nodes.remove(node)
+        await node.kill()
+        await self.stores.pop(node).close()
+        for guest in self.guests:
+            if guest.target == node.target:
+                await guest.gone()
+
+    async def close(self) -> None:
+        for guest in self.guests:
+            await guest.gone()
+        for node in self.nodes:
+            await node.stop()
+        for store in self.stores.values():
+            await store.close()
+
+
+@pytest.fixture(scope="module")
+def own_redis() -> Any:
+    """Tests here stop it and empty it."""
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+async def town(own_redis: RedisServer, tmp_path: Any) -> AsyncIterator[Town]:
+    town = Town(own_redis, tmp_path)
+    yield town
+    await town.close()
+
+
+def told(guest: Guest) -> list[tuple[int, int, int, int]]:
+    """Party messages without repetitions, as seq, id, time and type."""
+    rows = [
+        (one.party_seq, one.message_id, one.timestamp, int(one.message_type))
+        for one in guest.seen
+        if one.message_type in (JOIN, LEAVE)
+    ]
+    return sorted(set(rows))
+
+
+async def test_everybody_hears_the_same_wherever_they_are(town: Town) -> None:
+    """P-105 P-107"""
+    nodes = [await town.node() for _ in range(3)]
+    watchers = [await town.member(node, 1000 + at) for at, node in enumerate(nodes)]
+    channels = [grpc.aio.insecure_channel(node.target) for node in nodes]
+
+    async def visit(client: int) -> None:
+        node = nodes[client % 3]
+        guest = Guest(node.target, client)
+        guest.auto = True
+        town.guests.append(guest)
+        await guest.join(channel=channels[client % 3])
+        await guest.welcomed()
+        if client % 2:
+            await guest.leave()
+            await guest.status()
+
+    await asyncio.gather(*(visit(client) for client in range(1, 61)))
+    await until(lambda: all(told(one) and told(one)[-1][0] == 93 for one in watchers))
+
+    views = [told(one) for one in watchers]
+    assert views[0][-90:] == views[1][-90:] == views[2][-90:]
+    assert [row[0] for row in views[2]] == list(range(4, 94))
+    for guest in town.guests:
+        await guest.gone()
+    for channel in channels:
+        await channel.close()
+
+
+async def test_bells_that_are_not_heard_are_made_up_for(town: Town) -> None:
+    """P-108: every third is lost."""
+    first, second = await town.node(), await town.node()
+    watcher = await town.member(second, 1000)
+    store = town.stores[second]
+    assert isinstance(store, RedisPresenceStore)
+    hear, count = store._bell.hear, 0
+
+    def deaf(channel: str, data: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count % 3:
+            hear(channel, data)
+
+    store._bell.hear = deaf
+    for client in range(1, 21):
+        await town.member(first, client)
+    await until(lambda: len(told(watcher)) == 20)
+
+    assert [row[0] for row in told(watcher)] == list(range(2, 22))
+    families = {one.spec.name: one for one in second.metrics.snapshot("w", 0).families}
+    assert families["presence_log_gaps"].samples[0].value > 0
+
+
+async def test_a_session_goes_on_at_another_node(town: Town) -> None:
+    """P-109"""
+    first, second = await town.node(), await town.node()
+    a = await town.member(first, 1, auto=False)
+    witness = await town.member(second, 2)
+    joined = await a.get_kind(JOIN)
+    await a.cut()
+    session = next(one for one in first.broker.registry.sessions.values() if one.key.client_id == 1)
+    await until(lambda: session.state is State.DETACHED)
+    c = await town.member(second, 3)
+
+    a.target = second.target
+    await a.resume()
+    ack, snapshot, *missed, closing = await a.get_many(5)
+
+    assert ack.status_code == Status.SESSION_RESUMED
+    assert listed(snapshot) == [(2, [witness.session]), (3, [c.session])]
+    assert kinds(missed) == ["JOIN", "JOIN"]
+    assert missed[0].message_id == joined.message_id
+    assert closing.message_type == LIST
+    await until(lambda: not any(k.client_id == 1 for k in first.broker.registry.sessions))
+    assert LEAVE not in {one.message_type for one in witness.seen}
+
+
+async def test_a_stream_ends_when_its_session_is_taken_over_elsewhere(town: Town) -> None:
+    first, second = await town.node(), await town.node()
+    a = await town.member(first, 1)
+    heir = Guest(second.target, 1)
+    town.guests.append(heir)
+
+    await heir.join(resume_token=a.token)
+
+    assert (await heir.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    await a.ended(Status.TAKEN_OVER, grpc.StatusCode.ABORTED)
+
+
+async def test_a_node_that_dies_takes_nobody_with_it(town: Town) -> None:
+    """P-110: who comes back goes on, who does not leaves as NODE_LOST, once."""
+    first, second, third = [await town.node() for _ in range(3)]
+    watcher = await town.member(third, 1000)
+    back = [await town.member(first, client) for client in range(1, 11)]
+    away = [await town.member(first, client, session_ttl_ms=500) for client in range(11, 16)]
+    await until(lambda: len(told(watcher)) == 15)
+    await town.kill(first)
+    for one in back:
+        one.target = second.target
+        await one.resume()
+        assert (await one.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    await until(lambda: len(told(watcher)) == 20)
+
+    left = [one for one in watcher.seen if one.message_type == LEAVE]
+    assert {one.client_id for one in left} == {one.client for one in away}
+    assert {one.status_code for one in left} == {Status.NODE_LOST}
+    assert len({one.message_id for one in left}) == 5
+
+
+async def test_a_node_that_slept_expires_nothing_and_takes_back_what_is_its_own(
+    town: Town,
+) -> None:
+    """P-111: its lease ended meanwhile, and half of its sessions were taken over."""
+    first, second = await town.node(), await town.node()
+    watcher = await town.member(second, 1000)
+    members = [await town.member(first, client, session_ttl_ms=20_000) for client in (1, 2, 3, 4)]
+    membership = first.server.membership
+    assert membership is not None
+    for task in list(first._tasks._tasks):
+        if task.get_name() == "presence lease":
+            task.cancel()
+    await until(membership.fenced)
+    store = town.stores[second]
+    assert isinstance(store, RedisPresenceStore)
+
+    async def orphaned() -> bool:
+        snapshot = await store.snapshot(PartyId(PARTY))
+        assert snapshot is not None
+        return sum(not record.active for record in snapshot.sessions) == 4
+
+    async with asyncio.timeout(20):
+        while not await orphaned():  # noqa: ASYNC110 it is in Redis
+            await asyncio.sleep(0.05)
+    heirs: list[Guest] = []
+    for one in members[:2]:
+        heir = Guest(second.target, one.client)
+        town.guests.append(heir)
+        await heir.join(resume_token=one.token)
+        assert (await heir.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+        heirs.append(heir)
+
+    await membership.beat()
+
+    assert not membership.fenced()
+    snapshot = await store.snapshot(PartyId(PARTY))
+    assert snapshot is not None
+    owners = {int(one.key.client_id): one.owner for one in snapshot.sessions if one.active}
+    assert owners == {1: "node.2", 2: "node.2", 3: "node.1", 4: "node.1", 1000: "node.2"}
+    for one in members[2:]:
+        asked = await one.ping()
+        await until(lambda one=one, asked=asked: any(asked in m.ack_message_ids for m in one.seen))
+    assert LEAVE not in {one.message_type for one in watcher.seen}
+
+
+async def test_a_redis_that_lost_everything_is_told_again(town: Town) -> None:
+    """P-112"""
+    first, second = await town.node(), await town.node()
+    a, b = await town.member(first, 1), await town.member(second, 2)
+    await until(lambda: len(told(a)) == 1)
+    before = told(a)[-1][1]
+    town.server.command("-n", town.url.rpartition("/")[2], "FLUSHDB")
+
+    def resynced(guest: Guest) -> bool:
+        return any(one.status_code == Status.LIST_RESYNC for one in guest.seen)
+
+    await until(lambda: resynced(a) and resynced(b))
+    c = await town.member(first, 3)
+    await until(lambda: any(one.client_id == 3 for one in b.seen if one.message_type == JOIN))
+
+    assert LEAVE not in {one.message_type for one in (*a.seen, *b.seen)}
+    last = next(one for one in b.seen if one.message_type == JOIN and one.client_id == 3)
+    assert last.message_id > before
+    welcome = next(one for one in c.seen if one.message_type == LIST)
+    assert [client for client, _ in listed(welcome)] == [1, 2]
+
+
+async def test_without_redis_nobody_is_gone_and_nobody_comes(town: Town) -> None:
+    """P-114"""
+    node = await town.node(session_ttl_s=2.0, join_timeout_s=30.0)
+    a = await town.member(node, 1, session_ttl_ms=1000)
+    town.server.stop()
+    try:
+        late = Guest(node.target, 2)
+        town.guests.append(late)
+        await late.join()
+        busy = await late.get_kind(MessageType.ERROR)
+        assert busy.status_code == Status.STORE_BUSY
+        assert busy.retry_after_ms > 0
+        await until(node.broker.fenced)
+        for _ in range(5):
+            await asyncio.sleep(0.3)
+            await a.ping()
+            assert (await a.get_kind(ACK)).message_type == ACK
+    finally:
+        town.server.start()
+    await until(lambda: not node.broker.fenced())
+
+    assert a.call is not None
+    await a.ping()
+    assert (await a.get_kind(ACK)).message_type == ACK
