@@ -11,7 +11,7 @@ What is checked, for each direction:
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
@@ -24,7 +24,7 @@ from waystation.client.queue.deliveries import Deliveries, Verdict
 from waystation.client.queue.events import QuotaReached, Received
 from waystation.client.queue.keys import PrivateKey
 from waystation.client.queue.parties import RecipientQueue, SenderQueue
-from waystation.client.queue.problems import QueueFullError
+from waystation.client.queue.problems import QueueFullError, TemporaryError
 from waystation.client.queue.tls import client_context
 
 
@@ -78,6 +78,9 @@ class Person:
                 await asyncio.sleep(0.01)  # it takes more once it was read empty
             except OutcomeUnknownError:
                 self._sent_again.add(self.sent)
+            except TemporaryError:  # of an edge whose server went away with the command, or without
+                self._sent_again.add(self.sent)
+                await asyncio.sleep(0.05)
             except NotConnectedError:
                 pass
             else:
@@ -124,7 +127,7 @@ async def exchange(
             await disturbance()
 
     async with one.client, other.client:
-        queues = [await person.client.create() for person in (one, other)]
+        queues = [await create_queue(person.client) for person in (one, other)]
         async with asyncio.TaskGroup() as group:
             group.create_task(one.send_all(queues[1], progressed.set))
             group.create_task(other.send_all(queues[0], progressed.set))
@@ -132,6 +135,17 @@ async def exchange(
             group.create_task(other.receive_all())
             group.create_task(disturb())
     return [one.outcome(other), other.outcome(one)]
+
+
+async def create_queue(client: QueueClient, **how: Any) -> RecipientQueue:
+    """NEW is not repeated by itself, and an edge may hang up when a server is slow: a person asks
+    again."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await client.create(**how)
+            except (NotConnectedError, OutcomeUnknownError):
+                continue
 
 
 def check_outcome(outcome: Outcome, count: int) -> None:
