@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -393,6 +393,30 @@ class Crowd:
 
     async def settle(self, patience_s: float) -> None:
         """Everybody is in or gone, and has heard everything."""
+        try:
+            await self._settle(patience_s)
+        except TimeoutError:
+            raise TimeoutError("\n".join(["still waiting for", *self._restless()])) from None
+
+    def _restless(self) -> Iterator[str]:
+        for visitor in self.visitors:
+            life = visitor.life
+            if not (visitor.up or life.gone):
+                state = {
+                    "wanted": visitor.wanted,
+                    "busy": visitor.busy.locked(),
+                    "silent": life.silent_since_ms,
+                    "stalls": life.stalls,
+                    "watches": life.watches,
+                    "said": [(w.stream, w.message.message_type) for w in life.said[-3:]],
+                    "heard": [
+                        (w.stream, w.message.message_type, w.message.status_code)
+                        for w in life.heard[-3:]
+                    ],
+                }
+                yield f"{life.name}: {state}"
+
+    async def _settle(self, patience_s: float) -> None:
         keeper = asyncio.create_task(self._keep_alive())
         try:
             async with asyncio.timeout(patience_s):

@@ -115,7 +115,8 @@ class Oracle:
                 yield f"d {life.name}: left with OK and never said so"
             return
         if code == pb.ACK_TIMEOUT:
-            if not life.stalls:
+            acked = _last_confirmed_ack_ms(life, before_ms=leave.timestamp)
+            if acked is not None and leave.timestamp < acked + self._ttl_ms - ROUNDING_MS:
                 yield f"d {life.name}: left with ACK_TIMEOUT, but acknowledged"
             return
         if code != pb.CLIENT_TIMEOUT:
@@ -305,4 +306,25 @@ def _last_confirmed_ms(life: Life, before_ms: int) -> int | None:
         for one in word.message.ack_message_ids
     }
     times = [word.at_ms for word in life.said if word.message.message_id in confirmed]
+    return max(times, default=None)
+
+
+def _last_confirmed_ack_ms(life: Life, before_ms: int) -> int | None:
+    """When the last receipt was said that the broker has certainly read before that time: something
+    later on the same stream was answered. A machine that is too busy may be silent for a TTL."""
+    answered: dict[int, int] = {}  # stream -> when the last answered message there was said
+    confirmed = {
+        one
+        for word in life.heard
+        if word.message.message_type in ANSWERS and word.at_ms <= before_ms
+        for one in word.message.ack_message_ids
+    }
+    for word in life.said:
+        if word.message.message_type != pb.ACK and word.message.message_id in confirmed:
+            answered[word.stream] = max(answered.get(word.stream, 0), word.at_ms)
+    times = [
+        word.at_ms
+        for word in life.said
+        if word.message.message_type == pb.ACK and word.at_ms <= answered.get(word.stream, -1)
+    ]
     return max(times, default=None)

@@ -156,6 +156,17 @@ def expire_early(stage: Stage) -> None:
                 word.message.timestamp -= 500
 
 
+def time_out_who_acknowledges(stage: Stage) -> None:
+    """Edsger's receipt was read: its PING, said later, is answered."""
+    stage.lives["edsger"].said.insert(-1, Word(stage.now_ms, 1, ClientMessage(message_type=pb.ACK)))
+    stage.lives["edsger"].said[-1].at_ms = stage.now_ms
+    for life in stage.lives.values():
+        for word in life.heard:
+            if word.message.status_code == pb.CLIENT_TIMEOUT:
+                word.message.status_code = pb.ACK_TIMEOUT
+                word.message.timestamp = stage.now_ms + 100
+
+
 def expire_late(stage: Stage) -> None:
     stage.lives["edsger"].silent_since_ms = 1_000_000 - 10_000
 
@@ -231,6 +242,7 @@ MISTAKES: dict[Callable[[Stage], None], str] = {
     reuse_an_id: "h",
     expire_early: "f",
     expire_late: "f",
+    time_out_who_acknowledges: "d",
     resume_without_redelivery: "b",
     leave_twice: "e",
     lose_the_reason: "d",

@@ -17,7 +17,7 @@ from tests.e2e.presence.oracle import Oracle
 pytestmark = pytest.mark.e2e
 TTL_MS = 4_000
 LATE_MS = 10_000  # a loaded machine; real lateness is a matter of the virtual clock's tests
-SETTLE_S = 60.0
+SETTLE_S = 90.0
 
 Trouble = Callable[[Node], Awaitable[None]]
 
@@ -73,7 +73,7 @@ async def kill_now_and_then(node: Node, *, times: int, every_s: float) -> None:
 async def test_two_hundred_clients_come_and_go(tmp_path: Path) -> None:
     """P-135: over gRPC's own server."""
     with node_of(tmp_path, "grpcio") as node:
-        crowd = await soak(node, seed=1, seconds=4.0, operations=1000)
+        crowd = await soak(node, seed=1, seconds=4.0, operations=600)
 
         assert crowd.operations >= 50
 
@@ -85,7 +85,7 @@ async def test_two_hundred_clients_survive_kills_of_the_broker(tmp_path: Path) -
         await kill_now_and_then(node, times=1, every_s=2.0)
 
     with node_of(tmp_path, "native") as node:
-        crowd = await soak(node, seed=2, seconds=5.0, operations=1000, trouble=trouble)
+        crowd = await soak(node, seed=2, seconds=5.0, operations=600, trouble=trouble)
 
         assert crowd.operations >= 50
 
