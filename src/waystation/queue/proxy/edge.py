@@ -315,6 +315,9 @@ class Edge:
             self._creating.elsewhere(pending)
             return
         if isinstance(failure, Moved):
+            if failure.home == pending.slot:  # it was sent there: both are at one server
+                self._unknown_at_home(guest, pending)
+                return
             self._refs.learn(failure.kind, pending.entity_id, failure.home)
             pending.slot = failure.home
             self._forward(guest, pending)

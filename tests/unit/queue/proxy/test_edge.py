@@ -255,6 +255,20 @@ def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
     assert not guest.pending
 
 
+def test_a_home_at_the_server_of_the_reference_does_not_send_in_circles(world: World) -> None:
+    """Q-117: both slots are one server's, which knows the reference and not the link."""
+    guest = world.guest()
+    home = Slot(slot_of(AT_A) + 1)
+    _, corr_id = world.say(guest, c.Lget(), AT_A)
+
+    for _ in range(4):
+        world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, home))
+
+    assert world.told(guest) == [error(Code.AUTH)]
+    assert len(world.take()) == 4  # the slot, its home, and once more each
+    assert not guest.pending
+
+
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:
     """Q-125"""
     guest = world.guest()
