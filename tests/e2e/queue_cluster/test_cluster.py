@@ -1,14 +1,14 @@
 """One address in front of three servers: a client notices nothing, whatever happens behind it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import pytest
 
-from tests.e2e.queue.exchange import check_outcome, exchange
-from tests.e2e.queue_cluster.cluster import Cluster, cluster
+from tests.e2e.queue.exchange import check_outcome, create_queue, exchange
+from tests.e2e.queue_cluster.cluster import Cluster
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import LineSettings
 from waystation.client.queue.events import Gone, Notified, Received, Taken
@@ -36,12 +36,6 @@ async def received(client: QueueClient) -> Received:
     return event
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster"), 3) as made:
-        yield made
-
-
 @pytest.fixture
 async def dial(running: Cluster) -> AsyncIterator[Dial]:
     async with AsyncExitStack() as stack:
@@ -58,7 +52,7 @@ async def dial(running: Cluster) -> AsyncIterator[Dial]:
 async def test_every_kind_of_key_works_through_an_edge(dial: Dial, kind: KeyKind) -> None:
     """Q-120: the storage server checks what was signed for the edge's session."""
     recipient, sender = await dial(), await dial()
-    queue = await soon(recipient.create(key_kind=kind))
+    queue = await create_queue(recipient, key_kind=kind)
     there = SenderQueue(queue.sender_id, PrivateKey.generate(kind))
     await soon(sender.secure_as_sender(there))
     for body in (b"one", b"\xfe" * 16_048):
@@ -76,7 +70,7 @@ async def test_queues_are_on_all_servers_and_are_subscribed_at_once(
 ) -> None:
     """Q-114, Q-121."""
     owner, reader = await dial(), await dial()
-    queues = [await soon(owner.create(subscribe=False)) for _ in range(60)]
+    queues = [await create_queue(owner, subscribe=False) for _ in range(60)]
     owners = {await running.owner_of(queue.recipient_id) for queue in queues}
     for number, queue in enumerate(queues):
         await soon(owner.send(SenderQueue(queue.sender_id), b"%d" % number))
@@ -92,23 +86,26 @@ async def test_links_lead_to_their_queue_on_whichever_server(dial: Dial) -> None
     """Q-116, Q-117: ids that clients make get references."""
     owner, friend = await dial(), await dial()
     for _ in range(4):
-        invitation = await soon(owner.create(link_text="only you"))
+        invitation = await create_queue(owner, link_text="only you")
         assert invitation.link_address is not None
         content, there = await soon(friend.open_link(invitation.link_address))
         await soon(friend.send(there, content.text.encode()))
         message = await received(owner)
         assert (message.queue.recipient_id, message.body) == (invitation.recipient_id, b"only you")
         await soon(owner.ack(message))
-    contact = await soon(owner.create(mode="C", link_text="everybody"))
+    contact = await create_queue(owner, mode="C", link_text="everybody")
     link = contact.link_address
     assert link is not None
 
     assert (await soon(friend.open_link(link)))[0].text == "everybody"
+    await soon(owner.delete_link(contact))
+    with pytest.raises(AuthError):
+        await soon(friend.open_link(link))
 
 
 async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:
     owner, watcher = await dial(), await dial()
-    queue = await soon(owner.add_notifier(await soon(owner.create())))
+    queue = await soon(owner.add_notifier(await create_queue(owner)))
     assert queue.notifier is not None
     await soon(watcher.subscribe_notifier(queue.notifier))
     await soon(owner.send(SenderQueue(queue.sender_id), b"loud", notify=True))
@@ -121,7 +118,7 @@ async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:
 
 async def test_a_subscription_moves_and_a_deletion_is_told(dial: Dial) -> None:
     first, second = await dial(), await dial()
-    queue = await soon(first.create())
+    queue = await create_queue(first)
     await soon(second.subscribe(queue))
 
     assert await soon(first.receive()) == Taken(queue)
@@ -134,7 +131,7 @@ async def test_a_moved_slot_takes_its_queues_messages_and_subscribers_along(
 ) -> None:
     """Q-123, Q-131: subscribed by NEW, an unacknowledged message, and no END."""
     recipient, sender = await dial(), await dial()
-    queue = await soon(recipient.create())
+    queue = await create_queue(recipient)
     there = SenderQueue(queue.sender_id, PrivateKey.generate())
     await soon(sender.secure_as_sender(there))
     await soon(sender.send(there, b"before"))
