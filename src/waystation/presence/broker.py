@@ -9,7 +9,7 @@ Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERR
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from waystation.base.clock import Clock
@@ -36,6 +36,7 @@ from .standbys import Standbys
 from .store import Notice, Owner, PresenceStore
 from .timekeeper import Timekeeper
 from .transport.port import Gone, GrpcStatus, Stream
+from .wire.broker import handoff_info
 from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
@@ -88,6 +89,8 @@ class Broker:
         self._slow: list[Delivery] = []
         self.serialisations = 0
         self.draining = False
+        self.shared = False  # other nodes serve the same parties
+        self.other_endpoints: Callable[[], Sequence[str]] = tuple
         self.fenced: Callable[[], bool] = lambda: False
         self.overloaded = False
         self._plain_acks = not settings.answer_acks
@@ -362,9 +365,11 @@ class Broker:
             session = self.registry.sessions.get(notice.key)
             elsewhere = notice.node_id != self.owner.node_id
             if session is not None and elsewhere and session.fence < notice.fence:
-                self.departures.gone(session, self.how_moved(session), peer=notice.node_id)
-            return
-        self.departures.connectivity(party, notice, now)
+                self.departures.gone(session, Status.TAKEN_OVER, peer=notice.node_id)
+        elif notice.status is Status.STANDBY_ATTACHED:
+            self.departures.kept_alive(notice.key, now)
+        else:
+            self.departures.connectivity(party, notice, now)
 
     # --- deliveries ask --------------------------------------------------------------------------
 
@@ -423,16 +428,8 @@ class Broker:
 
     def elsewhere(self, status: Status) -> HandoffInfo | None:
         """Where else a client may go, for codes that send it away."""
-        return None
-
-    def leave_streams(self) -> None:
-        """The process ends: streams are told to come back, sessions stay in the store."""
-        for conversation in list(self.registry.conversations):
-            self.end(conversation, Status.DRAINING, cause=Detached.DRAIN)
-
-    def how_moved(self, session: Session) -> Status:
-        """How the stream of a session ends that another node has attached."""
-        return Status.TAKEN_OVER
+        endpoints = self.other_endpoints() if 96 <= status < 128 else ()
+        return handoff_info(endpoints) if endpoints else None
 
 
 _CAUSES = {

@@ -8,10 +8,10 @@ Rule 3: a lost stream is not an end: nobody is told (but those who asked for upd
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from .conversation import Conversation, Phase
+from .conversation import Conversation
 from .errors import STORE_TROUBLE
 from .log import Now
 from .model import Detached, Entry, MessageType, SessionKey, Status
@@ -22,6 +22,7 @@ from .session import Session, State
 from .store import Left, Notice, PresenceStore
 from .transport.port import GrpcStatus
 from .wire import broker as write
+from .wire.party_presence_pb2 import HandoffInfo
 
 TRY_AGAIN_S: Final = 1.0  # after the store failed to record a timeout
 
@@ -87,11 +88,19 @@ class Departures:
         answers: int = 0,
         detail: str = "",
         discard_unsent: bool = False,
+        handoff: HandoffInfo | None = None,
     ) -> None:
         """The stream ends with an error and its session, if any, is detached."""
         session = conversation.session
         self._reports.error(status)
-        conversation.end(status, now, answers=answers, detail=detail, discard_unsent=discard_unsent)
+        conversation.end(
+            status,
+            now,
+            answers=answers,
+            detail=detail,
+            discard_unsent=discard_unsent,
+            handoff=handoff,
+        )
         if session is not None:
             self.detach(session, cause, now)
 
@@ -255,6 +264,21 @@ class Departures:
                 )
                 delivery.send_local(message_id, data, MessageType.UPDATE, now.mono)
 
-    def close_standby(self, conversation: Conversation, status: Status, now: Now) -> None:
-        if conversation.phase is Phase.STANDBY:
-            conversation.end(status, now)
+    def kept_alive(self, key: SessionKey, now: Now) -> None:
+        """A standby of the session said something, elsewhere."""
+        session = self._registry.sessions.get(key)
+        if session is not None and session.state is State.ACTIVE:
+            session.last_rx = now.mono
+
+    def send_drain(self, endpoints: Sequence[str], deadline_ms: int, now: Now) -> None:
+        """Everybody who understands it is told to move on in time."""
+        for session in list(self._registry.sessions.values()):
+            delivery = session.delivery
+            if delivery.stream is None or delivery.seed:
+                continue
+            message_id = delivery.next_id()
+            info = write.handoff_info(endpoints, deadline_ms=deadline_ms)
+            data = write.advice(
+                message_id, now.ms, MessageType.DRAIN, status=Status.DRAINING, handoff=info
+            )
+            delivery.send_local(message_id, data, MessageType.DRAIN, now.mono)

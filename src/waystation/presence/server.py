@@ -15,9 +15,11 @@ from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
 
 from .broker import Broker
+from .directory import Directory, ranked
 from .errors import STORE_TROUBLE
 from .grants import Authority
 from .membership import Membership
+from .model import Detached, Status
 from .reports import Reports
 from .services import Health, Service, add_reflection
 from .settings import Presence
@@ -31,6 +33,7 @@ LATE_LOOKS_MAX: Final = 10
 RECOVERED: Final = 0.95
 SWEEP_MAX: Final = 1000
 CLOSE_GRACE_S: Final = 1.0
+DRAIN_LOOK_S: Final = 0.1
 
 MakeTransport = Callable[[StreamHandler, Sequence[Service]], Transport]
 
@@ -70,7 +73,8 @@ class PresenceServer:
             authority=authority,
         )
         self.health = Health()
-        services: list[Service] = [self.health.add]
+        self.directory = Directory(self._nodes, authority)
+        services: list[Service] = [self.health.add, self.directory.add]
         if reflection:
             services.append(add_reflection)
         self.transport = make_transport(self.broker, services)
@@ -78,6 +82,10 @@ class PresenceServer:
             Membership(self.broker, shared, clock, self.describe) if shared is not None else None
         )
         self._endpoints = endpoints
+        if self.membership is not None:
+            self.broker.shared = True
+            self.broker.other_endpoints = self._other_endpoints
+            self.membership.on_change = self.directory.changed
         self._ticking: asyncio.TimerHandle | None = None
         self._late_looks = 0
         self._full = False
@@ -106,6 +114,13 @@ class PresenceServer:
         ):
             self._tasks.spawn(f"presence {name}", coro)
         await self._tell_state("ready")
+
+    def _nodes(self) -> Sequence[PresenceNode]:
+        return [self.describe()] if self.membership is None else self.membership.nodes
+
+    def _other_endpoints(self) -> list[str]:
+        mine = self.broker.owner.node_id
+        return [one.client_endpoint for one in ranked(self._nodes(), 0) if one.node_id != mine]
 
     def describe(self) -> PresenceNode:
         """This node, for the others."""
@@ -190,13 +205,47 @@ class PresenceServer:
         """No new sessions; those that are here stay resumable, here or elsewhere."""
         await self._tell_state("draining")
         self.broker.draining = True
+        if self.membership is not None:
+            await self.membership.beat()
         self.transport.stop_accepting()
+        deadline_ms = self._clock.now_ms() + round(over_s * 1000)
+        self.broker.departures.send_drain(
+            self._other_endpoints() if self.membership is not None else (),
+            deadline_ms,
+            self.broker.registry.now(),
+        )
+        if self.membership is not None and over_s > 0:
+            await self._until_moved(over_s)
+
+    async def _until_moved(self, over_s: float) -> None:
+        """Clients go elsewhere by themselves; whoever is left at the end is sent away."""
+        try:
+            async with asyncio.timeout(over_s):
+                while self.broker.registry.conversations:  # noqa: ASYNC110 nobody is in a hurry
+                    await asyncio.sleep(DRAIN_LOOK_S)
+        except TimeoutError:
+            pass
+
+    async def undo_drain(self) -> None:
+        self.broker.draining = False
+        await self._tell_state("ready")
+        if self.membership is not None:
+            await self.membership.beat()
 
     async def close(self) -> None:
         self.state = "closed"
         if self._ticking is not None:
             self._ticking.cancel()
-        self.broker.leave_streams()
+        broker = self.broker
+        for conversation in list(broker.registry.conversations):
+            # Streams are told to come back, here or elsewhere; sessions stay in the store.
+            broker.departures.end_stream(
+                conversation,
+                Status.DRAINING,
+                broker.registry.now(),
+                cause=Detached.DRAIN,
+                handoff=broker.elsewhere(Status.DRAINING),
+            )
         await self.transport.close(CLOSE_GRACE_S)
         try:
             await self.broker.timekeeper.save_cursors()

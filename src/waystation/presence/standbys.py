@@ -1,18 +1,22 @@
 """Standby streams: a second stream of a session, on another node, ready to become the primary.
 
 Rule 1: a standby is no presence of its own: it is not listed, not announced and gets no party
-        messages. Its PING keeps the session alive.
+        messages. Its PING keeps the session alive, by a notice to the node that holds it.
 Rule 2: it proves itself like a resume, and changes nothing until it is promoted.
 Rule 3: on the node that holds the primary stream there is nothing to gain: NOT_SUPPORTED.
 """
 
 from typing import TYPE_CHECKING
 
-from .conversation import Conversation
+from .conversation import Conversation, Phase
+from .errors import STORE_TROUBLE
 from .log import Now
 from .model import Status
+from .reception import hashed
 from .session import Refusal
-from .wire.client import ClientInput, Join
+from .store import Notice, Proof, weigh
+from .wire import broker as write
+from .wire.client import Ack, ClientInput, Join, Leave, Ping, Promote, Unfit
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -21,14 +25,100 @@ if TYPE_CHECKING:
 class Standbys:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
+        self._joins: dict[Conversation, Join] = {}
+
+    def __len__(self) -> int:
+        return len(self._joins)
 
     async def stand_by(self, conversation: Conversation, join: Join) -> Refusal | None:
-        return Refusal(Status.NOT_SUPPORTED, "one node has no standby")
+        broker, key = self._broker, join.key
+        if not broker.shared or key in broker.registry.sessions:
+            return Refusal(Status.NOT_SUPPORTED, "a standby stands on another node")
+        if not join.resume_token:
+            return Refusal(Status.RESUME_REJECTED, "a standby needs the resume token")
+        snapshot = await broker.store.snapshot(key.party_id)
+        found = [one for one in snapshot.sessions if one.key == key] if snapshot else []
+        if not found:
+            return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
+        now = broker.registry.now()
+        refusal = weigh(found[0], Proof(token_hash=hashed(join.resume_token)), now.ms)
+        if refusal is not None:
+            return Refusal(refusal)
+        same = [one for one in self._joins.values() if one.key == key]
+        if len(same) >= broker.settings.max_standby:
+            return Refusal(Status.SESSION_LIMIT, "the session has a standby here")
+        if conversation.over:
+            return None
+        self._joins[conversation] = join
+        conversation.phase = Phase.STANDBY
+        conversation.key = key
+        conversation.send(
+            write.ack_with(
+                conversation.next_id(),
+                now.ms,
+                (join.message_id,),
+                status=Status.STANDBY_ATTACHED,
+                session_ttl_ms=found[0].ttl_ms,
+                node_id=broker.owner.node_id,
+            )
+        )
+        return None
 
     def take(self, conversation: Conversation, message: ClientInput, now: Now) -> None:
-        self._broker.refuse(
-            conversation, Refusal(Status.NOT_STANDBY, "not on a standby"), message.message_id
+        broker, join = self._broker, self._joins[conversation]
+        if isinstance(message, Unfit):
+            refusal = Refusal(message.status, message.detail)
+            broker.refuse(conversation, refusal, message.message_id)
+        elif isinstance(message, Ping):
+            conversation.ack(message.message_id, now)
+            broker.run("standby ping", self._keep_alive(join))
+        elif isinstance(message, Promote):
+            conversation.busy = True
+            broker.run("promote", self._promote(conversation, join, message))
+        elif isinstance(message, Leave):
+            refusal = Refusal(Status.NOT_SUPPORTED, "leave on the primary stream")
+            broker.refuse(conversation, refusal, message.message_id)
+        elif not isinstance(message, Ack):
+            refusal = Refusal(Status.NOT_SUPPORTED, "not on a standby")
+            broker.refuse(conversation, refusal, message.message_id)
+
+    async def _keep_alive(self, join: Join) -> None:
+        try:
+            await self._broker.store.tell(
+                Notice(
+                    key=join.key,
+                    status=Status.STANDBY_ATTACHED,
+                    node_id=self._broker.owner.node_id,
+                )
+            )
+        except STORE_TROUBLE as exc:
+            self._broker.reports.store_trouble("standby", exc)
+
+    async def _promote(self, conversation: Conversation, join: Join, message: Promote) -> None:
+        broker = self._broker
+        as_join = Join(
+            message.message_id,
+            message.ack_ids,
+            message.party_seq,
+            key=join.key,
+            flags=join.flags & ~2,
+            ttl_ms=join.ttl_ms,
+            extended=True,
         )
+        try:
+            refusal = await broker.reception.enter(conversation, as_join, promoted=True)
+        except STORE_TROUBLE as exc:
+            broker.reports.store_trouble("promote", exc)
+            busy_ms = round(broker.settings.store_busy_s * 1000)
+            refusal = Refusal(Status.STORE_BUSY, "the store does not answer", busy_ms)
+            broker.refuse(conversation, refusal, message.message_id)
+            broker.go_on(conversation)
+            return
+        if refusal is not None:
+            broker.end(conversation, refusal.status, answers=message.message_id)
+            return
+        self._joins.pop(conversation, None)
+        broker.go_on(conversation)
 
     def forget(self, conversation: Conversation) -> None:
-        pass
+        self._joins.pop(conversation, None)

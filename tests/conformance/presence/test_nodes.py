@@ -10,10 +10,12 @@ import pytest
 from tests.conformance.presence.kit import PARTY, Guest, Node, kinds, listed, open_store, until
 from tests.servers.redis import RedisServer, running_redis
 from waystation.base.clock import SystemClock
-from waystation.presence.model import MessageType, PartyId, Status
+from waystation.presence import directory
+from waystation.presence.model import Flags, MessageType, PartyId, Status
 from waystation.presence.session import State
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore
+from waystation.presence.wire.presence_cluster_pb2 import ListNodesRequest, NodeList
 from waystation.storage.redis.presence import RedisPresenceStore
 
 pytestmark = pytest.mark.redis
@@ -299,3 +301,110 @@ async def test_without_redis_nobody_is_gone_and_nobody_comes(town: Town) -> None
     assert a.call is not None
     await a.ping()
     assert (await a.get_kind(ACK)).message_type == ACK
+
+
+# --- standby, drain, discovery --------------------------------------------------------------------
+
+
+async def test_a_standby_waits_unseen_and_is_promoted(town: Town) -> None:
+    """P-123 P-125"""
+    first, second = await town.node(), await town.node()
+    a = await town.member(first, 1, session_ttl_ms=2000)
+    witness = await town.member(second, 2)
+    standby = Guest(second.target, 1)
+    town.guests.append(standby)
+    await standby.join(flags=Flags.STANDBY, resume_token=a.token)
+    ack = await standby.get_kind(ACK)
+    assert (ack.status_code, ack.node_id) == (Status.STANDBY_ATTACHED, "node.2")
+    c = await town.member(first, 3)
+    assert [client for client, _ in listed(next(m for m in c.seen if m.message_type == LIST))] == [
+        1,
+        2,
+    ]
+    for _ in range(8):  # pings here keep the session alive there
+        await asyncio.sleep(0.4)
+        await standby.ping()
+        assert (await standby.get_kind(ACK)).message_type == ACK
+    assert all(one.message_type != LEAVE for one in witness.seen)
+
+    await standby.say(MessageType.PROMOTE, party_seq=0)
+    promoted, snapshot = await standby.get_many(2)
+    assert promoted.status_code == Status.PROMOTED
+    assert promoted.resume_token
+    assert snapshot.message_type == LIST
+    assert [client for client, _ in listed(snapshot)] == [2, 3]
+    while (last := await a.get()).message_type != MessageType.ERROR:
+        pass
+    assert last.status_code == Status.TAKEN_OVER
+    assert all(one.message_type != LEAVE for one in witness.seen)
+
+
+async def test_a_standby_beside_its_primary_makes_no_sense(town: Town) -> None:
+    """P-125"""
+    node = await town.node()
+    a = await town.member(node, 1)
+    beside, stranger = Guest(node.target, 1), Guest(node.target, 7)
+    town.guests += [beside, stranger]
+
+    await beside.join(flags=Flags.STANDBY, resume_token=a.token)
+    await beside.ended(Status.NOT_SUPPORTED, grpc.StatusCode.UNIMPLEMENTED)
+    await stranger.join(flags=Flags.STANDBY, resume_token=b"x")
+    await stranger.ended(Status.SESSION_NOT_FOUND, grpc.StatusCode.NOT_FOUND)
+
+
+async def test_a_drained_node_sends_its_clients_elsewhere(town: Town) -> None:
+    """P-117 P-118 P-120, as far as clients move by themselves"""
+    first, second = await town.node(), await town.node()
+    watcher = await town.member(second, 1000)
+    newer = await town.member(first, 1)
+    old = Guest(first.target, 2)
+    old.auto = True
+    town.guests.append(old)
+    await old.join(extended=False)
+    await old.welcomed()
+    await first.server.membership.beat()  # pyright: ignore[reportOptionalMemberAccess]
+
+    await first.server.drain(0)
+    late = Guest(first.target, 3)
+    town.guests.append(late)
+    await late.join()
+    refused = await late.ended(Status.DRAINING, grpc.StatusCode.UNAVAILABLE)
+    assert list(refused.handoff.endpoints) == [second.target]
+    drain = next(m for m in newer.seen if m.message_type == MessageType.DRAIN)
+    assert list(drain.handoff.endpoints) == [second.target]
+    town.nodes.remove(first)
+    await first.stop()
+    for one in (newer, old):
+        assert await one.status() is grpc.StatusCode.UNAVAILABLE
+        one.target = second.target
+        await one.resume(extended=one is newer, resume_token=one.token if one is newer else b"")
+        assert (await one.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+
+    assert MessageType.DRAIN not in {one.message_type for one in old.seen}
+    assert LEAVE not in {one.message_type for one in watcher.seen}
+
+
+async def test_nodes_are_listed_while_they_take_sessions(town: Town) -> None:
+    """P-127"""
+    first, second = await town.node(), await town.node()
+    await first.server.membership.beat()  # pyright: ignore[reportOptionalMemberAccess]
+    async with grpc.aio.insecure_channel(first.target) as channel:
+        watch = channel.unary_stream(
+            f"/{directory.SERVICE}/WatchNodes",
+            request_serializer=ListNodesRequest.SerializeToString,
+            response_deserializer=NodeList.FromString,
+        )(ListNodesRequest(party_id=PARTY))
+        seen: Any = await watch.read()
+        assert {one.node_id for one in seen.nodes} == {"node.1", "node.2"}
+        await second.server.drain(0)
+        async with asyncio.timeout(10):
+            while {one.node_id for one in seen.nodes} != {"node.1"}:
+                seen = await watch.read()
+        listing: Any = await channel.unary_unary(
+            f"/{directory.SERVICE}/ListNodes",
+            request_serializer=ListNodesRequest.SerializeToString,
+            response_deserializer=NodeList.FromString,
+        )(ListNodesRequest(party_id=PARTY, limit=5))
+        watch.cancel()
+
+    assert [one.client_endpoint for one in listing.nodes] == [first.target]

@@ -1,0 +1,105 @@
+"""Where clients find nodes: `NodeDirectory` of the cluster protocol.
+
+Nodes that are ready come in the order of a hash of party and node, so that members of one party
+tend to meet on one node and a node that comes or goes moves few of them.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+import grpc
+from grpc import aio
+
+from .errors import NotAllowedError
+from .grants import Authority, bearer
+from .store import PresenceNode
+from .wire.presence_cluster_pb2 import ListNodesRequest, Node, NodeList
+
+SERVICE: Final = "partypresence.cluster.v1.NodeDirectory"
+CHANGES_APART_S: Final = 0.1
+LIMIT_MAX: Final = 1000
+
+
+def ranked(
+    nodes: Sequence[PresenceNode], party_id: int, *, prefer_zone: str = ""
+) -> list[PresenceNode]:
+    """Those that take sessions, best first."""
+
+    def weight(node: PresenceNode) -> tuple[bool, bytes]:
+        name = f"{party_id:x}/{node.node_id}".encode()
+        return node.zone == prefer_zone, hashlib.blake2b(name, digest_size=8).digest()
+
+    ready = [node for node in nodes if node.state == "ready"]
+    return sorted(ready, key=weight, reverse=True)
+
+
+class Directory:
+    def __init__(
+        self, nodes: Callable[[], Sequence[PresenceNode]], authority: Authority | None
+    ) -> None:
+        self._nodes = nodes
+        self._authority = authority
+        self._revision = 0
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        self._revision += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def add(self, server: aio.Server) -> None:
+        handlers: dict[str, Any] = {
+            "ListNodes": grpc.unary_unary_rpc_method_handler(
+                self._list,
+                request_deserializer=ListNodesRequest.FromString,
+                response_serializer=NodeList.SerializeToString,
+            ),
+            "WatchNodes": grpc.unary_stream_rpc_method_handler(
+                self._watch,
+                request_deserializer=ListNodesRequest.FromString,
+                response_serializer=NodeList.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def _admit(self, context: Any) -> None:
+        if self._authority is None:
+            return
+        metadata: dict[str, str] = dict(context.invocation_metadata() or ())
+        try:
+            await self._authority.verify(bearer(metadata.get("authorization")))
+        except NotAllowedError:
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+
+    async def _list(self, request: ListNodesRequest, context: Any) -> NodeList:
+        await self._admit(context)
+        return self._answer(request)
+
+    async def _watch(self, request: ListNodesRequest, context: Any) -> AsyncIterator[NodeList]:
+        await self._admit(context)
+        while True:
+            changed = self._changed
+            yield self._answer(request)
+            await changed.wait()
+            await asyncio.sleep(CHANGES_APART_S)
+
+    def _answer(self, request: ListNodesRequest) -> NodeList:
+        nodes = ranked(self._nodes(), request.party_id, prefer_zone=request.prefer_zone)
+        wanted = nodes[: request.limit or LIMIT_MAX]
+        return NodeList(nodes=[_row(node) for node in wanted], revision=self._revision)
+
+
+def _row(node: PresenceNode) -> Node:
+    return Node(
+        node_id=node.node_id,
+        incarnation=node.incarnation,
+        client_endpoint=node.client_endpoint,
+        peer_endpoint=node.peer_endpoint,
+        zone=node.zone,
+        state=1,  # pyright: ignore[reportArgumentType] READY: no other is listed
+        sessions=node.sessions,
+        max_sessions=node.max_sessions,
+        version=node.version,
+    )
