@@ -1,0 +1,170 @@
+"""Every layout that is packed by hand says what protobuf says."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from waystation.presence.model import (
+    ClientId,
+    Entry,
+    MessageType,
+    PartyId,
+    SessionId,
+    Status,
+)
+from waystation.presence.wire import broker as write
+from waystation.presence.wire.client import (
+    Ack,
+    MalformedMessageError,
+    Ping,
+    Unfit,
+    _decode_any,
+    decode_client,
+)
+from waystation.presence.wire.party_presence_pb2 import ClientMessage
+
+ids = st.integers(1, 2**64 - 1)
+times = st.integers(1, 2**48)
+EXAMPLES = settings(max_examples=150, deadline=None)
+
+
+def proto(**fields: object) -> ClientMessage:
+    return ClientMessage(**fields)  # pyright: ignore[reportArgumentType]
+
+
+@EXAMPLES
+@given(ids, times, ids)
+def test_an_ack(message_id: int, at_ms: int, acked: int) -> None:
+    written = write.ack(message_id, at_ms, acked)
+
+    expected = proto(
+        message_id=message_id, message_type=1, timestamp=at_ms, ack_message_ids=[acked]
+    )
+    assert ClientMessage.FromString(written) == expected
+    assert written == expected.SerializeToString()
+
+
+@EXAMPLES
+@given(
+    ids,
+    st.sampled_from([MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL]),
+    st.tuples(ids, ids, ids),
+    st.tuples(times, st.integers(1, 2**40)),
+    st.tuples(st.integers(0, 300), st.sampled_from([0, 2, 16, 22]), st.binary(max_size=128)),
+)
+def test_an_announcement(
+    message_id: int,
+    kind: MessageType,
+    names: tuple[int, int, int],
+    when: tuple[int, int],
+    rest: tuple[int, int, bytes],
+) -> None:
+    party, client, session = names
+    at_ms, seq = when
+    count, code, payload = rest
+    entry = Entry(
+        seq, kind, ClientId(client), SessionId(session), message_id, at_ms, count, code, payload
+    )
+    written = write.announcement(PartyId(party), 77, entry)
+
+    expected = proto(
+        session_id=session,
+        client_id=client,
+        party_id=party,
+        message_id=message_id,
+        message_type=kind,
+        timestamp=at_ms,
+        party_seq=seq,
+        client_session_count=count,
+        status_code=code,
+        party_epoch=77,
+        payload=payload,
+    )
+    assert written == expected.SerializeToString()
+    expected.delivery_attempt = 3
+    assert ClientMessage.FromString(write.repeated(written, 3)) == expected
+
+
+@EXAMPLES
+@given(
+    ids,
+    times,
+    st.integers(1, 2**40),
+    st.dictionaries(ids, st.sets(ids, min_size=1, max_size=40), max_size=6),
+    st.sampled_from([Status.OK, Status.LIST_RESYNC]),
+)
+def test_a_list(
+    message_id: int, at_ms: int, seq: int, members: dict[int, set[int]], status: Status
+) -> None:
+    rows = {client: sorted(sessions) for client, sessions in sorted(members.items())}
+    written = write.participants(
+        message_id,
+        at_ms,
+        seq=seq,
+        epoch=5,
+        entries=[write.participant(client, one, one[:1]) for client, one in rows.items()],
+        status=status,
+    )
+
+    expected = proto(
+        message_id=message_id,
+        message_type=4,
+        timestamp=at_ms,
+        party_seq=seq,
+        status_code=status,
+        party_epoch=5,
+    )
+    for client, one in rows.items():
+        expected.participant_client_ids.add(
+            client_id=client, session_id=one, detached_session_id=one[:1]
+        )
+    assert written == expected.SerializeToString()
+
+
+@EXAMPLES
+@given(st.integers(0, 2**64 - 1), st.lists(ids, min_size=1, max_size=20))
+def test_acks_of_clients_are_read_the_same_either_way(message_id: int, acked: list[int]) -> None:
+    data = proto(message_id=message_id, message_type=1, ack_message_ids=acked).SerializeToString()
+    quick = decode_client(data, ack_ids_max=1024)
+
+    assert quick == _decode_any(data, 1024)
+    assert isinstance(quick, Ack)
+    assert quick.ack_ids == tuple(acked)
+
+
+@EXAMPLES
+@given(ids)
+def test_pings_of_clients_are_read_the_same_either_way(message_id: int) -> None:
+    data = proto(message_id=message_id, message_type=5).SerializeToString()
+
+    assert decode_client(data, ack_ids_max=1024) == _decode_any(data, 1024) == Ping(message_id)
+
+
+@settings(max_examples=600, deadline=None)
+@given(
+    st.one_of(
+        st.binary(max_size=80),
+        st.tuples(
+            st.sampled_from(
+                [
+                    proto(message_id=9, message_type=5).SerializeToString(),
+                    proto(message_id=9, message_type=1, ack_message_ids=[1]).SerializeToString(),
+                    proto(message_type=1, ack_message_ids=[1, 2]).SerializeToString(),
+                ]
+            ),
+            st.integers(0, 40),
+            st.integers(0, 255),
+        ).map(lambda one: one[0][: one[1]] + bytes([one[2]]) + one[0][one[1] + 1 :]),
+    )
+)
+def test_whatever_comes_is_read_the_same_either_way_or_refused(data: bytes) -> None:
+    """P-033: arbitrary bytes give a value or MALFORMED_MESSAGE, and nothing else."""
+    try:
+        expected = _decode_any(data, 1024)
+    except MalformedMessageError:
+        expected = None
+    try:
+        got = decode_client(data, ack_ids_max=1024)
+    except MalformedMessageError:
+        got = None
+
+    assert got == expected or isinstance(expected, Unfit)
