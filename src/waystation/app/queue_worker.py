@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
@@ -28,6 +29,7 @@ from waystation.telemetry.metrics import Metrics
 
 from .addresses import listen
 from .data_dir import DataDir
+from .descriptors import Shares, raise_limit
 from .health import StoreProbe
 from .process import LoopLag, Reports, event_node
 from .queue_ops import Page, QueueOps
@@ -63,6 +65,11 @@ class QueueWorker:
     async def start(self) -> None:
         settings, queue, clock = self._settings, self._settings.queue, self._clock
         loop = asyncio.get_running_loop()
+        # Clients must not take the descriptors that store, links and operators need.
+        room = Shares.of(raise_limit(), ("connect",)).user_agents
+        queue = msgspec.structs.replace(
+            queue, connections_max=min(queue.connections_max or room, room)
+        )
         identity = own_identity(self._data.keys, queue, settings.host)
         self._tasks = tasks = Tasks(self._task_failed)
         url = queue_store_url(queue.store, settings.store.url)

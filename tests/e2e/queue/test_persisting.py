@@ -197,3 +197,21 @@ def test_a_stop_answers_what_is_under_way_and_closes(data_dir: Path) -> None:
             assert first == Ok()
             assert stored == answered
             assert later.ask(Ack(MessageId(b"")), box.recipient_id, box.signer) == Err(Code.NO_MSG)
+
+
+def test_no_more_connections_come_in_than_may(data_dir: Path) -> None:
+    with QueueServer(data_dir, store_url="memory:", connections_max=3) as server:
+        peers = [Peer(server) for _ in range(3)]
+        with suppress(ClosedError, OSError):
+            Peer(server).close()
+            raise AssertionError("a fourth connection was served")
+        peers.pop().close()
+        deadline = time.monotonic() + 20
+        while len(peers) < 3:  # until the server has seen that one left
+            assert time.monotonic() < deadline
+            with suppress(ClosedError, OSError):
+                peers.append(Peer(server))
+        for peer in peers:
+            peer.close()
+
+        assert len(peers) == 3
