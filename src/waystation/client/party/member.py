@@ -38,6 +38,7 @@ from .session import Session
 METHOD = "/ClientMessagingEndpoint/beginStream"
 LIST_NODES = "/partypresence.cluster.v1.NodeDirectory/ListNodes"
 INBOX_MAX = 10_000
+OUTBOX_MAX = 1000  # messages that the stream has not taken yet
 NODES_WANTED = 8
 _CALL_OPTIONS = (
     # Several members of one process may want connections of their own, as on several devices.
@@ -191,8 +192,12 @@ class PartyMember:
 
     def drop_connections(self) -> None:
         """As a network would: every stream is cut, nobody is told."""
-        for task, line in list(self._tasks.items()):
-            if line:
+        for line in set(self._tasks.values()) - {0}:
+            self._drop(line)
+
+    def _drop(self, line: int) -> None:
+        for task, number in list(self._tasks.items()):
+            if number == line:
                 task.cancel()
 
     def _raise_if_refused(self) -> None:
@@ -216,12 +221,14 @@ class PartyMember:
             match effect:
                 case Say(line, message):
                     outbox = self._outboxes.get(line)
-                    if outbox is not None:
+                    if outbox is not None and outbox.full():
+                        self._drop(line)  # a broker that reads nothing is as good as gone
+                    elif outbox is not None:
                         outbox.put_nowait(message.SerializeToString())
                 case Tell(event):
                     self._tell(event)
                 case Open(line, endpoint):
-                    self._outboxes[line] = asyncio.Queue()
+                    self._outboxes[line] = asyncio.Queue(OUTBOX_MAX)
                     self._spawn(self._carry(line, endpoint), line)
                 case Close(line):
                     self._hang_up(line)
@@ -273,7 +280,11 @@ class PartyMember:
     def _hang_up(self, line: int) -> None:
         """After what was said is out."""
         outbox = self._outboxes.pop(line, None)
-        if outbox is not None:
+        if outbox is None:
+            return
+        if outbox.full():
+            self._drop(line)
+        else:
             outbox.put_nowait(None)
 
     async def _carry(self, line: int, endpoint: str) -> None:
