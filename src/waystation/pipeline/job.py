@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -35,6 +36,10 @@ class Context(msgspec.Struct, frozen=True):
     def new_run(self) -> str:
         """A name for one attempt: its files lie below it, and its commit carries it."""
         return f"{self.clock.now_us()}-{secrets.token_hex(4)}"
+
+    def today(self) -> str:
+        """The UTC date: the partition of what a job writes down about itself."""
+        return datetime.fromtimestamp(self.clock.now_ms() / 1000, UTC).date().isoformat()
 
 
 class JobResult(msgspec.Struct, frozen=True, kw_only=True):

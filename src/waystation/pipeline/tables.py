@@ -5,9 +5,14 @@ from collections.abc import Mapping
 from waystation.pipeline.gold import GOLD
 from waystation.pipeline.schema import DQ, EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
 from waystation.pipeline.settings import Pipeline
+from waystation.pipeline.stores import STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE
 
 TABLES: Mapping[str, TableSpec] = {
-    spec.name: spec for spec in (EVENTS, QUARANTINE, MSG_INC, MSG, *GOLD, DQ)
+    spec.name: spec
+    for spec in (
+        *(EVENTS, QUARANTINE, MSG_INC, MSG, *GOLD),
+        *(STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE, DQ),
+    )
 }
 
 

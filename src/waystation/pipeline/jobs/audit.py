@@ -1,0 +1,119 @@
+"""What does not fit together in a store: counted by class, with samples.
+
+Inputs: all rows of a push store; `events` for what the store should know of user agents.
+Output: `store_audit`, one row a class. Progress: none; each run looks at everything.
+Idempotence: it only reads the store. Rows change while it looks: a class with few rows in a busy
+store may be a client that was just coming or going, so numbers matter, not single rows.
+Cost: one pass over each of the store's tables, four joins.
+"""
+
+from collections.abc import Mapping
+from functools import reduce
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from waystation.pipeline.job import Context
+from waystation.pipeline.schema import EVENTS
+from waystation.pipeline.sources.store import StorePlace
+from waystation.pipeline.stores import STORE_AUDIT
+
+NAME = "audit"
+SAMPLES_MAX = 100
+DAY_MS = 86_400_000
+AHEAD_MS = 600_000
+INDEX_LAG_MS = 60_000
+HELLO = 21
+ROUTER_TYPES = ("webpush", "simplepush", "fcm", "apns", "adm", "stub", "gcm")
+
+
+class Found(msgspec.Struct, frozen=True):
+    kind: str
+    rows: int
+    samples: list[str]
+
+
+def classes(
+    router: DataFrame, channels: DataFrame, messages: DataFrame, hellos: DataFrame, now_ms: int
+) -> Mapping[str, DataFrame]:
+    """Class -> the hashes (`uah`) of its rows. `hellos` has `uah` and `last_ms` of events."""
+    known = router.select("uah")
+    subscribed = channels.select("uah", "chh")
+    reachable = messages.join(known, on="uah", how="left_semi")
+    later = router.join(hellos, on="uah", how="inner").where(
+        F.col("last_ms") > F.col("connected_at_ms") + INDEX_LAG_MS
+    )
+
+    def older(days: int) -> Column:
+        return F.col("connected_at_ms") < now_ms - days * DAY_MS
+
+    return {
+        "msg_no_router": messages.join(known, on="uah", how="left_anti"),
+        "msg_no_channel": reachable.join(subscribed, on=["uah", "chh"], how="left_anti"),
+        "msg_expired": messages.where(F.col("expires_at_ms") <= now_ms),
+        "msg_future": messages.where(F.col("accepted_at_ms") > now_ms + AHEAD_MS),
+        "router_stale_30": router.where(older(30)),
+        "router_stale_60": router.where(older(60)),
+        "router_bad_type": router.where(~F.col("router_type").isin(*ROUTER_TYPES)),
+        "stale_index": later,
+    }
+
+
+def run(ctx: Context, store: StorePlace) -> list[Found]:
+    now_ms = ctx.clock.now_ms()
+    # Kept, on disk if need be: every class asks, and each scan of a store starts processes.
+    tables = [
+        store.read(ctx.spark, name, now_ms).persist() for name in ("router", "channels", "messages")
+    ]
+    router, channels, messages = tables
+    hellos = (
+        ctx.lake.read(EVENTS)
+        .where(F.col("k") == HELLO)
+        .groupBy("uah")
+        .agg(F.floor(F.max("ts") / 1000).alias("last_ms"))
+    )
+    found = _counted(classes(router, channels, messages, hellos, now_ms))
+    for table in tables:
+        table.unpersist()
+    name = ctx.new_run()
+    handle = ctx.lake.table(STORE_AUDIT).open()
+    rows = [
+        {
+            "at": ctx.clock.now_us(),
+            "run": name,
+            "class": one.kind,
+            "rows": one.rows,
+            "samples": " ".join(one.samples),
+        }
+        for one in found
+    ]
+    handle.append(handle.write_rows(rows, name, {"date": ctx.today()}), name, {})
+    return found
+
+
+def _counted(frames: Mapping[str, DataFrame]) -> list[Found]:
+    """Rows of each class, and the lowest of its hashes. These are spread evenly over all numbers,
+    so a bound on them keeps a class of millions from coming to the driver."""
+    rows = reduce(
+        DataFrame.unionByName,
+        (frame.select(F.lit(kind).alias("kind"), "uah") for kind, frame in frames.items()),
+    )
+    counts: dict[str, int] = {
+        row.kind: row["count"] for row in rows.groupBy("kind").count().collect()
+    }
+    low = F.lit(False)
+    for kind, count in counts.items():
+        bound = min(1.0, 4 * SAMPLES_MAX / count) * (1 << 64) - (1 << 63)
+        low |= (F.col("kind") == kind) & (F.col("uah") <= int(min(bound, (1 << 63) - 1024)))
+    samples: dict[str, list[int]] = {kind: [] for kind in frames}
+    for row in rows.where(low).distinct().collect():
+        samples[row.kind].append(row.uah)
+    return [
+        Found(kind, counts.get(kind, 0), [_hex(uah) for uah in sorted(samples[kind])[:SAMPLES_MAX]])
+        for kind in frames
+    ]
+
+
+def _hex(uah: int) -> str:
+    return f"{uah & (1 << 64) - 1:016x}"
