@@ -63,14 +63,23 @@ class DaysRun:
         days = {file.partition[self._by] for file in files}
         return sorted(dt.date.fromisoformat(day) for day in days if day is not None)
 
-    def due_in_a_row(self) -> list[dt.date]:
-        """As `due`, with every later day that there is: each begins with what the last one left."""
+    def due_in_a_row(self, *, newest_again: bool = False) -> list[dt.date]:
+        """As `due`, with every later day that there is: each begins with what the last one left.
+
+        `newest_again`: also the newest day that was computed. Who judges by the pipeline's `now`
+        saw less of that day than there is to be seen when time has gone on.
+        """
         due = self.due()
         if not due or self._asked is not None:
             return due
+        first = due[0]
+        if newest_again:
+            output = next(iter(self.outputs.values()))
+            computed = output.partition_values(output.spec.partition_names[0])
+            first = min([first, *(dt.date.fromisoformat(day) for day in sorted(computed)[-1:])])
         known = self.source.partition_values(self._by)
         last = max(dt.date.fromisoformat(day) for day in known)
-        return [due[0] + dt.timedelta(days=n) for n in range((last - due[0]).days + 1)]
+        return [first + dt.timedelta(days=n) for n in range((last - first).days + 1)]
 
     def read(self, *days: dt.date) -> DataFrame:
         """The input of these days."""

@@ -1,7 +1,7 @@
 """Sessions in parties: one row each, by the minute and by the hour, and how quick acks were.
 
-Input: `events` of the days that are due and all later ones. Outputs: `party_sessions`,
-`party_minutely`, `party_hourly`, `party_latency`.
+Input: `events` of the days that are due, of the newest one that was computed, and of all later
+ones. Outputs: `party_sessions`, `party_minutely`, `party_hourly`, `party_latency`.
 Progress: `presence` in each output is the version of `events` that it has read.
 Idempotence: days are computed whole and exchanged; the pipeline's `now` comes from the events.
 Cost: three passes over a day's party events.
@@ -20,7 +20,7 @@ NAME = "presence"
 def run(ctx: Context, days: Days = None) -> JobResult:
     outputs = (PARTY_SESSIONS, PARTY_MINUTELY, PARTY_HOURLY, PARTY_LATENCY)
     work = DaysRun(ctx, NAME, outputs, asked=days)
-    due = work.due_in_a_row()
+    due = work.due_in_a_row(newest_again=True)
     if not due:
         return work.noop()
     now_us = newest_us(work.source)
