@@ -215,8 +215,8 @@ class JournalNotReplayed(PushWorld):
 
 
 class _HandBackOverNewer(HandBack):
-    async def _save(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
-        for notification in notifications:
+    async def _save(self, uaid: Uaid, owed: Sequence[Notification | Update]) -> None:
+        for notification in owed:
             assert isinstance(notification, Notification)
             await self._store.save(uaid, notification)
 
