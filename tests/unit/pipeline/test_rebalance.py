@@ -5,7 +5,7 @@ import time
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, letters, rebalance
@@ -64,6 +64,7 @@ def check_promises(
     return plan
 
 
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     weights=st.lists(st.integers(0, 1000) | st.floats(0, 1e6), max_size=60),
     capacities=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=6),
