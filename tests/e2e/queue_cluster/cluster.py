@@ -92,8 +92,10 @@ class Cluster:
 
     def run(self, *words: str, node: int = 1) -> str:
         """`waystation cluster …` as this member."""
+        command, *rest = words
+        member = ("--data-dir", str(self.folder(node)))
         done = subprocess.run(
-            [BIN / "waystation", "cluster", *words, "--data-dir", str(self.folder(node))],
+            [BIN / "waystation", "cluster", command, *member, *rest],
             env=clean_environment(),
             capture_output=True,
             text=True,
