@@ -21,6 +21,8 @@ COMBINATIONS = [
     pytest.param(("grpcio", "memory"), id="grpcio-memory"),
     pytest.param(("grpcio", "embedded"), id="grpcio-embedded"),
     pytest.param(("grpcio", "redis"), id="grpcio-redis", marks=pytest.mark.redis),
+    pytest.param(("native", "memory"), id="native-memory"),
+    pytest.param(("native", "embedded"), id="native-embedded"),
 ]
 
 

@@ -295,20 +295,20 @@ class Guest:
     async def get_many(self, number: int) -> list[ClientMessage]:
         return [await self.get() for _ in range(number)]
 
-    async def get_kind(self, kind: MessageType) -> ClientMessage:
+    async def expect_kind(self, kind: MessageType) -> ClientMessage:
         """The next message; it must be of that kind."""
         message = await self.get()
         assert message.message_type == kind, message
         return message
 
     async def welcomed(self) -> tuple[ClientMessage, ClientMessage]:
-        ack = await self.get_kind(MessageType.ACK)
-        listed = await self.get_kind(MessageType.LIST)
+        ack = await self.expect_kind(MessageType.ACK)
+        listed = await self.expect_kind(MessageType.LIST)
         if not self.auto:
             await self.ack(listed.message_id)
         return ack, listed
 
-    async def get_nothing(self) -> None:
+    async def expect_nothing(self) -> None:
         """Neither a message nor an end, for a moment."""
         with contextlib.suppress(asyncio.TimeoutError):
             message = await asyncio.wait_for(self._inbox.get(), QUIET_S)
@@ -320,9 +320,9 @@ class Guest:
     async def details(self) -> str:
         return await asyncio.wait_for(self.call.details(), PATIENCE_S)
 
-    async def ended(self, status: Status, code: grpc.StatusCode) -> ClientMessage:
+    async def expect_end(self, status: Status, code: grpc.StatusCode) -> ClientMessage:
         """The ERROR, and then the end of the call."""
-        message = await self.get_kind(MessageType.ERROR)
+        message = await self.expect_kind(MessageType.ERROR)
         assert Status(message.status_code) is status, message
         assert await asyncio.wait_for(self._inbox.get(), PATIENCE_S) is None
         assert await self.status() is code

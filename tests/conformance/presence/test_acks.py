@@ -32,9 +32,9 @@ async def test_everything_that_needs_an_ack_waits_for_its_own(house: House) -> N
     await a.join()
     _, welcome = await a.get_many(2)
     b = await house.member(node, 2)
-    joined = await a.get_kind(JOIN)
+    joined = await a.expect_kind(JOIN)
     await b.leave()
-    left = await a.get_kind(LEAVE)
+    left = await a.expect_kind(LEAVE)
     delivery = delivery_of(node, a)
     assert set(delivery.inflight) == {welcome.message_id, joined.message_id, left.message_id}
 
@@ -58,7 +58,7 @@ async def test_one_ack_may_name_many_and_a_repeated_one_does_nothing(house: Hous
     await a.ack(*ids)
     await a.ack(12345, 1 << 63 | 5)
 
-    await a.get_nothing()
+    await a.expect_nothing()
     assert delivery.acked_n == 26
 
 
@@ -74,7 +74,7 @@ async def test_a_position_acknowledges_everything_up_to_it(house: House) -> None
     await until(lambda: set(delivery.inflight) == {told[2].message_id})
 
     await a.say(ACK, party_seq=told[2].party_seq + 1)
-    error = await a.get_kind(MessageType.ERROR)
+    error = await a.expect_kind(MessageType.ERROR)
     assert error.status_code == Status.INVALID_FIELD
     assert set(delivery.inflight) == {told[2].message_id}
 
@@ -88,7 +88,7 @@ async def test_a_ping_may_carry_acks(house: House) -> None:
 
     said = await a.say(PING, ack_message_ids=[one.message_id for one in told])
 
-    assert list((await a.get_kind(ACK)).ack_message_ids) == [said]
+    assert list((await a.expect_kind(ACK)).ack_message_ids) == [said]
     assert not delivery_of(node, a).inflight
 
 
@@ -97,16 +97,16 @@ async def test_acks_are_answered_only_for_those_who_want_it(house: House) -> Non
     node = await house.node()
     a = await house.member(node, 1)
     await a.ack(5, message_id=90)
-    await a.get_nothing()
+    await a.expect_nothing()
     if house.store_kind == "embedded":
         return
     literal = await house.node(answer_acks=True)
     b = await house.member(literal, 2)
-    await b.get_kind(ACK)  # the answer to the ack of its LIST
+    await b.expect_kind(ACK)  # the answer to the ack of its LIST
     await b.ack(5, message_id=91)
 
-    assert list((await b.get_kind(ACK)).ack_message_ids) == [91]
-    await b.get_nothing()
+    assert list((await b.expect_kind(ACK)).ack_message_ids) == [91]
+    await b.expect_nothing()
 
 
 async def test_a_full_window_pauses_and_loses_nothing(house: House) -> None:
@@ -121,11 +121,11 @@ async def test_a_full_window_pauses_and_loses_nothing(house: House) -> None:
     delivery = delivery_of(node, a)
     told = await a.get_many(256)
 
-    await a.get_nothing()
+    await a.expect_nothing()
     assert len(delivery.inflight) == 256
     await a.ack(*(one.message_id for one in told[:100]))
     told += await a.get_many(44)
-    await a.get_nothing()
+    await a.expect_nothing()
     assert [one.party_seq for one in told] == list(range(2, 302))
     assert len(delivery.inflight) == 200
     for one in crowd:
@@ -141,7 +141,7 @@ async def test_ten_pings_in_one_go_are_each_answered_once(house: House) -> None:
     ids = await asyncio.gather(*(a.ping() for _ in range(10)))
     answered: list[int] = []
     while len(answered) < 10:
-        answered += (await a.get_kind(ACK)).ack_message_ids
+        answered += (await a.expect_kind(ACK)).ack_message_ids
 
     assert sorted(answered) == sorted(ids)
-    await a.get_nothing()
+    await a.expect_nothing()

@@ -17,17 +17,17 @@ PING, SIGNAL = MessageType.PING, MessageType.SIGNAL
 Code = grpc.StatusCode
 
 
-async def refused(guest: Guest, status: Status, message_id: int) -> ClientMessage:
+async def expect_refusal(guest: Guest, status: Status, message_id: int) -> ClientMessage:
     """An ERROR that names what it answers; the stream goes on."""
-    message = await guest.get_kind(MessageType.ERROR)
+    message = await guest.expect_kind(MessageType.ERROR)
     assert Status(message.status_code) is status
     assert list(message.ack_message_ids) == ([message_id] if message_id else [])
     return message
 
 
-async def alive(guest: Guest) -> None:
+async def expect_alive(guest: Guest) -> None:
     asked = await guest.ping()
-    assert list((await guest.get_kind(ACK)).ack_message_ids) == [asked]
+    assert list((await guest.expect_kind(ACK)).ack_message_ids) == [asked]
 
 
 async def test_a_stream_begins_with_a_join(house: House) -> None:
@@ -37,7 +37,7 @@ async def test_a_stream_begins_with_a_join(house: House) -> None:
     house.guests.append(a)
 
     asked = await a.ping()
-    error = await a.ended(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
+    error = await a.expect_end(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
 
     assert list(error.ack_message_ids) == [asked]
 
@@ -48,7 +48,7 @@ async def test_a_stream_that_says_nothing_is_ended(house: House) -> None:
     a = await house.guest(node, 1).open()
     house.guests.append(a)
 
-    await a.ended(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
+    await a.expect_end(Status.JOIN_REQUIRED, Code.FAILED_PRECONDITION)
 
 
 @pytest.mark.parametrize("field", ["session_id", "client_id", "party_id"])
@@ -60,7 +60,7 @@ async def test_no_id_is_zero(house: House, field: str) -> None:
     ids: dict[str, Any] = {field: 0}
     await a.join(**ids)
 
-    await a.ended(Status.INVALID_IDENTIFIER, Code.INVALID_ARGUMENT)
+    await a.expect_end(Status.INVALID_IDENTIFIER, Code.INVALID_ARGUMENT)
     assert not node.broker.registry.sessions
 
 
@@ -70,7 +70,7 @@ async def test_a_join_without_an_id_may_be_repeated_with_one(house: House) -> No
     a = house.guest(node, 1)
 
     await a.join(message_id=0)
-    await refused(a, Status.MISSING_MESSAGE_ID, 0)
+    await expect_refusal(a, Status.MISSING_MESSAGE_ID, 0)
     await a.say(JOIN, session_id=a.session, client_id=1, party_id=a.party)
 
     assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
@@ -83,8 +83,8 @@ async def test_a_second_join_is_refused_and_the_session_goes_on(house: House) ->
 
     again = await a.say(JOIN, session_id=a.session, client_id=1, party_id=a.party)
 
-    await refused(a, Status.ALREADY_JOINED, again)
-    await alive(a)
+    await expect_refusal(a, Status.ALREADY_JOINED, again)
+    await expect_alive(a)
 
 
 @pytest.mark.parametrize("kind", [None, 99, MessageType.DRAIN])
@@ -95,23 +95,23 @@ async def test_types_that_clients_do_not_send(house: House, kind: int | None) ->
 
     said = await a.say(kind)
 
-    await refused(a, Status.BAD_MESSAGE_TYPE, said)
-    await alive(a)
+    await expect_refusal(a, Status.BAD_MESSAGE_TYPE, said)
+    await expect_alive(a)
 
 
 async def test_a_leave_with_a_timestamp_is_no_leave(house: House) -> None:
     """P-024"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     said = await a.say(LEAVE, timestamp=5)
-    await refused(a, Status.INVALID_FIELD, said)
+    await expect_refusal(a, Status.INVALID_FIELD, said)
     said = await a.say(PING, participant_client_ids=[ClientSessionIdEntry(client_id=1)])
-    await refused(a, Status.INVALID_FIELD, said)
+    await expect_refusal(a, Status.INVALID_FIELD, said)
 
-    await alive(a)
-    await b.get_nothing()
+    await expect_alive(a)
+    await b.expect_nothing()
 
 
 async def test_ids_of_another_session_are_refused_and_its_own_accepted(house: House) -> None:
@@ -120,42 +120,42 @@ async def test_ids_of_another_session_are_refused_and_its_own_accepted(house: Ho
     a = await house.member(node, 1)
 
     said = await a.say(PING, party_id=a.party + 1)
-    await refused(a, Status.INVALID_FIELD, said)
+    await expect_refusal(a, Status.INVALID_FIELD, said)
     said = await a.say(PING, party_id=a.party, client_id=1, session_id=a.session)
 
-    assert list((await a.get_kind(ACK)).ack_message_ids) == [said]
+    assert list((await a.expect_kind(ACK)).ack_message_ids) == [said]
 
 
 async def test_an_ack_has_at_most_1024_ids(house: House) -> None:
     """P-026"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    told = await a.get_kind(JOIN)
+    told = await a.expect_kind(JOIN)
     delivery = next(iter(node.broker.registry.sessions.values())).delivery
     assert delivery.client_id == 1
 
     await a.ack(*range(1, 1025), told.message_id)
-    await refused(a, Status.TOO_MANY_ACK_IDS, 0)
+    await expect_refusal(a, Status.TOO_MANY_ACK_IDS, 0)
     assert told.message_id in delivery.inflight
     await a.ack(*range(1, 1024), told.message_id)
 
     await until(lambda: told.message_id not in delivery.inflight)
-    await alive(a)
-    await alive(b)
+    await expect_alive(a)
+    await expect_alive(b)
 
 
 async def test_random_bytes_end_the_stream_and_nobody_else_notices(house: House) -> None:
     """P-027"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     await b.say_bytes(b"\xff\xfe\xfd\x00garbage")
 
-    await b.ended(Status.MALFORMED_MESSAGE, Code.INVALID_ARGUMENT)
+    await b.expect_end(Status.MALFORMED_MESSAGE, Code.INVALID_ARGUMENT)
     states = {key.client_id: one.state for key, one in node.broker.registry.sessions.items()}
     assert states == {1: State.ACTIVE, 2: State.DETACHED}
-    await a.get_nothing()
+    await a.expect_nothing()
 
 
 async def test_a_message_over_16_kib_ends_the_call(house: House) -> None:
@@ -179,7 +179,7 @@ async def test_unknown_fields_are_ignored(house: House) -> None:
     ping = ClientMessage(message_id=50, message_type=PING)  # pyright: ignore[reportArgumentType]
     await a.say_bytes(ping.SerializeToString() + b"\xc0\x0c\x07")
 
-    assert list((await a.get_kind(ACK)).ack_message_ids) == [50]
+    assert list((await a.expect_kind(ACK)).ack_message_ids) == [50]
 
 
 async def test_another_path_is_unimplemented(house: House) -> None:
@@ -220,33 +220,33 @@ async def test_a_repeated_message_is_answered_again_and_has_one_effect(house: Ho
     """P-031"""
     node = await house.node(signal_enabled=True)
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     for _ in range(2):
         await a.say(PING, message_id=70)
-        assert list((await a.get_kind(ACK)).ack_message_ids) == [70]
+        assert list((await a.expect_kind(ACK)).ack_message_ids) == [70]
     for _ in range(2):
         await a.say(SIGNAL, message_id=71, payload=b"hello")
-        assert list((await a.get_kind(ACK)).ack_message_ids) == [71]
+        assert list((await a.expect_kind(ACK)).ack_message_ids) == [71]
 
-    told = await b.get_kind(SIGNAL)
+    told = await b.expect_kind(SIGNAL)
     assert (told.payload, told.client_id, told.party_seq) == (b"hello", 1, 3)
-    await b.get_nothing()
+    await b.expect_nothing()
 
 
 async def test_twenty_soft_errors_end_the_stream(house: House) -> None:
     """P-032"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     for _ in range(20):
         await b.say(PING, timestamp=1)
     for _ in range(20):
-        assert (await b.get_kind(MessageType.ERROR)).status_code == Status.INVALID_FIELD
-    await b.ended(Status.PROTOCOL_VIOLATION, Code.FAILED_PRECONDITION)
+        assert (await b.expect_kind(MessageType.ERROR)).status_code == Status.INVALID_FIELD
+    await b.expect_end(Status.PROTOCOL_VIOLATION, Code.FAILED_PRECONDITION)
 
-    await a.get_nothing()
+    await a.expect_nothing()
 
 
 async def test_what_is_out_of_place_or_switched_off(house: House) -> None:
@@ -254,17 +254,17 @@ async def test_what_is_out_of_place_or_switched_off(house: House) -> None:
     node = await house.node()
     a = await house.member(node, 1)
 
-    await refused(a, Status.NOT_STANDBY, await a.say(MessageType.PROMOTE))
-    await refused(a, Status.NOT_SUPPORTED, await a.say(SIGNAL, payload=b"x"))
-    await refused(a, Status.NOT_SUPPORTED, await a.say(MessageType.AUTH, auth_token="x"))
+    await expect_refusal(a, Status.NOT_STANDBY, await a.say(MessageType.PROMOTE))
+    await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(SIGNAL, payload=b"x"))
+    await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(MessageType.AUTH, auth_token="x"))
 
     other = await house.node(signal_enabled=True) if house.store_kind == "memory" else None
     if other is not None:
         b = await house.member(other, 2)
         said = await b.say(SIGNAL, payload=bytes(129))
-        await refused(b, Status.PAYLOAD_TOO_LARGE, said)
+        await expect_refusal(b, Status.PAYLOAD_TOO_LARGE, said)
         await b.say(SIGNAL, payload=bytes(128))
-        await b.get_kind(ACK)
+        await b.expect_kind(ACK)
 
 
 async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
@@ -289,14 +289,14 @@ async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
     await old.say_bytes(message(ACK, 2, (welcome.message_id,)))
 
     third = await house.member(node, 3, auto=True)
-    told = await old.get_kind(JOIN)
+    told = await old.expect_kind(JOIN)
     await old.say_bytes(message(ACK, 3, (told.message_id,)))
     await third.say(SIGNAL, payload=b"not for old clients")
-    await newer.get_kind(JOIN)
-    await newer.get_kind(JOIN)
-    await newer.get_kind(SIGNAL)
+    await newer.expect_kind(JOIN)
+    await newer.expect_kind(JOIN)
+    await newer.expect_kind(SIGNAL)
     await old.say_bytes(message(PING, 4))
-    assert list((await old.get_kind(ACK)).ack_message_ids) == [4]
+    assert list((await old.expect_kind(ACK)).ack_message_ids) == [4]
 
     await old.cut()
     registry = node.broker.registry
@@ -308,7 +308,7 @@ async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:
     assert resumed.status_code == Status.SESSION_RESUMED
     assert kinds([snapshot, missed, closing]) == ["LIST", "LEAVE", "LIST"]
     await old.say_bytes(message(LEAVE, 6))
-    assert (await old.get_kind(ACK)).message_type == ACK
+    assert (await old.expect_kind(ACK)).message_type == ACK
     assert await old.status() is Code.OK
     assert all(one.message_type <= PING for one in old.seen)
 
@@ -336,6 +336,6 @@ async def test_mutated_messages_bring_nothing_down(house: House) -> None:
             await bad.say_bytes(bytes(data))
         await bad.gone()
 
-    await alive(healthy)
+    await expect_alive(healthy)
     assert not node.failures
     await channel.close()

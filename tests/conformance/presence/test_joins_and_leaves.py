@@ -14,7 +14,7 @@ ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, M
 
 
 async def test_the_first_to_join_is_welcomed_by_an_empty_list(house: House) -> None:
-    """P-001"""
+    """P-001 P-106: this and all the others run on every store, Redis too."""
     node = await house.node()
     a = house.guest(node, 1)
 
@@ -29,7 +29,7 @@ async def test_the_first_to_join_is_welcomed_by_an_empty_list(house: House) -> N
     assert listed(welcome) == []
     assert welcome.party_seq == 1
     assert welcome.party_epoch == ack.party_epoch != 0
-    await a.get_nothing()
+    await a.expect_nothing()
 
 
 async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(house: House) -> None:
@@ -40,7 +40,7 @@ async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(house: H
 
     await b.join()
     _, welcome = await b.get_many(2)
-    told = await a.get_kind(JOIN)
+    told = await a.expect_kind(JOIN)
 
     assert listed(welcome) == [(1, [a.session])]
     assert (told.session_id, told.client_id, told.party_id) == (b.session, 2, PARTY)
@@ -49,18 +49,18 @@ async def test_those_present_are_told_of_a_newcomer_who_is_told_of_them(house: H
     assert told.message_id >> 62 & 1 == 0
     assert told.party_seq == 2
     assert told.client_session_count == 1
-    await b.get_nothing()
+    await b.expect_nothing()
 
 
 async def test_everybody_gets_the_same_bytes(house: House) -> None:
     """P-004"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     await house.member(node, 3)
-    await a.get_kind(JOIN)
-    await b.get_kind(JOIN)
+    await a.expect_kind(JOIN)
+    await b.expect_kind(JOIN)
 
     assert a.raw[-1] == b.raw[-1]
 
@@ -69,14 +69,14 @@ async def test_a_leave_is_told_at_once(house: House) -> None:
     """P-005 P-003: with a tick of a second, it cannot have waited for one."""
     node = await house.node(tick_s=1.0)
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
     loop = asyncio.get_running_loop()
     before = loop.time()
 
     left_id = await a.leave()
-    told = await b.get_kind(LEAVE)
+    told = await b.expect_kind(LEAVE)
     took_s = loop.time() - before
-    ack = await a.get_kind(ACK)
+    ack = await a.expect_kind(ACK)
 
     assert took_s < 0.9
     assert list(ack.ack_message_ids) == [left_id]
@@ -92,20 +92,20 @@ async def test_a_second_device_is_counted_and_its_leave_leaves_the_first_alone(
     """P-006 P-007"""
     node = await house.node()
     a1, b = await house.member(node, 1), await house.member(node, 2)
-    await a1.get_kind(JOIN)
+    await a1.expect_kind(JOIN)
     a2 = house.guest(node, 1, 777)
 
     await a2.join()
     _, welcome = await a2.get_many(2)
-    told = await a1.get_kind(JOIN)
-    await b.get_kind(JOIN)
+    told = await a1.expect_kind(JOIN)
+    await b.expect_kind(JOIN)
 
     assert listed(welcome) == [(1, [a1.session]), (2, [b.session])]
     assert (told.session_id, told.client_session_count) == (777, 2)
 
     await a2.leave()
     for one in (a1, b):
-        left = await one.get_kind(LEAVE)
+        left = await one.expect_kind(LEAVE)
         assert (left.session_id, left.client_session_count) == (777, 1)
     await a1.ping()
     assert (await a1.get()).message_type == ACK
@@ -120,11 +120,11 @@ async def test_one_session_id_in_two_parties_and_of_two_clients_are_three_sessio
     other_party = await house.member(node, 1, session=5, party=11)
     other_client = await house.member(node, 2, session=5, party=10)
 
-    assert (await first.get_kind(JOIN)).client_id == 2
+    assert (await first.expect_kind(JOIN)).client_id == 2
     assert len(node.broker.registry.sessions) == 3
     await other_client.leave()
-    assert (await first.get_kind(LEAVE)).client_id == 2
-    await other_party.get_nothing()
+    assert (await first.expect_kind(LEAVE)).client_id == 2
+    await other_party.expect_nothing()
 
 
 async def test_parties_do_not_hear_of_each_other(house: House) -> None:
@@ -160,16 +160,16 @@ async def test_an_id_that_left_names_a_new_session(house: House) -> None:
     """P-010"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
     await b.leave()
     await b.status()
-    await a.get_kind(LEAVE)
+    await a.expect_kind(LEAVE)
 
     await b.join()
-    ack = await b.get_kind(ACK)
+    ack = await b.expect_kind(ACK)
 
     assert ack.status_code == Status.OK
-    assert (await a.get_kind(JOIN)).session_id == b.session
+    assert (await a.expect_kind(JOIN)).session_id == b.session
 
 
 async def test_what_is_said_after_a_leave_is_ignored(house: House) -> None:
@@ -191,7 +191,7 @@ async def test_a_client_asks_for_the_list(house: House) -> None:
     node = await house.node()
     a = await house.member(node, 1)
     b = await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     asked = await a.say(LIST)
     ack, now = await a.get_many(2)
@@ -213,10 +213,10 @@ async def test_a_session_without_delivery_is_announced_and_hears_of_nobody(house
     c = await house.member(node, 3)
 
     assert listed(welcome) == [(1, [a.session])]
-    assert [(await a.get_kind(JOIN)).client_id for _ in range(2)] == [2, 3]
+    assert [(await a.expect_kind(JOIN)).client_id for _ in range(2)] == [2, 3]
     await c.leave()
-    await a.get_kind(LEAVE)
-    await quiet.get_nothing()
+    await a.expect_kind(LEAVE)
+    await quiet.expect_nothing()
     await quiet.say(LIST)
     assert kinds(await quiet.get_many(2)) == ["ACK", "LIST"]
 
@@ -252,7 +252,7 @@ async def test_ids_of_a_new_epoch_are_larger(house: House) -> None:
     for _ in range(2):
         a = await house.member(node, 1)
         b = await house.member(node, 2)
-        ids.append((await a.get_kind(JOIN)).message_id)
+        ids.append((await a.expect_kind(JOIN)).message_id)
         for one in (a, b):
             await one.leave()
             await one.status()
@@ -270,7 +270,7 @@ async def test_time_along_the_log_does_not_go_back_with_the_clock(house: House) 
     clock.set_wall_ms(1_800_000_000_000 - 5_000)
     await house.member(node, 3)
 
-    told = [await a.get_kind(JOIN) for _ in range(2)]
+    told = [await a.expect_kind(JOIN) for _ in range(2)]
 
     assert told[0].timestamp <= told[1].timestamp
     assert told[0].message_id < told[1].message_id

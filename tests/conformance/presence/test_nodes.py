@@ -159,7 +159,7 @@ async def test_a_session_goes_on_at_another_node(town: Town) -> None:
     first, second = await town.node(), await town.node()
     a = await town.member(first, 1, auto=False)
     witness = await town.member(second, 2)
-    joined = await a.get_kind(JOIN)
+    joined = await a.expect_kind(JOIN)
     await a.cut()
     session = next(one for one in first.broker.registry.sessions.values() if one.key.client_id == 1)
     await until(lambda: session.state is State.DETACHED)
@@ -186,8 +186,8 @@ async def test_a_stream_ends_when_its_session_is_taken_over_elsewhere(town: Town
 
     await heir.join(resume_token=a.token)
 
-    assert (await heir.get_kind(ACK)).status_code == Status.SESSION_RESUMED
-    await a.ended(Status.TAKEN_OVER, grpc.StatusCode.ABORTED)
+    assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
+    await a.expect_end(Status.TAKEN_OVER, grpc.StatusCode.ABORTED)
 
 
 async def test_a_node_that_dies_takes_nobody_with_it(town: Town) -> None:
@@ -201,7 +201,7 @@ async def test_a_node_that_dies_takes_nobody_with_it(town: Town) -> None:
     for one in back:
         one.target = second.target
         await one.resume()
-        assert (await one.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+        assert (await one.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
     await until(lambda: len(told(watcher)) == 20)
 
     left = [one for one in watcher.seen if one.message_type == LEAVE]
@@ -239,7 +239,7 @@ async def test_a_node_that_slept_expires_nothing_and_takes_back_what_is_its_own(
         heir = Guest(second.target, one.client)
         town.guests.append(heir)
         await heir.join(resume_token=one.token)
-        assert (await heir.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+        assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
         heirs.append(heir)
 
     await membership.beat()
@@ -286,21 +286,21 @@ async def test_without_redis_nobody_is_gone_and_nobody_comes(town: Town) -> None
         late = Guest(node.target, 2)
         town.guests.append(late)
         await late.join()
-        busy = await late.get_kind(MessageType.ERROR)
+        busy = await late.expect_kind(MessageType.ERROR)
         assert busy.status_code == Status.STORE_BUSY
         assert busy.retry_after_ms > 0
         await until(node.broker.fenced)
         for _ in range(5):
             await asyncio.sleep(0.3)
             await a.ping()
-            assert (await a.get_kind(ACK)).message_type == ACK
+            assert (await a.expect_kind(ACK)).message_type == ACK
     finally:
         town.server.start()
     await until(lambda: not node.broker.fenced())
 
     assert a.call is not None
     await a.ping()
-    assert (await a.get_kind(ACK)).message_type == ACK
+    assert (await a.expect_kind(ACK)).message_type == ACK
 
 
 # --- standby, drain, discovery --------------------------------------------------------------------
@@ -314,7 +314,7 @@ async def test_a_standby_waits_unseen_and_is_promoted(town: Town) -> None:
     standby = Guest(second.target, 1)
     town.guests.append(standby)
     await standby.join(flags=Flags.STANDBY, resume_token=a.token)
-    ack = await standby.get_kind(ACK)
+    ack = await standby.expect_kind(ACK)
     assert (ack.status_code, ack.node_id) == (Status.STANDBY_ATTACHED, "node.2")
     c = await town.member(first, 3)
     assert [client for client, _ in listed(next(m for m in c.seen if m.message_type == LIST))] == [
@@ -324,7 +324,7 @@ async def test_a_standby_waits_unseen_and_is_promoted(town: Town) -> None:
     for _ in range(8):  # pings here keep the session alive there
         await asyncio.sleep(0.4)
         await standby.ping()
-        assert (await standby.get_kind(ACK)).message_type == ACK
+        assert (await standby.expect_kind(ACK)).message_type == ACK
     assert all(one.message_type != LEAVE for one in witness.seen)
 
     await standby.say(MessageType.PROMOTE, party_seq=0)
@@ -347,9 +347,9 @@ async def test_a_standby_beside_its_primary_makes_no_sense(town: Town) -> None:
     town.guests += [beside, stranger]
 
     await beside.join(flags=Flags.STANDBY, resume_token=a.token)
-    await beside.ended(Status.NOT_SUPPORTED, grpc.StatusCode.UNIMPLEMENTED)
+    await beside.expect_end(Status.NOT_SUPPORTED, grpc.StatusCode.UNIMPLEMENTED)
     await stranger.join(flags=Flags.STANDBY, resume_token=b"x")
-    await stranger.ended(Status.SESSION_NOT_FOUND, grpc.StatusCode.NOT_FOUND)
+    await stranger.expect_end(Status.SESSION_NOT_FOUND, grpc.StatusCode.NOT_FOUND)
 
 
 async def test_a_drained_node_sends_its_clients_elsewhere(town: Town) -> None:
@@ -368,7 +368,7 @@ async def test_a_drained_node_sends_its_clients_elsewhere(town: Town) -> None:
     late = Guest(first.target, 3)
     town.guests.append(late)
     await late.join()
-    refused = await late.ended(Status.DRAINING, grpc.StatusCode.UNAVAILABLE)
+    refused = await late.expect_end(Status.DRAINING, grpc.StatusCode.UNAVAILABLE)
     assert list(refused.handoff.endpoints) == [second.target]
     drain = next(m for m in newer.seen if m.message_type == MessageType.DRAIN)
     assert list(drain.handoff.endpoints) == [second.target]
@@ -378,7 +378,7 @@ async def test_a_drained_node_sends_its_clients_elsewhere(town: Town) -> None:
         assert await one.status() is grpc.StatusCode.UNAVAILABLE
         one.target = second.target
         await one.resume(extended=one is newer, resume_token=one.token if one is newer else b"")
-        assert (await one.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+        assert (await one.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
     assert MessageType.DRAIN not in {one.message_type for one in old.seen}
     assert LEAVE not in {one.message_type for one in watcher.seen}

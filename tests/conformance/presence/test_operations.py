@@ -22,6 +22,7 @@ from waystation.base.clock import SystemClock
 from waystation.presence.auth import JwtAuthority
 from waystation.presence.keys import Keys
 from waystation.presence.model import MessageType, Status
+from waystation.presence.session import State
 from waystation.presence.transport.grpcio import ServerTls
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -74,7 +75,7 @@ async def test_a_full_node_says_so_and_recovers(reference: House) -> None:
         await one.get_many(2)
     late = reference.guest(node, 99)
     await late.join(channel=channel)
-    await late.ended(Status.OVERLOADED, Code.UNAVAILABLE)
+    await late.expect_end(Status.OVERLOADED, Code.UNAVAILABLE)
     await node.server.look()
     assert await health_of(node) == NOT_SERVING
 
@@ -98,11 +99,14 @@ async def test_a_draining_node_takes_nobody(reference: House) -> None:
     b = reference.guest(node, 2)
     await b.join()
 
-    await b.ended(Status.DRAINING, Code.UNAVAILABLE)
+    await b.expect_end(Status.DRAINING, Code.UNAVAILABLE)
     assert await health_of(node) == NOT_SERVING
+    drain = await a.expect_kind(MessageType.DRAIN)
+    assert drain.handoff.deadline_ms
     await a.ping()
-    await a.get_kind(MessageType.ACK)
-    node.server.broker.draining = False
+    await a.expect_kind(MessageType.ACK)
+    await node.server.undo_drain()
+    assert await health_of(node) == SERVING
 
 
 async def test_streams_of_one_connection_have_a_limit(house: House) -> None:
@@ -116,7 +120,7 @@ async def test_streams_of_one_connection_have_a_limit(house: House) -> None:
     await crowd[0].get_many(4)
     late = house.guest(node, 9)
     joining = asyncio.create_task(late.join(channel=channel))
-    await crowd[0].get_nothing()
+    await crowd[0].expect_nothing()
 
     await crowd[4].leave()
     await crowd[4].status()
@@ -138,6 +142,7 @@ async def test_two_hundred_sessions_over_one_connection(house: House) -> None:
         await one.get_many(2)
 
     await until(lambda: len(node.broker.registry.sessions) == 200)
+    assert {one.state for one in node.broker.registry.sessions.values()} == {State.ACTIVE}
     for one in crowd:
         await one.gone()
     await channel.close()
@@ -150,7 +155,7 @@ async def test_a_process_that_comes_back_finds_everybody(house: House) -> None:
     node = await house.node()
     a = await house.member(node, 1)
     b = await house.member(node, 2)
-    told = await a.get_kind(MessageType.JOIN)
+    told = await a.expect_kind(MessageType.JOIN)
     await node.kill()
     house.nodes.remove(node)
     await house.stores.pop().close()
@@ -167,8 +172,8 @@ async def test_a_process_that_comes_back_finds_everybody(house: House) -> None:
     assert [one.client_id for one in welcome.participant_client_ids] == [2]
     assert rest[0].message_id == told.message_id
     await b.resume()
-    assert (await b.get_kind(MessageType.ACK)).status_code == Status.SESSION_RESUMED
-    await a.get_nothing()
+    assert (await b.expect_kind(MessageType.ACK)).status_code == Status.SESSION_RESUMED
+    await a.expect_nothing()
 
 
 async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) -> None:
@@ -189,7 +194,7 @@ async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) ->
     await b.resume()
     await b.get_many(2)
 
-    left = await b.get_kind(MessageType.LEAVE)
+    left = await b.expect_kind(MessageType.LEAVE)
     assert (left.client_id, left.status_code) == (1, Status.CLIENT_TIMEOUT)
 
 
@@ -213,7 +218,7 @@ async def test_tokens_in_the_metadata(house: House) -> None:
     assert nobody.seen == []
     other = house.guest(node, 1)
     await other.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=2))])
-    await other.ended(Status.PERMISSION_DENIED, Code.PERMISSION_DENIED)
+    await other.expect_end(Status.PERMISSION_DENIED, Code.PERMISSION_DENIED)
     right = house.guest(node, 1)
     await right.join(metadata=[("authorization", "Bearer " + signer.token(now_s, client=1))])
     assert kinds(await right.get_many(2)) == ["ACK", "LIST"]

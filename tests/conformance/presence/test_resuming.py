@@ -28,10 +28,10 @@ async def test_a_lost_stream_is_nobodys_business(house: House) -> None:
     """P-065"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
 
     await cut(node, b)
-    await a.get_nothing()
+    await a.expect_nothing()
     c = house.guest(node, 3)
     await c.join()
     _, welcome = await c.get_many(2)
@@ -43,14 +43,14 @@ async def test_half_a_close_without_a_leave_is_a_lost_stream(house: House) -> No
     """P-066"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
     session = session_of(node, b)
 
     await b.call.done_writing()
 
     await until(lambda: session.state is State.DETACHED)
     assert await b.status() is Code.OK
-    await a.get_nothing()
+    await a.expect_nothing()
 
 
 async def test_a_leave_followed_by_half_a_close_is_acknowledged(house: House) -> None:
@@ -60,7 +60,7 @@ async def test_a_leave_followed_by_half_a_close_is_acknowledged(house: House) ->
     await a.leave()
     await a.call.done_writing()
 
-    await a.get_kind(ACK)
+    await a.expect_kind(ACK)
     assert await a.status() is Code.OK
     assert not node.broker.registry.sessions
 
@@ -69,7 +69,7 @@ async def test_a_resumed_session_gets_what_it_missed_between_two_lists(house: Ho
     """P-067"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2, auto=True)
-    first = await a.get_kind(JOIN)
+    first = await a.expect_kind(JOIN)
     await cut(node, a)
     c = await house.member(node, 3, auto=True)
     await b.leave()
@@ -91,7 +91,7 @@ async def test_a_resumed_session_gets_what_it_missed_between_two_lists(house: Ho
     told = [one for one in c.seen if one.message_type in (JOIN, LEAVE)]
     assert kinds(told) == ["LEAVE"]
     d = await house.member(node, 4)
-    assert (await a.get_kind(JOIN)).client_id == d.client
+    assert (await a.expect_kind(JOIN)).client_id == d.client
 
 
 async def test_nothing_missed_needs_no_closing_list(house: House) -> None:
@@ -104,7 +104,7 @@ async def test_nothing_missed_needs_no_closing_list(house: House) -> None:
         await a.resume()
         ack, welcome = await a.get_many(2)
         assert (ack.status_code, kinds([welcome])) == (Status.SESSION_RESUMED, ["LIST"])
-        await a.get_nothing()
+        await a.expect_nothing()
         await a.ack(welcome.message_id)
 
 
@@ -121,7 +121,7 @@ async def test_a_resume_may_acknowledge(house: House) -> None:
 
     assert missed.message_id == told[1].message_id
     assert closing.message_type == LIST
-    await a.get_nothing()
+    await a.expect_nothing()
     assert len(others) == 3
 
 
@@ -129,22 +129,22 @@ async def test_an_active_session_is_not_given_away_without_proof(house: House) -
     """P-071 P-072 P-073"""
     node = await house.node()
     a, witness = await house.member(node, 1), await house.member(node, 2)
-    await a.get_kind(JOIN)
+    await a.expect_kind(JOIN)
     thief = house.guest(node, 1, a.session)
 
     await thief.join()
-    await thief.ended(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
+    await thief.expect_end(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
     await thief.join(resume_token=b"0123456789abcdef")
-    await thief.ended(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
+    await thief.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
     await a.ping()
-    await a.get_kind(ACK)
+    await a.expect_kind(ACK)
 
     heir = house.guest(node, 1, a.session)
     await heir.join(resume_token=a.token)
-    ack = await heir.get_kind(ACK)
+    ack = await heir.expect_kind(ACK)
     assert ack.status_code == Status.SESSION_RESUMED
-    await a.ended(Status.TAKEN_OVER, Code.ABORTED)
-    await witness.get_nothing()
+    await a.expect_end(Status.TAKEN_OVER, Code.ABORTED)
+    await witness.expect_nothing()
 
 
 async def test_a_wrong_token_changes_nothing(house: House) -> None:
@@ -157,11 +157,11 @@ async def test_a_wrong_token_changes_nothing(house: House) -> None:
     wrong = house.guest(node, 1, a.session)
 
     await wrong.join(resume_token=b"wrong")
-    await wrong.ended(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
+    await wrong.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
 
     assert (session.deadline(), session.fence) == (deadline, fence)
     await a.resume()
-    assert (await a.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
 async def test_the_token_before_serves_a_client_that_lost_the_ack(house: House) -> None:
@@ -176,7 +176,7 @@ async def test_the_token_before_serves_a_client_that_lost_the_ack(house: House) 
 
     await a.resume(resume_token=before)
 
-    assert (await a.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
 async def test_the_token_before_ends(house: House) -> None:
@@ -192,7 +192,7 @@ async def test_the_token_before_ends(house: House) -> None:
 
     await a.resume(resume_token=before)
 
-    await a.ended(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
+    await a.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
 
 
 async def test_resume_only_creates_nothing(house: House) -> None:
@@ -202,7 +202,7 @@ async def test_resume_only_creates_nothing(house: House) -> None:
 
     await a.join(flags=Flags.RESUME_ONLY)
 
-    await a.ended(Status.SESSION_NOT_FOUND, Code.NOT_FOUND)
+    await a.expect_end(Status.SESSION_NOT_FOUND, Code.NOT_FOUND)
     assert not node.broker.registry.sessions
     assert not node.broker.registry.parties
 
@@ -214,10 +214,10 @@ async def test_open_deployments_may_ask_for_the_token(house: House) -> None:
     await cut(node, a)
 
     await a.join()
-    await a.ended(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
+    await a.expect_end(Status.RESUME_REJECTED, Code.PERMISSION_DENIED)
     await a.resume(resume_token=token)
 
-    assert (await a.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
 async def test_a_client_that_is_back_before_its_loss_was_noticed(house: House) -> None:
@@ -228,15 +228,15 @@ async def test_a_client_that_is_back_before_its_loss_was_noticed(house: House) -
     back = house.guest(node, 1, a.session)
 
     await back.join(extended=False)
-    await back.ended(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
+    await back.expect_end(Status.SESSION_ID_IN_USE, Code.ALREADY_EXISTS)
     await back.join(resume_token=token)
-    assert (await back.get_kind(ACK)).status_code == Status.SESSION_RESUMED
-    await a.ended(Status.TAKEN_OVER, Code.ABORTED)
+    assert (await back.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
+    await a.expect_end(Status.TAKEN_OVER, Code.ABORTED)
     await cut(node, back)
     old = house.guest(node, 1, a.session)
     await old.join(extended=False)
 
-    assert (await old.get_kind(ACK)).status_code == Status.SESSION_RESUMED
+    assert (await old.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
 async def test_a_hundred_cut_and_resumed_at_once(house: House) -> None:
@@ -260,8 +260,8 @@ async def test_a_hundred_cut_and_resumed_at_once(house: House) -> None:
     for one in crowd:
         await one.resume(channel=again)
     for one in crowd:
-        assert (await one.get_kind(ACK)).status_code == Status.SESSION_RESUMED
-    await watcher.get_nothing()
+        assert (await one.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
+    await watcher.expect_nothing()
     assert len(registry.wheel) <= timers + 100
     for one in crowd:
         await one.gone()
@@ -275,17 +275,17 @@ async def test_those_who_asked_are_told_who_lost_the_stream(house: House) -> Non
     plain = await house.member(node, 2)
     b = await house.member(node, 3)
     await a.get_many(2)
-    await plain.get_kind(JOIN)
+    await plain.expect_kind(JOIN)
 
     await cut(node, b)
-    lost = await a.get_kind(MessageType.UPDATE)
+    lost = await a.expect_kind(MessageType.UPDATE)
     await a.say(LIST)
     _, now = await a.get_many(2)
     await b.resume()
-    back = await a.get_kind(MessageType.UPDATE)
+    back = await a.expect_kind(MessageType.UPDATE)
 
     assert (lost.status_code, lost.session_id) == (Status.PARTICIPANT_DETACHED, b.session)
     marks = {one.client_id: list(one.detached_session_id) for one in now.participant_client_ids}
     assert marks == {2: [], 3: [b.session]}
     assert (back.status_code, back.session_id) == (Status.PARTICIPANT_REATTACHED, b.session)
-    await plain.get_nothing()
+    await plain.expect_nothing()

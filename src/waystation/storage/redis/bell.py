@@ -115,6 +115,7 @@ class Bell:
 
     async def subscribe(self, channel: str) -> None:
         """Raises `PresenceStoreError`."""
+        await asyncio.sleep(0)  # a timeout needs a task, and the first step of a call may have none
         line = self._where.get(channel)
         if line is None or channel not in line.channels:
             address = await self._locate(channel)

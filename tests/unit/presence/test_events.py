@@ -1,0 +1,50 @@
+"""What presence tells the pipeline."""
+
+from pathlib import Path
+
+import msgspec
+
+from tests.unit.presence.stage import Stage, kinds
+from waystation.telemetry.contract import KINDS
+from waystation.telemetry.eventlog import EventLines, EventLog
+
+
+def test_a_log_that_is_full_disturbs_nobody_and_counts(stage: Stage, tmp_path: Path) -> None:
+    """P-133"""
+    log = EventLog(tmp_path, "node.presence.0", 1, stage.clock, buffered_max=3)
+    stage.broker.reports._sink = log
+
+    members = [stage.member(client) for client in range(1, 11)]
+    members[0].leave()
+
+    assert kinds(members[0].take())[-1] == "ACK"
+    members[1].ping()
+    members[1].take()
+    assert members[1].status is None
+    assert log.lost_total > 10
+
+
+def test_every_line_keeps_the_contract(stage: Stage) -> None:
+    """P-132: required columns are there, and nothing that the contract does not know."""
+    a, b = stage.member(1, auto=False), stage.member(2)
+    stage.pass_time(6)
+    b.ping()
+    b.cut()
+    b.resume()
+    b.take()
+    stage.pass_time(120)
+    stage.broker.reports.totals()
+    a.take()
+
+    lines = EventLines("node.presence.0", 1)
+    seen: set[int] = set()
+    for event in stage.events.events:
+        row = msgspec.json.decode(lines.line(1, event, 1))
+        kind = KINDS[event.k]
+        own = set(row) - {"v", "ts", "node", "boot", "seq", "k", "w"}
+        assert set(kind.required) <= own, kind.name
+        assert own <= {*kind.required, *kind.optional}, kind.name
+        if "attrs" in row:
+            assert set(msgspec.json.decode(row["attrs"])) <= set(kind.attrs), kind.name
+        seen.add(event.k)
+    assert {200, 201, 202, 203, 205, 206, 208, 211} <= seen
