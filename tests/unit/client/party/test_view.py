@@ -1,6 +1,6 @@
 """The view rule: what counts, what is a repetition, and what a LIST replaces."""
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.client.party.model import Joined, Left, Participant, Resynced, Snapshot
@@ -122,6 +122,7 @@ def test_ids_are_forgotten_after_so_many() -> None:
     assert len(view._ids) == 10
 
 
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     history=st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=25),
     repeats=st.lists(st.integers(0, 24), max_size=25),

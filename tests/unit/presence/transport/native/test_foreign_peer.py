@@ -7,7 +7,7 @@ import h2.connection
 import h2.events
 import h2.exceptions
 import h2.settings
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.presence.transport.native.peers import (
@@ -99,7 +99,7 @@ def test_a_ping_and_new_settings_are_acknowledged() -> None:
     assert h2.events.SettingsAcknowledged in kinds
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.integers(0, 16_384), min_size=1, max_size=12),
@@ -171,7 +171,7 @@ GOOD = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     parts=st.lists(st.one_of(GOOD, FRAMES, st.binary(max_size=30)), max_size=25),
     cuts=st.lists(st.integers(1, 60), min_size=1, max_size=20),

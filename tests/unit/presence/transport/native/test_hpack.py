@@ -2,7 +2,7 @@
 
 import pytest
 from hpack import Encoder
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.presence.transport.native.hpack import (
@@ -55,6 +55,7 @@ def test_the_requests_of_the_appendix_are_read() -> None:
         assert decoder.decode(bytes.fromhex(coded)) == fields
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(blocks=st.lists(FIELDS, max_size=6), huffman=st.booleans())
 def test_what_another_encoder_says_is_understood(
     blocks: list[list[tuple[bytes, bytes]]], huffman: bool
@@ -67,6 +68,7 @@ def test_what_another_encoder_says_is_understood(
         assert decoder.decode(encoder.encode(fields, huffman=huffman)) == fields
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FIELDS)
 def test_our_literals_enter_no_table(fields: list[tuple[bytes, bytes]]) -> None:
     decoder = Decoder()
@@ -76,6 +78,7 @@ def test_our_literals_enter_no_table(fields: list[tuple[bytes, bytes]]) -> None:
     assert decoder._entries == []
 
 
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 def test_any_bytes_are_fields_or_an_error(noise: bytes) -> None:
     decoder = Decoder()

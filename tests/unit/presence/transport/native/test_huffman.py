@@ -3,7 +3,7 @@
 import pytest
 from hpack.huffman import HuffmanEncoder
 from hpack.huffman_constants import REQUEST_CODES, REQUEST_CODES_LENGTH
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.presence.transport.native.huffman import HuffmanError, codes, decode, encode
@@ -13,6 +13,7 @@ def test_the_codes_are_those_of_the_appendix() -> None:
     assert codes() == list(zip(REQUEST_CODES, REQUEST_CODES_LENGTH, strict=True))
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=200))
 def test_what_another_implementation_encodes_is_decoded(text: bytes) -> None:
     coded = HuffmanEncoder(REQUEST_CODES, REQUEST_CODES_LENGTH).encode(text)
@@ -21,6 +22,7 @@ def test_what_another_implementation_encodes_is_decoded(text: bytes) -> None:
     assert encode(text) == coded
 
 
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_string_or_an_error(noise: bytes) -> None:
     try:
