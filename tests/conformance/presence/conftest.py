@@ -18,7 +18,6 @@ from waystation.presence.store import PresenceStore
 __all__ = ["redis_server", "redis_url"]
 
 COMBINATIONS = [
-    pytest.param(("grpcio", "memory"), id="grpcio-memory"),
     pytest.param(("grpcio", "embedded"), id="grpcio-embedded"),
     pytest.param(("grpcio", "redis"), id="grpcio-redis", marks=pytest.mark.redis),
     pytest.param(("native", "memory"), id="native-memory"),

@@ -39,7 +39,7 @@ from waystation.telemetry.metrics import Metrics
 
 PARTY = 0x7A97
 PATIENCE_S = 20.0  # for what will come; tests wait for it and never that long
-QUIET_S = 0.1  # for what must not come
+QUIET_S = 0.06  # for what must not come
 
 QUIET: Any = structlog.wrap_logger(
     None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
