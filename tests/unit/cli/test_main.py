@@ -62,12 +62,11 @@ def test_a_command_that_does_not_exist_is_a_usage_error(env: Run) -> None:
     assert "serve" in err  # the nearest one
 
 
-@pytest.mark.parametrize("role", ["proxy"])
-def test_a_role_that_is_still_to_come_says_so(env: Run, role: str) -> None:
-    code, _, err = run(*env, "serve", role)
+def test_a_role_that_does_not_exist_is_a_usage_error(env: Run) -> None:
+    code, _, err = run(*env, "serve", "prxy")
 
     assert code == 2
-    assert "is not in this version" in err
+    assert "there is no role 'prxy'" in err
 
 
 def test_bad_settings_are_a_configuration_error_with_every_objection(env: Run) -> None:
