@@ -205,6 +205,10 @@ class Departures:
             self._reports.error(code)
             conversation.end(code, now)
         self._reports.left(session, code, left.seq)
+        if not left.party_size:
+            party = session.party
+            lived_s = now.mono - party.opened_mono
+            self._reports.closed(party.party_id, size_max=party.size_max, lived_s=lived_s)
         session.ended(state)
         self._registry.drop(session)
         self.release(session.party)
@@ -233,12 +237,6 @@ class Departures:
             return
         del self._registry.parties[party.party_id]
         self._store.unsubscribe(party.party_id)
-        if party.loaded and not party.roster.size:
-            self._reports.closed(
-                party.party_id,
-                size_max=party.size_max,
-                lived_s=self._registry.now().mono - party.opened_mono,
-            )
 
     # --- updates ---------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from waystation.presence.transport.grpcio import ServerTls
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 Code = grpc.StatusCode
-EVENTS_OF_A_VISIT = {200, 201, 205, 211, 212}
+EVENTS_OF_A_VISIT = {200, 201, 211, 212}
 
 
 async def health_of(node: Node, service: str = "") -> int:
