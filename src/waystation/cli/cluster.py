@@ -170,7 +170,10 @@ def add(*, data_dir: DataDirOption = None, config: ConfigOption = None) -> None:
 
 @app.command()
 def move(
-    slot: Annotated[str | None, typer.Argument(help="Two base64url letters, e.g. `AB`.")] = None,
+    slot: Annotated[
+        str | None,
+        typer.Argument(help="Two base64url letters, e.g. `AB`; put `--` before one with a dash."),
+    ] = None,
     node: Annotated[int | None, typer.Argument(help="The server that shall have it.")] = None,
     *,
     plan_file: Annotated[
