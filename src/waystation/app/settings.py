@@ -167,7 +167,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def presence_shared(self) -> bool:
         """Whether other processes may serve the same parties."""
-        return self.presence.store.startswith("redis")
+        return (self.presence.store or self.store.url).startswith("redis")
 
     @property
     def presence_peers(self) -> bool:

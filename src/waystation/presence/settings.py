@@ -87,7 +87,7 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         doc(
             "Where parties live: `embedded:…`, `memory:`, `redis://…`, `redis+cluster://…`; empty:"
-            " embedded, in the data directory under `presence/`."
+            " the Redis of `store.url` if that is one, else embedded in the data directory."
         ),
     ] = ""
     node_id: Annotated[
