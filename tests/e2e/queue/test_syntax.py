@@ -60,7 +60,11 @@ def test_key_on_an_unknown_queue_is_refused_by_its_authority(peer: Peer) -> None
     assert fault(peer, encode_command(Key(KEY), 18)) is Code.AUTH
 
 
-@pytest.mark.parametrize("said", [b"KEY", b"KEY ", b"KEY hello", b"KEY \x2c" + ED25519 + b"!"])
+@pytest.mark.parametrize(
+    "said",
+    [b"KEY", b"KEY ", b"KEY hello", b"KEY \x2c" + ED25519 + b"!"],
+    ids=["nothing", "empty", "no key", "more than a key"],
+)
 def test_key_needs_a_key_and_no_more(peer: Peer, said: bytes) -> None:
     """Q-026"""
     assert fault(peer, said) is Code.CMD_SYNTAX
