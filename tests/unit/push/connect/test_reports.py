@@ -49,7 +49,12 @@ class Office:
             metrics=self.metrics,
             milestones=self.milestones,
             clock=clock,
-            log=structlog.wrap_logger(self.lines, processors=[]),
+            # Whatever level another test's worker has set for the whole process.
+            log=structlog.wrap_logger(
+                self.lines,
+                processors=[],
+                wrapper_class=structlog.make_filtering_bound_logger(0),
+            ),
         )
 
     def told(self, kind: type[E]) -> list[E]:
