@@ -298,7 +298,7 @@ async def test_a_slot_moves_with_everything_and_its_subscriber_goes_on(
     _, _, delivered = await first.said(owner)
     slot_map = await cluster_store.read()
     assert await cluster_store.commit(slot_map.preparing(slot, NodeId(2)))
-    while await send(first) and len(sent) < 100:  # a queue holds 128
+    while await send(first) and len(sent) < 100:  # noqa: ASYNC110 a queue holds 128
         await asyncio.sleep(0.02)
     async with asyncio.timeout(30):
         while (await cluster_store.read()).slots[slot].owner != NodeId(2):  # noqa: ASYNC110
