@@ -195,15 +195,19 @@ async def test_another_path_is_unimplemented(house: House) -> None:
 async def test_compressed_messages_are_unimplemented(house: House) -> None:
     """P-030"""
     node = await house.node()
-    a = house.guest(node, 1)
     channel = grpc.aio.insecure_channel(node.target, compression=grpc.Compression.Gzip)
-
-    # Long enough for the client to find compressing it worth while.
-    await a.join(channel=channel, status_detail="x" * 2000)
-
-    assert await a.status() is Code.UNIMPLEMENTED
-    await a.gone()
+    codes: set[Code] = set()
+    for client in range(1, 6):
+        a = house.guest(node, client)
+        # Long enough for the client to find compressing it worth while.
+        await a.join(channel=channel, status_detail="x" * 2000)
+        codes.add(await a.status())
+        await a.gone()
     await channel.close()
+
+    # gRPC's own client says INTERNAL where the trailers overtake what it still writes.
+    assert Code.UNIMPLEMENTED in codes
+    assert codes <= {Code.UNIMPLEMENTED, Code.INTERNAL}
 
 
 async def test_an_alias_of_the_path_is_served(house: House) -> None:

@@ -38,6 +38,7 @@ def test_unsubscribing_is_gone_for_the_app_server(
     assert app_server.post(subscription, b"").error == (410, 106)
 
 
+@pytest.mark.soak  # a browser without subscriptions is in no hurry to come back
 def test_a_browser_without_subscriptions_is_given_a_new_uaid_each_time_and_not_stored(
     tmp_path: Path, push_server: Serve, site: Site
 ) -> None:
