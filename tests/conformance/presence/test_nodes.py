@@ -195,7 +195,7 @@ async def test_a_node_that_dies_takes_nobody_with_it(town: Town) -> None:
     first, second, third = [await town.node() for _ in range(3)]
     watcher = await town.member(third, 1000)
     back = [await town.member(first, client) for client in range(1, 11)]
-    away = [await town.member(first, client, session_ttl_ms=500) for client in range(11, 16)]
+    away = [await town.member(first, client, session_ttl_ms=3000) for client in range(11, 16)]
     await until(lambda: len(told(watcher)) == 15)
     await town.kill(first)
     for one in back:
