@@ -182,7 +182,7 @@ async def test_those_who_do_not_come_back_after_a_restart_leave(house: House) ->
         return
     times = {"session_ttl_s": 1.0, "session_ttl_min_s": 0.5, "restart_ttl_min_s": 0.3}
     node = await house.node(**times, tick_s=0.02)
-    a = await house.member(node, 1, session_ttl_ms=500)
+    a = await house.member(node, 1, session_ttl_ms=2000)
     b = await house.member(node, 2, session_ttl_ms=60_000)
     await node.kill()
     house.nodes.remove(node)
