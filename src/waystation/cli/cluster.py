@@ -47,7 +47,8 @@ def init(
 ) -> None:
     """Make a cluster whose first server is here. Prints the token with which others join."""
     from waystation.queue.cluster.membership import new_invitation
-    from waystation.queue.cluster.slot_map import SLOTS, NodeId, SlotMap
+    from waystation.queue.cluster.slot_map import NodeId, SlotMap
+    from waystation.queue.model import SLOTS
 
     settings = _settings(data_dir, config)
     _refuse_members(settings)

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from waystation.queue.cluster.controller import Controller, Terms
 from waystation.queue.cluster.keeper import Keeper
 from waystation.queue.cluster.member import FENCE_S
-from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap, slot_name
+from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
+from waystation.queue.model import slot_letters
 from waystation.queue.store import Row
 
 from .cluster_server import Call, Rows, Server
@@ -64,7 +65,7 @@ class World:
         self.servers = {node_id: Server(self, node_id) for node_id in ids}
         self.slots = chance.sample(range(4096), chance.randint(2, 5))
         self.queues = [
-            Queue(f"{slot_name(slot)}{number}", slot)
+            Queue(f"{slot_letters(slot)}{number}", slot)
             for slot in self.slots
             for number in range(QUEUES_OF_A_SLOT)
         ]
@@ -234,7 +235,7 @@ class World:
         for slot in self.slots:
             was, now = self._map.slots[slot], proposal.slots[slot]
             if was != now:
-                self.say(f"epoch {proposal.epoch}: slot {slot_name(slot)} {was} → {now}")
+                self.say(f"epoch {proposal.epoch}: slot {slot_letters(slot)} {was} → {now}")
                 self.moves += was.state == "F" and now.owner != was.owner
                 self.promotions += was.state == "S" and now.owner != was.owner
         self._map = proposal
@@ -263,7 +264,7 @@ class World:
         serving = [server for server in alive if self.may_serve(server, slot)]
         if len(serving) > 1:
             names = " and ".join(str(server.node_id) for server in serving)
-            self._complain(f"slot {slot_name(slot)} is served by nodes {names}")
+            self._complain(f"slot {slot_letters(slot)} is served by nodes {names}")
         return serving[0] if serving else None
 
     def _send(self, queue: Queue) -> None:
@@ -333,9 +334,9 @@ class World:
         for slot in self.slots:
             one = self._map.slots[slot]
             if one.state != "S":
-                self._complain(f"slot {slot_name(slot)} is still under way: {one}")
+                self._complain(f"slot {slot_letters(slot)} is still under way: {one}")
             if self._server_of(slot) is None:
-                self._complain(f"slot {slot_name(slot)} is served by nobody: {one}")
+                self._complain(f"slot {slot_letters(slot)} is served by nobody: {one}")
         for queue in self.queues:
             left = [int(value) for _, value in self._waiting(queue)]
             known = [*queue.delivered, *(body for body in left if body not in queue.delivered)]

@@ -17,7 +17,8 @@ import msgspec
 from tests.e2e.platform import BIN, Serve, clean_environment, free_ports
 from waystation.client.queue.address import ServerAddress
 from waystation.queue.cluster.cluster_store import ClusterStore
-from waystation.queue.cluster.slot_map import NodeId, slot_of
+from waystation.queue.cluster.slot_map import NodeId
+from waystation.queue.model import slot_of
 from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
 

@@ -16,7 +16,7 @@ from waystation.client.queue.keys import KeyKind, PrivateKey
 from waystation.client.queue.parties import SenderQueue
 from waystation.client.queue.problems import AuthError
 from waystation.client.queue.tls import client_context
-from waystation.queue.cluster.slot_map import slot_name, slot_of
+from waystation.queue.model import slot_letters, slot_of
 
 pytestmark = pytest.mark.e2e
 
@@ -139,7 +139,7 @@ async def test_a_moved_slot_takes_its_queues_messages_and_subscribers_along(
     slot = slot_of(queue.recipient_id)
     target = await running.owner_of(queue.recipient_id) % 3 + 1
     # `--`: a slot's name may begin with a dash.
-    await asyncio.to_thread(running.run, "move", "--", slot_name(slot), str(target))
+    await asyncio.to_thread(running.run, "move", "--", slot_letters(slot), str(target))
     await running.moved(slot, target)
     await soon(sender.send(there, b"after"))
     confirmed = await soon(recipient.ack(held))

@@ -12,9 +12,10 @@ from tests.e2e.queue.process import QueueServer
 from tests.e2e.queue_cluster.scripted_edge import Box, EdgeSession, ScriptedEdge
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.membership import Membership, enrol, new_invitation
-from waystation.queue.cluster.slot_map import NOBODY, SLOTS, Node, NodeId, SlotMap
+from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.errors import Code
 from waystation.queue.model import (
+    SLOTS,
     LinkData,
     LinkId,
     QueueMode,

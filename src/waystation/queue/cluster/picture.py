@@ -3,7 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from .slot_map import NOBODY, SLOTS, NodeId, SlotMap, slot_name
+from waystation.queue.model import SLOTS, slot_letters
+
+from .slot_map import NOBODY, NodeId, SlotMap
 
 _MARKS = "123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FREE = "."
@@ -48,7 +50,7 @@ def grid(slot_map: SlotMap) -> Iterator[str]:
             else shown.get(one.owner, _FREE)
             for one in slot_map.slots[start : start + 64]
         )
-        yield f"  {slot_name(start)[0]}  {line}"
+        yield f"  {slot_letters(start)[0]}  {line}"
 
 
 def summary(slot_map: SlotMap) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from .slot_map import NOBODY, SLOTS, Move, NodeId, SlotMap, SlotMapError, slot_name
+from waystation.queue.model import SLOTS, slot_letters
+
+from .slot_map import NOBODY, Move, NodeId, SlotMap, SlotMapError
 
 FORM = "waystation-plan/1"
 
@@ -53,7 +55,7 @@ def _objections(moves: Sequence[PlannedMove], slot_map: SlotMap) -> Iterable[str
         if not 0 <= move.slot < SLOTS:
             yield f"{move.slot} is no slot"
             continue
-        name = slot_name(move.slot)
+        name = slot_letters(move.slot)
         owner = slot_map.slots[move.slot].owner
         target = slot_map.nodes.get(NodeId(move.target))
         if move.slot in seen:

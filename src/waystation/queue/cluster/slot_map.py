@@ -17,7 +17,8 @@ from typing import Literal, NewType
 
 import msgspec
 
-SLOTS = 4096
+from waystation.queue.model import SLOTS, slot_letters
+
 NODES_MAX = 4096
 WEIGHT_MAX = 255
 
@@ -27,28 +28,17 @@ NOBODY = NodeId(0)
 Status = Literal["up", "drain", "down"]
 State = Literal["S", "P", "F"]
 
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_VALUES = {letter: value for value, letter in enumerate(_LETTERS)}
-
 
 class SlotMapError(Exception):
     """A change that the map does not allow; the text says why."""
 
 
-def slot_of(entity: bytes) -> int:
-    """The first twelve bits of an id (queues §6.2)."""
-    return entity[0] << 4 | entity[1] >> 4
-
-
-def slot_name(slot: int) -> str:
-    """As people write it: the first two letters of every id in it."""
-    return _LETTERS[slot >> 6] + _LETTERS[slot & 63]
-
-
 def slot_number(name: str) -> int:
-    if len(name) != 2 or name[0] not in _VALUES or name[1] not in _VALUES:
-        raise SlotMapError(f"{name!r} is no slot: two base64url letters are, from AA to __")
-    return _VALUES[name[0]] << 6 | _VALUES[name[1]]
+    """The slot that `slot_letters` writes so."""
+    for slot in range(SLOTS):
+        if slot_letters(slot) == name:
+            return slot
+    raise SlotMapError(f"{name!r} is no slot: two base64url letters are, from AA to __")
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +131,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         wanted = {*slots}
         for slot in wanted:
             if self.slots[slot].owner != NOBODY:
-                raise SlotMapError(f"slot {slot_name(slot)} belongs to somebody already")
+                raise SlotMapError(f"slot {slot_letters(slot)} belongs to somebody already")
         return self._next(
             slots=tuple(
                 Assignment(owner) if slot in wanted else one for slot, one in enumerate(self.slots)
@@ -154,7 +144,9 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         if follower != NOBODY:
             self._known(follower)
         if follower != NOBODY and follower == one.owner:
-            raise SlotMapError(f"node {follower} cannot follow slot {slot_name(slot)} and have it")
+            raise SlotMapError(
+                f"node {follower} cannot follow slot {slot_letters(slot)} and have it"
+            )
         changed = msgspec.structs.replace(one, follower=follower, in_step=False)
         return self._with(slot, changed)
 
@@ -162,14 +154,14 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         """The owner's word that its follower has everything, or that it has not."""
         one = self.slots[slot]
         if one.follower == NOBODY:
-            raise SlotMapError(f"slot {slot_name(slot)} has no follower")
+            raise SlotMapError(f"slot {slot_letters(slot)} has no follower")
         return self._with(slot, msgspec.structs.replace(one, in_step=value))
 
     def preparing(self, slot: int, target: NodeId) -> "SlotMap":
         one = self._stable(slot)
         self._known(target)
         if target == one.owner:
-            raise SlotMapError(f"slot {slot_name(slot)} is at node {target} already")
+            raise SlotMapError(f"slot {slot_letters(slot)} is at node {target} already")
         if self.nodes[target].status != "up":
             raise SlotMapError(f"node {target} is {self.nodes[target].status}: nothing moves there")
         moving = msgspec.structs.replace(one, target=target, state="P", move=self.epoch + 1)
@@ -191,7 +183,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         after everything else that is planned."""
         one = self.slots[slot]
         if one.state == "S":
-            raise SlotMapError(f"slot {slot_name(slot)} does not move")
+            raise SlotMapError(f"slot {slot_letters(slot)} does not move")
         again = again and all(move.slot != slot for move in self.planned)
         planned = (*self.planned, Move(slot, one.target)) if again else self.planned
         changed = msgspec.structs.replace(one, target=NOBODY, state="S", move=0)
@@ -201,7 +193,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         """The owner is gone: the follower takes its place, and nobody follows."""
         one = self.slots[slot]
         if one.follower == NOBODY or not one.in_step:
-            raise SlotMapError(f"slot {slot_name(slot)} has no follower that is in step")
+            raise SlotMapError(f"slot {slot_letters(slot)} has no follower that is in step")
         return self._with(slot, Assignment(one.follower))
 
     # Plans
@@ -235,14 +227,16 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
     def _stable(self, slot: int) -> Assignment:
         one = self._in_state(slot, "S")
         if one.owner == NOBODY:
-            raise SlotMapError(f"slot {slot_name(slot)} has no owner")
+            raise SlotMapError(f"slot {slot_letters(slot)} has no owner")
         return one
 
     def _in_state(self, slot: int, state: State) -> Assignment:
         one = self.slots[slot]
         if one.state != state:
             words = {"S": "stable", "P": "preparing", "F": "frozen"}
-            raise SlotMapError(f"slot {slot_name(slot)} is {words[one.state]}, not {words[state]}")
+            raise SlotMapError(
+                f"slot {slot_letters(slot)} is {words[one.state]}, not {words[state]}"
+            )
         return one
 
     def _with(self, slot: int, one: Assignment) -> "SlotMap":

@@ -7,7 +7,8 @@ a second member's handle on the same store.
 import asyncio
 
 from waystation.queue.cluster.cluster_store import ClusterStore
-from waystation.queue.cluster.slot_map import SLOTS, Node, NodeId, SlotMap
+from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap
+from waystation.queue.model import SLOTS
 
 A, B = NodeId(1), NodeId(2)
 

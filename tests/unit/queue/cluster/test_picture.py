@@ -1,7 +1,8 @@
 """The map as a person reads it."""
 
 from waystation.queue.cluster.picture import grid, summary, table
-from waystation.queue.cluster.slot_map import SLOTS, Move, Node, NodeId, SlotMap
+from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
+from waystation.queue.model import SLOTS
 
 A, B = NodeId(1), NodeId(7)
 

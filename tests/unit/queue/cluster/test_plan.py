@@ -7,7 +7,8 @@ from collections import Counter
 import pytest
 
 from waystation.queue.cluster.plan import drained, equalised, first_shares, followers, read_plan
-from waystation.queue.cluster.slot_map import SLOTS, Move, Node, NodeId, SlotMap, SlotMapError
+from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap, SlotMapError
+from waystation.queue.model import SLOTS
 
 A, B, C, D = (NodeId(number) for number in (1, 2, 3, 4))
 

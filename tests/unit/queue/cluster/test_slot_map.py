@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from waystation.queue.cluster.slot_map import (
     NOBODY,
-    SLOTS,
     Assignment,
     Move,
     Node,
@@ -19,10 +18,9 @@ from waystation.queue.cluster.slot_map import (
     decode_map,
     encode_map,
     runs_of,
-    slot_name,
     slot_number,
-    slot_of,
 )
+from waystation.queue.model import SLOTS, slot_letters, slot_of
 
 A, B, C = NodeId(1), NodeId(2), NodeId(3)
 
@@ -46,7 +44,7 @@ def test_a_slot_is_the_first_two_letters_of_an_id() -> None:
         entity = chance.randbytes(24)
         letters = base64.urlsafe_b64encode(entity).decode()[:2]
 
-        assert slot_name(slot_of(entity)) == letters
+        assert slot_letters(slot_of(entity)) == letters
         assert slot_number(letters) == slot_of(entity)
     assert slot_number("AA") == 0
     assert slot_number("__") == SLOTS - 1
