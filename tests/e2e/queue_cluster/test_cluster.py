@@ -70,6 +70,12 @@ async def test_queues_are_on_all_servers_and_are_subscribed_at_once(
 ) -> None:
     """Q-114, Q-121."""
     owner, reader = await dial(), await dial()
+    # Until the edge has heard that every server's lease holds, it sends new queues elsewhere.
+    taking: set[int] = set()
+    async with asyncio.timeout(30):
+        while taking != {1, 2, 3}:
+            made = await create_queue(owner, subscribe=False)
+            taking.add(await running.owner_of(made.recipient_id))
     queues = [await create_queue(owner, subscribe=False) for _ in range(60)]
     owners = {await running.owner_of(queue.recipient_id) for queue in queues}
     for number, queue in enumerate(queues):
