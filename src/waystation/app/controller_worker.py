@@ -1,16 +1,13 @@
 """The process of the role `controller`: one of those who watch over a cluster's slot map."""
 
-import asyncio
 import os
 import socket
 
-import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
 from waystation.base.errors import UnavailableError
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpServer, no_body
+from waystation.base.http_message import Response
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.cluster_store import ClusterStore
@@ -21,11 +18,9 @@ from waystation.queue.cluster.picture import summary
 from waystation.storage.open_cluster import open_cluster_store
 
 from .data_dir import DataDir
-from .health import METRICS_TYPE
+from .ops_port import OK, Condition, OpsPort
 from .settings import Settings
-from .version import build
-
-JSON = b"application/json"
+from .telemetry_part import TelemetryPart
 
 
 class ControllerWorker:
@@ -38,7 +33,16 @@ class ControllerWorker:
         self._clock = SystemClock()
         self._tasks: Tasks | None = None
         self._store: ClusterStore | None = None
-        self._ops: HttpServer | None = None
+        self._telemetry = TelemetryPart(
+            settings, self._data, self._clock, name="controller.0", roles=("controller",)
+        )
+        self._ops = OpsPort(
+            condition=self._condition,
+            metrics=self._telemetry.exposition,
+            clock=self._clock,
+            log=log,
+            pages={b"/map": self._map},
+        )
         self.controlling: Controlling | None = None
 
     async def start(self) -> None:
@@ -52,6 +56,7 @@ class ControllerWorker:
                 ]
             )
         self._tasks = tasks = Tasks(self._task_failed)
+        self._telemetry.start(tasks)
         self._store = store = await open_cluster_store(
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
         )
@@ -67,14 +72,8 @@ class ControllerWorker:
             lines=self._log,
         )
         tasks.spawn("controller", controlling.run())
-        self._ops = ops = HttpServer(
-            self._answer,
-            loop=asyncio.get_running_loop(),
-            clock=self._clock,
-            body_limit=no_body,
-            on_failure=self._ops_failed,
-        )
-        await ops.listen(settings.host, chosen.port, reuse_port=True)
+        self._count(controlling)
+        await self._ops.listen(settings.host, chosen.port)
 
     async def drain(self, over_s: float) -> None:
         """Nobody is connected; the lead is given up so that the next one need not wait."""
@@ -87,50 +86,39 @@ class ControllerWorker:
     async def stop(self) -> None:
         if self._tasks is not None:
             await self._tasks.close()
-        if self._ops is not None:
-            await self._ops.close()
+        await self._ops.close()
         if self._store is not None:
             await self._store.close()
+        await self._telemetry.close()
 
     def reload(self) -> None:
         """It holds no certificate that changes."""
 
     # --- operations ------------------------------------------------------------------------------
 
-    async def _answer(self, request: Request) -> Response:
-        if request.method not in (b"GET", b"HEAD"):
-            return Response.of(405)
-        controlling, store = self.controlling, self._store
-        assert controlling is not None
-        assert store is not None
-        match request.path:
-            case b"/__lbheartbeat__":
-                return Response.of(200, b'{"status":"OK"}', content_type=JSON)
-            case b"/__heartbeat__":
-                body = {"status": "OK", "leads": controlling.leads}
-                return Response.of(200, msgspec.json.encode(body), content_type=JSON)
-            case b"/__version__":
-                body = msgspec.to_builtins(build())
-                return Response.of(200, msgspec.json.encode(body), content_type=JSON)
-            case b"/map":
-                try:
-                    text = summary(await store.read())
-                except UnavailableError as exc:
-                    return Response.of(503, (str(exc) or exc.label).encode())
-                return Response.of(200, text.encode() + b"\n", content_type=b"text/plain")
-            case b"/metrics":
-                lines = (
-                    f"waystation_controller_leads {int(controlling.leads)}\n"
-                    f"waystation_controller_commits_total {controlling.commits}\n"
-                    f"waystation_controller_lost_total {controlling.lost}\n"
-                )
-                return Response.of(200, lines.encode(), content_type=METRICS_TYPE.encode())
-            case _:
-                return Response.of(404)
+    def _condition(self) -> Condition:
+        controlling = self.controlling
+        return Condition(OK, {"leads": controlling is not None and controlling.leads})
 
-    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
-        self._log.error("ops.failed", exc_info=error)
-        return Response.of(500)
+    async def _map(self) -> Response:
+        assert self._store is not None
+        try:
+            text = summary(await self._store.read())
+        except UnavailableError as exc:
+            return Response.of(503, (str(exc) or exc.label).encode())
+        return Response.of(200, text.encode() + b"\n", content_type=b"text/plain")
+
+    def _count(self, controlling: Controlling) -> None:
+        metrics = self._telemetry.metrics
+        leads = metrics.gauge("controller_leads")
+        commits, lost = metrics.counter("controller_commits"), metrics.counter("controller_lost")
+
+        def fill() -> None:
+            leads.value = int(controlling.leads)
+            commits.value = controlling.commits
+            lost.value = controlling.lost
+
+        metrics.on_read(fill)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)

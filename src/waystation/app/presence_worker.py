@@ -1,17 +1,14 @@
 """The process of the role `presence`: one node with its store, its ports and its numbers."""
 
-import asyncio
 import ssl
 from collections.abc import Sequence
 from functools import partial
 
-import msgspec
 from grpc import aio
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpServer, no_body
+from waystation.base.http_message import Response
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.presence.auth import open_authority
@@ -22,21 +19,15 @@ from waystation.presence.store import Owner, PresenceStore
 from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls
 from waystation.presence.transport.port import StreamHandler, Transport, paths
 from waystation.storage.open_presence import is_shared, open_presence_store
-from waystation.telemetry import events
-from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
-from waystation.telemetry.metrics import Metrics
 
-from . import process
 from .addresses import listen
 from .data_dir import DataDir
-from .health import METRICS_TYPE
 from .keys import ensure_secrets
+from .ops_port import ERROR, OK, Condition, OpsPort, as_json
 from .settings import Settings, is_loopback
+from .telemetry_part import TelemetryPart
 from .tls import load_tls
-from .version import build
-
-JSON = b"application/json"
 
 
 class PresenceWorker:
@@ -45,38 +36,42 @@ class PresenceWorker:
     def __init__(self, settings: Settings, log: FilteringBoundLogger, *, index: int = 0) -> None:
         self._settings = settings
         self._log = log
-        self._name = f"presence.{index}"
         self._data = DataDir(settings.data_dir)
         self._clock = SystemClock()
-        self._metrics = Metrics()
-        self._lag = process.LoopLag(self._clock)
+        self._telemetry = TelemetryPart(
+            settings,
+            self._data,
+            self._clock,
+            name=f"presence.{index}",
+            roles=("presence",),
+            connections=self._connections,
+        )
+        self._ops = OpsPort(
+            condition=self._condition,
+            metrics=self._telemetry.exposition,
+            clock=self._clock,
+            log=log,
+            pages={b"/debug/parties": self._parties},
+        )
         self._tasks: Tasks | None = None
         self._store: PresenceStore | None = None
-        self._events: EventLog | None = None
-        self._ops: HttpServer | None = None
         self._services: aio.Server | None = None
         self.server: PresenceServer | None = None
 
     async def start(self) -> None:
         settings, presence, clock = self._settings, self._settings.presence, self._clock
-        loop = asyncio.get_running_loop()
         self._refuse_open_doors()
         secrets, _ = ensure_secrets(self._data, cluster_secret=settings.cluster.secret)
         self._tasks = tasks = Tasks(self._task_failed)
         self._store = store = await open_presence_store(
             presence, data_dir=self._data.root, settings=settings.store, clock=clock
         )
-        node = process.event_node(settings.cluster.node, self._name)
-        boot_us = clock.now_us()
-        self._events = log = EventLog(
-            self._data.events, node, boot_us, clock, spool_bytes_max=settings.events.max_bytes
-        )
-        log.start(loop)
-        log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
+        telemetry = self._telemetry
+        telemetry.start(tasks)
         reports = Reports(
-            sink=log,
+            sink=telemetry.events,
             hashes=EventHashes(secrets.event_key),
-            metrics=self._metrics,
+            metrics=telemetry.metrics,
             clock=clock,
             log=self._log,
             ack_sample=presence.ack_sample,
@@ -88,7 +83,7 @@ class PresenceWorker:
         self.server = server = PresenceServer(
             presence,
             store,
-            owner=Owner(presence.node_id or node, boot_us),
+            owner=Owner(presence.node_id or telemetry.node, telemetry.boot_us),
             clock=clock,
             reports=reports,
             tasks=tasks,
@@ -99,19 +94,10 @@ class PresenceWorker:
             endpoints=(presence.endpoint, presence.peer_endpoint),
         )
         await server.start()
-        await self._start_ops(loop)
-        self._fill(server, log)
-        told = process.Reports(
-            self._data.reports("serve"),
-            self._name,
-            ("presence",),
-            metrics=self._metrics,
-            lag=self._lag,
-            clock=clock,
-            connections=lambda: len(server.broker.registry.conversations),
-        )
-        for name, coro in (("loop lag", self._lag.run()), ("reports", told.run())):
-            tasks.spawn(name, coro)
+        if self._services is not None:
+            await self._services.start()
+        await self._ops.listen(settings.presence_host, presence.ops_port)
+        self._fill(server)
 
     def _refuse_open_doors(self) -> None:
         """Plain text, or nobody at the door, is for loopback."""
@@ -176,55 +162,21 @@ class PresenceWorker:
 
     # --- operations ------------------------------------------------------------------------------
 
-    async def _start_ops(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._services is not None:
-            await self._services.start()
-        settings = self._settings
-        self._ops = ops = HttpServer(
-            self._answer,
-            loop=loop,
-            clock=self._clock,
-            body_limit=no_body,
-            on_failure=self._ops_failed,
-        )
-        await ops.listen(settings.presence_host, settings.presence.ops_port, reuse_port=True)
+    def _connections(self) -> int:
+        return 0 if self.server is None else len(self.server.broker.registry.conversations)
 
-    def _answer(self, request: Request) -> Response:
-        if request.method not in (b"GET", b"HEAD"):
-            return Response.of(405)
-        server = self.server
-        match request.path:
-            case b"/healthz" | b"/__lbheartbeat__":
-                return Response.of(200, b'{"status":"OK"}', content_type=JSON)
-            case b"/readyz" | b"/__heartbeat__":
-                ready = server is not None and server.health.serving
-                state = "starting" if server is None else server.state
-                body = {"status": "OK" if ready else "ERROR", "state": state}
-                return Response.of(
-                    200 if ready else 503, msgspec.json.encode(body), content_type=JSON
-                )
-            case b"/__version__":
-                body = msgspec.to_builtins(build())
-                return Response.of(200, msgspec.json.encode(body), content_type=JSON)
-            case b"/metrics":
-                return Response.of(200, self._exposition(), content_type=METRICS_TYPE.encode())
-            case b"/debug/parties":
-                numbers = {} if server is None else server.broker.registry.numbers()
-                return Response.of(200, msgspec.json.encode(numbers), content_type=JSON)
-            case _:
-                return Response.of(404)
+    def _condition(self) -> Condition:
+        if self.server is None:
+            return Condition(ERROR, {"state": "starting"})
+        status = OK if self.server.health.serving else ERROR
+        return Condition(status, {"state": self.server.state})
 
-    def _exposition(self) -> bytes:
-        from waystation.telemetry.exposition import expose  # noqa: PLC0415 slow to load
+    async def _parties(self) -> Response:
+        return as_json(200, {} if self.server is None else self.server.broker.registry.numbers())
 
-        return expose([self._metrics.snapshot(self._name, self._clock.now_ms())]).body
-
-    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
-        self._log.error("ops.failed", exc_info=error)
-        return Response.of(500)
-
-    def _fill(self, server: PresenceServer, log: EventLog) -> None:
-        metrics, registry = self._metrics, server.broker.registry
+    def _fill(self, server: PresenceServer) -> None:
+        metrics, registry = self._telemetry.metrics, server.broker.registry
+        log, loop_lag = self._telemetry.events, self._telemetry.lag
         states = {
             name: metrics.gauge("presence_sessions", state=name) for name in ("active", "detached")
         }
@@ -247,7 +199,7 @@ class PresenceWorker:
             streams["joined"].value = joined
             streams["open"].value = len(registry.conversations) - joined
             wheel.value = server.lag_s
-            lag.value = self._lag.worst_recent_s
+            lag.value = loop_lag.worst_recent_s
             lost.value = log.lost_total
 
         metrics.on_read(fill)
@@ -263,15 +215,12 @@ class PresenceWorker:
             await self.server.close()
         if self._services is not None:
             await self._services.stop(0)
-        if self._ops is not None:
-            await self._ops.close()
+        await self._ops.close()
         if self._tasks is not None:
             await self._tasks.close()
         if self._store is not None:
             await self._store.close()
-        if self._events is not None:
-            self._events.emit(events.NodeStop(code=0))
-            await self._events.close()
+        await self._telemetry.close()
 
     def reload(self) -> None:
         if self.server is None:

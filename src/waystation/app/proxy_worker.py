@@ -5,15 +5,11 @@ privacy*). Any number of edges run side by side: each shows a leaf of the same i
 same map, and keeps nothing.
 """
 
-import asyncio
 import random
 
-import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpServer, no_body
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.cluster_store import ClusterStore
@@ -33,19 +29,18 @@ from waystation.queue.server.relays import Relays
 from waystation.queue.server.server import BlockServer
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.handshake import ServerHandshake
-from waystation.queue.wire.responses import Err
-from waystation.queue.wire.responses import Response as Answer
+from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Transmission
 from waystation.storage.open_cluster import open_cluster_store
 
 from .addresses import listen
 from .data_dir import DataDir
+from .ops_port import DEGRADED, ERROR, OK, Condition, OpsPort
 from .queue_part import own_identity
 from .settings import Settings
-from .version import build
+from .telemetry_part import TelemetryPart
 
 LINKS_S = 3.0
-_JSON = b"application/json"
 
 
 class ProxyWorker:
@@ -62,7 +57,20 @@ class ProxyWorker:
         self._links: Upstreams | None = None
         self._driver: EdgeDriver | None = None
         self._server: BlockServer | None = None
-        self._ops: HttpServer | None = None
+        self._telemetry = TelemetryPart(
+            settings,
+            self._data,
+            self._clock,
+            name="proxy.0",
+            roles=("proxy",),
+            connections=self._connections,
+        )
+        self._ops = OpsPort(
+            condition=self._condition,
+            metrics=self._telemetry.exposition,
+            clock=self._clock,
+            log=log,
+        )
         self._identity: Identity | None = None
 
     async def start(self) -> None:
@@ -77,6 +85,7 @@ class ProxyWorker:
             )
         self._identity = identity = own_identity(self._data.keys, queue, settings.host)
         self._tasks = tasks = Tasks(self._task_failed)
+        self._telemetry.start(tasks)
         self._maps = maps = await open_cluster_store(
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
         )
@@ -111,14 +120,7 @@ class ProxyWorker:
             observer=NoObserver(),
             clock=clock,
         )
-        self._ops = ops = HttpServer(
-            self._answer,
-            loop=asyncio.get_running_loop(),
-            clock=clock,
-            body_limit=no_body,
-            on_failure=self._ops_failed,
-        )
-        await ops.listen(settings.host, settings.proxy.ops_port, reuse_port=True)
+        await self._ops.listen(settings.host, settings.proxy.ops_port)
         server.listen(listen(settings.host, settings.proxy.port, "proxy.port"))
         tasks.spawn("edge", driver.run(settings.proxy.map_interval_s))
 
@@ -127,8 +129,7 @@ class ProxyWorker:
             await self._server.drain(over_s)
 
     async def stop(self) -> None:
-        if self._ops is not None:
-            await self._ops.close()
+        await self._ops.close()
         if self._server is not None:
             self._server.close()
         if self._links is not None:
@@ -139,6 +140,7 @@ class ProxyWorker:
             await self._tasks.close()
         if self._maps is not None:
             await self._maps.close()
+        await self._telemetry.close()
 
     def reload(self) -> None:
         """A new leaf of the same identity may be there."""
@@ -163,35 +165,23 @@ class ProxyWorker:
             leaf_key=identity.leaf_key,
         )
 
-    async def _answer(self, request: Request) -> Response:
-        if request.method not in (b"GET", b"HEAD"):
-            return Response.of(405)
-        driver, links, server = self._driver, self._links, self._server
-        assert driver is not None
-        assert links is not None
-        assert server is not None
-        match request.path:
-            case b"/__lbheartbeat__":
-                return Response.of(200, b'{"status":"OK"}', content_type=_JSON)
-            case b"/__heartbeat__":
-                servers = len(driver.edge.slot_map.nodes)
-                body = {
-                    "status": "OK" if len(links) == servers else "degraded",
-                    "epoch": driver.edge.epoch,
-                    "links": len(links),
-                    "servers": servers,
-                    "connections": server.connections,
-                }
-                return Response.of(200, msgspec.json.encode(body), content_type=_JSON)
-            case b"/__version__":
-                said = msgspec.json.encode(msgspec.to_builtins(build()))
-                return Response.of(200, said, content_type=_JSON)
-            case _:
-                return Response.of(404)
+    def _connections(self) -> int:
+        return 0 if self._server is None else self._server.connections
 
-    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
-        self._log.error("ops.failed", exc_info=error)
-        return Response.of(500)
+    def _condition(self) -> Condition:
+        driver, links = self._driver, self._links
+        if driver is None or links is None:
+            return Condition(ERROR, {})
+        servers = len(driver.edge.slot_map.nodes)
+        return Condition(
+            OK if len(links) == servers else DEGRADED,
+            {
+                "epoch": driver.edge.epoch,
+                "links": len(links),
+                "servers": servers,
+                "connections": self._connections(),
+            },
+        )
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)
@@ -200,7 +190,7 @@ class ProxyWorker:
 class _Nobody:
     """What others pass on to an edge goes to the servers, not through here."""
 
-    async def answer(self, caller: Caller, transmission: Transmission) -> Answer:
+    async def answer(self, caller: Caller, transmission: Transmission) -> Response:
         return Err(Code.CMD_PROHIBITED)
 
 

@@ -10,7 +10,6 @@ Rule 4: a stop closes doors first, then conversations, then tasks, then the stor
 import asyncio
 import socket
 import ssl
-import time
 
 from structlog.typing import FilteringBoundLogger
 
@@ -25,11 +24,9 @@ from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
 from waystation.storage.open import open_push_store, store_warnings
-from waystation.telemetry import events, logs
-from waystation.telemetry.eventlog import EventLog
+from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
-from waystation.telemetry.metrics import Metrics
-from waystation.telemetry.segments import folder_bytes, remove_old, seal_abandoned
+from waystation.telemetry.segments import remove_old, seal_abandoned
 
 from . import addresses
 from .connect_part import ConnectPart, link_name
@@ -39,17 +36,16 @@ from .endpoint_part import EndpointPart
 from .health import Health, StoreProbe
 from .keys import Secrets
 from .parts import Base
-from .process import LoopLag, Reports, event_node, rss_bytes
 from .roles import Role
 from .settings import Settings
 from .store_metrics import count_moves
+from .telemetry_part import TelemetryPart
 from .tls import load_tls
 from .version import build
 
 SWEEP_ROWS_MAX = 1000  # rows removed in one go, so that others get their turn
 SWEEPER_LOOK_S = 5.0
 OLD_EVENTS_LOOK_S = 3600.0
-NODE_STATS_INTERVAL_S = 10.0
 
 # For the status page: event codes of the contract, by the name of what they count.
 COUNTED = {
@@ -81,14 +77,20 @@ class PushWorker:
         self._index = index
         self._count = count
         self._service = service
-        self._name = f"push.{index}" if service == "serve" else f"{service}.{index}"
         self._data = DataDir(settings.data_dir)
         self._clock = SystemClock()
-        self._metrics = Metrics()
-        self._lag = LoopLag(self._clock)
+        self._telemetry = TelemetryPart(
+            settings,
+            self._data,
+            self._clock,
+            name=f"push.{index}" if service == "serve" else f"{service}.{index}",
+            roles=roles,
+            service=service,
+            connections=self._connections,
+            counts=self._counts,
+        )
         self._store: PushStore | None = None
         self._tasks: Tasks | None = None
-        self._events: EventLog | None = None
         self._milestones: MilestoneWriter | None = None
         self._relay: RelayClient | None = None
         self._connect: ConnectPart | None = None
@@ -108,18 +110,10 @@ class PushWorker:
         self._store = store = await open_push_store(
             settings.store.url, data_dir=self._data.root, settings=settings.store, clock=clock
         )
-        node = event_node(settings.cluster.node, self._name)
-        self._events = log = EventLog(
-            self._data.events,
-            node,
-            clock.now_us(),
-            clock,
-            spool_bytes_max=settings.events.max_bytes,
-        )
-        log.start(loop)
-        log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
-        self._count_lines(log)
-        count_moves(store, self._metrics)
+        telemetry = self._telemetry
+        telemetry.start(tasks)
+        self._count_requests()
+        count_moves(store, telemetry.metrics)
         self._milestones = milestones = MilestoneWriter(
             store, clock, loop, message_status=settings.push.message_status
         )
@@ -146,7 +140,7 @@ class PushWorker:
         hashes = EventHashes(self._secrets.event_key)
         names = NodeNames(
             hashes,
-            own=node if "connect" in self._roles else "",
+            own=telemetry.node if "connect" in self._roles else "",
             relay_url=settings.connect.relay_url,
             told=relay.name_of,
         )
@@ -165,10 +159,10 @@ class PushWorker:
             relay=relay,
             hand_back=hand_back,
             milestones=milestones,
-            events=log,
+            events=telemetry.events,
             hashes=hashes,
             names=names,
-            metrics=self._metrics,
+            metrics=telemetry.metrics,
             health=self._health(probe),
             log=self._log,
             doors=self.doors,
@@ -181,24 +175,8 @@ class PushWorker:
         if "endpoint" in self._roles:
             self._endpoint = EndpointPart(base, tls)
             await self._endpoint.start()
-        reports = Reports(
-            self._data.reports(self._service),
-            self._name,
-            self._roles,
-            metrics=self._metrics,
-            lag=self._lag,
-            clock=clock,
-            connections=self._connections,
-            counts=self._counts,
-        )
-        for name, coro in (
-            ("store probe", probe.run()),
-            ("loop lag", self._lag.run()),
-            ("reports", reports.run()),
-            ("node stats", self._tell_stats(log)),
-            ("sweeper", self._sweep(store)),
-        ):
-            tasks.spawn(name, coro)
+        tasks.spawn("store probe", probe.run())
+        tasks.spawn("sweeper", self._sweep(store))
         if self._index == 0:
             tasks.spawn("tidy up", self._tidy_up(hand_back))
             tasks.spawn("store warnings", self._warn_of(store))
@@ -208,41 +186,28 @@ class PushWorker:
             build=build(),
             probe=probe,
             lines=self._log,
-            metrics=self._exposition,
+            metrics=self._telemetry.exposition,
             metrics_public=self._settings.metrics.public,
             connections=self._connections,
             requests=lambda: 0 if self._endpoint is None else self._endpoint.server.requests,
         )
-
-    def _exposition(self) -> bytes:
-        from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
-
-        return render(self._data.reports(self._service), self._clock.now_ms()).body
 
     def _connections(self) -> int:
         return 0 if self._connect is None else self._connect.connections
 
     def _counts(self) -> dict[str, int]:
         """What the status page makes rates of; by the codes of the event contract."""
-        assert self._events is not None
-        counts = self._events.counts
+        counts = self._telemetry.events.counts
         return {name: sum(counts.get(code, 0) for code in codes) for name, codes in COUNTED.items()}
 
-    def _count_lines(self, log: EventLog) -> None:
-        """Losses of the two logs are numbers too: their own lines are what was lost."""
-        written = self._metrics.counter("events_written")
-        lost = self._metrics.counter("events_lost")
-        dropped = self._metrics.counter("log_lines_dropped")
-        under_way = self._metrics.gauge("request_in_flight")
+    def _count_requests(self) -> None:
+        under_way = self._telemetry.metrics.gauge("request_in_flight")
 
         def fill() -> None:
-            written.value = sum(log.counts.values())
-            lost.value = log.lost_total
-            dropped.value = logs.dropped_total()
             if self._endpoint is not None:
                 under_way.value = self._endpoint.server.under_way
 
-        self._metrics.on_read(fill)
+        self._telemetry.metrics.on_read(fill)
 
     # What a worker does beside its requests
 
@@ -297,25 +262,6 @@ class PushWorker:
         except WaystationError as exc:
             self._log.warning("store.not_asked", reason=str(exc) or exc.label)
 
-    async def _tell_stats(self, log: EventLog) -> None:
-        while True:
-            await asyncio.sleep(NODE_STATS_INTERVAL_S)
-            # Made when its turn in the log comes, so that its counters tell of exactly the lines
-            # before it, and the pipeline can compare them with what it holds.
-            log.defer(self._stats_event, log)
-
-    def _stats_event(self, log: EventLog) -> events.NodeStats:
-        return events.NodeStats(
-            attrs=events.NodeStatsAttrs(
-                connections=self._connections(),
-                rss=rss_bytes(),
-                cpu=time.process_time(),
-                loop_lag=self._lag.worst_recent_s,
-                spool_bytes=folder_bytes(self._data.events),
-                counters={str(code): count for code, count in log.counts.items()},
-            )
-        )
-
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)
 
@@ -341,9 +287,7 @@ class PushWorker:
             await self._relay.close()
         if self._milestones is not None:
             await self._milestones.close()
-        if self._events is not None:
-            self._events.emit(events.NodeStop(code=0))
-            await self._events.close()
+        await self._telemetry.close()
         if self._store is not None:
             await self._store.close()
         if self._sweeper is not None:

@@ -4,7 +4,6 @@ It logs that something in it went wrong; never a connection, never a command (de
 privacy*).
 """
 
-import asyncio
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
-from waystation.base.http_server import HttpServer, Request, Response, no_body
 from waystation.base.tasks import Tasks
 from waystation.queue.address import own_address
 from waystation.queue.cluster.membership import load_membership
@@ -22,26 +20,22 @@ from waystation.queue.model import VERSION_MAX
 from waystation.queue.server.control_port import ControlPort
 from waystation.queue.store import QueueStore
 from waystation.storage.open import open_queue_store, queue_store_url
-from waystation.telemetry import events, logs
-from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.hashes import EventHashes
-from waystation.telemetry.metrics import Metrics
 
 from .addresses import listen
 from .data_dir import DataDir
 from .descriptors import Shares, raise_limit
 from .health import StoreProbe
-from .process import LoopLag, Reports, event_node
-from .queue_ops import Page, QueueOps
+from .ops_port import ERROR, OK, Condition, OpsPort
+from .queue_page import Page
 from .queue_part import QueuePart, own_identity
 from .queue_statistics import FOLDER, QueueStatistics
 from .settings import Settings
+from .telemetry_part import TelemetryPart
 from .version import build
 
 if TYPE_CHECKING:
     from .queue_cluster import ClusterPart
-
-NAME = "queue.0"
 
 
 class QueueWorker:
@@ -52,19 +46,24 @@ class QueueWorker:
         self._log = log
         self._data = DataDir(settings.data_dir)
         self._clock = SystemClock()
-        self._metrics = Metrics()
+        self._telemetry = TelemetryPart(
+            settings,
+            self._data,
+            self._clock,
+            name="queue.0",
+            roles=("queue",),
+            connections=self._connections,
+        )
         self._store: QueueStore | None = None
         self._tasks: Tasks | None = None
-        self._events: EventLog | None = None
         self._statistics: QueueStatistics | None = None
         self._part: QueuePart | None = None
-        self._ops: HttpServer | None = None
+        self._ops: OpsPort | None = None
         self._control: ControlPort | None = None
         self._cluster: ClusterPart | None = None
 
     async def start(self) -> None:
         settings, queue, clock = self._settings, self._settings.queue, self._clock
-        loop = asyncio.get_running_loop()
         # Clients must not take the descriptors that store, links and operators need.
         room = Shares.of(raise_limit(), ("connect",)).user_agents
         queue = msgspec.structs.replace(
@@ -76,20 +75,11 @@ class QueueWorker:
         self._store = store = await open_queue_store(
             url, data_dir=self._data.root, settings=settings.store
         )
-        self._events = log = EventLog(
-            self._data.events,
-            event_node(settings.cluster.node, NAME),
-            clock.now_us(),
-            clock,
-            spool_bytes_max=settings.events.max_bytes,
-        )
-        log.start(loop)
-        log.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
-        self._count_lines(log)
+        self._telemetry.start(tasks)
         self._statistics = statistics = QueueStatistics(
             self._data.root / FOLDER,
-            metrics=self._metrics,
-            sink=log,
+            metrics=self._telemetry.metrics,
+            sink=self._telemetry.events,
             clock=clock,
             log=self._log,
             # Nobody is to compare what a test traced with anything later: the key goes with us.
@@ -106,22 +96,12 @@ class QueueWorker:
             proxy_observer=statistics.observer,
         )
         statistics.watch(
-            connections=lambda: part.server.connections,
+            connections=self._connections,
             subscriptions=lambda: (len(part.subscribers), part.subscribers.notifier_count),
             relay_links=lambda: part.relay_links,
         )
         probe = StoreProbe(_Probed(store), clock)
         await probe.look()
-        lag = LoopLag(clock)
-        reports = Reports(
-            self._data.reports("serve"),
-            NAME,
-            ("queue",),
-            metrics=self._metrics,
-            lag=lag,
-            clock=clock,
-            connections=lambda: part.server.connections,
-        )
         await self._listen(part, probe)
         membership = load_membership(self._data.keys)
         if membership is None:
@@ -141,8 +121,6 @@ class QueueWorker:
             await part.start(None)
         for name, coro in (
             ("store probe", probe.run()),
-            ("loop lag", lag.run()),
-            ("reports", reports.run()),
             ("statistics", statistics.run(store, lambda: part.notifications.count)),
         ):
             tasks.spawn(name, coro)
@@ -159,20 +137,14 @@ class QueueWorker:
             days=f"{days:g} days" if days else "as long as it takes",
             information=queue.information,
         )
-        self._ops = ops = HttpServer(
-            QueueOps(
-                build=build(),
-                probe=probe,
-                page=page,
-                metrics=self._exposition,
-                connections=lambda: part.server.connections,
-            ),
-            loop=asyncio.get_running_loop(),
+        self._ops = ops = OpsPort(
+            condition=lambda: self._condition(probe),
+            metrics=self._telemetry.exposition,
             clock=self._clock,
-            body_limit=no_body,
-            on_failure=self._ops_failed,
+            log=self._log,
+            pages={b"/": page.answer},
         )
-        await ops.listen(settings.host, queue.ops_port, reuse_port=True)
+        await ops.listen(settings.host, queue.ops_port)
         if queue.control_port != "off":
             operations = part.operations(self._stats, lambda: _about(page))
             self._control = control = ControlPort(
@@ -205,9 +177,7 @@ class QueueWorker:
             self._statistics.close()
         if self._store is not None:
             await self._store.close()
-        if self._events is not None:
-            self._events.emit(events.NodeStop(code=0))
-            await self._events.close()
+        await self._telemetry.close()
 
     def reload(self) -> None:
         if self._part is not None:
@@ -216,30 +186,15 @@ class QueueWorker:
             except ValueError as exc:
                 self._log.error("queue.certificates_not_reloaded", reason=str(exc))
 
-    def _count_lines(self, log: EventLog) -> None:
-        """Losses of the two logs are numbers too: their own lines are what was lost."""
-        written = self._metrics.counter("events_written")
-        lost = self._metrics.counter("events_lost")
-        dropped = self._metrics.counter("log_lines_dropped")
+    def _connections(self) -> int:
+        return 0 if self._part is None else self._part.server.connections
 
-        def fill() -> None:
-            written.value = sum(log.counts.values())
-            lost.value = log.lost_total
-            dropped.value = logs.dropped_total()
-
-        self._metrics.on_read(fill)
+    def _condition(self, probe: StoreProbe) -> Condition:
+        status = OK if probe.trouble is None else ERROR
+        return Condition(status, {"connections": self._connections()})
 
     def _stats(self) -> list[str]:
         return [] if self._statistics is None else self._statistics.lines()
-
-    def _exposition(self) -> bytes:
-        from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
-
-        return render(self._data.reports("serve"), self._clock.now_ms()).body
-
-    def _ops_failed(self, _request: Request, error: BaseException) -> Response:
-        self._log.error("ops.failed", exc_info=error)
-        return Response.of(503)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._log.error("task.failed", task=name, exc_info=error)

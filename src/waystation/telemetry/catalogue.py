@@ -364,4 +364,10 @@ QUEUE = (
     ),
 )
 
-CATALOGUE: tuple[Spec, ...] = (*PUSH, *QUEUE, *PROCESS)
+CLUSTER = (
+    gauge("controller_leads", "1 in the controller that leads, 0 in the others."),
+    counter("controller_commits", "Changes of the slot map that this controller made."),
+    counter("controller_lost", "Changes that another one made first."),
+)
+
+CATALOGUE: tuple[Spec, ...] = (*PUSH, *QUEUE, *CLUSTER, *PROCESS)

@@ -1,0 +1,116 @@
+"""What every worker tells of itself: its events, its numbers, its status.
+
+Rule 1: `node.start` is the first line of a process and `node.stop` its last, so an end without one
+        was no orderly end.
+Rule 2: what the two logs lose is a number too: their own lines are what was lost.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from waystation.base.clock import Clock
+from waystation.base.tasks import Tasks
+from waystation.telemetry import events, logs
+from waystation.telemetry.eventlog import EventLog
+from waystation.telemetry.metrics import Metrics
+from waystation.telemetry.segments import folder_bytes
+
+from .data_dir import DataDir
+from .process import LoopLag, Reports, event_node, rss_bytes
+from .roles import Role
+from .settings import Settings
+from .version import build
+
+NODE_STATS_INTERVAL_S = 10.0
+
+
+class TelemetryPart:
+    """Made with the worker, started before its store opens, closed last."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data: DataDir,
+        clock: Clock,
+        *,
+        name: str,
+        roles: tuple[Role, ...],
+        service: str = "serve",
+        connections: Callable[[], int] = lambda: 0,
+        counts: Callable[[], dict[str, int]] = dict,
+    ) -> None:
+        self._clock = clock
+        self._connections = connections
+        self._spool = data.events
+        self._numbers = data.reports(service)
+        self.node = event_node(settings.cluster.node, name)
+        self.boot_us = clock.now_us()
+        self.metrics = Metrics()
+        self.lag = LoopLag(clock)
+        self.events = EventLog(
+            data.events, self.node, self.boot_us, clock, spool_bytes_max=settings.events.max_bytes
+        )
+        self._reports = Reports(
+            self._numbers,
+            name,
+            roles,
+            metrics=self.metrics,
+            lag=self.lag,
+            clock=clock,
+            connections=connections,
+            counts=counts,
+        )
+        self._count_lines()
+
+    def start(self, tasks: Tasks) -> None:
+        self.events.start(asyncio.get_running_loop())
+        self.events.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
+        for name, coro in (
+            ("loop lag", self.lag.run()),
+            ("reports", self._reports.run()),
+            ("node stats", self._tell_stats()),
+        ):
+            tasks.spawn(name, coro)
+
+    async def close(self) -> None:
+        self.events.emit(events.NodeStop(code=0))
+        await self.events.close()
+
+    def exposition(self) -> bytes:
+        """The numbers of all workers of this machine: whichever port is scraped tells them all."""
+        from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
+
+        return render(self._numbers, self._clock.now_ms()).body
+
+    def _count_lines(self) -> None:
+        log = self.events
+        written = self.metrics.counter("events_written")
+        lost = self.metrics.counter("events_lost")
+        dropped = self.metrics.counter("log_lines_dropped")
+
+        def fill() -> None:
+            written.value = sum(log.counts.values())
+            lost.value = log.lost_total
+            dropped.value = logs.dropped_total()
+
+        self.metrics.on_read(fill)
+
+    async def _tell_stats(self) -> None:
+        while True:
+            await asyncio.sleep(NODE_STATS_INTERVAL_S)
+            # Made when its turn in the log comes, so that its counters tell of exactly the lines
+            # before it, and the pipeline can compare them with what it holds.
+            self.events.defer(self._stats)
+
+    def _stats(self) -> events.NodeStats:
+        return events.NodeStats(
+            attrs=events.NodeStatsAttrs(
+                connections=self._connections(),
+                rss=rss_bytes(),
+                cpu=time.process_time(),
+                loop_lag=self.lag.worst_recent_s,
+                spool_bytes=folder_bytes(self._spool),
+                counters={str(code): count for code, count in self.events.counts.items()},
+            )
+        )
