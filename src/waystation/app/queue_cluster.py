@@ -58,6 +58,7 @@ class ClusterPart:
             links=self._peers,
             clock=clock,
             tasks=tasks,
+            sync=part.settings.followers == "sync",
         )
         self._peers.receiver = self.keeping
         ownership = KeptOwnership(self.keeping, clock)

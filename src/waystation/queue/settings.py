@@ -90,6 +90,14 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             " are random throughout (`refs`), which costs a cluster more requests."
         ),
     ] = "hybrid"
+    followers: Annotated[
+        Literal["sync", "async"],
+        doc(
+            "In a cluster with `controller.replicas`: whether an answer waits until the slot's"
+            " follower has confirmed it (`sync`), or not (`async`): then what was answered in the"
+            " last two seconds may be lost with a server that dies for good."
+        ),
+    ] = "sync"
 
     store: Annotated[
         str,
@@ -98,6 +106,18 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             " `store.url` if that is one of these, else `embedded:./store`."
         ),
     ] = ""
+
+    service_certificates: Annotated[
+        bool,
+        doc(
+            "Whether busy clients may show a certificate and subscribe to all that is theirs at"
+            " once. Every client is asked for one then, and TLS costs more for each block; needs"
+            " the extra `services`."
+        ),
+    ] = False
+    services_max: Annotated[
+        int, Meta(ge=1), doc("Certificates that are remembered as services; no more come in.")
+    ] = 1000
 
     # How much is kept
     queue_quota: Annotated[

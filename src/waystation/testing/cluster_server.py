@@ -70,7 +70,9 @@ class Server:
     def _booted(self, slot_map: SlotMap) -> None:
         chance = self.world.chance
         member = Member(self.node_id, slot_map, fence_s=self.world.fence_s)
-        self.keeper = self.world.keeper_class(member, new_copy_id=lambda: chance.getrandbits(63))
+        self.keeper = self.world.keeper_class(
+            member, new_copy_id=lambda: chance.getrandbits(63), sync=self.world.sync
+        )
         self._perform(self.keeper.started([*self.disk], self.world.now))
         self._renew()
         self._tick()

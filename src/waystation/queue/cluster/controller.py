@@ -92,13 +92,8 @@ class Controller:
         self, slot_map: SlotMap, ages: Mapping[NodeId, float], reasons: list[str]
     ) -> SlotMap:
         promoted: Counter[tuple[NodeId, NodeId]] = Counter()
-        for slot, one in enumerate(slot_map.slots):
-            if (
-                one.owner != NOBODY
-                and one.in_step
-                and not self._alive(ages, one.owner)
-                and self._alive(ages, one.follower)
-            ):
+        for slot, one in slot_map.owned:
+            if one.in_step and not self._alive(ages, one.owner) and self._alive(ages, one.follower):
                 slot_map = slot_map.promoted(slot)
                 promoted[one.owner, one.follower] += 1
         reasons.extend(
@@ -156,7 +151,7 @@ class Controller:
         if not self._terms.replicas:
             return slot_map
         patience_s = self._terms.follower_patience_s
-        for slot, one in enumerate(slot_map.slots):
+        for slot, one in slot_map.owned:
             if one.follower == NOBODY or one.in_step:
                 continue
             gone = one.follower not in slot_map.nodes

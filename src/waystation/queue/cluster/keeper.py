@@ -14,6 +14,10 @@ Rule 4: a copy to a follower begins only while the map says that it is out of st
         copy erases what is there.
 Rule 5: one proposal is under way at a time. What is wanted is read off the state each time, so
         nothing is lost when a proposal is.
+Rule 6: an input is followed by a look at the slots it touched; a new map and the clock by a look
+        at all of ours. A busy server has a thousand slots, and looks a thousand times a second.
+Rule 7: without `sync` no answer waits for a follower that keeps up: when the owner dies, what was
+        answered last, within `CONFIRM_MAX_S`, may be lost with it.
 
 Inputs in, effects out; the shell owns links, store and clock.
 """
@@ -22,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from waystation.queue.store import Row
 
-from .copies import Following, Incoming, Outgoing, Phase
+from .copies import Copies, Following, Incoming, Outgoing, Phase
 from .duties import (
     Apply,
     CopyId,
@@ -52,10 +56,13 @@ FORGET_S = 3600.0  # rows of a slot that went elsewhere stay for a while, should
 
 
 class Keeper:
-    def __init__(self, member: Member, *, new_copy_id: Callable[[], CopyId]) -> None:
+    def __init__(
+        self, member: Member, *, new_copy_id: Callable[[], CopyId], sync: bool = True
+    ) -> None:
         self.member = member
         self._new_copy_id = new_copy_id
-        self._copies: dict[CopyId, Outgoing] = {}
+        self._sync = sync
+        self.copies = Copies()
         self._following: dict[int, Following] = {}
         self._incoming: dict[int, Incoming] = {}
         self._again_at: dict[tuple[int, NodeId], float] = {}
@@ -68,6 +75,8 @@ class Keeper:
         self._mono = 0.0
         self._scanned = -1  # the epoch whose map was last read from end to end
         self._near: list[int] = []  # the slots of it that have to do with us
+        self._touched: set[int] = set()  # not looked at since
+        self._wishful: set[int] = set()  # slots that we would have changed in the map
 
     # Inputs: the map and the clock
 
@@ -75,31 +84,28 @@ class Keeper:
         """After the map was read. `held`: the slots of which there are rows."""
         self._held.update(held)
         self._mono = mono
-        return self._looked()
+        return self._looked_everywhere()
 
     def learned(self, slot_map: SlotMap, mono: float) -> list[Effect]:
         self._mono = mono
         if not self.member.learned(slot_map):
             return []
-        return self._looked()
+        return self._looked_everywhere()
 
     def proposed(self, slot_map: SlotMap, mono: float) -> list[Effect]:
         """The proposal counted or not: this is the map in force, read after it."""
         self._mono = mono
         self._proposed = None
         self.member.learned(slot_map)
-        return self._looked()
+        return self._looked_everywhere()
 
     def tick(self, mono: float) -> list[Effect]:
         """A few times a second."""
         self._mono = mono
-        for copy, out in list(self._copies.items()):
+        for copy, out in self.copies.all():
             if not out.source.lag:
                 out.heard_at = mono
-            following = None if out.move else self._following.get(out.slot)
-            waiting = following.waiting if following is not None else ()
-            overdue = bool(waiting) and mono - waiting[0][1] >= CONFIRM_MAX_S
-            if overdue or mono - out.heard_at >= STALL_MAX_S:
+            if mono - out.heard_at >= STALL_MAX_S or self._overdue(out):
                 self._fail(copy)
         here = self.member.node_id
         for slot, at in list(self._forget_at.items()):
@@ -110,7 +116,17 @@ class Keeper:
                 del self._forget_at[slot]
                 self._held.discard(slot)
                 self._effects.append(Erase(slot))
-        return self._looked()
+        return self._looked_everywhere()
+
+    def _overdue(self, out: Outgoing) -> bool:
+        """Its follower is counted on and has not confirmed for too long."""
+        following = None if out.move else self._following.get(out.slot)
+        if following is None or following.phase != "requiring":
+            return False
+        if self._sync:
+            waiting = following.waiting
+            return bool(waiting) and self._mono - waiting[0][1] >= CONFIRM_MAX_S
+        return self._mono - out.heard_at >= CONFIRM_MAX_S
 
     # Inputs: our own store
 
@@ -120,33 +136,33 @@ class Keeper:
         """Durable here. With a ticket the answer waits for `Release` or `Refuse`."""
         self._mono = mono
         self._held.add(slot)
-        ticket: Ticket | None = None
-        seq = 0
-        for copy, out in list(self._copies.items()):
-            if out.slot == slot:
-                self._carry(copy, out, out.source.changed(changes))
-                if not out.move:
-                    seq = out.source.seq
+        ticket, seq = None, 0
+        for copy, out in self.copies.of(slot):
+            self._carry(copy, out, out.source.changed(changes))
+            if not out.move:
+                seq = out.source.seq
         following = self._following.get(slot)
-        if following is not None and following.phase != "copying":
+        waits = ("requiring", "leaving") if self._sync else ("leaving",)
+        if following is not None and following.phase in waits:
             self._tickets += 1
             ticket = self._tickets
             following.waiting.append((seq, mono, ticket))
-        return ticket, self._looked() if self._effects else []
+        return ticket, self._looked(slot) if self._effects or self._touched else []
 
     def rows(self, copy: CopyId, rows: Sequence[Row]) -> list[Effect]:
         """The chunk that `ReadRows` asked for."""
-        out = self._copies.get(copy)
-        if out is not None:
-            self._carry(copy, out, out.source.rows(rows))
-        return self._looked()
+        out = self.copies.get(copy)
+        if out is None:
+            return []
+        self._carry(copy, out, out.source.rows(rows))
+        return self._looked(out.slot)
 
     def drained(self, slot: int) -> list[Effect]:
         """Nothing runs in a slot that `Freeze` named, and its last change was handed over."""
-        for out in self._copies.values():
-            if out.slot == slot and out.move and out.freezing:
+        for _, out in self.copies.of(slot):
+            if out.move and out.freezing:
                 out.drained = True
-        return self._looked()
+        return self._looked(slot)
 
     def applied(self, slot: int, copy: CopyId, seq: int) -> list[Effect]:
         """What `Apply` asked for is durable."""
@@ -159,7 +175,7 @@ class Keeper:
             return self._out()
         if self.member.slot_map.slots[slot].state != "F":
             self._effects.append(Refresh())  # its source has frozen it, and waits for us
-        return self._looked()
+        return self._looked(slot)
 
     def awaits(self, slot: int, copy: CopyId) -> bool:
         """Whether what a copy brought is still wanted: checked before it is applied."""
@@ -177,7 +193,7 @@ class Keeper:
     # Inputs: other servers
 
     def acked(self, peer: NodeId, copy: CopyId, seq: int, *, broken: bool = False) -> list[Effect]:
-        out = self._copies.get(copy)
+        out = self.copies.get(copy)
         if out is None or out.peer != peer:
             return []
         if broken:
@@ -186,7 +202,7 @@ class Keeper:
             out.heard_at = self._mono
             self._carry(copy, out, out.source.acked(seq))
             self._confirm(out)
-        return self._looked()
+        return self._looked(out.slot)
 
     def frame(self, peer: NodeId, copy: CopyId, slot: int, move: int, frame: Frame) -> list[Effect]:
         """From the owner of a slot that we follow or shall have."""
@@ -215,29 +231,54 @@ class Keeper:
 
     def link_lost(self, peer: NodeId, mono: float) -> list[Effect]:
         self._mono = mono
-        for copy, out in list(self._copies.items()):
+        for copy, out in self.copies.all():
             if out.peer == peer:
                 self._fail(copy)
         for slot, incoming in list(self._incoming.items()):
             if incoming.peer == peer and not incoming.target.complete:
                 del self._incoming[slot]
+                self._touched.add(slot)
         return self._looked()
 
     # What follows from all that
 
-    def _looked(self) -> list[Effect]:
-        self._drop_what_is_over()
-        self._begin_what_is_wanted()
-        for copy, out in list(self._copies.items()):
-            self._advance(copy, out)
-        if self._proposed is None:
+    def _looked_everywhere(self) -> list[Effect]:
+        slot_map = self.member.slot_map
+        if self._scanned != slot_map.epoch:
+            here = self.member.node_id
+            self._scanned = slot_map.epoch
+            self._near = [
+                slot for slot, one in slot_map.owned if one.owner == here or slot in self._held
+            ]
+        self._touched.update(self._near, self._following, self.copies.slots(), self._incoming)
+        self._touched.update(self._returning, self._wishful)
+        return self._looked()
+
+    def _looked(self, *touched: int) -> list[Effect]:
+        self._touched.update(touched)
+        while self._touched:
+            slots, self._touched = sorted(self._touched), set()
+            for slot in slots:
+                self._look_at(slot)
+            if not self._touched and (waiting := self.copies.next_waiting()) is not None:
+                self._touched.add(waiting)
+        if self._proposed is None and self._wishful:
             before = after = self.member.slot_map
-            for slot, change in self._wishes():
-                after = change(after, slot)
+            for slot in sorted(self._wishful):
+                for change in self._wishes(slot):
+                    after = change(after, slot)
             if after is not before:
                 self._proposed = after.as_one_change(before)
                 self._effects.append(Propose(self._proposed))
         return self._out()
+
+    def _look_at(self, slot: int) -> None:
+        self._drop_what_is_over(slot)
+        self._begin_what_is_wanted(slot)
+        for copy, out in self.copies.of(slot):
+            self._advance(copy, out)
+        wishes = next(self._wishes(slot), None) is not None
+        (self._wishful.add if wishes else self._wishful.discard)(slot)
 
     def _out(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -247,71 +288,63 @@ class Keeper:
         one = self.member.slot_map.slots[slot]
         return one if one.owner == self.member.node_id else None
 
-    def _drop_what_is_over(self) -> None:
-        for slot, following in list(self._following.items()):
-            one = self._mine(slot)
-            if one is None:
-                self._unfollow(slot)
-                if tickets := following.taken():
-                    self._effects.append(Refuse(tickets))
-            elif one.follower != following.peer:
-                # The map itself ended it: nobody can be promoted to it any more.
-                self._unfollow(slot)
-                if tickets := following.taken():
-                    self._effects.append(Release(tickets))
-            elif following.phase == "leaving" and not one.in_step and self._proposed is None:
-                self._enter(slot, following, "copying")
-                if tickets := following.taken():
-                    self._effects.append(Release(tickets))
-        for copy, out in list(self._copies.items()):
-            one = self._mine(out.slot)
-            if one is None or (out.move != one.move if out.move else out.peer != one.follower):
-                del self._copies[copy]
-        self._returning = {
-            slot for slot in self._returning if (one := self._mine(slot)) and one.state != "S"
-        }
-        for slot, incoming in list(self._incoming.items()):
-            if not self.member.takes_from(slot, incoming.peer, incoming.move):
-                del self._incoming[slot]
+    def _drop_what_is_over(self, slot: int) -> None:
+        mine = self._mine(slot)
+        following = self._following.get(slot)
+        if following is None:
+            pass
+        elif mine is None:
+            self._unfollow(slot)
+            if tickets := following.taken():
+                self._effects.append(Refuse(tickets))
+        elif mine.follower != following.peer:
+            # The map itself ended it: nobody can be promoted to it any more.
+            self._unfollow(slot)
+            if tickets := following.taken():
+                self._effects.append(Release(tickets))
+        elif following.phase == "leaving" and not mine.in_step and self._proposed is None:
+            self._enter(slot, following, "copying")
+            if tickets := following.taken():
+                self._effects.append(Release(tickets))
+        for copy, out in self.copies.of(slot):
+            if mine is None or (out.move != mine.move if out.move else out.peer != mine.follower):
+                self.copies.drop(copy)
+        if mine is None or mine.state == "S":
+            self._returning.discard(slot)
+        incoming = self._incoming.get(slot)
+        if incoming and not self.member.takes_from(slot, incoming.peer, incoming.move):
+            del self._incoming[slot]
 
-    def _begin_what_is_wanted(self) -> None:
+    def _begin_what_is_wanted(self, slot: int) -> None:
         here = self.member.node_id
-        slot_map = self.member.slot_map
-        if self._scanned != slot_map.epoch:
-            # 4,096 slots are worth a look when the map changed, not with each confirmation.
-            self._scanned = slot_map.epoch
-            self._near = [
-                slot
-                for slot, one in enumerate(slot_map.slots)
-                if one.owner == here or slot in self._held
-            ]
-        running = {(out.slot, out.move) for out in self._copies.values()}
-        for slot in self._near:
-            one = slot_map.slots[slot]
-            if one.owner == here and one.state == "S" and one.follower == NOBODY:
-                continue
-            if one.owner != here:
-                if slot in self._held and here not in (one.target, one.follower):
-                    self._forget_at.setdefault(slot, self._mono + FORGET_S)
-                continue
-            if one.state != "S" and slot not in self._returning:
-                self._begin(slot, one.target, running, one.move)
-            if one.follower != NOBODY:
-                following = self._following.get(slot)
-                if following is None:
-                    self._following[slot] = following = Following(one.follower)
-                    if one.in_step:
-                        self._enter(slot, following, "leaving")
-                if following.phase == "copying" and not one.in_step:
-                    self._begin(slot, one.follower, running, 0)
+        one = self.member.slot_map.slots[slot]
+        if one.owner != here:
+            if slot in self._held and here not in (one.target, one.follower):
+                self._forget_at.setdefault(slot, self._mono + FORGET_S)
+            return
+        if one.state != "S" and slot not in self._returning:
+            self._begin(slot, one.target, one.move)
+        if one.follower == NOBODY:
+            return
+        following = self._following.get(slot)
+        if following is None:
+            self._following[slot] = following = Following(one.follower)
+            if one.in_step:
+                self._enter(slot, following, "leaving")
+        if following.phase == "copying" and not one.in_step:
+            self._begin(slot, one.follower, 0)
 
-    def _begin(self, slot: int, peer: NodeId, running: set[tuple[int, int]], move: int) -> None:
-        if (slot, move) in running or self._mono < self._again_at.get((slot, peer), 0.0):
+    def _begin(self, slot: int, peer: NodeId, move: int) -> None:
+        if any(out.move == move for _, out in self.copies.of(slot)):
+            return
+        if self._mono < self._again_at.get((slot, peer), 0.0):
+            return
+        if not move and not self.copies.has_room(slot, peer):
             return
         out = Outgoing(slot, peer, move)
         out.heard_at = self._mono
         copy = self._new_copy_id()
-        self._copies[copy] = out
+        self.copies.add(copy, out)
         self._carry(copy, out, out.source.begin())
 
     def _advance(self, copy: CopyId, out: Outgoing) -> None:
@@ -321,6 +354,7 @@ class Keeper:
             if following.phase == "copying" and out.source.caught_up:
                 self._enter(out.slot, following, "requiring")
                 following.join_seq = out.source.seq
+                self.copies.caught_up(copy)
         elif one.state == "F":
             if out.source.rows_done and not out.source.ended:
                 self._carry(copy, out, out.source.end())
@@ -329,29 +363,26 @@ class Keeper:
             self.member.freeze(out.slot)
             self._effects.append(Freeze(out.slot))
 
-    def _wishes(self) -> Iterator[tuple[int, Callable[[SlotMap, int], SlotMap]]]:
+    def _wishes(self, slot: int) -> Iterator[Callable[[SlotMap, int], SlotMap]]:
         """What we would have changed in the map, in its present state."""
-        slots = self.member.slot_map.slots
-        for out in self._copies.values():
-            if out.move and out.drained and slots[out.slot].state == "P":
-                yield out.slot, SlotMap.frozen
-            elif not out.move:
-                following = self._following[out.slot]
+        one = self.member.slot_map.slots[slot]
+        following = self._following.get(slot)
+        for _, out in self.copies.of(slot):
+            if out.move and out.drained and one.state == "P":
+                yield SlotMap.frozen
+            elif not out.move and following is not None:
                 confirmed = out.source.confirmed >= following.join_seq
-                in_step = slots[out.slot].in_step
                 # Without a lease we would be replaced the moment it is called in step.
                 ready = confirmed and self.member.leased(self._mono)
-                if following.phase == "requiring" and ready and not in_step:
-                    yield out.slot, _called_in_step
-        for slot in self._returning:
-            yield slot, _returned_for_another_try
-        for slot, incoming in self._incoming.items():
-            one = slots[slot]
-            if incoming.durable and incoming.move and one.state == "F":
-                yield slot, SlotMap.moved
-        for slot, following in self._following.items():
-            if following.phase == "leaving" and slots[slot].in_step:
-                yield slot, _called_out_of_step
+                if following.phase == "requiring" and ready and not one.in_step:
+                    yield _called_in_step
+        if slot in self._returning:
+            yield _returned_for_another_try
+        incoming = self._incoming.get(slot)
+        if incoming is not None and incoming.durable and incoming.move and one.state == "F":
+            yield SlotMap.moved
+        if following is not None and following.phase == "leaving" and one.in_step:
+            yield _called_out_of_step
 
     # Copies from here
 
@@ -379,9 +410,10 @@ class Keeper:
 
     def _fail(self, copy: CopyId) -> None:
         """This copy leads nowhere; another one begins a little later."""
-        out = self._copies.pop(copy, None)
+        out = self.copies.drop(copy)
         if out is None:
             return
+        self._touched.add(out.slot)
         self._again_at[out.slot, out.peer] = self._mono + AGAIN_S
         if out.move:
             # Frozen by us, or in the map: to serve again needs a commit that says so.

@@ -67,6 +67,7 @@ class Keeping:
         clock: Clock,
         tasks: Tasks,
         rng: random.Random | None = None,
+        sync: bool = True,
     ) -> None:
         self._node_id = node_id
         self._store = store
@@ -75,6 +76,7 @@ class Keeping:
         self._clock = clock
         self._tasks = tasks
         self._rng = rng or random.SystemRandom()
+        self._sync = sync
         self._running: Counter[int] = Counter()
         self._freezing: set[int] = set()
         self._answers: dict[int, asyncio.Future[None]] = {}
@@ -93,7 +95,9 @@ class Keeping:
         slot_map = await self._store.read()
         member = Member(self._node_id, slot_map)
         member.renewed(sent)
-        self._keeper = keeper = Keeper(member, new_copy_id=lambda: self._rng.getrandbits(63))
+        self._keeper = keeper = Keeper(
+            member, new_copy_id=lambda: self._rng.getrandbits(63), sync=self._sync
+        )
         self._rows.tap(self._tapped)
         self._perform(keeper.started(await self._rows.held_slots(), self._clock.mono()))
         for name, coro in (

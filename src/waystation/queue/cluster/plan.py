@@ -122,12 +122,12 @@ def followers(slot_map: SlotMap) -> dict[int, NodeId]:
     one on another machine if there is one."""
     up = [node for node in slot_map.nodes.values() if node.status == "up"]
     burden = {node.node_id: 0 for node in up}
-    for one in slot_map.slots:
+    for _, one in slot_map.owned:
         if one.follower in burden:
             burden[one.follower] += 1
     chosen: dict[int, NodeId] = {}
-    for slot, one in enumerate(slot_map.slots):
-        if one.owner == NOBODY or one.follower != NOBODY or one.state != "S":
+    for slot, one in slot_map.owned:
+        if one.follower != NOBODY or one.state != "S":
             continue
         home = slot_map.nodes[one.owner].host
         others = [node for node in up if node.node_id != one.owner]

@@ -13,6 +13,7 @@ Rule 5: what is planned stands in the map too, so that a plan and the moves it a
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Literal, NewType
 
 import msgspec
@@ -82,7 +83,7 @@ class Move(msgspec.Struct, frozen=True):
     target: NodeId
 
 
-class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
+class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """All slots and all servers at one epoch."""
 
     epoch: int = 0
@@ -92,6 +93,12 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
 
     # Looking
 
+    @cached_property
+    def owned(self) -> tuple[tuple[int, Assignment], ...]:
+        """The slots that belong to somebody. Asked for often, and the same for as long as the
+        map is."""
+        return tuple((slot, one) for slot, one in enumerate(self.slots) if one.owner != NOBODY)
+
     def owned_by(self, node_id: NodeId) -> list[int]:
         return [slot for slot, one in enumerate(self.slots) if one.owner == node_id]
 
@@ -99,7 +106,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True):
         return [slot for slot, one in enumerate(self.slots) if one.follower == node_id]
 
     def moving(self) -> Iterator[tuple[int, Assignment]]:
-        return ((slot, one) for slot, one in enumerate(self.slots) if one.state != "S")
+        return ((slot, one) for slot, one in self.owned if one.state != "S")
 
     def serves(self, node_id: NodeId, slot: int) -> bool:
         return self.slots[slot].server == node_id
