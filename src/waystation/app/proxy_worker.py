@@ -102,9 +102,14 @@ class ProxyWorker:
             tasks=tasks,
             clock=clock,
             chance=random.Random(),
+            asks_first=queue.id_mode == "refs",
         )
+        dedicated = settings.proxy.upstream_mode == "dedicated"
         self._links = links = Upstreams(
-            driver, tls=lambda: link_context(membership, server_side=False), tasks=tasks
+            driver,
+            tls=lambda: link_context(membership, server_side=False),
+            tasks=tasks,
+            dedicated_max=settings.proxy.upstream_links_max if dedicated else 0,
         )
         driver.use(links)
         # Clients that came before would be sent away again; those of a server that is down are.

@@ -108,6 +108,8 @@ class ScriptedEdge:
         self.is_lost = True
         self._changed.set()
 
+    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None: ...
+
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
             while not condition():

@@ -2,11 +2,14 @@
 
 Rule 1: both ends say their hello at once; frames follow when the other's has been taken.
 Rule 2: frames of a loop turn leave in as few blocks as hold them.
-Rule 3: a link that is not understood, or whose other end does not read, is cut: both ends begin
-        again from what they know (`BUFFER_BYTES_MAX`).
+Rule 3: whoever writes is told when the other end does not keep up (`PRESSED_BYTES`), and says less
+        until it does. A link that is not understood, or whose other end does not read at all, is
+        cut: both ends begin again from what they know (`BUFFER_BYTES_MAX`).
+Rule 4: a machine that vanished is noticed by the kernel within `VANISHED_S`.
 """
 
 import asyncio
+import socket
 import ssl
 from typing import Final, Protocol, cast
 
@@ -27,7 +30,10 @@ from waystation.queue.wire.link_hello import LinkHandshake
 from .membership import name_of_peer
 
 BUFFER_BYTES_MAX: Final = 64 << 20
+PRESSED_BYTES: Final = 4 << 20
 HELLO_S: Final = 10.0
+VANISHED_S: Final = 15
+_PROBE_S: Final = 5
 
 
 class LinkHandler(Protocol):
@@ -41,6 +47,10 @@ class LinkHandler(Protocol):
 
     def lost(self, line: "LinkLine") -> None:
         """Once, also for a link that never was ready."""
+        ...
+
+    def pressed(self, line: "LinkLine", *, is_pressed: bool) -> None:
+        """The other end does not read as fast as we write, or reads again: say less."""
         ...
 
 
@@ -90,6 +100,8 @@ class LinkLine(asyncio.Protocol):
             self.abort()
             return
         self.peer_name = name_of_peer(tls)
+        self._transport.set_write_buffer_limits(PRESSED_BYTES, PRESSED_BYTES // 4)
+        _notice_silence(transport)
         self._handshake = LinkHandshake(SessionId(session_id), is_server=self._is_server)
         self._transport.write(self._handshake.hello())
         self._deadline = self._loop.call_later(HELLO_S, self.abort)
@@ -104,6 +116,20 @@ class LinkLine(asyncio.Protocol):
             except (BadHelloError, RefusedError, FieldError):
                 self.abort()
                 return
+
+    def pause_writing(self) -> None:
+        self._handler.pressed(self, is_pressed=True)
+
+    def resume_writing(self) -> None:
+        self._handler.pressed(self, is_pressed=False)
+
+    def pause_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -134,3 +160,19 @@ class LinkLine(asyncio.Protocol):
         transport.writelines([blocks.seal(content) for content in join_frames(frames)])
         if transport.get_write_buffer_size() > BUFFER_BYTES_MAX:
             self.abort()
+
+
+def _notice_silence(transport: asyncio.BaseTransport) -> None:
+    sock = cast("socket.socket | None", transport.get_extra_info("socket"))
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        ("TCP_KEEPIDLE", _PROBE_S),
+        ("TCP_KEEPINTVL", _PROBE_S),
+        ("TCP_KEEPCNT", VANISHED_S // _PROBE_S - 1),
+        ("TCP_USER_TIMEOUT", VANISHED_S * 1000),
+    ):
+        number = getattr(socket, option, None)  # not every system has all of them
+        if number is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, number, value)

@@ -187,6 +187,9 @@ class _Outgoing:
     def lost(self, line: LinkLine) -> None:
         self._peers.ended(self._peer, self._way)
 
+    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
+        """Copies wait for their confirmations, so there is never much under way."""
+
 
 def node_of(peer_name: str) -> NodeId | None:
     """The number of a storage server by the name in its certificate; None: an edge."""

@@ -2,28 +2,33 @@
 
 Rule 1: NEWQ → IDS (kept) and NEWR → SET_REF for each id that does not begin with the home slot →
         NEWC → only now the client gets its IDS.
-Rule 2: an id that somebody has already is the client's own choice: `AUTH`. Anything else that goes
-        wrong is silence, and everything that was set is taken back; what cannot be taken back
+Rule 2: an id that somebody has already and that the client chose itself is `AUTH`; one that a
+        server drew is drawn again.
+Rule 3: whatever else goes wrong before the client knows of a queue, another one is made elsewhere,
+        at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.
+Rule 4: of what came to nothing everything that was set is taken back; what cannot be taken back
         now, the servers sweep later.
-Rule 3: a server that is busy or gone before it made anything is passed over, at most `TRIES_MAX`
-        times.
 
-A core without I/O: `edge` sends what it returns.
+A core without I/O.
 """
 
 import enum
 import random
 import secrets
+from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
-from waystation.queue.errors import Code, Fault
+from waystation.queue.errors import Code
 from waystation.queue.model import EntityId, RefKind, Slot, SubMode, slot_of
 from waystation.queue.proxy.guest import Guest, Pending
 from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.proxy.refs import RefCache
+from waystation.queue.proxy.renewals import Renewals
+from waystation.queue.proxy.requests import Requests
 from waystation.queue.wire.commands import New
-from waystation.queue.wire.link import REQUESTS_FROM, Body
+from waystation.queue.wire.link import Body
 from waystation.queue.wire.link_words import Cok, DelRef, Duplicate, Newc, Newq, Newr, Newx, SetRef
 from waystation.queue.wire.responses import Err, Response
 
@@ -85,6 +90,13 @@ class Creation:
     def undo(self) -> list[DelRef]:
         return [DelRef(ref.kind, ref.entity_id, self.tx_id) for ref in self.set_refs]
 
+    def is_chosen(self, kind: RefKind) -> bool:
+        """Whether the client chose that id, so that another try would meet the same fate."""
+        command = self.pending.command
+        if not isinstance(command, New) or command.link is None:
+            return False
+        return kind is RefKind.SENDER or (kind is RefKind.LINK and command.link.link_id is not None)
+
 
 def ids_of(made: Newr) -> list[tuple[RefKind, bytes]]:
     ids: list[tuple[RefKind, bytes]] = [(RefKind.SENDER, made.sender_id)]
@@ -105,29 +117,39 @@ class Host(Protocol):
 
     def introduce(self, guest: Guest, node_id: NodeId) -> None: ...
 
-    def say(self, guest: Guest, corr_id: bytes, entity_id: bytes, response: Response) -> None: ...
+    def finish(self, guest: Guest, pending: Pending, item: bytes) -> None: ...
 
-    def give_up(self, guest: Guest, pending: Pending) -> None: ...
+    def refuse(self, guest: Guest, pending: Pending, response: Response) -> None: ...
 
-    def hang_up(self, guest: Guest) -> None: ...
-
-    def subscribe(
-        self, guest: Guest, entity_id: EntityId, slot: Slot, item: bytes | None
-    ) -> None: ...
+    @property
+    def hang_up(self) -> Callable[[Guest], None]: ...
 
 
 class Creating:
     """All queues that are being made."""
 
-    def __init__(self, host: Host, out: Outlet, *, refs: RefCache, chance: random.Random) -> None:
+    def __init__(
+        self,
+        host: Host,
+        out: Outlet,
+        *,
+        requests: Requests,
+        renewals: Renewals,
+        refs: RefCache,
+        chance: random.Random,
+    ) -> None:
         self._host = host
         self._out = out
+        self._renewals = renewals
+        self._requests = requests
         self._refs = refs
         self._chance = chance
         self._homes = homes_of(host.slot_map)
         self._creations: dict[bytes, Creation] = {}
-        self._requests: dict[int, tuple[NodeId, Creation, SetRef | None]] = {}
-        self._next_request = REQUESTS_FROM
+        self._by_command: dict[Pending, Creation] = {}
+
+    def __len__(self) -> int:
+        return len(self._creations)
 
     def create(self, guest: Guest, pending: Pending) -> None:
         nodes = [
@@ -135,93 +157,89 @@ class Creating:
             for node_id, node in self._host.slot_map.nodes.items()
             if node.takes_new and self._host.is_up(node_id) and self._homes.get(node_id)
         ]
-        if not nodes or not pending.corr_id:
-            # Without a correlation id nobody could tell whose answer it is.
+        if not nodes:
             self._host.hang_up(guest)
             return
-        guest.pending[pending.key] = pending
         node = self._chance.choices(nodes, [node.weight_new for node in nodes])[0]
         home = self._chance.choice(self._homes[node.node_id])
         pending.node_id, pending.slot = node.node_id, home
         tx_id = secrets.token_bytes(16)
         creation = Creation(guest, pending, node_id=node.node_id, home=home, tx_id=tx_id)
-        self._creations[tx_id] = creation
+        self._creations[tx_id] = self._by_command[pending] = creation
         self._host.introduce(guest, node.node_id)
         self._out.send(node.node_id, guest.stream, Newq(home, tx_id, pending.item))
 
     def elsewhere(self, pending: Pending) -> None:
-        creation = self._creation_of(pending)
+        """The server cannot, or has none of it any more (rule 3)."""
+        creation = self._by_command.get(pending)
         if creation is None:
             return
-        del self._creations[creation.tx_id]
+        self._take_back(creation)
         pending.retries += 1
-        if pending.retries >= TRIES_MAX or creation.guest.gone:
-            self._host.give_up(creation.guest, pending)
+        if creation.guest.gone:
+            return
+        if pending.retries >= TRIES_MAX:
+            self._host.hang_up(creation.guest)
         else:
             self.create(creation.guest, pending)
 
-    def _creation_of(self, pending: Pending) -> Creation | None:
-        return next((one for one in self._creations.values() if one.pending is pending), None)
-
     def refused(self, pending: Pending) -> None:
         """The server said why; the client is told."""
-        creation = self._creation_of(pending)
+        creation = self._by_command.pop(pending, None)
         if creation is not None:
             del self._creations[creation.tx_id]
 
     def keep(self, pending: Pending, item: bytes) -> None:
-        creation = self._creation_of(pending)
+        creation = self._by_command.get(pending)
         if creation is not None:
             creation.answer = item
 
-    def made(self, made: Newr) -> None:
+    def made(self, node_id: NodeId, made: Newr) -> None:
         creation = self._creations.get(made.tx_id)
-        if creation is None:
+        if creation is None or creation.node_id != node_id or creation.stage is not Stage.ASKED:
             return  # given up; the server forgets it by itself
         references = creation.references(made)
         for reference in references:
-            owner = self._host.slot_map.slots[slot_of(reference.entity_id)].server
-            if not self._host.is_up(owner):
-                self._undo(creation, None)
-                return
-        for reference in references:
-            owner = self._host.slot_map.slots[slot_of(reference.entity_id)].server
-            self._request(owner, creation, reference, reference)
+            done = partial(self._referred, creation, reference)
+            self._requests.ask_slot(slot_of(reference.entity_id), reference, done)
         if not references:
             self._commit(creation)
 
-    def _request(
-        self, node_id: NodeId, creation: Creation, reference: SetRef | None, body: Body
-    ) -> None:
-        number = self._next_request
-        self._next_request = number + 1 if number < 0xFFFFFFFF else REQUESTS_FROM
-        self._requests[number] = (node_id, creation, reference)
-        self._out.send(node_id, number, body)
+    def _referred(self, creation: Creation, reference: SetRef, body: Body | None) -> None:
+        if creation.tx_id not in self._creations:
+            return
+        if isinstance(body, Cok):
+            if creation.reference_set():
+                self._commit(creation)
+        elif isinstance(body, Duplicate) and creation.is_chosen(reference.kind):
+            self._take_back(creation)
+            self._host.refuse(creation.guest, creation.pending, Err(Code.AUTH))
+        else:
+            self.elsewhere(creation.pending)
 
     def _commit(self, creation: Creation) -> None:
         creation.stage = Stage.COMMITTING
-        self._request(creation.node_id, creation, None, Newc(creation.tx_id))
+        done = partial(self._committed, creation)
+        self._requests.ask_server(creation.node_id, Newc(creation.tx_id), done)
 
-    def answered(self, number: int, body: Body) -> None:
-        """To a request of ours, by its number."""
-        request = self._requests.pop(number, None)
-        if request is None:
-            return
-        _, creation, reference = request
+    def _committed(self, creation: Creation, body: Body | None) -> None:
         if creation.tx_id not in self._creations:
             return
-        if not isinstance(body, Cok):
-            taken = isinstance(body, Duplicate)
-            self._undo(creation, Code.AUTH if taken else None)
-        elif reference is None:
+        if isinstance(body, Cok):
             self._created(creation)
-        elif creation.reference_set():
-            self._commit(creation)
+        elif isinstance(body, Duplicate) and creation.is_chosen(RefKind.SENDER):
+            self._take_back(creation)
+            self._host.refuse(creation.guest, creation.pending, Err(Code.AUTH))
+        elif body is None:
+            # It may have been made. Nobody knows of it, so nothing of it is of use to anybody.
+            self._take_back(creation)
+            self._host.hang_up(creation.guest)
+        else:
+            self.elsewhere(creation.pending)
 
     def _created(self, creation: Creation) -> None:
         guest, pending, made = creation.guest, creation.pending, creation.made
-        del self._creations[creation.tx_id]
-        guest.pending.pop(pending.key, None)
+        self.refused(pending)
         assert made is not None
         for kind, entity_id in ids_of(made):
             if kind in made.needs:
@@ -230,32 +248,16 @@ class Creating:
             return
         command = pending.command
         if isinstance(command, New) and command.sub_mode is SubMode.SUBSCRIBE:
-            self._host.subscribe(guest, EntityId(made.recipient_id), creation.home, None)
-        self._out.answer(guest, creation.answer)
+            self._renewals.subscribe(guest, EntityId(made.recipient_id), creation.home, None)
+        self._host.finish(guest, pending, creation.answer)
 
-    def _undo(self, creation: Creation, fault: Fault | None) -> None:
-        """Nothing may be left of it; without a fault the client is disconnected."""
-        del self._creations[creation.tx_id]
+    def _take_back(self, creation: Creation) -> None:
+        """Nothing may be left of it (rule 4)."""
+        self.refused(creation.pending)
         if self._host.is_up(creation.node_id):
-            self._next_unasked(creation.node_id, Newx(creation.tx_id))
+            self._requests.ask_server(creation.node_id, Newx(creation.tx_id))
         for removal in creation.undo():
-            owner = self._host.slot_map.slots[slot_of(removal.entity_id)].server
-            if self._host.is_up(owner):
-                self._next_unasked(owner, removal)
-        guest, pending = creation.guest, creation.pending
-        guest.pending.pop(pending.key, None)
-        if guest.gone:
-            return
-        if fault is None:
-            self._host.hang_up(guest)
-        else:
-            self._host.say(guest, pending.corr_id, pending.entity_id, Err(fault))
-
-    def _next_unasked(self, node_id: NodeId, body: Body) -> None:
-        """A request whose answer changes nothing."""
-        number = self._next_request
-        self._next_request = number + 1 if number < 0xFFFFFFFF else REQUESTS_FROM
-        self._out.send(node_id, number, body)
+            self._requests.ask_slot(slot_of(removal.entity_id), removal)
 
     # The map, links, time
 
@@ -263,21 +265,26 @@ class Creating:
         self._homes = homes_of(self._host.slot_map)
 
     def link_down(self, node_id: NodeId) -> None:
-        for number, (asked, creation, _) in list(self._requests.items()):
-            if asked == node_id:
-                del self._requests[number]
-                if creation.tx_id in self._creations:
-                    self._undo(creation, None)
+        """Commits that were under way there have been told to `_committed` already."""
         for creation in [one for one in self._creations.values() if one.node_id == node_id]:
-            if creation.stage is Stage.ASKED:
+            self.elsewhere(creation.pending)
+
+    def stream_lost(self, guest: Guest, node_id: NodeId) -> None:
+        for creation in list(self._creations.values()):
+            if creation.guest is guest and creation.node_id == node_id:
                 self.elsewhere(creation.pending)
-            else:
-                self._undo(creation, None)
+
+    def left(self, guest: Guest) -> None:
+        for creation in [self._by_command.get(one) for one in guest.pending.values()]:
+            if creation is not None and creation.stage is not Stage.COMMITTING:
+                self._take_back(creation)
 
     def tick(self, mono: float) -> None:
         for creation in list(self._creations.values()):
-            if mono - creation.pending.since >= CREATE_S:
-                self._undo(creation, None)
+            if mono - creation.pending.since < CREATE_S:
+                continue
+            self._take_back(creation)
+            self._host.hang_up(creation.guest)
 
 
 def homes_of(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:

@@ -1,7 +1,8 @@
 """The edge's shell: clients on one side, links on the other, and `Edge`, which decides, between.
 
-Rule 1: a client that has much under way is not read; one that does not read its answers is told to
-        the servers (`SPAUSE`), so that nobody else waits for it.
+Rule 1: a client is not read while it has much under way, while it does not read its answers, and
+        while a link that its commands go over takes no more. One that does not read is told to
+        the servers as well (`SPAUSE`), so that nobody else waits for it. Links are always read.
 Rule 2: the map is read again when somebody tells of a newer one, and now and then anyway; one read
         at a time.
 """
@@ -24,6 +25,7 @@ from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.visitor import EdgeSession, Visitor
 from waystation.queue.server.client import Client, Line
 from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.wire.block import BLOCK_BYTES
 from waystation.queue.wire.handshake import ServerHandshake
 from waystation.queue.wire.link import Body, Frame
 from waystation.queue.wire.link_words import Spause, Sresume
@@ -32,10 +34,15 @@ from waystation.queue.wire.transmission import NOT_A_BATCH, Transmission
 
 READ_AGAIN_BELOW: Final = PENDING_MAX // 4
 STOP_READING_AT: Final = PENDING_MAX // 2
+STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands under way
 TICK_S: Final = 0.5
+LOOK_S: Final = 0.05  # how often the map is read while something waits for a newer one
 
 
 class Links(Protocol):
+    @property
+    def hop_s(self) -> float: ...
+
     def send(self, node_id: NodeId, stream: int, epoch: int, body: Body) -> None: ...
 
     def learned(self, slot_map: SlotMap) -> None: ...
@@ -66,6 +73,7 @@ class EdgeDriver:
         tasks: Tasks,
         clock: Clock,
         chance: random.Random,
+        asks_first: bool = False,
     ) -> None:
         self._maps = maps
         self._handshake = handshake
@@ -76,7 +84,9 @@ class EdgeDriver:
         self._links: Links | None = None
         self._reading: asyncio.Task[None] | None = None
         self._visitors: dict[int, Visitor] = {}  # by stream
-        self.edge = Edge(self, slot_map, refs=refs, chance=chance)
+        self._pressed: set[NodeId] = set()  # servers whose link takes no more at the moment
+        self._pressing: dict[Visitor, None] = {}  # who waits for that
+        self.edge = Edge(self, slot_map, refs=refs, chance=chance, asks_first=asks_first)
         self._desk = ForwardedDesk(self.edge, clock)
         self.clients: dict[Client, None] = {}
 
@@ -117,14 +127,19 @@ class EdgeDriver:
 
     def has_room(self, client: Client) -> None:
         visitor, _ = _visitor(client)
-        if visitor.slow and not visitor.congested and visitor.guest is not None:
+        if visitor.congested or visitor.guest is None:
+            return
+        if visitor.slow:
             visitor.slow = False
             self._tell_servers(visitor.guest, Sresume())
+        if visitor.paused:
+            self._throttle(visitor)
 
     def closed(self, client: Client) -> None:
         visitor, _ = _visitor(client)
         visitor.gone = True
         self.clients.pop(visitor, None)
+        self._pressing.pop(visitor, None)
         guest, visitor.guest = visitor.guest, None
         if guest is not None:
             self._visitors.pop(guest.stream, None)
@@ -136,14 +151,27 @@ class EdgeDriver:
         guest = visitor.guest
         if guest is None:
             return
-        under_way = len(guest.pending)
-        many = visitor.forwarding >= self._settings.proxy_concurrency
-        if not visitor.paused and (under_way >= STOP_READING_AT or many):
-            visitor.paused = True
-            visitor.line.pause()
-        elif visitor.paused and under_way < READ_AGAIN_BELOW and not many:
+        if not visitor.paused:
+            if self._has_enough(visitor, guest, STOP_READING_AT, STOP_READING_BYTES):
+                visitor.paused = True
+                visitor.line.pause()
+        elif not self._has_enough(visitor, guest, READ_AGAIN_BELOW, STOP_READING_BYTES // 2):
             visitor.paused = False
             visitor.line.resume()
+
+    def _has_enough(
+        self, visitor: Visitor, guest: Guest, commands: int, commands_bytes: int
+    ) -> bool:
+        if visitor.congested or visitor.pressed:
+            return True
+        if self._pressed and self._pressed & {one.node_id for one in guest.pending.values()}:
+            self._pressing[visitor] = None
+            return True
+        return (
+            len(guest.pending) >= commands
+            or guest.pending_bytes >= commands_bytes
+            or visitor.forwarding >= self._settings.proxy_concurrency
+        )
 
     async def _forward(self, visitor: Visitor, sent: Transmission) -> None:
         try:
@@ -186,6 +214,10 @@ class EdgeDriver:
         if self._reading is None or self._reading.done():
             self._reading = self._tasks.spawn("slot map", self.read_map())
 
+    def after_a_hop(self, then: Callable[[], None]) -> None:
+        assert self._links is not None
+        asyncio.get_running_loop().call_later(self._links.hop_s, then)
+
     def _tell_servers(self, guest: Guest, body: Spause | Sresume) -> None:
         for node_id in guest.opened:
             if self.edge.is_up(node_id):
@@ -198,6 +230,26 @@ class EdgeDriver:
 
     def link_down(self, node_id: NodeId) -> None:
         self.edge.link_down(node_id)
+        self.link_pressed(node_id, is_pressed=False)
+
+    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None:
+        if is_pressed:
+            self._pressed.add(node_id)
+            return
+        self._pressed.discard(node_id)
+        waiting, self._pressing = self._pressing, {}
+        for visitor in waiting:
+            self._throttle(visitor)
+
+    def stream_down(self, node_id: NodeId, stream: int) -> None:
+        self.stream_pressed(node_id, stream, is_pressed=False)
+        self.edge.stream_down(node_id, stream)
+
+    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None:
+        visitor = self._visitors.get(stream)
+        if visitor is not None:
+            visitor.pressed = is_pressed
+            self._throttle(visitor)
 
     def heard(self, node_id: NodeId, frame: Frame) -> None:
         self.edge.heard(node_id, frame, self._clock.mono())
@@ -214,12 +266,14 @@ class EdgeDriver:
             self.edge.learned(slot_map)
 
     async def run(self, map_interval_s: float) -> None:
-        read_at = self._clock.mono()
+        read_at = ticked_at = self._clock.mono()
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(LOOK_S)
             mono = self._clock.mono()
-            self.edge.tick(mono)
-            if mono - read_at >= map_interval_s:
+            if mono - ticked_at >= TICK_S:
+                ticked_at = mono
+                self.edge.tick(mono)
+            if self.edge.waits or mono - read_at >= map_interval_s:
                 read_at = mono
                 self.refresh()
 

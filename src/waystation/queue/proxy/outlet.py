@@ -1,5 +1,6 @@
 """Where the decisions of an edge go; its shell implements this, and tests record it."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from waystation.queue.cluster.slot_map import NodeId
@@ -20,4 +21,8 @@ class Outlet(Protocol):
 
     def refresh(self) -> None:
         """Read the map again; `learned` follows."""
+        ...
+
+    def after_a_hop(self, then: Callable[[], None]) -> None:
+        """When about as much time has passed as a server takes to answer."""
         ...

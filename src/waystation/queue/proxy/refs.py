@@ -3,34 +3,52 @@
 Rule 1: the home of an id never changes, so what is known stays right however old it is. An entry
         for a queue that is gone only leads to the server whose refusal is the right answer.
 Rule 2: at most `entries_max`; the one that was used least recently goes first.
+Rule 3: that an id has no reference is remembered for a moment only, for it may get one elsewhere.
 """
 
 from collections import OrderedDict
+from typing import Final
 
 from waystation.queue.model import RefKind, Slot, slot_of
 
+ABSENT_S: Final = 5.0
+ABSENT_MAX: Final = 100_000
+
+_Key = tuple[RefKind, bytes]
+
 
 class RefCache:
-    __slots__ = ("_entries_max", "_homes")
+    __slots__ = ("_absent", "_entries_max", "_homes", "hits", "misses")
 
     def __init__(self, entries_max: int = 1_000_000) -> None:
         assert entries_max >= 1
         self._entries_max = entries_max
-        self._homes: OrderedDict[tuple[RefKind, bytes], Slot] = OrderedDict()
+        self._homes: OrderedDict[_Key, Slot] = OrderedDict()
+        self._absent: OrderedDict[_Key, float] = OrderedDict()  # until when, soonest first
+        self.hits = 0  # ever
+        self.misses = 0
+
+    def get(self, kind: RefKind, entity_id: bytes) -> Slot | None:
+        key = (kind, entity_id)
+        known = self._homes.get(key)
+        if known is not None:
+            self._homes.move_to_end(key)
+        return known
 
     def home(self, kind: RefKind | None, entity_id: bytes) -> Slot:
         """The slot to ask: the known home, or the one that the id itself begins with."""
         if kind is not None:
-            key = (kind, entity_id)
-            known = self._homes.get(key)
+            known = self.get(kind, entity_id)
             if known is not None:
-                self._homes.move_to_end(key)
+                self.hits += 1
                 return known
+            self.misses += 1
         # Too short to be an id of anybody's: any server will refuse it as it should be refused.
         return slot_of(entity_id) if len(entity_id) >= 2 else Slot(0)
 
     def learn(self, kind: RefKind, entity_id: bytes, home: Slot) -> None:
         key = (kind, entity_id)
+        self._absent.pop(key, None)
         self._homes[key] = home
         self._homes.move_to_end(key)
         if len(self._homes) > self._entries_max:
@@ -38,6 +56,17 @@ class RefCache:
 
     def forget(self, kind: RefKind, entity_id: bytes) -> bool:
         return self._homes.pop((kind, entity_id), None) is not None
+
+    def learn_absent(self, kind: RefKind, entity_id: bytes, mono: float) -> None:
+        key = (kind, entity_id)
+        self._absent[key] = mono + ABSENT_S
+        self._absent.move_to_end(key)
+        if len(self._absent) > ABSENT_MAX:
+            self._absent.popitem(last=False)
+
+    def is_absent(self, kind: RefKind, entity_id: bytes, mono: float) -> bool:
+        until = self._absent.get((kind, entity_id))
+        return until is not None and mono < until
 
     def __len__(self) -> int:
         return len(self._homes)

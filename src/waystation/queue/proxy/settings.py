@@ -1,6 +1,6 @@
 """Settings of the cluster's front."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,3 +23,16 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     map_interval_s: Annotated[
         float, Meta(gt=0), doc("How often the slot map is read, if nobody tells of a newer one.")
     ] = 1.0
+    upstream_mode: Annotated[
+        Literal["shared", "dedicated"],
+        doc(
+            "How clients share the links to storage servers: all of them one link to each, or each"
+            " client one of its own to every server it uses, which costs both ends about 50 KiB"
+            " and keeps clients apart."
+        ),
+    ] = "shared"
+    upstream_links_max: Annotated[
+        int,
+        Meta(ge=0),
+        doc("Links of single clients at once, with `dedicated`; whoever comes later shares."),
+    ] = 10_000

@@ -1,8 +1,12 @@
 """Links to all storage servers of the map: opened, kept, opened again.
 
-Rule 1: every server of the map has one link, and no other has any.
-Rule 2: a link that broke is tried again after 0.1 s, then later each time, up to `BACKOFF_MAX_S`.
+Rule 1: every server of the map has one link that all share, and no other has any. With `dedicated`
+        each client has besides a link of its own to every server that it uses, up to a limit;
+        beyond it clients share. What is about no client goes over the shared link.
+Rule 2: a shared link that broke is tried again after 0.1 s, then later each time, up to
+        `BACKOFF_MAX_S`. A server without it counts as away, so single clients' links end with it.
 Rule 3: whoever answers under a server's address must show that server's name.
+Rule 4: a server that says nothing for `SILENCE_S`, though it is asked, is away: its link is cut.
 """
 
 import asyncio
@@ -13,12 +17,17 @@ from typing import Final, Protocol
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.link_line import LinkLine
 from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap
-from waystation.queue.wire.link import Body, Frame
+from waystation.queue.proxy.own_links import OwnLinks
+from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame
+from waystation.queue.wire.link_words import Cping, Cpong
 
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 CONNECT_S: Final = 10.0
 LOOK_S: Final = 0.02
+PING_S: Final = 2.0
+SILENCE_S: Final = 10.0
+_HOP_WEIGHT: Final = 0.2  # of the latest, in the mean
 
 
 class Hears(Protocol):
@@ -26,69 +35,127 @@ class Hears(Protocol):
 
     def link_down(self, node_id: NodeId) -> None: ...
 
+    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None: ...
+
+    def stream_down(self, node_id: NodeId, stream: int) -> None: ...
+
+    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
+
     def heard(self, node_id: NodeId, frame: Frame) -> None: ...
 
 
 class _Upstream:
-    """One server's link; `LinkHandler` of its line."""
+    """One server's shared link; `LinkHandler` of its line."""
 
-    def __init__(self, node: Node, hears: Hears) -> None:
+    def __init__(self, node: Node, hears: Hears, loop: asyncio.AbstractEventLoop) -> None:
         self.node = node
         self.line: LinkLine | None = None
         self.gone: asyncio.Future[None] | None = None
+        self.heard_at = 0.0
+        self.pinged_at: float | None = None
+        self.hop_s = 0.0
         self._hears = hears
+        self._loop = loop
+        self.on_lost: Callable[[NodeId], None] | None = None
 
     def ready(self, line: LinkLine) -> None:
         if line.peer_name != f"node-{self.node.node_id}":
             line.abort()
             return
         self.line = line
+        self.heard_at = self._loop.time()
+        self.pinged_at = None
         self._hears.link_up(self.node.node_id)
 
     def arrived(self, line: LinkLine, frame: Frame) -> None:
-        if line is self.line:
-            self._hears.heard(self.node.node_id, frame)
+        if line is not self.line:
+            return
+        self.heard_at = self._loop.time()
+        if isinstance(frame.body, Cpong) and self.pinged_at is not None:
+            took_s = self.heard_at - self.pinged_at
+            self.pinged_at = None
+            self.hop_s += (took_s - self.hop_s) * (_HOP_WEIGHT if self.hop_s else 1.0)
+        self._hears.heard(self.node.node_id, frame)
 
     def lost(self, line: LinkLine) -> None:
         if line is self.line:
             self.line = None
+            if self.on_lost is not None:
+                self.on_lost(self.node.node_id)
             self._hears.link_down(self.node.node_id)
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
+    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
+        if line is self.line:
+            self._hears.link_pressed(self.node.node_id, is_pressed=is_pressed)
+
+    def look(self, epoch: int) -> None:
+        """Rule 4."""
+        line = self.line
+        if line is None:
+            return
+        mono = self._loop.time()
+        if mono - self.heard_at > SILENCE_S:
+            line.abort()
+        elif self.pinged_at is None:
+            self.pinged_at = mono
+            line.send(REQUESTS_FROM, epoch, Cping())
+
 
 class Upstreams:
+    """Made within a running loop."""
+
     def __init__(
         self,
         hears: Hears,
         *,
         tls: Callable[[], ssl.SSLContext],
         tasks: Tasks,
+        dedicated_max: int = 0,
     ) -> None:
         self._hears = hears
         self._tls = tls
         self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._epoch = 0
         self._upstreams: dict[NodeId, _Upstream] = {}
         self._running: dict[NodeId, asyncio.Task[None]] = {}
+        self._contexts: dict[NodeId, ssl.SSLContext] = {}
+        self.own = OwnLinks(hears, tasks=tasks, links_max=dedicated_max)
+        tasks.spawn("links' pings", self._ping())
 
     def learned(self, slot_map: SlotMap) -> None:
         """Rule 1."""
+        self._epoch = slot_map.epoch
         for node_id, node in slot_map.nodes.items():
             known = self._upstreams.get(node_id)
             if known is not None and (known.node.host, known.node.port) == (node.host, node.port):
                 known.node = node
                 continue
             self._drop(node_id)
-            self._upstreams[node_id] = upstream = _Upstream(node, self._hears)
+            self._upstreams[node_id] = upstream = _Upstream(node, self._hears, self._loop)
+            upstream.on_lost = self.own.server_lost
             self._running[node_id] = self._tasks.spawn(
                 f"link to node {node_id}", self._keep(upstream)
             )
         for node_id in self._upstreams.keys() - slot_map.nodes.keys():
             self._drop(node_id)
 
+    @property
+    def hop_s(self) -> float:
+        """How long a server takes to answer, in the mean."""
+        hops = [one.hop_s for one in self._upstreams.values() if one.hop_s]
+        return sum(hops) / len(hops) if hops else 0.0
+
     def send(self, node_id: NodeId, stream: int, epoch: int, body: Body) -> None:
         upstream = self._upstreams.get(node_id)
-        if upstream is not None and upstream.line is not None:
+        if upstream is None or upstream.line is None:
+            return
+        if stream < REQUESTS_FROM and self.own.takes(node_id, stream, body):
+            context = self._contexts[node_id]
+            self.own.send(upstream.node, stream, epoch, body, context)
+        else:
             upstream.line.send(stream, epoch, body)
 
     async def settle(self, within_s: float) -> bool:
@@ -111,21 +178,29 @@ class Upstreams:
         if upstream is None:
             return
         self._running.pop(node_id).cancel()
+        self.own.server_lost(node_id)
         if upstream.line is not None:
             upstream.line.abort()
 
+    async def _ping(self) -> None:
+        while True:
+            await asyncio.sleep(PING_S)
+            for upstream in self._upstreams.values():
+                upstream.look(self._epoch)
+
     async def _keep(self, upstream: _Upstream) -> None:
-        loop = asyncio.get_running_loop()
+        loop = self._loop
         pause_s = BACKOFF_MIN_S
         while True:
             upstream.gone = loop.create_future()
             try:
+                context = self._contexts[upstream.node.node_id] = self._tls()
                 async with asyncio.timeout(CONNECT_S):
                     await loop.create_connection(
                         lambda: LinkLine(upstream, is_server=False),
                         upstream.node.host,
                         upstream.node.port,
-                        ssl=self._tls(),
+                        ssl=context,
                         server_hostname="",
                     )
                 began = loop.time()

@@ -26,7 +26,7 @@ class EdgeSession(Session):
 
 
 class Visitor(Client):
-    __slots__ = ("guest", "paused", "slow")
+    __slots__ = ("guest", "paused", "pressed", "slow")
 
     def __init__(
         self, line: Line, session: EdgeSession, *, out_blocks_max: int, mono: float
@@ -34,6 +34,7 @@ class Visitor(Client):
         super().__init__(line, session, out_blocks_max=out_blocks_max, mono=mono)
         self.guest: Guest | None = None
         self.paused = False  # it has so much under way that nothing more is read
+        self.pressed = False  # a link of its own takes no more at the moment
         self.slow = False  # servers were told that it does not read
 
     @property

@@ -4,6 +4,7 @@ Rule 1: whoever shows a certificate of the cluster may speak; an edge for client
         about copies.
 Rule 2: a word about no client's session is answered under the number it came with.
 Rule 3: who knows a newer map than ours makes us look at it before anything else is answered wrong.
+Rule 4: an edge that does not keep up is not read either, and gets nothing new, until it does.
 """
 
 from collections.abc import Coroutine
@@ -16,7 +17,7 @@ from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.link_line import LinkLine
 from waystation.queue.cluster.peers import Peers, node_of
 from waystation.queue.cluster.slot_map import SlotMap
-from waystation.queue.model import ID_BYTES, CorrId, MessageId, RecipientId, Slot, slot_of
+from waystation.queue.model import ID_BYTES, CorrId, MessageId, RecipientId, RefKind, Slot, slot_of
 from waystation.queue.server.client import Client
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.drafts import Drafts
@@ -36,11 +37,13 @@ from waystation.queue.wire.link_words import (
     DelRef,
     Duplicate,
     GetRef,
+    Knows,
     Newc,
     Newq,
     Newx,
     NotFound,
     RefIs,
+    Sagain,
     Sclose,
     Sdlv,
     SetRef,
@@ -52,6 +55,11 @@ from waystation.queue.wire.link_words import (
 )
 
 STREAMS_MAX: Final = 200_000
+PARTY_OF: Final = {
+    RefKind.SENDER: Party.SENDER,
+    RefKind.NOTIFIER: Party.NOTIFIER,
+    RefKind.LINK: Party.LINK,
+}
 
 
 class KeptOwnership:
@@ -120,12 +128,13 @@ class LinkServer:
         self._settings = settings
         self._tasks = tasks
         self._clock = clock
-        self._lines: dict[LinkLine, Streams] = {}
+        self._lines: dict[LinkLine, tuple[Streams, _Port]] = {}
+        self._owned: set[int] = set()
         keeping.on_map.append(self._learned)
 
     @property
     def streams(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(len(streams) for streams, _ in self._lines.values())
 
     def line(self) -> LinkLine:
         """The protocol of a new link."""
@@ -138,27 +147,46 @@ class LinkServer:
     # Links
 
     def ready(self, line: LinkLine) -> None:
-        self._lines[line] = Streams(
-            _Port(line, self._ownership),
+        port = _Port(line, self._ownership)
+        streams = Streams(
+            port,
             self._driver,
             out_blocks_max=self._settings.out_blocks_max,
             streams_max=STREAMS_MAX,
         )
+        self._lines[line] = (streams, port)
+        if not self._owned:
+            self._owned = set(self._keeping.slot_map.owned_by(self._keeping.keeper.member.node_id))
 
     def lost(self, line: LinkLine) -> None:
-        streams = self._lines.pop(line, None)
-        if streams is not None:
-            streams.close_all()
+        known = self._lines.pop(line, None)
+        if known is not None:
+            known[0].close_all()
         node_id = node_of(line.peer_name)
         if node_id is not None:
             self._peers.left(node_id)
 
+    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
+        """Rule 4."""
+        known = self._lines.get(line)
+        if known is None:
+            return
+        streams, port = known
+        port.is_pressed = is_pressed
+        if is_pressed:
+            line.pause_reading()
+        else:
+            line.resume_reading()
+            streams.has_room()
+
     def arrived(self, line: LinkLine, frame: Frame) -> None:
         self._keeping.saw_epoch(frame.epoch)
-        streams, stream, body = self._lines[line], frame.stream, frame.body
+        (streams, _), stream, body = self._lines[line], frame.stream, frame.body
         match body:
             case Sent(transmission):
                 streams.sent(stream, transmission)
+            case Sagain(entity_id):
+                streams.said_again(stream, entity_id)
             case Sopen():
                 streams.open(stream, body, self._clock.mono())
             case Sclose():
@@ -177,7 +205,7 @@ class LinkServer:
                     line.send(stream, self._ownership.epoch, Sclose())
                 else:
                     self._spawn(line, stream, self._of_client(*found, body))
-            case Newc() | Newx() | SetRef() | GetRef() | DelRef():
+            case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows():
                 self._spawn(line, stream, self._of_nobody(body))
             case _:
                 line.abort()  # a word that servers say, not hear
@@ -210,14 +238,25 @@ class LinkServer:
                 await self._was_delivered(client, recipient_id, message_id, gets=gets)
                 return []
 
-    async def _of_nobody(self, asked: Newc | Newx | SetRef | GetRef | DelRef) -> list[Word]:
+    async def _of_nobody(self, asked: Newc | Newx | SetRef | GetRef | DelRef | Knows) -> list[Word]:
         match asked:
             case Newc(tx_id):
                 return [await self._drafts.commit(tx_id)]
             case Newx(tx_id):
                 return [self._drafts.withdraw(tx_id)]
+            case Knows(kind, entity_id, home):
+                return [await self._knows(kind, entity_id, home)]
             case _:
                 return [await self._reference(asked)]
+
+    async def _knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> Word:
+        if not self._ownership.begin(home):
+            return not_ours(self._ownership, CorrId(b""), home)
+        try:
+            queue = await self._store.find(PARTY_OF[kind], entity_id)
+            return Cok() if queue is not None and queue.slot == home else NotFound()
+        finally:
+            self._ownership.end(home)
 
     async def _reference(self, asked: SetRef | GetRef | DelRef) -> Word:
         if len(asked.entity_id) != ID_BYTES:
@@ -245,7 +284,8 @@ class LinkServer:
         """A subscription that came with NEW goes on here, if its grant came along."""
         slot = slot_of(recipient_id) if len(recipient_id) == ID_BYTES else Slot(0)
         if not self._ownership.begin(slot):
-            return not_ours(self._ownership, CorrId(b""), slot)
+            # There is no command whose id could say what was refused: the queue's own does.
+            return not_ours(self._ownership, CorrId(recipient_id), slot)
         try:
             granted = await self._grants.get_grant(recipient_id)
             queue = await self._store.find(Party.RECIPIENT, recipient_id)
@@ -270,7 +310,7 @@ class LinkServer:
             subscription = self._subscribers.get_only(client, queue)
         else:
             subscription = client.subscriptions.get(recipient_id)
-        if subscription is not None and subscription.delivered is None:
+        if subscription is not None and (gets or subscription.delivered is None):
             subscription.hand_over(message_id, self._clock.mono())
 
     # The map
@@ -278,6 +318,12 @@ class LinkServer:
     def _learned(self, slot_map: SlotMap) -> None:
         """Subscriptions to what is somebody else's now end here; their edges renew them there."""
         here = self._keeping.keeper.member.node_id
+        before, self._owned = self._owned, set(slot_map.owned_by(here))
+        lost = before - self._owned
+        if not lost:
+            return
         for subscription in list(self._subscribers):
-            if slot_map.slots[subscription.slot].owner != here:
+            if subscription.slot in lost:
                 self._subscribers.queue_gone(subscription.recipient_id)
+        for streams, _ in self._lines.values():
+            streams.lost(lost)

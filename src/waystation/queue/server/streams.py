@@ -3,19 +3,24 @@
 Rule 1: a stream is a client like any other: its commands are looked up, checked and done by the
         same driver. The edge has handed over what its proofs are checked with (queues §6.3).
 Rule 2: a stream cannot be kept from sending, for others share its link: one that has too much
-        under way is told `BUSY`.
+        under way is told `BUSY`, which an edge that keeps its own limits never hears. What came
+        on a stream in one turn of the loop is one batch: its proofs are checked together.
 Rule 3: where a connection would be closed without a word, `SCLOSE` asks the edge to do so.
 """
 
+import asyncio
+from collections.abc import Collection
 from typing import Final
 
 from waystation.queue.errors import Code
-from waystation.queue.model import DhPrivateKey, SessionId
+from waystation.queue.model import DhPrivateKey, SessionId, Slot
+from waystation.queue.server.bars import BARS_MAX, Bars
 from waystation.queue.server.client import Client
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.ownership import Elsewhere
 from waystation.queue.server.session import Session
 from waystation.queue.wire.block import PlainBlocks
+from waystation.queue.wire.commands import New
 from waystation.queue.wire.forwarding import is_forwardable
 from waystation.queue.wire.handshake import Agreement
 from waystation.queue.wire.link import Body, Said
@@ -23,17 +28,21 @@ from waystation.queue.wire.link_words import Busy, Sclose, Sopen
 from waystation.queue.wire.responses import Response, encode_response
 from waystation.queue.wire.transmission import (
     Dialect,
+    Received,
     Refusal,
+    Transmission,
     decode_transmission,
     encode_answer,
 )
 
-INBOX_MAX: Final = 64  # commands of one client that wait for earlier ones
+INBOX_MAX: Final = 2048  # commands of one client that wait for earlier ones; above an edge's limit
 _PAUSED_BYTES: Final = 1 << 40
 
 
 class StreamPort:
     """Where what is said on a stream goes; a link, or what stands for one in tests."""
+
+    is_pressed = False  # the edge does not keep up: deliver nothing new
 
     def put(self, stream: int, body: Body) -> None:
         raise AssertionError("a link says how")
@@ -42,13 +51,14 @@ class StreamPort:
 class StreamSession(Session):
     """A `Session` whose blocks are the edge's business: answers leave as they are said."""
 
-    __slots__ = ("_port", "_stream", "forwarded")
+    __slots__ = ("_port", "_stream", "bars", "forwarded", "is_paused")
 
     def __init__(self, port: StreamPort, stream: int, opened: Sopen) -> None:
         self._port = port
         self._stream = stream
         self.forwarded = opened.forwarded
         self._handshake = None
+        self._third = None
         self._agreement = Agreement(
             Dialect(opened.version, SessionId(opened.session_id)),
             PlainBlocks(),
@@ -56,7 +66,13 @@ class StreamSession(Session):
             opened.session_key,
         )
         self._said = None
-        self.said_bytes = 0
+        self.is_paused = False  # by the edge: its client reads slowly
+        self.bars = Bars()
+
+    @property
+    def said_bytes(self) -> int:
+        """Nothing waits here, but somebody else may."""
+        return _PAUSED_BYTES if self.is_paused or self._port.is_pressed else 0
 
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
         if isinstance(response, Elsewhere):
@@ -111,6 +127,9 @@ class Streams:
         self._out_blocks_max = out_blocks_max
         self._streams_max = streams_max
         self._clients: dict[int, Client] = {}
+        self._batches: dict[int, list[Received]] = {}  # of this turn
+        self._handing_over = False
+        self._loop = asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -136,6 +155,7 @@ class Streams:
 
     def close(self, stream: int) -> None:
         client = self._clients.pop(stream, None)
+        self._batches.pop(stream, None)
         if client is not None:
             self._driver.closed(client)
 
@@ -158,20 +178,61 @@ class Streams:
         received = decode_transmission(transmission, session.agreement.dialect)
         if isinstance(received, Refusal):
             pass
-        elif session.forwarded and not is_forwardable(received.command):
+        elif isinstance(received.command, New) or (
+            session.forwarded and not is_forwardable(received.command)
+        ):
             received = Refusal(received.corr_id, received.entity_id, Code.CMD_PROHIBITED)
-        if client.work is not None and len(client.work.inbox) >= INBOX_MAX:
+        else:
+            received = session.bars.tag(received)
+        batch = self._batches.setdefault(stream, [])
+        waiting = 0 if client.work is None else sum(map(len, client.work.inbox))
+        if waiting + len(batch) >= INBOX_MAX:
             self._port.put(stream, Busy(received.corr_id))
-            return
-        self._driver.take(client, [received])
+            if isinstance(received, Transmission):
+                session.bars.bar(received, Slot(0))
+        else:
+            batch.append(received)
+        if not self._handing_over:
+            self._handing_over = True
+            self._loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._handing_over = False
+        batches, self._batches = self._batches, {}
+        for stream, batch in batches.items():
+            found = self.get(stream)
+            if found is None or not batch:
+                continue
+            client, session = found
+            self._driver.take(client, batch)
+            if len(session.bars) > BARS_MAX:
+                self.hang_up(stream)
+
+    def said_again(self, stream: int, entity_id: bytes) -> None:
+        found = self.get(stream)
+        if found is not None:
+            found[1].bars.again(entity_id)
+
+    def lost(self, slots: Collection[int]) -> None:
+        """These are another server's now."""
+        for client in self._clients.values():
+            session = client.session
+            if isinstance(session, StreamSession) and session.bars:
+                session.bars.lost(slots)
 
     def pause(self, stream: int, *, paused: bool) -> None:
         """The client reads slowly, or reads again."""
-        client = self._clients.get(stream)
-        if client is not None:
-            client.session.said_bytes = _PAUSED_BYTES if paused else 0
+        found = self.get(stream)
+        if found is not None:
+            client, session = found
+            session.is_paused = paused
             if not paused:
                 self._driver.has_room(client)
+
+    def has_room(self) -> None:
+        """The edge keeps up again."""
+        for client in list(self._clients.values()):
+            self._driver.has_room(client)
 
     def touched(self, stream: int) -> None:
         """Said is sent; but what was put off wants to be looked at."""

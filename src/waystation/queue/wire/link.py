@@ -49,6 +49,7 @@ from waystation.queue.wire.link_words import (
     Duplicate,
     Frozen,
     GetRef,
+    Knows,
     Moved,
     Newc,
     Newq,
@@ -56,6 +57,7 @@ from waystation.queue.wire.link_words import (
     Newx,
     NotFound,
     RefIs,
+    Sagain,
     Sclose,
     Sdlv,
     SetRef,
@@ -152,8 +154,10 @@ def encode_word(word: Word) -> bytes:
             return start + _ref(kind, entity_id) + fields.maybe(tx_id)
         case RefIs(home):
             return start + fields.u16(home)
-        case Sres(recipient_id):
-            return start + fields.short(recipient_id)
+        case Sres(entity_id) | Sagain(entity_id):
+            return start + fields.short(entity_id)
+        case Knows(kind, entity_id, home):
+            return start + _ref(kind, entity_id) + fields.u16(home)
         case Sdlv(recipient_id, gets, message_id):
             return start + fields.short(recipient_id) + fields.flag(gets) + fields.short(message_id)
         case CopyPart(copy, slot, move, last, data):
@@ -301,6 +305,8 @@ _READERS: Final[dict[bytes, Callable[[Reader], Word]]] = {
     DelRef.tag: lambda r: DelRef(_kind(r.byte()), r.short(), _tx_maybe(r)),
     RefIs.tag: lambda r: RefIs(_slot(r)),
     Sres.tag: lambda r: Sres(RecipientId(r.short())),
+    Sagain.tag: lambda r: Sagain(r.short()),
+    Knows.tag: lambda r: Knows(_kind(r.byte()), r.short(), _slot(r)),
     Sdlv.tag: _sdlv,
     Cpong.tag: lambda r: Cpong(r.i64()),
     WrongSlot.tag: lambda r: WrongSlot(_corr(r), r.i64()),

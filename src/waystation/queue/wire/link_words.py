@@ -114,6 +114,23 @@ class Sres(_Word, frozen=True):
     recipient_id: RecipientId
 
 
+class Sagain(_Word, frozen=True):
+    """What was refused about this id is said again from here on, in its order; until then
+    everything about it is refused, so that nothing overtakes."""
+
+    tag = b"SAGAIN"
+    entity_id: bytes
+
+
+class Knows(_Word, frozen=True):
+    """Whether a queue of this slot has this id; a server asks before it forgets a reference."""
+
+    tag = b"KNOWS"
+    kind: RefKind
+    entity_id: bytes
+    home: Slot
+
+
 class Sdlv(_Word, frozen=True):
     """This message is with the client already, by a server that had the slot before."""
 
@@ -197,6 +214,6 @@ class CopyAck(_Word, frozen=True):
 Failure: TypeAlias = WrongSlot | Moved | Frozen | Duplicate | NotFound | Busy
 Word: TypeAlias = (
     Sopen | Sclose | Spause | Sresume | Newq | Newr | Newc | Newx | SetRef | GetRef | DelRef | RefIs
-    | Sres | Sdlv | Cok | Cping | Cpong | Failure | CopyPart | CopyAck
+    | Sres | Sagain | Knows | Sdlv | Cok | Cping | Cpong | Failure | CopyPart | CopyAck
 )
 # fmt: on

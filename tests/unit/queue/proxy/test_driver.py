@@ -138,6 +138,8 @@ class World:
     def learned(self, slot_map: SlotMap) -> None:
         pass
 
+    hop_s = 0.0
+
     async def forward(self, client: Client, transmission: Transmission) -> Response:
         assert isinstance(transmission.command, Prxy)
         return Err(Code.PROXY_BASIC_AUTH)
@@ -203,7 +205,7 @@ async def test_commands_leave_as_they_came_and_answers_enter_as_they_are() -> No
     assert world.take() == [(A, Sent(item))]
     visit.reply(A, b"1", AT_A, b"OK")
 
-    assert visit.said() == [(b"2", PONG), (b"1", OK)]
+    assert visit.said() == [(b"1", OK), (b"2", PONG)]  # in the order of the commands
     assert not visit.client.is_idle
     world.driver.closed(visit.client)
     assert world.take() == [(A, w.Sclose())]
@@ -249,6 +251,7 @@ async def test_servers_learn_of_a_client_that_does_not_read() -> None:
     world = World()
     visit = Visit(world)
     visit.say(b"1", Sub(), AT_A)
+    visit.reply(A, b"1", AT_A, b"OK")
     world.take()
 
     for _ in range(3):

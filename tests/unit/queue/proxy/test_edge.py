@@ -1,6 +1,7 @@
 """An edge between clients and servers that a test plays."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,10 @@ from waystation.queue.model import (
     DhKey,
     DhPrivateKey,
     KeyKind,
+    LinkData,
     LinkId,
     MessageId,
+    QueueMode,
     RecipientId,
     RefKind,
     SenderId,
@@ -23,6 +26,7 @@ from waystation.queue.model import (
     slot_of,
 )
 from waystation.queue.proxy import edge as edges
+from waystation.queue.proxy import passage
 from waystation.queue.proxy.edge import Edge
 from waystation.queue.proxy.guest import Guest
 from waystation.queue.proxy.refs import RefCache
@@ -45,6 +49,12 @@ NEW = c.New(AUTH_KEY, DhKey(bytes(32)))
 AT_A, AT_B, AT_C = (bytes((n,)) + b"\0" + b"i" * 22 for n in (0x00, 0x60, 0xC0))
 PROOF = b"p" * 64
 IDS = b"IDS made"
+NEW_CONTACT = c.New(
+    AUTH_KEY,
+    DhKey(bytes(32)),
+    mode=QueueMode.CONTACT,
+    link=c.NewLink(SenderId(AT_B), LinkData(b"f", b"u"), LinkId(AT_C)),
+)
 
 
 def slot_map(epoch: int = 1, *, weights: tuple[int, ...] = (100, 100, 100)) -> SlotMap:
@@ -71,6 +81,7 @@ class World:
         self.answers: list[tuple[Guest, bytes]] = []
         self.hung_up: list[Guest] = []
         self.refreshes = 0
+        self.later: list[Callable[[], None]] = []
         self.refs = RefCache(100)
         self.edge = Edge(self, slot_map(), refs=self.refs, chance=random.Random(1))
         for node_id in up:
@@ -89,6 +100,14 @@ class World:
 
     def refresh(self) -> None:
         self.refreshes += 1
+
+    def after_a_hop(self, then: Callable[[], None]) -> None:
+        self.later.append(then)
+
+    def hop(self) -> None:
+        later, self.later = self.later, []
+        for then in later:
+            then()
 
     # What clients do
 
@@ -288,11 +307,18 @@ def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> No
 
 def test_a_server_that_refuses_for_ever_does_not_spin(world: World) -> None:
     guest = world.guest()
-    _, corr_id = world.say(guest, c.Send(False, b"x"), AT_A)
+    item, corr_id = world.say(guest, c.Send(False, b"x"), AT_A)
 
-    for _ in range(edges.RETRIES_MAX + 1):
+    world.hear(A, guest.stream, w.WrongSlot(corr_id, 1))
+    assert world.edge.waits
+    for half_seconds in range(1, 16):
+        world.edge.tick(half_seconds / 2)
         world.hear(A, guest.stream, w.WrongSlot(corr_id, 1))
 
+    said = [body for _, body in world.take() if isinstance(body, Sent)]
+    assert said == [Sent(item)] * 16  # once at first, then with every look
+    assert world.told(guest) == []
+    world.edge.tick(8.0)
     assert world.told(guest) == [error(TRY_LATER)]
     assert not guest.pending
 
@@ -498,11 +524,11 @@ def test_ids_of_the_clients_choice_get_references_first(world: World) -> None:
     assert world.refs.home(RefKind.LINK, AT_C) == newq.home
 
 
-@pytest.mark.parametrize("answer", [w.Duplicate(), w.Busy(CorrId(b""))], ids=["taken", "busy"])
+@pytest.mark.parametrize("answer", [w.Duplicate(), w.NotFound()], ids=["taken", "odd"])
 def test_nothing_remains_of_a_queue_that_could_not_be_made(world: World, answer: w.Word) -> None:
-    """Q-117: an id that is taken is AUTH. Q-118: anything else is silence, and is taken back."""
+    """Q-117: an id that is taken is AUTH. Q-118: anything else is taken back and tried anew."""
     guest = world.guest()
-    node_id, newq, corr_id = begin(world, guest)
+    node_id, newq, corr_id = begin(world, guest, NEW_CONTACT)
     world.reply(node_id, guest, corr_id, b"", IDS)
     world.hear(node_id, guest.stream, made(newq, RefKind.SENDER, RefKind.LINK))
     (_, first, _), (_, second, _) = world.requests()
@@ -510,18 +536,33 @@ def test_nothing_remains_of_a_queue_that_could_not_be_made(world: World, answer:
     world.hear(B, first, w.Cok())
     world.hear(C, second, answer)
 
-    assert [body for _, _, body in world.requests()] == [
+    bodies = [body for _, body in world.take()]
+    assert bodies[:3] == [
         w.Newx(newq.tx_id),
         w.DelRef(RefKind.SENDER, AT_B, newq.tx_id),
         w.DelRef(RefKind.LINK, AT_C, newq.tx_id),
     ]
+    assert not world.hung_up
     if isinstance(answer, w.Duplicate):
         assert world.told(guest) == [error(Code.AUTH)]
-        assert not world.hung_up
+        assert bodies[3:] == []
     else:
         assert world.told(guest) == []
-        assert world.hung_up == [guest]
+        assert [type(body) for body in bodies[3:]] == [w.Newq]
     assert len(world.refs) == 0
+
+
+def test_an_id_that_a_server_drew_and_somebody_has_is_drawn_again(world: World) -> None:
+    guest = world.guest()
+    node_id, newq, corr_id = begin(world, guest)
+    world.reply(node_id, guest, corr_id, b"", IDS)
+    world.hear(node_id, guest.stream, made(newq, RefKind.SENDER))
+    ((_, number, _),) = world.requests()
+
+    world.hear(B, number, w.Duplicate())
+
+    assert [type(body) for _, body in world.take()] == [w.Newx, w.DelRef, w.Newq]
+    assert world.told(guest) == []
 
 
 def test_a_refused_new_is_told_as_it_is(world: World) -> None:
@@ -565,7 +606,8 @@ def test_a_server_that_dies_while_it_makes_a_queue_is_replaced(world: World) -> 
     assert again.tx_id != newq.tx_id
     assert again.transmission == newq.transmission
     world.hear(other, guest.stream, w.Busy(corr_id))
-    ((third, _),) = world.take()
+    (taken_back, (third, _)) = world.take()
+    assert taken_back == (other, w.Newx(again.tx_id))
     assert third != node_id
     world.hear(third, guest.stream, w.Busy(corr_id))
     assert world.hung_up == [guest]  # three tries
@@ -607,7 +649,7 @@ def test_create_only_is_not_resumed(world: World) -> None:
 
 
 def test_how_much_may_wait_is_bounded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edges, "HELD_MAX", 2)
+    monkeypatch.setattr(passage, "HELD_MAX", 2)
     monkeypatch.setattr(edges, "PENDING_MAX", 4)
     world.edge.link_down(A)
     sender, busy = world.guest(), world.guest()

@@ -16,10 +16,11 @@ from waystation.queue.cluster.membership import (
     new_invitation,
 )
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
+from waystation.queue.model import SessionId
 from waystation.queue.proxy import upstreams
 from waystation.queue.proxy.upstreams import Upstreams
-from waystation.queue.wire.link import Frame
-from waystation.queue.wire.link_words import Cping, Cpong
+from waystation.queue.wire.link import REQUESTS_FROM, Frame
+from waystation.queue.wire.link_words import Cping, Cpong, Sclose, Sopen
 
 ONE = NodeId(1)
 
@@ -31,6 +32,8 @@ class Storage:
         self._membership = membership
         self._server: asyncio.Server | None = None
         self.lines: list[LinkLine] = []
+        self.frames: list[tuple[LinkLine, Frame]] = []
+        self.is_mute = False
         self.port = 0
 
     async def start(self) -> None:
@@ -46,12 +49,15 @@ class Storage:
         self.lines.append(line)
 
     def arrived(self, line: LinkLine, frame: Frame) -> None:
-        assert isinstance(frame.body, Cping)
-        line.send(frame.stream, 7, Cpong(7))
+        self.frames.append((line, frame))
+        if isinstance(frame.body, Cping) and not self.is_mute:
+            line.send(frame.stream, 7, Cpong(7))
 
     def lost(self, line: LinkLine) -> None:
         if line in self.lines:
             self.lines.remove(line)
+
+    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None: ...
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -63,13 +69,17 @@ class Storage:
 
 
 class World:
-    def __init__(self, edge: Membership) -> None:
+    def __init__(self, edge: Membership, *, dedicated_max: int = 0) -> None:
         self.up: list[NodeId] = []
         self.down: list[NodeId] = []
         self.heard_frames: list[tuple[NodeId, Frame]] = []
+        self.streams_down: list[tuple[NodeId, int]] = []
         self.tasks = Tasks(lambda name, error: pytest.fail(f"{name}: {error!r}"))
         self.links = Upstreams(
-            self, tls=lambda: link_context(edge, server_side=False), tasks=self.tasks
+            self,
+            tls=lambda: link_context(edge, server_side=False),
+            tasks=self.tasks,
+            dedicated_max=dedicated_max,
         )
 
     def link_up(self, node_id: NodeId) -> None:
@@ -79,7 +89,15 @@ class World:
         self.down.append(node_id)
 
     def heard(self, node_id: NodeId, frame: Frame) -> None:
-        self.heard_frames.append((node_id, frame))
+        if frame.stream < REQUESTS_FROM:  # those from there on are the links' own
+            self.heard_frames.append((node_id, frame))
+
+    def stream_down(self, node_id: NodeId, stream: int) -> None:
+        self.streams_down.append((node_id, stream))
+
+    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None: ...
+
+    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
 
     def learn(self, port: int | None, *, epoch: int = 1, node_id: NodeId = ONE) -> None:
         nodes: dict[NodeId, Node] = {}
@@ -160,5 +178,82 @@ async def test_whoever_shows_another_name_is_no_server_of_ours(
 
         assert not await world.links.settle(0.5)
         assert world.up == []
+    finally:
+        await world.close()
+
+
+async def test_a_server_that_answers_nothing_is_away(
+    storage: tuple[Storage, Membership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stands still keeps its sockets open."""
+    server, edge = storage
+    monkeypatch.setattr(upstreams, "PING_S", 0.05)
+    monkeypatch.setattr(upstreams, "SILENCE_S", 1.0)
+    world = World(edge)
+    try:
+        world.learn(server.port)
+        await until(lambda: world.links.hop_s > 0)
+        assert world.down == []
+
+        server.is_mute = True
+
+        await until(lambda: ONE in world.down)
+    finally:
+        await world.close()
+
+
+SOPEN = Sopen(18, SessionId(bytes(32)), None)
+
+
+async def test_each_client_may_have_links_of_its_own(storage: tuple[Storage, Membership]) -> None:
+    """Q-128: opened with the first word, in order, closed with the last; requests are shared."""
+    server, edge = storage
+    world = World(edge, dedicated_max=2)
+    try:
+        world.learn(server.port)
+        assert await world.links.settle(20.0)
+        for stream in (1, 2, 3):
+            world.links.send(ONE, stream, 7, SOPEN)
+            world.links.send(ONE, stream, 7, Cping())
+        world.links.send(ONE, REQUESTS_FROM, 7, Cping())
+        await until(lambda: len(world.heard_frames) == 3)
+
+        assert len(world.links.own) == 2  # the third shares
+        lines = {
+            stream: {line for line, frame in server.frames if frame.stream == stream}
+            for stream in (1, 2, 3, REQUESTS_FROM)
+        }
+        assert len(server.lines) == 3
+        assert lines[3] == lines[REQUESTS_FROM]
+        assert lines[1] != lines[2] != lines[3]
+        world.links.send(ONE, 1, 7, Sclose())
+        await until(lambda: len(server.lines) == 2)
+        assert len(world.links.own) == 1
+        assert world.streams_down == []
+    finally:
+        await world.close()
+
+
+async def test_a_clients_own_link_that_breaks_concerns_that_client(
+    storage: tuple[Storage, Membership],
+) -> None:
+    server, edge = storage
+    world = World(edge, dedicated_max=10)
+    try:
+        world.learn(server.port)
+        assert await world.links.settle(20.0)
+        for stream in (1, 2):
+            world.links.send(ONE, stream, 7, SOPEN)
+        await until(lambda: len(server.lines) == 3)
+        await until(lambda: sum(frame.body == SOPEN for _, frame in server.frames) == 2)
+        next(line for line, frame in server.frames if frame.stream == 1).abort()
+        await until(lambda: world.streams_down == [(ONE, 1)])
+        assert world.down == []
+        assert len(world.links.own) == 1
+
+        await server.stop()  # a server without its shared link is away for everybody
+        await until(lambda: world.down == [ONE])
+
+        assert len(world.links.own) == 0
     finally:
         await world.close()

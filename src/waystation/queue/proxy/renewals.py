@@ -1,0 +1,169 @@
+"""What clients have subscribed to, and how it goes on where their slots went.
+
+Rule 1: a subscription is renewed by the client's own words, or, where it never said any, by the
+        grant that the servers hand on; what answers is the edge's, not the client's.
+Rule 2: a server that does not know itself responsible yet is asked again, until it is.
+Rule 3: a renewal that is refused ends the client's connection; it is never told END.
+
+A core without I/O.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from waystation.queue.cluster.slot_map import NodeId, SlotMap
+from waystation.queue.model import EntityId, MessageId, RecipientId, Slot, slot_of
+from waystation.queue.proxy.guest import Guest, Subscription
+from waystation.queue.proxy.outlet import Outlet
+from waystation.queue.wire.link import Sent
+from waystation.queue.wire.link_words import Sdlv, Sres
+from waystation.queue.wire.transmission import decode_transmission
+
+
+class Host(Protocol):
+    """The edge, as far as renewing needs it."""
+
+    @property
+    def slot_map(self) -> SlotMap: ...
+
+    def is_up(self, node_id: NodeId) -> bool: ...
+
+    def introduce(self, guest: Guest, node_id: NodeId) -> None: ...
+
+    @property
+    def hang_up(self) -> Callable[[Guest], None]: ...
+
+
+class Renewals:
+    def __init__(self, host: Host, out: Outlet) -> None:
+        self._host = host
+        self._out = out
+        self._subscribed: dict[Slot, dict[tuple[Guest, EntityId], None]] = {}
+        self._getting: dict[Guest, None] = {}  # who has what was got and not acknowledged
+        self._due: dict[tuple[Guest, EntityId], None] = {}
+
+    @property
+    def has_due(self) -> bool:
+        return bool(self._due)
+
+    # What clients have
+
+    def subscribe(self, guest: Guest, entity_id: EntityId, slot: Slot, item: bytes | None) -> None:
+        self.unsubscribe(guest, entity_id)
+        corr_id: bytes = entity_id
+        if item is not None:
+            corr_id = decode_transmission(item, guest.dialect).corr_id
+        guest.subscriptions[entity_id] = Subscription(slot, item, corr_id)
+        self._subscribed.setdefault(slot, {})[guest, entity_id] = None
+
+    def unsubscribe(self, guest: Guest, entity_id: EntityId) -> None:
+        subscription = guest.subscriptions.pop(entity_id, None)
+        if subscription is None:
+            return
+        self._due.pop((guest, entity_id), None)
+        of_slot = self._subscribed[subscription.slot]
+        of_slot.pop((guest, entity_id), None)
+        if not of_slot:
+            del self._subscribed[subscription.slot]
+
+    def got(self, guest: Guest, recipient_id: RecipientId, message_id: MessageId) -> None:
+        guest.delivered[recipient_id] = message_id
+        self._getting[guest] = None
+
+    def acknowledged(self, guest: Guest, recipient_id: RecipientId) -> None:
+        guest.delivered.pop(recipient_id, None)
+        if not guest.delivered:
+            self._getting.pop(guest, None)
+
+    def left(self, guest: Guest) -> None:
+        for entity_id in list(guest.subscriptions):
+            self.unsubscribe(guest, entity_id)
+        guest.delivered.clear()
+        guest.renewing.clear()
+        self._getting.pop(guest, None)
+
+    # Renewing
+
+    def taken_up(self, slots: set[Slot]) -> None:
+        """These are served by another server, or over another link, than before."""
+        for slot in slots & self._subscribed.keys():
+            for guest, entity_id in list(self._subscribed.get(slot, ())):
+                self._renew(guest, entity_id)
+        self._restore(self._getting, slots)
+
+    def stream_lost(self, guest: Guest, node_id: NodeId) -> None:
+        """One client's way to one server broke; it is made anew in a moment."""
+        self.forget_answers(guest, node_id)
+        slots = self._host.slot_map.slots
+        for entity_id, subscription in guest.subscriptions.items():
+            if slots[subscription.slot].server == node_id:
+                self._due[guest, entity_id] = None
+
+    def forget_answers(self, guest: Guest, node_id: NodeId) -> None:
+        for key in [key for key in guest.renewing if key[0] == node_id]:
+            del guest.renewing[key]
+
+    def try_again(self) -> None:
+        due, self._due = self._due, {}
+        for guest, entity_id in due:
+            if not guest.gone and entity_id in guest.subscriptions:
+                self._renew(guest, entity_id)
+
+    def _renew(self, guest: Guest, entity_id: EntityId) -> None:
+        subscription = guest.subscriptions[entity_id]
+        server = self._host.slot_map.slots[subscription.slot].server
+        if not self._host.is_up(server):
+            return  # `taken_up` comes when there is one
+        key = (server, subscription.corr_id)
+        _, before = guest.renewing.get(key, (entity_id, 0))
+        guest.renewing[key] = (entity_id, before + 1)
+        self._host.introduce(guest, server)
+        item = subscription.item
+        body = Sres(RecipientId(entity_id)) if item is None else Sent(item)
+        self._out.send(server, guest.stream, body)
+
+    def _restore(self, guests: Iterable[Guest], slots: set[Slot]) -> None:
+        """Messages that clients got and have not acknowledged."""
+        for guest in list(guests):
+            for recipient_id, message_id in guest.delivered.items():
+                slot = slot_of(recipient_id)
+                server = self._host.slot_map.slots[slot].server
+                if slot in slots and self._host.is_up(server):
+                    self._host.introduce(guest, server)
+                    self._out.send(server, guest.stream, Sdlv(recipient_id, True, message_id))
+
+    # What came of it
+
+    def answered(self, guest: Guest, node_id: NodeId, corr_id: bytes, *, refused: bool) -> bool:
+        """Whether this was the answer to a renewal."""
+        if self._settle(guest, node_id, corr_id) is None:
+            return False
+        if refused:
+            self._host.hang_up(guest)
+        return True
+
+    def resumed(self, guest: Guest, node_id: NodeId) -> None:
+        """A grant was found. Servers answer in their order, so it is the oldest."""
+        for key, (entity_id, _) in guest.renewing.items():
+            if key[0] == node_id and key[1] == entity_id:
+                self._settle(guest, node_id, key[1])
+                return
+
+    def failed(self, guest: Guest, node_id: NodeId, corr_id: bytes) -> None:
+        """Not served there at this moment (rule 2)."""
+        entity_id = self._settle(guest, node_id, corr_id)
+        if entity_id is None:
+            entity_id = EntityId(corr_id)  # of a grant, settled when another one was answered
+        if entity_id in guest.subscriptions:
+            self._due[guest, entity_id] = None
+            self._out.refresh()
+
+    def _settle(self, guest: Guest, node_id: NodeId, corr_id: bytes) -> EntityId | None:
+        key = (node_id, corr_id)
+        found = guest.renewing.pop(key, None)
+        if found is None:
+            return None
+        entity_id, count = found
+        if count > 1:
+            guest.renewing[key] = (entity_id, count - 1)
+        return entity_id
