@@ -7,6 +7,7 @@ Rule 1: a stop closes the door first, answers what is under way, then ends the c
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from structlog.typing import FilteringBoundLogger
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.base.heap import QuietTrim
+from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.queue.address import IDENTITY_FOLDER, own_hosts
 from waystation.queue.identity import Identity, ensure_identity
@@ -26,7 +28,7 @@ from waystation.queue.model import (
     Slot,
     VersionRange,
 )
-from waystation.queue.server.carrier import tls_context
+from waystation.queue.server.carrier import Carry, tls_context
 from waystation.queue.server.checks import Checks
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Dispatch
@@ -40,6 +42,7 @@ from waystation.queue.server.proxying import NoProxyObserver, Proxying, ProxyObs
 from waystation.queue.server.relay_link import Connector
 from waystation.queue.server.relays import Relays
 from waystation.queue.server.server import BlockServer
+from waystation.queue.server.services import Registry
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
@@ -50,6 +53,21 @@ TOUCH_INTERVAL_S = 5.0
 NTF_EXPIRY_INTERVAL_S = 3600.0
 TRIM_INTERVAL_S = 0.4  # how long it is quiet before memory is given back
 TRIM_BURST_BLOCKS = 1000  # and how much must have happened before
+
+
+def _tls(settings: QueueSettings, identity: Identity) -> ssl.SSLContext | Carry:
+    tls = tls_context(identity)  # also sees to it that the process is set up for it
+    if not settings.service_certificates:
+        return tls
+    try:
+        from waystation.queue.server.asking_carrier import (  # noqa: PLC0415 few servers have it
+            asking_tls,
+        )
+    except ImportError as exc:
+        raise SettingsError(
+            ["queue.service_certificates: install the extra: pip install 'waystation[services]'"]
+        ) from exc
+    return asking_tls(identity)
 
 
 class QueuePart:
@@ -130,10 +148,13 @@ class QueuePart:
             tasks=tasks,
             clock=clock,
             observer=observer,
+            registry=Registry(store, services_max=settings.services_max)
+            if settings.service_certificates
+            else None,
         )
         self.server = BlockServer(
             self.driver,
-            tls=tls_context(identity),
+            tls=_tls(settings, identity),
             versions=VersionRange(settings.min_version, VERSION_MAX),
             without_alpn=VersionRange(VERSION_LEGACY, VERSION_LEGACY)
             if settings.min_version == VERSION_LEGACY
@@ -182,7 +203,7 @@ class QueuePart:
         identity = ensure_identity(
             self.identity.key_file.parent, host="", algorithm=self.settings.identity_algorithm
         )
-        self.server.use_certificate(tls_context(identity))
+        self.server.use_certificate(_tls(self.settings, identity))
         self.identity = identity
 
     def operations(
@@ -209,6 +230,9 @@ class QueuePart:
             session_id=session_id,
             chain=identity.chain,
             leaf_key=identity.leaf_key,
+            services_at_s=self._clock.now_ms() // 1000
+            if self.settings.service_certificates
+            else None,
         )
 
     # Upkeep

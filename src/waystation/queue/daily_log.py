@@ -3,15 +3,15 @@
 Rule 1: a row holds what happened since the row before. Nothing of it is lost by a restart: the
         counts since the last row, and the sets behind the active queues, are written as lines of
         `key=value` and read again.
-Rule 2: columns that other servers have and we do not (services, things long removed) are 0. Later
-        columns are only ever added at the end.
+Rule 2: columns that other servers had long ago and we have not are 0. Later columns are only ever
+        added at the end.
 Rule 3: `our own` relays are counted among all relays and once more by themselves.
 """
 
 import datetime as dt
 from typing import Final
 
-from waystation.queue.statistics import Outcome, Statistics, outcome_name
+from waystation.queue.statistics import SERVED, SERVICES, Outcome, Statistics, outcome_name
 from waystation.queue.store import Counts
 
 DAY: Final = dt.timedelta(days=1)
@@ -65,7 +65,11 @@ class DailyLog:
             *self._named("qDeletedAllB qSubAllB qSubEnd qSubEndB"),
             *self._named("ntfDeletedB ntfSubB msgNtfsB msgNtfExpired"),
             str(notifications),  # 76
-            *["0"] * 20,  # services
+            *map(str, (stored.recipient_services, stored.notifier_services)),  # 77
+            *map(str, (stored.service_queues, stored.service_notifiers)),
+            *self._named(
+                " ".join(f"{name}_{event}" for name in SERVICES.values() for event in SERVED)
+            ),
         ]
 
     def _named(self, names: str) -> list[str]:

@@ -85,6 +85,21 @@ class SubMode(enum.Enum):
     CREATE = "C"  # without a subscription
 
 
+class ServiceRole(enum.Enum):
+    """What a service does here; it does nothing else."""
+
+    MESSAGING = "M"  # receives and sends
+    NOTIFIER = "N"  # is told of messages
+    PROXY = "P"  # passes on what others send
+
+
+class Service(msgspec.Struct, frozen=True, gc=False):
+    """A busy client that shows a certificate, and what it is called here."""
+
+    service_id: ServiceId
+    role: ServiceRole
+
+
 class LinkData(msgspec.Struct, frozen=True, gc=False):
     """What a short link leads to; both parts are ciphertext to us."""
 
@@ -101,6 +116,7 @@ class Notifier(msgspec.Struct, frozen=True, gc=False):
     notifier_id: NotifierId
     key: AuthKey
     box_key: BoxKey  # for the meta data of notifications
+    service_id: ServiceId | None = None  # who asks for all of its own at once
 
 
 class BlockReason(enum.Enum):
@@ -147,6 +163,7 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing = Standing.ACTIVE
     blocking: Blocking | None = None
     updated_on_s: int = 0  # the day (UTC), in seconds since 1970
+    service_id: ServiceId | None = None  # the service that last subscribed to it
 
     @property
     def slot(self) -> Slot:

@@ -15,7 +15,7 @@ from typing import Final
 
 from waystation.queue.active import ActiveQueues, fold
 from waystation.queue.errors import Blocked, Code, Fault
-from waystation.queue.model import Message, Queue, Slot, slot_of
+from waystation.queue.model import Message, Queue, ServiceId, ServiceRole, Slot, slot_of
 from waystation.queue.slot_totals import SlotTotals, code_of
 from waystation.queue.wire.commands import (
     Ack,
@@ -85,6 +85,13 @@ COUNTED: Final = {
     "msgNtfsB": ("queue_batches", "notify"),
 }
 
+# In the order of the columns of the daily log.
+SERVED: Final = (
+    *("new", "duplicate", "updated", "removed"),
+    *("subscribed", "repeated", "queues", "ended"),
+)
+SERVICES: Final = {ServiceRole.MESSAGING: "rcvServices", ServiceRole.NOTIFIER: "ntfServices"}
+
 _REPEATED: Final[dict[type[Command], str]] = {
     Sub: "qSubDuplicate",
     Get: "msgGetDuplicate",
@@ -107,6 +114,21 @@ class Outcome(enum.Enum):
     OTHER = "other"
 
 
+class Belonging(enum.Enum):
+    """What became of whose a queue or a notifier is."""
+
+    NEW = "new"
+    DUPLICATE = "duplicate"  # it was this service's before
+    UPDATED = "updated"  # it was another's
+    REMOVED = "removed"
+
+    @classmethod
+    def of(cls, before: ServiceId | None, after: ServiceId) -> "Belonging":
+        if before is None:
+            return cls.NEW
+        return cls.DUPLICATE if before == after else cls.UPDATED
+
+
 class Statistics:
     def __init__(self, metrics: Metrics, totals: SlotTotals) -> None:
         self._totals = totals
@@ -121,6 +143,10 @@ class Statistics:
                 for name, family in (("pRelays", "queue_relays"), ("pMsgFwds", "queue_forwards")):
                     cell = metrics.counter(family, **labels)
                     self.cells[outcome_name(name, outcome, own=own)] = cell
+        for role, name in SERVICES.items():
+            for event in SERVED:
+                cell = metrics.counter("queue_services", role=role.name.lower(), event=event)
+                self.cells[f"{name}_{event}"] = cell
         self.cells["pMsgFwdsRecv"] = metrics.counter("queue_forwards_received")
         self._sent, self._sent_bytes = self.cells["msgSent"], metrics.counter("queue_message_bytes")
         self._opened = metrics.counter("queue_sockets", event="opened")
@@ -288,6 +314,21 @@ class Statistics:
         self._count("msgNtfLost", lost)
         self._count("msgNtfExpired", expired)
         self._count("msgNtfNoSub", kept)
+
+    # Services
+
+    def belongs(self, role: ServiceRole, belonging: Belonging) -> None:
+        self._count(f"{SERVICES[role]}_{belonging.value}")
+
+    def served(self, role: ServiceRole, count: int, *, repeated: bool) -> None:
+        name = SERVICES[role]
+        self._count(f"{name}_repeated" if repeated else f"{name}_subscribed")
+        self._count(f"{name}_queues", count)
+
+    def service_ended(self, role: ServiceRole) -> None:
+        self._count(f"{SERVICES[role]}_ended")
+
+    # Connections
 
     def opened(self) -> None:
         self._opened.value += 1

@@ -19,6 +19,7 @@ import msgspec
 from waystation.queue.model import (
     AuthKey,
     Blocking,
+    Fingerprint,
     Link,
     Message,
     MessageId,
@@ -28,6 +29,8 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     RefKind,
+    Service,
+    ServiceId,
     SessionId,
     Slot,
 )
@@ -85,6 +88,10 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
     queues: int
     messages: int
     notifiers: int
+    recipient_services: int = 0
+    notifier_services: int = 0
+    service_queues: int = 0  # that a service subscribed to last
+    service_notifiers: int = 0
 
 
 class SlotLoad(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +109,7 @@ class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True
     nonce: bytes
     meta: bytes
     accepted_at_s: int
+    service_id: ServiceId | None = None  # whose notifier it is, if a service's
 
 
 class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -229,6 +237,31 @@ class QueueStore(Protocol):
 
     async def delete(self, recipient_id: RecipientId) -> Deleted | None:
         """Record, ids and messages; what it was."""
+        ...
+
+    # Services
+
+    async def register_service(
+        self, fingerprint: Fingerprint, service: Service, *, limit: int
+    ) -> Service | None:
+        """The service of this fingerprint: the one that is known already, or else this one; None
+        if it would be one more than `limit`."""
+        ...
+
+    async def set_queue_service(
+        self, recipient_id: RecipientId, service_id: ServiceId | None
+    ) -> bool:
+        """Whose the subscription of this queue is; whether there is such a queue."""
+        ...
+
+    async def set_notifier_service(
+        self, recipient_id: RecipientId, notifier_id: NotifierId, service_id: ServiceId | None
+    ) -> bool:
+        """Applied only if the queue has this notifier still."""
+        ...
+
+    async def count_notifiers(self, service_id: ServiceId) -> int:
+        """How many are this service's."""
         ...
 
     # Messages

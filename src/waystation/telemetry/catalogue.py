@@ -337,6 +337,14 @@ QUEUE = (
         "event",
     ),
     counter(
+        "queue_services",
+        "Services (clients with a certificate): what became theirs (new, duplicate, updated,"
+        " removed), sessions that asked for all of it (subscribed, repeated), how much that was"
+        " (queues), sessions that others took over (ended).",
+        "role",
+        "event",
+    ),
+    counter(
         "queue_batches",
         "Blocks, or rounds, in which so much happened at once: subscribe, delete, end, notify,"
         " notifier_subscribe, notifier_delete.",

@@ -15,6 +15,7 @@ from waystation.queue.model import (
     Queue,
     QueueMode,
     RecipientId,
+    ServiceId,
     Slot,
     slot_of,
 )
@@ -34,6 +35,7 @@ from waystation.testing.conformance.queue_samples import (
 
 SETTINGS = Store(map_bytes=64 << 20, sync=False)
 SLOT = Slot(0xABC)
+SERVICES = (ServiceId(b"s" * 24), ServiceId(b"t" * 24), None)
 
 
 @pytest.fixture
@@ -98,6 +100,21 @@ async def test_a_copy_by_rows_is_the_slot_and_nothing_else(
     assert (await target.counts()).queues == 3
 
 
+async def test_what_is_a_services_moves_with_its_slot(stores: list[EmbeddedQueueStore]) -> None:
+    source, target = stores
+    service_id, notifier = ServiceId(b"s" * 24), new_notifier()
+    queue = new_queue(slot=SLOT, notifier=notifier, service_id=service_id)
+    await source.create(queue)
+    await source.set_notifier_service(queue.recipient_id, notifier.notifier_id, service_id)
+    await target.apply_rows(SLOT, await all_rows(source, SLOT), erase=True)
+    await source.erase_slot(SLOT)
+
+    assert await target.count_notifiers(service_id) == 1
+    counts = await source.counts()
+    assert (counts.service_queues, counts.service_notifiers) == (0, 0)
+    assert (await target.counts()).service_queues == 1
+
+
 async def test_an_erased_slot_leaves_its_neighbours(stores: list[EmbeddedQueueStore]) -> None:
     store = stores[0]
     gone = await filled(store, SLOT)
@@ -147,7 +164,7 @@ async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: rand
     """One command, as clients and operators give them."""
     queue = chance.choice(queues)
     recipient_id = queue.recipient_id
-    match chance.randrange(14):
+    match chance.randrange(18):
         case 0:
             fresh = new_queue(
                 slot=SLOT if chance.random() < 0.7 else None,
@@ -181,6 +198,14 @@ async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: rand
             await store.set_ref(
                 RefKind.SENDER, bytes(recipient_id[:2]) + bytes(22), Ref(Slot(1), b"x" * 16)
             )
+        case 12:
+            await store.set_queue_service(recipient_id, chance.choice(SERVICES))
+        case 13 | 14:
+            found = await store.find(Party.RECIPIENT, recipient_id)
+            if found is not None and found.notifier is not None:
+                await store.set_notifier_service(
+                    recipient_id, found.notifier.notifier_id, chance.choice(SERVICES)
+                )
         case _:
             await send(store, queue, new_message(secrets.token_bytes(20)), quota=QUOTA)
 

@@ -13,7 +13,7 @@ def longer_chain(directory: Path, length: int) -> tuple[bytes, ...]:
     """server.crt and server.key with a chain of `length`, leaf first; its DER."""
     directory.mkdir(parents=True, mode=0o700)
     names = ["operator", "network", "identity", "leaf"]
-    names = names if length == 4 else [names[0], *names[2:]]
+    names = {1: names[3:], 2: names[2:], 3: [names[0], *names[2:]], 4: names}[length]
     issuer, issuer_key = None, None
     chain: list[x509.Certificate] = []
     key = Ed25519PrivateKey.generate()

@@ -10,11 +10,14 @@ import socket
 import ssl
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.e2e.queue.certificates import longer_chain
 from tests.e2e.queue.process import QueueServer
 from waystation.queue.auth import authenticator
 from waystation.queue.errors import Code, Fault
@@ -30,9 +33,12 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     SenderId,
+    ServiceId,
+    ServiceRole,
     SessionId,
     SubMode,
 )
+from waystation.queue.wire import fields
 from waystation.queue.wire.block import BLOCK_BYTES, open_plain, seal_plain
 from waystation.queue.wire.boxes import agree, dh_public, new_dh_pair
 from waystation.queue.wire.certificates import leaf_key
@@ -48,16 +54,18 @@ from waystation.queue.wire.commands import (
     encode_command,
 )
 from waystation.queue.wire.delivery import decrypt_message
+from waystation.queue.wire.fields import to_spki
 from waystation.queue.wire.handshake import (
     Agreement,
     ClientHello,
     ServerHello,
+    ServiceHello,
     agreement,
     decode_server_hello,
     encode_client_hello,
 )
 from waystation.queue.wire.responses import Err, Ids, Msg, Ok, Response, Sok, decode_response
-from waystation.queue.wire.signed_key import open_signed_key
+from waystation.queue.wire.signed_key import open_signed_key, sign
 from waystation.queue.wire.transmission import (
     Dialect,
     authorized_bytes,
@@ -74,6 +82,33 @@ R = TypeVar("R")
 
 class ClosedError(Exception):
     """The server closed the connection."""
+
+
+class TurnedAwayError(Exception):
+    """A service was told that it may not come in."""
+
+
+class ServiceCard:
+    """The certificates of a service, in files as TLS wants them, and the key of its session."""
+
+    def __init__(self, directory: Path, role: ServiceRole, length: int = 1) -> None:
+        self.role = role
+        self.shows_in_tls = True
+        self.session_key = Ed25519PrivateKey.generate()
+        self.chain = longer_chain(directory, length)
+        self.chain_file, self.key_file = directory / "server.crt", directory / "server.key"
+        key = serialization.load_pem_private_key(self.key_file.read_bytes(), None)
+        assert isinstance(key, Ed25519PrivateKey)
+        self.leaf_key = key
+
+    @property
+    def fingerprint(self) -> bytes:
+        return hashlib.sha256(self.chain[min(1, len(self.chain) - 1)]).digest()
+
+    def hello(self) -> ServiceHello:
+        public = self.session_key.public_key().public_bytes_raw()
+        spki = to_spki(AuthKey(KeyKind.ED25519, public))
+        return ServiceHello(self.role, self.chain, sign(spki, self.leaf_key))
 
 
 class Signer:
@@ -152,12 +187,17 @@ class Peer:
         hello: bool = True,
         key_hash: bytes | None = None,
         behind_hello: bytes = b"",
+        service: "ServiceCard | None" = None,
     ) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE  # the fingerprint is compared instead
         if alpn:
             context.set_alpn_protocols(list(alpn))
+        if service is not None and service.shows_in_tls:
+            context.load_cert_chain(service.chain_file, service.key_file)
+        self.service = service
+        self.service_id = ServiceId(b"")
         raw = socket.create_connection(("127.0.0.1", server.port), timeout=TIMEOUT_S)
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock = context.wrap_socket(raw)
@@ -186,7 +226,9 @@ class Peer:
 
     def greet(self, key_hash: bytes, behind: bytes = b"") -> None:
         own = dh_public(self._private) if self._with_key else None
-        hello = ClientHello(self.version, key_hash, own, self.is_proxy)
+        card = self.service
+        service = None if card is None else card.hello()
+        hello = ClientHello(self.version, key_hash, own, self.is_proxy, service)
         self.write_block(seal_plain(encode_client_hello(hello) + behind))
         # The server's part of the secret is its public key; the roles in `agreement` are swapped.
         self._agreement = agreement(
@@ -197,6 +239,13 @@ class Peer:
             is_proxy=self.is_proxy,
             is_server=False,
         )
+        if card is not None:
+            third = open_plain(self.read_block())
+            if third[:1] != b"R":
+                self.sock.close()
+                raise TurnedAwayError(third)
+            self.service_id = ServiceId(third[2:])
+            assert third[1] == len(self.service_id)
 
     @property
     def agreement(self) -> Agreement:
@@ -242,12 +291,22 @@ class Peer:
         corr_id: bytes | None = None,
         proof: bytes | None = None,
         session_id: SessionId | None = None,
+        as_service: bool = False,
     ) -> tuple[bytes, CorrId]:
         dialect = self.dialect
         if session_id is not None:
             dialect = Dialect(self.version, session_id)
         corr = CorrId(secrets.token_bytes(24) if corr_id is None else corr_id)
         said = command if isinstance(command, bytes) else encode_command(command, self.version)
+        if as_service:
+            assert self.service is not None
+            assert signer is not None
+            authorized = authorized_bytes(corr, EntityId(entity_id), said, dialect)
+            signed = self.service.fingerprint + authorized
+            proofs = fields.short(signer.prove(signed, corr, self.server_key)) + fields.maybe_short(
+                self.service.session_key.sign(authorized)
+            )
+            return proofs + fields.short(corr) + fields.short(entity_id) + said, corr
         if proof is None:
             proof = b""
             if signer is not None:

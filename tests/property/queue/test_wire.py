@@ -32,6 +32,7 @@ from waystation.queue.model import (
     Notice,
     NotifierId,
     QueueMode,
+    ServiceRole,
     RecipientId,
     SenderId,
     ServiceId,
@@ -363,7 +364,7 @@ def test_any_bytes_are_an_answer_or_refused(data: bytes, dialect: Dialect) -> No
 
 
 SERVICES = st.builds(
-    ServiceHello, st.sampled_from("MNP"), st.lists(LARGE, min_size=1).map(tuple), LARGE
+    ServiceHello, st.sampled_from(ServiceRole), st.lists(LARGE, min_size=1).map(tuple), LARGE
 )
 
 

@@ -4,7 +4,10 @@ The steps are those of §5.1.
 
 Rule 1: no such queue, a wrong key, a key of another kind, a queue that may not be used this way:
         all are `AUTH`, and all cost one check of the proof that was presented.
-Rule 2: a blocked queue says so to whoever proved that it is theirs, except to OFF, DEL and NSUB.
+Rule 2: what a service may not say, or may only say with its own proof, is refused before any queue
+        is looked at (`services`); a proof of a service that does not hold is `SERVICE`, whatever
+        else is wrong.
+Rule 3: a blocked queue says so to whoever proved that it is theirs, except to OFF, DEL and NSUB.
 """
 
 from typing import Final
@@ -13,7 +16,8 @@ import msgspec
 
 from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import AuthKey, DhPrivateKey, Queue, QueueMode, Standing
-from waystation.queue.server.checks import Proof
+from waystation.queue.server.checks import Proof, Proven
+from waystation.queue.server.services import ServiceSession, out_of_place
 from waystation.queue.store import Party, QueueStore
 from waystation.queue.wire import commands
 from waystation.queue.wire.commands import Command, Del, Lget, Lkey, New, Nsub, Off, Send, Skey
@@ -26,6 +30,7 @@ _PARTIES: Final = {
     commands.Party.LINK: Party.LINK,
 }
 _WHILE_BLOCKED: Final = (Off, Del, Nsub)
+_WITHOUT_LOOKING: Final = (Code.SERVICE, Code.CMD_PROHIBITED)
 _NOBODY: Final[tuple[AuthKey, ...]] = ()
 
 
@@ -36,16 +41,30 @@ class Case(msgspec.Struct, frozen=True):
     queue: Queue | None = None
     keys: tuple[AuthKey, ...] = ()
     refused: Fault | None = None
+    service: ServiceSession | None = None  # who proves that it is theirs, beside the queue's key
 
     def to_check(self, session_key: DhPrivateKey | None) -> Proof | None:
         """None if nothing was presented, or nothing needs to be known about it."""
         sent = self.transmission
-        if not sent.proof or self.refused is Code.SERVICE:
+        if not sent.proof or self.refused in _WITHOUT_LOOKING:
             return None
-        return Proof(self.keys, sent.proof, sent.authorized, sent.corr_id, session_key)
+        service = self.service
+        if service is None or sent.service_proof is None:
+            return Proof(self.keys, sent.proof, sent.authorized, sent.corr_id, session_key)
+        return Proof(
+            self.keys,
+            sent.proof,
+            sent.authorized,
+            sent.corr_id,
+            session_key,
+            service.fingerprint,
+            (service.key, sent.service_proof),
+        )
 
-    def verdict(self, *, proven: bool) -> Fault | None:
+    def verdict(self, *, proven: Proven) -> Fault | None:
         """Why it is refused, or None. `proven` says what became of `to_check`."""
+        if proven is None:
+            return Code.SERVICE
         if self.refused is not None:
             return self.refused
         if self.transmission.proof and not proven:
@@ -60,21 +79,26 @@ class Case(msgspec.Struct, frozen=True):
         return Code.AUTH if isinstance(command, Send) else None
 
 
-async def look_up(store: QueueStore, transmission: Transmission) -> Case:
+async def look_up(
+    store: QueueStore, transmission: Transmission, service: ServiceSession | None = None
+) -> Case:
     """The queue that a command is about, and what its proof is to be held against."""
     command = transmission.command
-    if transmission.service_proof is not None or command.party is commands.Party.SERVICE:
-        return Case(transmission, refused=Code.SERVICE)  # we ask nobody for a certificate (§2.8)
+    refused = out_of_place(transmission, service)
+    if refused is not None:
+        return Case(transmission, refused=refused)
     if isinstance(command, New):
-        return Case(transmission, keys=(command.recipient_key,))
+        return Case(transmission, keys=(command.recipient_key,), service=service)
+    if service is not None and command.party is commands.Party.SERVICE:
+        return Case(transmission, keys=(service.key,), service=service)
     party = _PARTIES.get(command.party)
     if party is None:
         return Case(transmission)
     queue = await store.find(party, transmission.entity_id)
     keys = None if queue is None else _keys(command, queue, has_proof=bool(transmission.proof))
     if keys is None:
-        return Case(transmission, queue, _NOBODY, Code.AUTH)
-    return Case(transmission, queue, keys)
+        return Case(transmission, queue, _NOBODY, Code.AUTH, service)
+    return Case(transmission, queue, keys, None, service)
 
 
 def _keys(command: Command, queue: Queue, *, has_proof: bool) -> tuple[AuthKey, ...] | None:

@@ -11,6 +11,7 @@ name before the process starts: Python has no call for it.
 import enum
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -52,6 +53,60 @@ class Step(enum.Enum):
     WRITE = "we must send"
 
 
+class Carried(Protocol):
+    """One connection's TLS, as the shell uses it: this module's, or `asking_carrier`'s."""
+
+    @property
+    def fd(self) -> int: ...
+
+    def shake(self) -> Step:
+        """Raises OSError when it fails."""
+        ...
+
+    @property
+    def has_alpn(self) -> bool: ...
+
+    @property
+    def session_id(self) -> SessionId:
+        """The client's Finished message, the same on both sides."""
+        ...
+
+    @property
+    def peer_chain(self) -> tuple[bytes, ...]:
+        """What the client has shown, leaf first; usually nothing."""
+        ...
+
+    def read(self, buffer: memoryview) -> bytes | None:
+        """A whole block, `b""` at the end of the stream, or None if there is none yet.
+
+        `buffer` is shared by all connections and as long as a block. Raises OSError when the
+        connection is lost.
+        """
+        ...
+
+    @property
+    def holds_more(self) -> bool:
+        """Whether OpenSSL has bytes already, of which no descriptor tells."""
+        ...
+
+    def write(self, block: bytes) -> int:
+        """How many bytes went, 0 if none. Raises OSError when the connection is lost."""
+        ...
+
+    def finish(self) -> None:
+        """Tell the peer that nothing more comes."""
+        ...
+
+    def skip(self) -> bool:
+        """Throw away what still comes in, below TLS; whether the peer has closed."""
+        ...
+
+    def close(self) -> None: ...
+
+
+Carry = Callable[[socket.socket], Carried]  # takes over the socket; raises OSError if it is gone
+
+
 class _Tls(Protocol):
     """What OpenSSL does, without the checks that `SSLSocket` makes around each call; they are a
     tenth of what a block costs."""
@@ -64,6 +119,8 @@ class _Tls(Protocol):
 
 
 class Carrier:
+    """A `Carried`."""
+
     __slots__ = ("_partial", "_sock", "_tls")
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -80,7 +137,6 @@ class Carrier:
         return self._sock.fileno()
 
     def shake(self) -> Step:
-        """Raises OSError when it fails."""
         try:
             self._sock.do_handshake()
         except ssl.SSLWantReadError:
@@ -95,17 +151,15 @@ class Carrier:
 
     @property
     def session_id(self) -> SessionId:
-        """The client's Finished message, the same on both sides."""
         binding = self._sock.get_channel_binding("tls-unique")
         assert binding is not None, "asked for after the handshake"
         return SessionId(binding)
 
-    def read(self, buffer: memoryview) -> bytes | None:
-        """A whole block, `b""` at the end of the stream, or None if there is none yet.
+    @property
+    def peer_chain(self) -> tuple[bytes, ...]:
+        return ()  # we have asked for none
 
-        `buffer` is shared by all connections and as long as a block. Raises OSError when the
-        connection is lost.
-        """
+    def read(self, buffer: memoryview) -> bytes | None:
         partial = self._partial
         wanted = BLOCK_BYTES if partial is None else BLOCK_BYTES - len(partial)
         try:
@@ -127,11 +181,9 @@ class Carrier:
 
     @property
     def holds_more(self) -> bool:
-        """Whether OpenSSL has bytes already, of which no descriptor tells."""
         return bool(self._tls.pending())
 
     def write(self, block: bytes) -> int:
-        """How many bytes went, 0 if none. Raises OSError when the connection is lost."""
         try:
             return self._tls.write(block)
         except ssl.SSLWantWriteError:
@@ -140,20 +192,27 @@ class Carrier:
             return 0
 
     def finish(self) -> None:
-        """Tell the peer that nothing more comes."""
         with suppress(OSError, ValueError):
             self._sock.unwrap()  # sends close_notify, then complains that the peer's is missing
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def skip(self) -> bool:
-        """Throw away what still comes in, below TLS; whether the peer has closed."""
-        try:
-            return not socket.socket.recv(self._sock, BLOCK_BYTES)
-        except (BlockingIOError, ValueError):
-            return False
-        except OSError:
-            return True
+        return skip(self._sock)
 
     def close(self) -> None:
         self._sock.close()
+
+
+def skip(sock: socket.socket) -> bool:
+    """`Carried.skip`."""
+    try:
+        return not socket.socket.recv(sock, BLOCK_BYTES)
+    except (BlockingIOError, ValueError):
+        return False
+    except OSError:
+        return True
+
+
+def carry_with(tls: ssl.SSLContext) -> Carry:
+    return lambda sock: Carrier(sock, tls)

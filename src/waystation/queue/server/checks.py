@@ -26,18 +26,23 @@ class Proof(NamedTuple):
     authorized: bytes
     corr_id: CorrId
     session_key: DhPrivateKey | None
+    prefix: bytes = b""  # goes before what is authorized: the fingerprint of a service
+    service: tuple[AuthKey, bytes] | None = None  # the service's own key and proof
+
+
+Proven = bool | None  # whether it holds; None: that of the service does not
 
 
 class _Job(NamedTuple):
     proofs: list[Proof]
-    answered: "asyncio.Future[list[bool]]"
+    answered: "asyncio.Future[list[Proven]]"
 
 
 class Checks:
     def __init__(self, *, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._done: deque[tuple[_Job, list[bool] | Exception]] = deque()
+        self._done: deque[tuple[_Job, list[Proven] | Exception]] = deque()
         self._telling = False
         self.waiting = 0
         self._threads = [
@@ -49,9 +54,9 @@ class Checks:
 
     # In the loop
 
-    def ask(self, proofs: list[Proof]) -> "asyncio.Future[list[bool]]":
+    def ask(self, proofs: list[Proof]) -> "asyncio.Future[list[Proven]]":
         """For each proof, whether it holds."""
-        answered: asyncio.Future[list[bool]] = self._loop.create_future()
+        answered: asyncio.Future[list[Proven]] = self._loop.create_future()
         self.waiting += 1
         self._jobs.put(_Job(proofs, answered))
         return answered
@@ -80,7 +85,7 @@ class Checks:
         check: Callable[..., bool] = auth.check
         while (job := self._jobs.get()) is not None:
             try:
-                answer: list[bool] | Exception = [check(*proof) for proof in job.proofs]
+                answer: list[Proven] | Exception = [prove(proof, check) for proof in job.proofs]
             except Exception as exc:  # a thread must live on, or everybody waits for ever
                 answer = exc
             self._done.append((job, answer))
@@ -88,3 +93,13 @@ class Checks:
                 self._telling = True
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                     self._loop.call_soon_threadsafe(self._tell)
+
+
+def prove(asked: Proof, check: Callable[..., bool] = auth.check) -> Proven:
+    """Both proofs of a service are looked at, whatever the first one says."""
+    keys, proof, authorized, corr_id, session_key, prefix, service = asked
+    holds = check(keys, proof, prefix + authorized, corr_id, session_key)
+    if service is None:
+        return holds
+    key, service_proof = service
+    return holds if check((key,), service_proof, authorized, corr_id, session_key) else None

@@ -10,6 +10,7 @@ from typing import Protocol
 from waystation.base.limits import TokenBucket
 from waystation.base.tasks import Done
 from waystation.queue.model import NO_CORR_ID, CorrId, EntityId, NotifierId, RecipientId
+from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.session import Session
 from waystation.queue.server.subscribers import Subscription
 from waystation.queue.wire.block import BLOCK_BYTES
@@ -81,6 +82,7 @@ class Client:
         "notifiers",
         "offering",
         "room",
+        "service",
         "session",
         "subscriptions",
         "work",
@@ -93,6 +95,7 @@ class Client:
         self.notifiers: dict[NotifierId, None] = {}
         self.deferred: dict[RecipientId, Subscription] = {}
         self.work: Work | None = None
+        self.service: ServiceSession | None = None
         self.room: asyncio.Future[None] | None = None  # somebody waits until it reads again
         self.bucket: TokenBucket | None = None  # of refused authorisations
         self.forwarding = 0  # commands that are on their way to other servers
@@ -119,4 +122,5 @@ class Client:
     @property
     def is_idle(self) -> bool:
         """Whether it may be let go after a while: it waits for nothing."""
-        return not self.subscriptions and not self.notifiers and self.work is None
+        waits = self.subscriptions or self.notifiers or self.service is not None
+        return not waits and self.work is None

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from waystation.queue.server.carrier import Carrier
+from waystation.queue.server.carrier import Carried
 from waystation.queue.server.client import Client
 
 # What is true of a connection, in one small integer.
@@ -29,7 +29,7 @@ class Connection:
 
     __slots__ = ("block", "carrier", "client", "fd", "flags", "server")
 
-    def __init__(self, server: Shell, carrier: Carrier) -> None:
+    def __init__(self, server: Shell, carrier: Carried) -> None:
         self.server = server
         self.carrier = carrier
         self.fd = carrier.fd

@@ -12,6 +12,7 @@ from waystation.queue.model import (
     Notifier,
     Queue,
     RecipientId,
+    ServiceId,
     Slot,
     SubMode,
     sender_id_from,
@@ -38,16 +39,25 @@ class Creation:
         self._ids = ids
         self._settings = settings
 
-    async def create(self, command: New, corr_id: CorrId, today_s: int) -> Made | Err:
+    async def create(
+        self, command: New, corr_id: CorrId, today_s: int, service_id: ServiceId | None = None
+    ) -> Made | Err:
         for _ in range(_TRIES_MAX):
-            made = self.draw(command, corr_id, today_s, self._ids.home())
+            made = self.draw(command, corr_id, today_s, self._ids.home(), service_id)
             if isinstance(made, Err) or await self._store.create(made.queue):
                 return made
             if command.link is not None:
                 return Err(Code.AUTH)  # most likely the id that the client chose is taken
         return Err(Code.INTERNAL)
 
-    def draw(self, command: New, corr_id: CorrId, today_s: int, home: Slot) -> Made | Err:
+    def draw(
+        self,
+        command: New,
+        corr_id: CorrId,
+        today_s: int,
+        home: Slot,
+        service_id: ServiceId | None = None,
+    ) -> Made | Err:
         """The queue that is asked for, with ids and keys; it is nowhere yet."""
         link = command.link
         if link is not None:
@@ -56,11 +66,11 @@ class Creation:
             if link.link_id is not None and len(link.link_id) != ID_BYTES:
                 return Err(Code.CMD_SYNTAX)
         try:
-            return self._draw(command, today_s, home)
+            return self._draw(command, today_s, home, service_id)
         except WeakKeyError:
             return Err(Code.CMD_SYNTAX)
 
-    def _draw(self, command: New, today_s: int, home: Slot) -> Made:
+    def _draw(self, command: New, today_s: int, home: Slot, service_id: ServiceId | None) -> Made:
         public, private = new_dh_pair()
         recipient_id = self._ids.recipient(home)
         link = None
@@ -80,6 +90,7 @@ class Creation:
             link=link,
             notifier=notifier,
             updated_on_s=today_s,
+            service_id=service_id,
         )
         ids = Ids(
             recipient_id,
@@ -87,7 +98,7 @@ class Creation:
             public,
             command.mode,
             None if link is None else link.link_id,
-            None,
+            service_id,
             notifier_ids,
         )
         return Made(queue, ids, command.sub_mode is SubMode.SUBSCRIBE)

@@ -22,20 +22,24 @@ from waystation.queue.model import (
     Message,
     Queue,
     RecipientId,
+    ServiceId,
+    ServiceRole,
     Slot,
     day_of,
     message_bytes_max,
 )
 from waystation.queue.server.admission import Case, look_up
-from waystation.queue.server.checks import Checks
+from waystation.queue.server.checks import Checks, Proven
 from waystation.queue.server.creation import Creation, Made
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import Observer
 from waystation.queue.server.questions import describe
+from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscriber, Subscribers, Subscription
 from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.statistics import Belonging
 from waystation.queue.store import Admission, QueueStore
 from waystation.queue.wire.commands import (
     Ack,
@@ -51,6 +55,7 @@ from waystation.queue.wire.commands import (
     New,
     Nkey,
     Nsub,
+    Nsubs,
     Off,
     Ping,
     Que,
@@ -69,6 +74,7 @@ from waystation.queue.wire.responses import (
     Info,
     Lnk,
     Response,
+    Sok,
 )
 from waystation.queue.wire.transmission import Transmission
 
@@ -87,6 +93,7 @@ class Caller(msgspec.Struct, frozen=True):
     client: Subscriber
     version: int
     session_key: DhPrivateKey | None
+    service: ServiceSession | None = None
 
 
 class Dispatch:
@@ -118,20 +125,22 @@ class Dispatch:
 
     # Steps 3 to 7 of §5.1
 
-    async def look_up(self, transmission: Transmission) -> Case:
+    async def look_up(
+        self, transmission: Transmission, service: ServiceSession | None = None
+    ) -> Case:
         try:
-            return await look_up(self._store, transmission)
+            return await look_up(self._store, transmission, service)
         except (UnavailableError, BusyError):
             return Case(transmission, refused=_later(transmission.command))
 
     async def answer(self, caller: Caller, transmission: Transmission) -> Response:
         """One command from its look-up to its answer; batches take the steps one by one."""
-        case = await self.look_up(transmission)
+        case = await self.look_up(transmission, caller.service)
         proof = case.to_check(caller.session_key)
         proven = proof is not None and (await self._checks.ask([proof]))[0]
         return await self.execute(caller, case, proven=proven)
 
-    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
+    async def execute(self, caller: Caller, case: Case, *, proven: Proven) -> Response:
         fault = case.verdict(proven=proven)
         command = case.transmission.command
         if fault is None:
@@ -154,6 +163,8 @@ class Dispatch:
                     return await self._new(caller, case.transmission, command)
                 case Ping():
                     return PONG
+                case Nsubs() if caller.service is not None:
+                    return await self._notifying.serve_all(caller.client, caller.service)
                 case _:
                     return Err(Code.CMD_PROHIBITED)  # forwarding has its own way
         if isinstance(command, Send):
@@ -163,11 +174,11 @@ class Dispatch:
             case Ack():
                 return await self._ack(caller, queue, command)
             case Sub():
-                return self._sub(caller, queue, command)
+                return await self._sub(caller, queue, command)
             case Get():
                 return await self._get(caller, queue, command)
             case Nsub():
-                return self._nsub(caller, queue, command)
+                return await self._nsub(caller, queue, command)
             case Del():
                 return await self._delete(caller.client, queue)
             case Que():
@@ -212,9 +223,12 @@ class Dispatch:
         refused = self._refuses_new(caller, command)
         if refused is not None:
             return refused
-        made = await self._creation.create(command, sent.corr_id, self._today_s())
+        service_id = None if caller.service is None else caller.service.service_id
+        made = await self._creation.create(command, sent.corr_id, self._today_s(), service_id)
         if isinstance(made, Err):
             return made
+        if service_id is not None:
+            self._observer.belongs(ServiceRole.MESSAGING, Belonging.NEW)
         if made.subscribes:
             self._subscribers.subscribe(caller.client, made.queue)
         return made.ids
@@ -244,12 +258,20 @@ class Dispatch:
 
     # Subscribing and getting
 
-    def _sub(self, caller: Caller, queue: Queue, command: Sub) -> Response:
-        client = caller.client
-        if queue.recipient_id in client.subscriptions:
+    async def _sub(self, caller: Caller, queue: Queue, command: Sub) -> Response:
+        client, service = caller.client, caller.service
+        service_id = None if service is None else service.service_id
+        mine = client.subscriptions.get(queue.recipient_id)
+        if mine is not None:
             self._observer.repeated(command)
+            if mine.gets:
+                return Err(Code.CMD_PROHIBITED)
         elif self._is_full(client):
             return Err(Code.QUOTA)
+        moves = service_id != queue.service_id
+        if moves and not await self._store.set_queue_service(queue.recipient_id, service_id):
+            return _AUTH
+        self._count_belonging(queue.service_id, service_id)
         taken = self._subscribers.subscribe(client, queue)
         if taken is None:
             return Err(Code.CMD_PROHIBITED)
@@ -258,7 +280,13 @@ class Dispatch:
             before.tell(queue.recipient_id, END)
             self._observer.subscription_ended(queue.slot)
         self._delivery.put_off(subscription)  # its messages follow the answers of this batch
-        return SUBSCRIBED
+        return SUBSCRIBED if service_id is None else Sok(service_id)
+
+    def _count_belonging(self, before: ServiceId | None, after: ServiceId | None) -> None:
+        if after is not None:
+            self._observer.belongs(ServiceRole.MESSAGING, Belonging.of(before, after))
+        elif before is not None:
+            self._observer.belongs(ServiceRole.MESSAGING, Belonging.REMOVED)
 
     async def _get(self, caller: Caller, queue: Queue, command: Get) -> Response:
         client = caller.client
@@ -275,12 +303,13 @@ class Dispatch:
             return OK
         return self._delivery.hand_over(subscription, head)
 
-    def _nsub(self, caller: Caller, queue: Queue, command: Nsub) -> Response:
+    async def _nsub(self, caller: Caller, queue: Queue, command: Nsub) -> Response:
         assert queue.notifier is not None
+        if caller.service is not None:
+            return await self._notifying.serve(caller.client, queue, caller.service)
         if queue.notifier.notifier_id in caller.client.notifiers:
             self._observer.repeated(command)
-        self._notifying.subscribe(caller.client, queue.notifier.notifier_id)
-        return SUBSCRIBED
+        return await self._notifying.subscribe(caller.client, queue)
 
     async def _ack(self, caller: Caller, queue: Queue, command: Ack) -> Response:
         subscription = caller.client.subscriptions.get(queue.recipient_id)
@@ -328,7 +357,7 @@ class Dispatch:
         if subscriber is not None and subscriber is not by:
             subscriber.tell(queue.recipient_id, DELETED)
         if queue.notifier is not None:
-            self._notifying.gone(queue.notifier.notifier_id)
+            self._notifying.gone(queue.notifier.notifier_id, queue.notifier.service_id)
 
     # Sending
 

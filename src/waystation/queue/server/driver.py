@@ -12,26 +12,34 @@ Rule 4: forwarded commands are answered when they are done, in no order.
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from waystation.base.clock import Clock
-from waystation.base.errors import UnavailableError, WaystationError
+from waystation.base.errors import BusyError, UnavailableError, WaystationError
 from waystation.base.limits import TokenBucket
 from waystation.base.tasks import Done, Tasks, eager
 from waystation.queue.errors import BadHelloError, Code
 from waystation.queue.model import SessionId, VersionRange
 from waystation.queue.server.admission import Case
-from waystation.queue.server.checks import Checks
+from waystation.queue.server.checks import Checks, Proven
 from waystation.queue.server.client import Client, Line, Pending, Work
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.observer import NoObserver, Observer
+from waystation.queue.server.services import Registry, ServiceSession
 from waystation.queue.server.session import Session
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.commands import Pfwd, Prxy, Rfwd, Send
 from waystation.queue.wire.handshake import ServerHandshake
 from waystation.queue.wire.responses import Err, Response
+from waystation.queue.wire.services import (
+    BadServiceError,
+    ServiceClaim,
+    ready_block,
+    refused_block,
+)
 from waystation.queue.wire.transmission import Received, Refusal, Transmission
 
 WINDOW: Final = 32
@@ -51,9 +59,11 @@ class Forwarder(Protocol):
 class Steps(Protocol):
     """How a command is looked up and done; the steps of §5.1."""
 
-    async def look_up(self, transmission: Transmission) -> Case: ...
+    async def look_up(
+        self, transmission: Transmission, service: ServiceSession | None = None
+    ) -> Case: ...
 
-    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response: ...
+    async def execute(self, caller: Caller, case: Case, *, proven: Proven) -> Response: ...
 
 
 class NoForwarder:
@@ -82,7 +92,10 @@ class Driver:
         tasks: Tasks,
         clock: Clock,
         observer: Observer | None = None,
+        registry: Registry | None = None,
     ) -> None:
+        """Without a registry no service is let in."""
+        self._registry = registry
         self._dispatch = dispatch
         self._delivery = delivery
         self._subscribers = subscribers
@@ -113,13 +126,37 @@ class Driver:
         was_agreed = session.is_agreed
         try:
             batch = session.receive(block)
+        except BadServiceError as error:
+            self._turn_away(client, error)
+            return True
         except BadHelloError:
             return False
-        if not was_agreed:
-            self.clients[client] = None
+        if was_agreed:
+            self.take(client, batch)
             return True
-        self.take(client, batch)
+        self.clients[client] = None
+        claim = session.agreement.service
+        if claim is not None and self._registry is not None:
+            client.line.pause()  # what it says now would be said as nobody
+            self._start(client, "service", self._let_in(client, claim, self._registry))
         return True
+
+    async def _let_in(self, client: Client, claim: ServiceClaim, registry: Registry) -> None:
+        try:
+            service = await registry.admit(claim)
+        except BadServiceError as error:
+            self._turn_away(client, error)
+        except (UnavailableError, BusyError):
+            client.line.abort()
+        else:
+            client.service = service
+            client.session.answer_hello(ready_block(service.service_id))
+            client.line.touch()
+            client.line.resume()
+
+    def _turn_away(self, client: Client, error: BadServiceError) -> None:
+        client.session.answer_hello(refused_block(error))
+        client.line.finish()
 
     def take(self, client: Client, batch: list[Received]) -> None:
         """Commands that came together."""
@@ -184,15 +221,16 @@ class Driver:
 
     async def _batch(self, client: Client, work: Work, batch: list[Received]) -> None:
         session_key = client.session.session_key
-        cases = [
-            one if isinstance(one, Refusal) else await self._dispatch.look_up(one) for one in batch
-        ]
+        service, look_up = client.service, self._dispatch.look_up
+        if service is not None:
+            look_up = partial(look_up, service=service)
+        cases = [one if isinstance(one, Refusal) else await look_up(one) for one in batch]
         asked = [
             None if isinstance(case, Refusal) else case.to_check(session_key) for case in cases
         ]
         proofs = [proof for proof in asked if proof is not None]
         proven = iter(await self._checks.ask(proofs) if proofs else ())
-        caller = Caller(client, client.session.version, session_key)
+        caller = Caller(client, client.session.version, session_key, service)
         for case, proof in zip(cases, asked, strict=True):
             if client.gone:
                 return
@@ -200,7 +238,8 @@ class Driver:
                 self._add(client, work, case, Done(Err(case.fault)))
                 continue
             holds = proof is not None and next(proven)
-            if isinstance(case.transmission.command, Prxy | Pfwd | Rfwd):
+            command = case.transmission.command
+            if isinstance(command, Prxy | Pfwd | Rfwd) and case.refused is None:
                 await self._forward(client, work, case.transmission)
                 continue
             await self._until_free(client, work, case)

@@ -11,7 +11,9 @@ A core: time comes in with each call.
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from waystation.queue.model import NotifierId
+import msgspec
+
+from waystation.queue.model import NotifierId, ServiceId
 from waystation.queue.store import PendingNotification
 
 
@@ -20,6 +22,7 @@ class Notifications:
         self._total_max = total_max
         self._per_notifier_max = per_notifier_max
         self._waiting: dict[NotifierId, deque[PendingNotification]] = {}  # oldest notifier first
+        self._services: dict[NotifierId, ServiceId] = {}  # of those that wait, if it has one
         self.count = 0
         self.lost = 0  # ever, for want of room
 
@@ -31,6 +34,7 @@ class Notifications:
             self.lost += 1
         waiting.append(notification)
         self.count += 1
+        self.belongs(notification.notifier_id, notification.service_id)
         if self.count > self._total_max:
             self._drop_oldest()
 
@@ -45,12 +49,23 @@ class Notifications:
                 waiting.popleft()
                 handed += 1
             if waiting is not None and not waiting:
-                del self._waiting[notifier_id]
+                self._emptied(notifier_id)
         self.count -= handed
         return handed
 
+    def belongs(self, notifier_id: NotifierId, service_id: ServiceId | None) -> None:
+        """Whose what waits for this notifier is from now on."""
+        if service_id is None or notifier_id not in self._waiting:
+            self._services.pop(notifier_id, None)
+        else:
+            self._services[notifier_id] = service_id
+
+    def service_of(self, notifier_id: NotifierId) -> ServiceId | None:
+        return self._services.get(notifier_id)
+
     def forget(self, notifier_id: NotifierId) -> None:
-        self.count -= len(self._waiting.pop(notifier_id, ()))
+        self.count -= len(self._waiting.get(notifier_id, ()))
+        self._emptied(notifier_id)
 
     def expire(self, before_s: int) -> int:
         """How many were older."""
@@ -61,7 +76,7 @@ class Notifications:
                 waiting.popleft()
                 gone += 1
             if not waiting:
-                del self._waiting[notifier_id]
+                self._emptied(notifier_id)
         self.count -= gone
         return gone
 
@@ -70,13 +85,21 @@ class Notifications:
         return list(self._waiting)
 
     def all(self) -> list[PendingNotification]:
-        return [one for waiting in self._waiting.values() for one in waiting]
+        return [
+            msgspec.structs.replace(one, service_id=self._services.get(notifier_id))
+            for notifier_id, waiting in self._waiting.items()
+            for one in waiting
+        ]
 
     def _drop_oldest(self) -> None:
         notifier_id = next(iter(self._waiting))
         waiting = self._waiting[notifier_id]
         waiting.popleft()
         if not waiting:
-            del self._waiting[notifier_id]
+            self._emptied(notifier_id)
         self.count -= 1
         self.lost += 1
+
+    def _emptied(self, notifier_id: NotifierId) -> None:
+        self._waiting.pop(notifier_id, None)
+        self._services.pop(notifier_id, None)

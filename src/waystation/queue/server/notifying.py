@@ -1,15 +1,22 @@
-"""Notifiers: who asks to be told that there is a message, and telling them (§5.6)."""
+"""Notifiers: who asks to be told that there is a message, and telling them (§5.6).
+
+Rule 1: a notifier is subscribed to by a connection, or it is a service's; the last who asked has
+        it. What is a service's goes to the one connection that the service subscribed with last.
+Rule 2: whose a notifier is, is kept with its queue: a service that comes back asks once for all.
+"""
 
 import secrets
 
 from waystation.base.clock import Clock
 from waystation.queue.errors import Code, WeakKeyError
-from waystation.queue.model import Message, Notifier, NotifierId, Queue
+from waystation.queue.model import Message, Notifier, NotifierId, Queue, ServiceId, ServiceRole
 from waystation.queue.server.creation import new_notifier
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifications import Notifications
 from waystation.queue.server.observer import Observer
+from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscriber, Subscribers
+from waystation.queue.statistics import Belonging
 from waystation.queue.store import PendingNotification, QueueStore
 from waystation.queue.wire.commands import NewNotifier, Nkey
 from waystation.queue.wire.delivery import encrypt_meta
@@ -18,10 +25,14 @@ from waystation.queue.wire.responses import (
     END,
     NONCE_BYTES,
     OK,
+    SUBSCRIBED,
+    Ends,
     Err,
     Nid,
     Nmsg,
     Response,
+    Sok,
+    Soks,
 )
 
 _TRIES_MAX = 4
@@ -58,7 +69,7 @@ class Notifying:
             change = await self._store.set_notifier(queue.recipient_id, notifier)
             if change.applied:
                 if change.previous is not None:
-                    self.gone(change.previous)
+                    self.gone(change.previous, _service_of(queue))
                 return Nid(ids.notifier_id, ids.dh_key)
         return Err(Code.AUTH)  # the queue is gone meanwhile
 
@@ -67,18 +78,72 @@ class Notifying:
         if not change.applied:
             return Err(Code.AUTH)
         if change.previous is not None:
-            self.gone(change.previous)
+            self.gone(change.previous, _service_of(queue))
         return OK
 
-    def subscribe(self, client: Subscriber, notifier_id: NotifierId) -> None:
+    async def subscribe(self, client: Subscriber, queue: Queue) -> Response:
+        """By a connection for itself; if it was a service's, it is no more."""
+        assert queue.notifier is not None
+        notifier_id, service_id = queue.notifier.notifier_id, queue.notifier.service_id
+        if service_id is not None:
+            applied = await self._store.set_notifier_service(queue.recipient_id, notifier_id, None)
+            if not applied:
+                return Err(Code.AUTH)
+            self._notifications.belongs(notifier_id, None)
+            self._observer.belongs(ServiceRole.NOTIFIER, Belonging.REMOVED)
+            served = self._subscribers.of_service(service_id)
+            if served is not None and served is not client:
+                served.tell(notifier_id, END)
         before = self._subscribers.subscribe_notifier(client, notifier_id)
         if before is not None:
             before.tell(notifier_id, END)
+        return SUBSCRIBED
 
-    def gone(self, notifier_id: NotifierId) -> None:
+    async def serve(self, client: Subscriber, queue: Queue, service: ServiceSession) -> Response:
+        """By a service: from now on it is the service's, and so asked for by `serve_all`."""
+        assert queue.notifier is not None
+        notifier_id, service_id = queue.notifier.notifier_id, service.service_id
+        await self._take_over(client, service_id)
+        before = queue.notifier.service_id
+        if before != service_id:
+            applied = await self._store.set_notifier_service(
+                queue.recipient_id, notifier_id, service_id
+            )
+            if not applied:
+                return Err(Code.AUTH)
+        self._notifications.belongs(notifier_id, service_id)
+        self._observer.belongs(ServiceRole.NOTIFIER, Belonging.of(before, service_id))
+        for subscriber in (
+            self._subscribers.notifier_gone(notifier_id),
+            None
+            if before is None or before == service_id
+            else self._subscribers.of_service(before),
+        ):
+            if subscriber is not None and subscriber is not client:
+                subscriber.tell(notifier_id, END)
+        return Sok(service_id)
+
+    async def serve_all(self, client: Subscriber, service: ServiceSession) -> Response:
+        """Everything that is the service's, to this connection."""
+        repeated = self._subscribers.of_service(service.service_id) is client
+        await self._take_over(client, service.service_id)
+        count = await self._store.count_notifiers(service.service_id)
+        self._observer.served(ServiceRole.NOTIFIER, count, repeated=repeated)
+        return Soks(count)
+
+    async def _take_over(self, client: Subscriber, service_id: ServiceId) -> None:
+        before = self._subscribers.subscribe_service(client, service_id)
+        if before is not None:
+            count = await self._store.count_notifiers(service_id)
+            before.tell(service_id, Ends(count))
+            self._observer.service_ended(ServiceRole.NOTIFIER)
+
+    def gone(self, notifier_id: NotifierId, service_id: ServiceId | None) -> None:
         """Nobody is told of messages under this id any more."""
         self._notifications.forget(notifier_id)
         subscriber = self._subscribers.notifier_gone(notifier_id)
+        if subscriber is None and service_id is not None:
+            subscriber = self._subscribers.of_service(service_id)
         if subscriber is not None:
             subscriber.tell(notifier_id, DELETED)
 
@@ -87,18 +152,18 @@ class Notifying:
     def announce(self, notifier: Notifier, message: Message) -> None:
         nonce = secrets.token_bytes(NONCE_BYTES)
         meta = encrypt_meta(notifier.box_key, nonce, message.message_id, message.accepted_at_s)
-        waiting = PendingNotification(notifier.notifier_id, nonce, meta, message.accepted_at_s)
+        waiting = PendingNotification(
+            notifier.notifier_id, nonce, meta, message.accepted_at_s, notifier.service_id
+        )
         lost = self._notifications.lost
         self._notifications.add(waiting)
-        kept = int(self._subscribers.of_notifier(notifier.notifier_id) is None)
+        kept = int(self._told(notifier.notifier_id) is None)
         self._observer.notified(lost=self._notifications.lost - lost, kept=kept)
 
     def hand_over(self) -> None:
         """Give everybody what waits for them."""
         subscribed = [
-            one
-            for one in self._notifications.notifier_ids()
-            if self._subscribers.of_notifier(one) is not None
+            one for one in self._notifications.notifier_ids() if self._told(one) is not None
         ]
         if subscribed:
             sent = self._notifications.hand_over(self._deliver, subscribed)
@@ -118,8 +183,20 @@ class Notifying:
             self._notifications.add(one)
 
     def _deliver(self, waiting: PendingNotification) -> bool:
-        client = self._subscribers.of_notifier(waiting.notifier_id)
+        client = self._told(waiting.notifier_id)
         if client is None or client.congested:
             return False
         client.tell(waiting.notifier_id, Nmsg(waiting.nonce, waiting.meta))
         return True
+
+    def _told(self, notifier_id: NotifierId) -> Subscriber | None:
+        """Who is told of what waits for this notifier."""
+        client = self._subscribers.of_notifier(notifier_id)
+        service_id = self._notifications.service_of(notifier_id)
+        if client is None and service_id is not None:
+            return self._subscribers.of_service(service_id)
+        return client
+
+
+def _service_of(queue: Queue) -> ServiceId | None:
+    return None if queue.notifier is None else queue.notifier.service_id

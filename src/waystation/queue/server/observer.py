@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from waystation.queue.model import Message, Queue, Slot
+from waystation.queue.model import Message, Queue, ServiceRole, Slot
+from waystation.queue.statistics import Belonging
 from waystation.queue.wire.commands import Command
 from waystation.queue.wire.responses import Response
 from waystation.queue.wire.transmission import Received, Transmission
@@ -46,6 +47,18 @@ class Observer(Protocol):
         """Messages grew too old."""
         ...
 
+    def belongs(self, role: ServiceRole, belonging: Belonging) -> None:
+        """A service subscribed to a queue or a notifier, or somebody else to what was its."""
+        ...
+
+    def served(self, role: ServiceRole, count: int, *, repeated: bool) -> None:
+        """A service asked for everything that is its; `repeated` on the same connection."""
+        ...
+
+    def service_ended(self, role: ServiceRole) -> None:
+        """Another connection took a service over."""
+        ...
+
     def opened(self) -> None: ...
 
     def closed(self) -> None: ...
@@ -78,6 +91,15 @@ class NoObserver:
         pass
 
     def expired(self, slot: Slot, count: int) -> None:
+        pass
+
+    def belongs(self, role: ServiceRole, belonging: Belonging) -> None:
+        pass
+
+    def served(self, role: ServiceRole, count: int, *, repeated: bool) -> None:
+        pass
+
+    def service_ended(self, role: ServiceRole) -> None:
         pass
 
     def opened(self) -> None:

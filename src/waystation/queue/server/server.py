@@ -24,7 +24,7 @@ from typing import Final, Protocol
 
 from waystation.base.clock import Clock
 from waystation.queue.model import SessionId, VersionRange
-from waystation.queue.server.carrier import Carrier, Step
+from waystation.queue.server.carrier import Carry, Step, carry_with
 from waystation.queue.server.client import Client, Line
 from waystation.queue.server.connection import (
     BLOCKED,
@@ -79,7 +79,7 @@ class BlockServer:
         self,
         driver: Works,
         *,
-        tls: ssl.SSLContext,
+        tls: ssl.SSLContext | Carry,
         versions: VersionRange,
         without_alpn: VersionRange | None,
         settings: QueueSettings,
@@ -87,7 +87,7 @@ class BlockServer:
         clock: Clock,
     ) -> None:
         self._driver = driver
-        self._tls = tls
+        self.use_certificate(tls)
         self._versions = versions
         self._without_alpn = without_alpn  # None: such clients are refused
         self._settings = settings
@@ -130,9 +130,9 @@ class BlockServer:
         self._listeners[sock.fileno()] = sock
         self._epoll.register(sock.fileno(), _IN)
 
-    def use_certificate(self, tls: ssl.SSLContext) -> None:
+    def use_certificate(self, tls: ssl.SSLContext | Carry) -> None:
         """For new connections; established ones keep theirs."""
-        self._tls = tls
+        self._carry: Carry = carry_with(tls) if isinstance(tls, ssl.SSLContext) else tls
 
     def stop_accepting(self) -> None:
         for sock in self._listeners.values():
@@ -349,7 +349,7 @@ class BlockServer:
             return
         sock.setblocking(False)
         try:
-            connection = Connection(self, Carrier(sock, self._tls))
+            connection = Connection(self, self._carry(sock))
         except OSError:
             sock.close()
             return
@@ -379,6 +379,8 @@ class BlockServer:
             return
         client = self._driver.opened(connection, carrier.session_id, versions)
         connection.client = client
+        if chain := carrier.peer_chain:
+            client.session.shown(chain)
         connection.block = client.session.hello()
         connection.flags = connection.flags & ~SHAKING | HELLO
         connection.touch()

@@ -1,7 +1,8 @@
 """One client's conversation: blocks in, commands out; answers in, blocks out.
 
 Rule 1: the first block is the client's hello. One that does not fit ends the connection without a
-        word; from then on whatever arrives is answered, and nothing that is said ends it.
+        word; from then on whatever arrives is answered, and nothing that is said ends it. Services
+        get a third block, which is none of a batch, before anything else.
 Rule 2: answers and events leave in the order in which they were said, as many in a block as fit.
 Rule 3: a block is made when the socket takes it, not before: what waits is what was said, without
         padding, and its size is known.
@@ -30,11 +31,12 @@ _NOTHING: Final[list[Received]] = []
 
 
 class Session:
-    __slots__ = ("_agreement", "_handshake", "_said", "said_bytes")
+    __slots__ = ("_agreement", "_handshake", "_said", "_third", "said_bytes")
 
     def __init__(self, handshake: ServerHandshake) -> None:
         self._handshake: ServerHandshake | None = handshake
         self._agreement: Agreement | None = None
+        self._third: bytes | None = None  # the block that only services get
         self._said: deque[bytes] | None = None  # only while something waits: most are idle
         self.said_bytes = 0
 
@@ -45,9 +47,14 @@ class Session:
         assert self._handshake is not None
         return self._handshake.hello()
 
+    def shown(self, chain: tuple[bytes, ...]) -> None:
+        """The certificates of the client; before its hello."""
+        assert self._handshake is not None
+        self._handshake.shown = chain
+
     def receive(self, block: bytes) -> list[Received]:
         """Commands, each understood or refused. Raises `BadHelloError` for a first block that
-        ends the connection."""
+        ends the connection, `BadServiceError` for one that must be told why."""
         agreement = self._agreement
         if agreement is None:
             assert self._handshake is not None
@@ -92,8 +99,15 @@ class Session:
             self._said.append(item)
         self.said_bytes += len(item)
 
+    def answer_hello(self, block: bytes) -> None:
+        """Says a whole block, before anything else."""
+        self._third = block
+
     def next_block(self) -> bytes | None:
         """What is to be sent next, or None if nothing waits."""
+        if self._third is not None:
+            third, self._third = self._third, None
+            return third
         said = self._said
         if said is None:
             return None

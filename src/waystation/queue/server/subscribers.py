@@ -1,13 +1,15 @@
 """Who is to get the messages of which queue, and which message they have not acknowledged.
 
-Rule 1: a queue has at most one subscriber, a notifier likewise. Whoever subscribes takes the place
-        of the one before, who is told END.
+Rule 1: a queue has at most one subscriber, a notifier and a service likewise. Whoever subscribes
+        takes the place of the one before, who is told END.
 Rule 2: a connection either subscribes to a queue or gets from it, never both.
 Rule 3: at most one message of a queue is with its subscriber. Until it is acknowledged nothing
         else is delivered; `delivered` is the connection's and ends with it.
 Rule 4: while the store is asked on behalf of a subscription it is *busy*; what arrives meanwhile
         is *missed*, and the store is asked again. So no order of answers can leave a message
         waiting with nobody knowing of it.
+Rule 5: a connection that has gone while the store was asked subscribes to nothing: nobody would
+        ever take it out again.
 
 A core: it is told what happened and says who is concerned. It knows no socket and no store.
 """
@@ -15,7 +17,17 @@ A core: it is told what happened and says who is concerned. It knows no socket a
 from collections.abc import Iterator
 from typing import Protocol
 
-from waystation.queue.model import BoxKey, MessageId, NotifierId, Queue, RecipientId, Slot, slot_of
+from waystation.queue.model import (
+    BoxKey,
+    MessageId,
+    NotifierId,
+    Queue,
+    RecipientId,
+    ServiceId,
+    Slot,
+    slot_of,
+)
+from waystation.queue.server.services import ServiceSession
 from waystation.queue.wire.responses import Response
 
 
@@ -63,6 +75,8 @@ class Subscriber(Protocol):
     subscriptions: dict[RecipientId, Subscription]
     notifiers: dict[NotifierId, None]  # a set that costs little while it is empty
     deferred: dict[RecipientId, Subscription]
+    service: ServiceSession | None
+    gone: bool  # nothing can be said to it any more
 
     @property
     def congested(self) -> bool:
@@ -82,6 +96,7 @@ class Subscribers:
     def __init__(self) -> None:
         self._by_queue: dict[RecipientId, Subscription] = {}
         self._by_notifier: dict[NotifierId, Subscriber] = {}
+        self._by_service: dict[ServiceId, Subscriber] = {}
 
     # Queues
 
@@ -96,8 +111,10 @@ class Subscribers:
                 return None
             mine.delivered = None
             return mine, None
-        before = self._by_queue.get(recipient_id)
         subscription = Subscription(client, queue, gets=False)
+        if client.gone:
+            return subscription, None  # rule 5
+        before = self._by_queue.get(recipient_id)
         client.subscriptions[recipient_id] = subscription
         self._by_queue[recipient_id] = subscription
         if before is None:
@@ -133,6 +150,8 @@ class Subscribers:
 
     def subscribe_notifier(self, client: Subscriber, notifier_id: NotifierId) -> Subscriber | None:
         """Whoever had it before, if that was somebody else."""
+        if client.gone:
+            return None
         before = self._by_notifier.get(notifier_id)
         self._by_notifier[notifier_id] = client
         client.notifiers[notifier_id] = None
@@ -150,6 +169,19 @@ class Subscribers:
             client.notifiers.pop(notifier_id, None)
         return client
 
+    # Services
+
+    def subscribe_service(self, client: Subscriber, service_id: ServiceId) -> Subscriber | None:
+        """Whoever had it before, if that was somebody else."""
+        if client.gone:
+            return None
+        before = self._by_service.get(service_id)
+        self._by_service[service_id] = client
+        return None if before is client else before
+
+    def of_service(self, service_id: ServiceId) -> Subscriber | None:
+        return self._by_service.get(service_id)
+
     # Connections
 
     def leave(self, client: Subscriber) -> None:
@@ -163,6 +195,10 @@ class Subscribers:
             if self._by_notifier.get(notifier_id) is client:
                 del self._by_notifier[notifier_id]
         client.notifiers.clear()
+        if client.service is not None:
+            service_id = client.service.service_id
+            if self._by_service.get(service_id) is client:
+                del self._by_service[service_id]
 
     def __len__(self) -> int:
         return len(self._by_queue)

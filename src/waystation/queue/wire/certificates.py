@@ -39,6 +39,14 @@ def verify_chain(chain: Sequence[bytes], expected: Fingerprint, now: dt.datetime
     """The leaf's key, if the chain is the expected server's and holds now; else `FieldError`."""
     if fingerprint_of(identity_of(chain)) != expected:
         raise FieldError("the identity of another server")
+    return check_chain(chain, now)
+
+
+def check_chain(chain: Sequence[bytes], now: dt.datetime) -> VerifyingKey:
+    """The leaf's key, if the chain holds now, whosever it is; one certificate vouches for itself.
+    Else `FieldError`."""
+    if not 1 <= len(chain) <= 4:
+        raise FieldError("a chain has one to four certificates")
     certificates = [_parse(der) for der in chain]
     leaf = certificates[0]
     if leaf.version is not x509.Version.v3:
@@ -48,6 +56,8 @@ def verify_chain(chain: Sequence[bytes], expected: Fingerprint, now: dt.datetime
             raise FieldError("a certificate that is not valid now")
     for issued, issuer in itertools.pairwise(certificates):
         _check_issued(issued, issuer)
+    if len(certificates) == 1:
+        _check_signed(leaf, leaf)
     return _key(leaf)
 
 
@@ -72,7 +82,14 @@ def _check_issued(issued: x509.Certificate, issuer: x509.Certificate) -> None:
     try:
         if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
             raise FieldError("issued by one that may not issue")
+    except (ValueError, x509.ExtensionNotFound) as error:
+        raise FieldError("a chain that does not hold") from error
+    _check_signed(issued, issuer)
+
+
+def _check_signed(issued: x509.Certificate, issuer: x509.Certificate) -> None:
+    try:
         _key(issuer)
         issued.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as error:
+    except (ValueError, TypeError, InvalidSignature) as error:
         raise FieldError("a chain that does not hold") from error

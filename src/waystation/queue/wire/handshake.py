@@ -6,9 +6,10 @@ Rule 2: a client's key is optional at every version: a short string that is no X
         and what stands there is the next field.
 Rule 3: blocks are encrypted from version 11 on, if the client gave a key and is not a proxy.
 Rule 4: a hello for another server, or a version that was not offered, ends the connection without
-        a word.
+        a word. A service that is not who it says is told so (`services`).
 """
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +20,7 @@ from waystation.queue.model import (
     DhKey,
     DhPrivateKey,
     Fingerprint,
+    ServiceRole,
     SessionId,
     VersionRange,
 )
@@ -34,6 +36,7 @@ from waystation.queue.wire.block import (
 from waystation.queue.wire.boxes import agree_raw, dh_public, new_dh_pair
 from waystation.queue.wire.certificates import fingerprint_of, identity_of
 from waystation.queue.wire.fields import FieldError, Reader
+from waystation.queue.wire.services import ServiceClaim, ServiceHello, claim_of
 from waystation.queue.wire.signed_key import SigningKey, sign_key
 from waystation.queue.wire.transmission import Dialect
 
@@ -41,6 +44,7 @@ KEYS_SINCE: Final = 7
 BLOCKS_ENCRYPTED_SINCE: Final = 11
 PROXY_FLAG_SINCE: Final = 14
 SERVICES_SINCE: Final = 16
+_ROLES: Final = {ord(role.value): role for role in ServiceRole}
 
 
 class ServerHello(msgspec.Struct, frozen=True, gc=False):
@@ -48,14 +52,6 @@ class ServerHello(msgspec.Struct, frozen=True, gc=False):
     session_id: SessionId
     chain: tuple[bytes, ...] = ()
     signed_key: bytes = b""  # empty below version 7
-
-
-class ServiceHello(msgspec.Struct, frozen=True, gc=False):
-    """The long-term certificate of a busy client; we decline the feature but read it."""
-
-    role: str  # M, N or P
-    chain: tuple[bytes, ...]
-    signed_key: bytes
 
 
 class ClientHello(msgspec.Struct, frozen=True, gc=False):
@@ -74,6 +70,7 @@ class Agreement(msgspec.Struct, frozen=True):
     secret: bytes | None = None  # X25519 of both session keys; None without a client's key
     session_key: DhPrivateKey | None = None  # the server's; authenticators are checked with it
     is_proxy: bool = False
+    service: ServiceClaim | None = None
 
 
 # --- bytes ---------------------------------------------------------------------------------------
@@ -108,7 +105,7 @@ def encode_client_hello(hello: ClientHello) -> bytes:
         out += fields.maybe(
             None
             if service is None
-            else service.role.encode()
+            else service.role.value.encode()
             + fields.larges(service.chain)
             + fields.large(service.signed_key)
         )
@@ -123,8 +120,8 @@ def decode_client_hello(content: bytes) -> ClientHello:
         is_proxy = reader.flag() if version >= PROXY_FLAG_SINCE else False
         service = None
         if version >= SERVICES_SINCE and reader.maybe():
-            role = chr(reader.byte())
-            if role not in "MNP":
+            role = _ROLES.get(reader.byte())
+            if role is None:
                 raise FieldError("not a role")
             service = ServiceHello(role, reader.larges(), reader.large())
         return ClientHello(version, key_hash, key, is_proxy, service)
@@ -147,7 +144,7 @@ def _optional_key(reader: Reader) -> DhKey | None:
 class ServerHandshake:
     """One connection's hellos, as the server goes through them."""
 
-    __slots__ = ("_hello", "_identity", "_private")
+    __slots__ = ("_hello", "_identity", "_private", "services_at_s", "shown")
 
     def __init__(
         self,
@@ -157,8 +154,12 @@ class ServerHandshake:
         chain: Sequence[bytes],
         leaf_key: SigningKey,
         private: DhPrivateKey | None = None,
+        services_at_s: int | None = None,
     ) -> None:
-        """`chain` as in TLS, leaf first; `private` only where a test wants it known."""
+        """`chain` as in TLS, leaf first; `private` only where a test wants it known;
+        `services_at_s` is the time at which services are let in, None if they are not."""
+        self.services_at_s = services_at_s
+        self.shown: tuple[bytes, ...] = ()  # the client's chain in TLS
         if private is None:
             public, self._private = new_dh_pair()
         else:
@@ -171,14 +172,19 @@ class ServerHandshake:
         return seal_plain(encode_server_hello(self._hello))
 
     def accept(self, block: bytes) -> Agreement:
-        """The client's hello. `BadHelloError`: close without a word (rule 4)."""
+        """The client's hello. `BadHelloError`: close without a word, unless it is a
+        `BadServiceError` (rule 4)."""
         hello = decode_client_hello(_content(block))
         if hello.key_hash != self._identity:
             raise BadHelloError(Broker.HANDSHAKE_IDENTITY)
         if hello.version not in self._hello.versions:
             raise BadHelloError(Broker.TRANSPORT_VERSION)
+        service = None
         if hello.service is not None:
-            raise BadHelloError(Broker.HANDSHAKE_BAD_SERVICE)  # no client certificate was asked for
+            if self.services_at_s is None:
+                raise BadHelloError(Broker.HANDSHAKE_BAD_SERVICE)  # nobody asked for a certificate
+            now = dt.datetime.fromtimestamp(self.services_at_s, dt.UTC)
+            service = claim_of(hello.service, self.shown, now)
         return agreement(
             version=hello.version,
             session_id=self._hello.session_id,
@@ -186,6 +192,7 @@ class ServerHandshake:
             peer=hello.key,
             is_proxy=hello.is_proxy,
             is_server=True,
+            service=service,
         )
 
 
@@ -197,13 +204,14 @@ def agreement(
     peer: DhKey | None,
     is_proxy: bool,
     is_server: bool,
+    service: ServiceClaim | None = None,
 ) -> Agreement:
     """What follows from two hellos, for either end of the connection."""
     dialect = Dialect(version, session_id)
     # A server below version 7 has shown no key, so nothing can be checked against it.
     session_key = own if is_server and version >= KEYS_SINCE else None
     if peer is None:
-        return Agreement(dialect, PlainBlocks(), None, session_key, is_proxy)
+        return Agreement(dialect, PlainBlocks(), None, session_key, is_proxy, service)
     try:
         secret = agree_raw(peer, own)
     except WeakKeyError as error:
@@ -212,7 +220,7 @@ def agreement(
     if version >= BLOCKS_ENCRYPTED_SINCE and not is_proxy:
         server, client = chain_keys(session_id, secret)
         blocks = ChainedBlocks(server, client) if is_server else ChainedBlocks(client, server)
-    return Agreement(dialect, blocks, secret, session_key, is_proxy)
+    return Agreement(dialect, blocks, secret, session_key, is_proxy, service)
 
 
 def _content(block: bytes) -> bytes:

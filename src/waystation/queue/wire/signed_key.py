@@ -26,13 +26,24 @@ _ED448: Final = (b"\x30\x81\xaa", bytes.fromhex("300506032b6571037300"), 114)
 
 
 def sign_key(key: DhKey, by: SigningKey) -> bytes:
-    wrapped = _WRAP + X25519_SPKI + key
-    start, middle, _ = _ED25519 if isinstance(by, Ed25519PrivateKey) else _ED448
-    return start + wrapped + middle + by.sign(wrapped)
+    return sign(X25519_SPKI + key, by)
 
 
 def open_signed_key(der: bytes, by: VerifyingKey) -> DhKey:
     """`FieldError` for anything but a key that `by` signed."""
+    return dh_from_spki(open_signed(der, by))
+
+
+def sign(spki: bytes, by: SigningKey) -> bytes:
+    """The same for a key of 44 bytes of any kind: services sign the Ed25519 key of a session."""
+    wrapped = _WRAP + spki
+    assert len(wrapped) == _WRAPPED_BYTES
+    start, middle, _ = _ED25519 if isinstance(by, Ed25519PrivateKey) else _ED448
+    return start + wrapped + middle + by.sign(wrapped)
+
+
+def open_signed(der: bytes, by: VerifyingKey) -> bytes:
+    """The SubjectPublicKeyInfo inside, which may be no key at all."""
     start, middle, signature_bytes = _ED25519 if isinstance(by, Ed25519PublicKey) else _ED448
     wrapped_end = len(start) + _WRAPPED_BYTES
     signature_at = wrapped_end + len(middle)
@@ -48,4 +59,4 @@ def open_signed_key(der: bytes, by: VerifyingKey) -> DhKey:
         by.verify(signature, wrapped)
     except InvalidSignature as error:
         raise FieldError("another key signed it") from error
-    return dh_from_spki(wrapped[2:])
+    return wrapped[2:]

@@ -16,12 +16,17 @@ from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.model import (
     AuthKey,
     Blocking,
+    Fingerprint,
     Link,
     Message,
     MessageId,
     Notifier,
+    NotifierId,
     Queue,
     RecipientId,
+    Service,
+    ServiceId,
+    ServiceRole,
     SessionId,
     Slot,
     Standing,
@@ -166,6 +171,29 @@ class EmbeddedQueueStore:
 
     async def delete(self, recipient_id: RecipientId) -> Deleted | None:
         return await self._change(partial(self._changes.delete, recipient_id))
+
+    # Services
+
+    async def register_service(
+        self, fingerprint: Fingerprint, service: Service, *, limit: int
+    ) -> Service | None:
+        register = partial(self._changes.register_service, fingerprint, service, limit)
+        return await self._grow(register)
+
+    async def set_queue_service(
+        self, recipient_id: RecipientId, service_id: ServiceId | None
+    ) -> bool:
+        return await self._grow(partial(self._changes.set_queue_service, recipient_id, service_id))
+
+    async def set_notifier_service(
+        self, recipient_id: RecipientId, notifier_id: NotifierId, service_id: ServiceId | None
+    ) -> bool:
+        return await self._grow(
+            partial(self._changes.set_notifier_service, recipient_id, notifier_id, service_id)
+        )
+
+    async def count_notifiers(self, service_id: ServiceId) -> int:
+        return await self._change(partial(self._changes.count_notifiers, service_id))
 
     # Messages
 
@@ -356,9 +384,16 @@ class EmbeddedQueueStore:
         return found
 
     def _counts(self) -> Counts:
+        tables = self.env.tables
         with self._begin() as txn:
+            with txn.cursor(tables["services"]) as cursor:
+                roles = [layout.decode_service(value).role for _, value in cursor]
             return Counts(
                 queues=txn.stat(self._queues)["entries"],
                 messages=txn.stat(self._messages)["entries"],
                 notifiers=txn.stat(self._ids[Party.NOTIFIER])["entries"],
+                recipient_services=roles.count(ServiceRole.MESSAGING),
+                notifier_services=roles.count(ServiceRole.NOTIFIER),
+                service_queues=txn.stat(tables["service_queues"])["entries"],
+                service_notifiers=txn.stat(tables["service_notifiers"])["entries"],
             )

@@ -11,13 +11,17 @@ import msgspec
 from waystation.queue.model import (
     AuthKey,
     Blocking,
+    Fingerprint,
     Link,
     Message,
     MessageId,
     Notifier,
+    NotifierId,
     Queue,
     QueueMode,
     RecipientId,
+    Service,
+    ServiceId,
     SessionId,
     Slot,
     Standing,
@@ -65,6 +69,9 @@ class QueueChanges:
         self._pending = env.tables["pending"]
         self._refs = env.tables["refs"]
         self._grants = env.tables["grants"]
+        self._services = env.tables["services"]
+        self._service_queues = env.tables["service_queues"]
+        self._service_notifiers = env.tables["service_notifiers"]
 
     # Queues
 
@@ -88,6 +95,9 @@ class QueueChanges:
         if link is not None:
             row = layout.encode_link(queue.recipient_id, link.data)
             txn.put(link.link_id, row, db=self._links)
+        if queue.service_id is not None:
+            key = queue.service_id + queue.recipient_id
+            txn.put(key, queue.recipient_id, db=self._service_queues)
         return True
 
     def secure(self, recipient_id: RecipientId, key: AuthKey, txn: WriteTransaction) -> bool:
@@ -173,15 +183,70 @@ class QueueChanges:
             return None
         txn.delete(recipient_id, db=self._queues)
         txn.delete(queue.sender_id, db=self._senders)
-        if queue.notifier is not None:
-            txn.delete(queue.notifier.notifier_id, db=self._notifiers)
+        self._drop_notifier(txn, queue)
         if queue.link is not None:
             txn.delete(queue.link.link_id, db=self._links)
+        if queue.service_id is not None:
+            txn.delete(queue.service_id + recipient_id, db=self._service_queues)
         txn.delete(recipient_id, db=self._grants)
         line = layout.decode_line(txn.pop(recipient_id, db=self._lines))
         for number in range(line.first, line.next):
             txn.delete(layout.message_key(recipient_id, number), db=self._messages)
         return Deleted(queue, line.size)
+
+    # Services
+
+    def register_service(
+        self, fingerprint: Fingerprint, service: Service, limit: int, txn: WriteTransaction
+    ) -> Service | None:
+        known = txn.get(fingerprint, db=self._services)
+        if known is not None:
+            return layout.decode_service(known)
+        if txn.stat(self._services)["entries"] >= limit:
+            return None
+        txn.put(fingerprint, layout.encode_service(service), db=self._services)
+        return service
+
+    def set_queue_service(
+        self, recipient_id: RecipientId, service_id: ServiceId | None, txn: WriteTransaction
+    ) -> bool:
+        queue = self._queue(txn, recipient_id)
+        if queue is None:
+            return False
+        if queue.service_id is not None:
+            txn.delete(queue.service_id + recipient_id, db=self._service_queues)
+        if service_id is not None:
+            txn.put(service_id + recipient_id, recipient_id, db=self._service_queues)
+        self._put(txn, _changed(queue, service_id=service_id))
+        return True
+
+    def set_notifier_service(
+        self,
+        recipient_id: RecipientId,
+        notifier_id: NotifierId,
+        service_id: ServiceId | None,
+        txn: WriteTransaction,
+    ) -> bool:
+        queue = self._queue(txn, recipient_id)
+        notifier = None if queue is None else queue.notifier
+        if queue is None or notifier is None or notifier.notifier_id != notifier_id:
+            return False
+        if notifier.service_id is not None:
+            txn.delete(notifier.service_id + notifier_id, db=self._service_notifiers)
+        if service_id is not None:
+            txn.put(service_id + notifier_id, recipient_id, db=self._service_notifiers)
+        self._put(txn, _changed(queue, notifier=_changed(notifier, service_id=service_id)))
+        return True
+
+    def count_notifiers(self, service_id: ServiceId, txn: WriteTransaction) -> int:
+        """Changes nothing: it is asked here because it may take long, and not in the loop."""
+        count = 0
+        with txn.cursor(self._service_notifiers) as cursor:
+            there = cursor.set_range(service_id)
+            while there and cursor.key().startswith(service_id):
+                count += 1
+                there = cursor.next()
+        return count
 
     # Messages
 
@@ -314,8 +379,11 @@ class QueueChanges:
     def _drop_notifier(self, txn: WriteTransaction, queue: Queue) -> NotifierChange:
         if queue.notifier is None:
             return NotifierChange(applied=True)
-        txn.delete(queue.notifier.notifier_id, db=self._notifiers)
-        return NotifierChange(True, queue.notifier.notifier_id)
+        notifier = queue.notifier
+        txn.delete(notifier.notifier_id, db=self._notifiers)
+        if notifier.service_id is not None:
+            txn.delete(notifier.service_id + notifier.notifier_id, db=self._service_notifiers)
+        return NotifierChange(True, notifier.notifier_id)
 
     def _message(
         self, txn: WriteTransaction, recipient_id: RecipientId, line: Line

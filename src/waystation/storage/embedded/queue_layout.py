@@ -10,6 +10,8 @@
 | grants | recipient id | session that made it and may resume its subscription |
 | refs | id, kind | slot of the queue that the id leads to, transaction |
 | pending | number | a notification that waited when the server stopped |
+| services | fingerprint | id and role of a service |
+| service_queues, service_notifiers | id of a service, recipient or notifier id | recipient id |
 
 An id begins with its slot, so the rows of a slot stand together in `queues`, `lines` and
 `messages`, and a queue's record names all its other rows: a slot can be copied by walking `queues`.
@@ -41,6 +43,8 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     SenderId,
+    Service,
+    ServiceId,
     Slot,
     Standing,
 )
@@ -57,6 +61,9 @@ TABLES: Final = (
     "notifiers",
     "links",
     "pending",
+    "services",
+    "service_queues",
+    "service_notifiers",
 )
 
 ID_BYTES: Final = 24
@@ -85,6 +92,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     link_id: bytes | None
     notifier: Notifier | None
     blocking: Blocking | None
+    service_id: bytes | None = None
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +111,7 @@ EMPTY_LINE: Final = Line()
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(_Row).decode
+_decode_service = msgspec.msgpack.Decoder(Service).decode
 _decode_pending = msgspec.msgpack.Decoder(PendingNotification).decode
 
 
@@ -123,6 +132,7 @@ def encode_queue(queue: Queue) -> bytes:
             None if queue.link is None else queue.link.link_id,
             queue.notifier,
             queue.blocking,
+            queue.service_id,
         )
     )
 
@@ -148,6 +158,7 @@ def decode_queue(recipient_id: RecipientId, value: bytes, link: bytes | None) ->
         standing=_STANDINGS[standing],
         blocking=row.blocking,
         updated_on_s=day * _DAY_S,
+        service_id=None if row.service_id is None else ServiceId(row.service_id),
     )
 
 
@@ -209,6 +220,17 @@ def decode_message(value: bytes) -> Message:
     message_id, accepted_at_s, kind = _MESSAGE.unpack_from(value)
     body = None if kind == _MARKER else value[_MESSAGE.size :]
     return Message(MessageId(message_id), accepted_at_s, kind == _NOTIFY, body)
+
+
+# Services
+
+
+def encode_service(service: Service) -> bytes:
+    return _encode(service)
+
+
+def decode_service(value: bytes) -> Service:
+    return _decode_service(value)
 
 
 # References

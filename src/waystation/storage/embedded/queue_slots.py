@@ -1,11 +1,11 @@
 """A slot of the queue store as rows: read, applied and erased; and changes as they are written.
 
 `queues`, `lines`, `messages`, `refs` and `grants` are ranges of keys. The rows that lead from the
-ids of senders, notifiers and links to a queue lie elsewhere; each is read just before the record
-that names it, so that a chunk always ends with a row that says where to go on.
+ids of senders, notifiers, links and services to a queue lie elsewhere; each is read just before the
+record that names it, so that a chunk always ends with a row that says where to go on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import lmdb
@@ -17,7 +17,9 @@ from waystation.storage.embedded.environment import Database, Environment
 from waystation.storage.embedded.writer import WriteTransaction
 
 RANGED: Final = ("queues", "lines", "messages", "refs", "grants")
-_LEADING: Final = ("senders", "notifiers", "links")  # their values begin with the recipient id
+# Their values begin with the recipient id.
+_LEADING: Final = ("senders", "notifiers", "links", "service_queues", "service_notifiers")
+_UNSLOTTED: Final = ("pending", "services")
 _ERASE_PORTION: Final = 1000
 
 
@@ -97,10 +99,14 @@ class QueueSlots:
     def _leading(self, txn: Any, recipient_id: RecipientId, value: bytes) -> Iterator[Row]:
         queue = layout.decode_queue(recipient_id, value, None)
         link_id = layout.link_id_of(value)
+        notifier = queue.notifier
+        served = None if notifier is None else notifier.service_id
         for name, entity_id in (
             ("senders", queue.sender_id),
-            ("notifiers", None if queue.notifier is None else queue.notifier.notifier_id),
+            ("notifiers", None if notifier is None else notifier.notifier_id),
             ("links", link_id),
+            ("service_queues", queue.service_id and queue.service_id + recipient_id),
+            ("service_notifiers", served and notifier and served + notifier.notifier_id),
         ):
             row = None if entity_id is None else txn.get(entity_id, db=self._env.tables[name])
             if entity_id is not None and row is not None and row.startswith(recipient_id):
@@ -114,17 +120,20 @@ class RecordedTransaction:
         self._txn = txn
         self._names = {id(env.tables[name]): n for n, name in enumerate(layout.TABLES)}
         self._leading = {id(env.tables[name]) for name in _LEADING}
-        self._unslotted = id(env.tables["pending"])
+        self._unslotted = {id(env.tables[name]) for name in _UNSLOTTED}
         self.changes: list[tuple[Slot, Row]] = []
 
     def get(self, key: bytes, *, db: Database) -> bytes | None:
         return self._txn.get(key, db=db)
 
+    def stat(self, db: Database) -> Mapping[str, Any]:
+        return self._txn.stat(db)
+
     def cursor(self, db: Database) -> "lmdb.Cursor[bytes]":
         return self._txn.cursor(db)
 
     def drop(self, db: Database, delete: bool = True) -> None:
-        assert id(db) == self._unslotted, "tables of slots are not dropped"
+        assert id(db) in self._unslotted, "tables of slots are not dropped"
         self._txn.drop(db, delete=delete)
 
     def put(self, key: bytes, value: bytes, *, db: Database) -> bool:
@@ -142,7 +151,7 @@ class RecordedTransaction:
 
     def _note(self, db: Database, key: bytes, value: bytes | None, leads_to: bytes) -> None:
         table = id(db)
-        if table != self._unslotted:
+        if table not in self._unslotted:
             slot = slot_of(leads_to if table in self._leading else key)
             self.changes.append((slot, Row(self._names[table], key, value)))
 

@@ -12,6 +12,7 @@ import msgspec
 from waystation.queue.model import (
     AuthKey,
     Blocking,
+    Fingerprint,
     Link,
     Message,
     MessageId,
@@ -20,6 +21,9 @@ from waystation.queue.model import (
     Queue,
     QueueMode,
     RecipientId,
+    Service,
+    ServiceId,
+    ServiceRole,
     Slot,
     Standing,
     slot_of,
@@ -88,6 +92,7 @@ class MemoryQueueStore:
         self._ids: dict[Party, dict[bytes, RecipientId]] = {party: {} for party in Party}
         self._lines: dict[RecipientId, _Line] = {}
         self._pending: list[PendingNotification] = []
+        self._services: dict[Fingerprint, Service] = {}
 
     # Queues
 
@@ -176,6 +181,38 @@ class MemoryQueueStore:
         line = self._lines.pop(recipient_id, None)
         return Deleted(queue, 0 if line is None else len(line.messages))
 
+    # Services
+
+    async def register_service(
+        self, fingerprint: Fingerprint, service: Service, *, limit: int
+    ) -> Service | None:
+        if fingerprint not in self._services and len(self._services) >= limit:
+            return None
+        return self._services.setdefault(fingerprint, service)
+
+    async def set_queue_service(
+        self, recipient_id: RecipientId, service_id: ServiceId | None
+    ) -> bool:
+        queue = self._queues.get(recipient_id)
+        if queue is None:
+            return False
+        self._put(_changed(queue, service_id=service_id))
+        return True
+
+    async def set_notifier_service(
+        self, recipient_id: RecipientId, notifier_id: NotifierId, service_id: ServiceId | None
+    ) -> bool:
+        queue = self._queues.get(recipient_id)
+        notifier = None if queue is None else queue.notifier
+        if queue is None or notifier is None or notifier.notifier_id != notifier_id:
+            return False
+        self._put(_changed(queue, notifier=_changed(notifier, service_id=service_id)))
+        return True
+
+    async def count_notifiers(self, service_id: ServiceId) -> int:
+        notifiers = (queue.notifier for queue in self._queues.values())
+        return sum(one is not None and one.service_id == service_id for one in notifiers)
+
     # Messages
 
     async def append(
@@ -261,7 +298,17 @@ class MemoryQueueStore:
 
     async def counts(self) -> Counts:
         messages = sum(len(line.messages) for line in self._lines.values())
-        return Counts(len(self._queues), messages, len(self._ids[Party.NOTIFIER]))
+        roles = [service.role for service in self._services.values()]
+        notifiers = [queue.notifier for queue in self._queues.values() if queue.notifier]
+        return Counts(
+            len(self._queues),
+            messages,
+            len(notifiers),
+            roles.count(ServiceRole.MESSAGING),
+            roles.count(ServiceRole.NOTIFIER),
+            sum(queue.service_id is not None for queue in self._queues.values()),
+            sum(notifier.service_id is not None for notifier in notifiers),
+        )
 
     async def slot_load(self, slot: Slot) -> SlotLoad:
         inside = [one for one in self._queues if slot_of(one) == slot]

@@ -17,6 +17,7 @@ from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.model import (
     AuthKey,
     Blocking,
+    Fingerprint,
     Link,
     Message,
     MessageId,
@@ -24,6 +25,8 @@ from waystation.queue.model import (
     NotifierId,
     Queue,
     RecipientId,
+    Service,
+    ServiceId,
     Slot,
     slot_of,
 )
@@ -158,6 +161,32 @@ class PostgresQueueStore:
         rows = await self._change(self._sql.delete, recipient_id)
         return Deleted(layout.read_queue(rows[0]), rows[0]["size"]) if rows else None
 
+    # Services
+
+    async def register_service(
+        self, fingerprint: Fingerprint, service: Service, *, limit: int
+    ) -> Service | None:
+        statement, values = self._sql.register_service, (fingerprint, service.service_id)
+        rows = await self._change(statement, *values, service.role.value, limit)
+        if not rows:  # another server made it between our two looks, or there are too many
+            rows = await self._change(statement, *values, service.role.value, limit)
+        return layout.read_service(rows[0]) if rows else None
+
+    async def set_queue_service(
+        self, recipient_id: RecipientId, service_id: ServiceId | None
+    ) -> bool:
+        return await self._applied(self._sql.set_queue_service, recipient_id, service_id)
+
+    async def set_notifier_service(
+        self, recipient_id: RecipientId, notifier_id: NotifierId, service_id: ServiceId | None
+    ) -> bool:
+        return await self._applied(
+            self._sql.set_notifier_service, recipient_id, notifier_id, service_id
+        )
+
+    async def count_notifiers(self, service_id: ServiceId) -> int:
+        return (await self._read(self._sql.count_notifiers, service_id))[0]["notifiers"]
+
     # Messages
 
     async def append(
@@ -213,7 +242,7 @@ class PostgresQueueStore:
 
     async def counts(self) -> Counts:
         row = (await self._read(self._sql.counts))[0]
-        return Counts(row["queues"], row["messages"], row["notifiers"])
+        return Counts(**row)
 
     async def slot_load(self, slot: Slot) -> SlotLoad:
         row = (await self._read(self._sql.slot_load, *_bounds(slot)))[0]

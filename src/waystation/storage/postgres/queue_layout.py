@@ -20,6 +20,9 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     SenderId,
+    Service,
+    ServiceId,
+    ServiceRole,
     Standing,
 )
 from waystation.queue.store import PendingNotification
@@ -48,6 +51,8 @@ QUEUE_COLUMNS: Final = (
     "standing",
     "blocking",
     "updated_on_s",
+    "service_id",
+    "notifier_service_id",
 )
 
 
@@ -82,6 +87,8 @@ def queue_values(queue: Queue) -> tuple[object, ...]:
         queue.standing.value,
         None if queue.blocking is None else encode_blocking(queue.blocking),
         queue.updated_on_s,
+        queue.service_id,
+        None if notifier is None else notifier.service_id,
     )
 
 
@@ -103,11 +110,21 @@ def read_queue(row: Row) -> Queue:
             NotifierId(notifier_id),
             _decode_key(row["notifier_key"]),
             BoxKey(row["notifier_box_key"]),
+            _service_id(row["notifier_service_id"]),
         ),
         standing=Standing(row["standing"]),
         blocking=None if row["blocking"] is None else _decode_blocking(row["blocking"]),
         updated_on_s=row["updated_on_s"],
+        service_id=_service_id(row["service_id"]),
     )
+
+
+def _service_id(value: bytes | None) -> ServiceId | None:
+    return None if value is None else ServiceId(value)
+
+
+def read_service(row: Row) -> Service:
+    return Service(ServiceId(row["service_id"]), ServiceRole(row["role"]))
 
 
 def read_message(row: Row) -> Message:

@@ -47,6 +47,13 @@ CREATE TABLE IF NOT EXISTS {message} (
     PRIMARY KEY (recipient_id, number)
 );
 CREATE TABLE IF NOT EXISTS {pending} (number bigint PRIMARY KEY, notification bytea NOT NULL);
+CREATE TABLE IF NOT EXISTS {service} (
+    fingerprint bytea PRIMARY KEY, service_id bytea NOT NULL UNIQUE, role text NOT NULL
+);
+ALTER TABLE {queue} ADD COLUMN IF NOT EXISTS service_id bytea;
+ALTER TABLE {queue} ADD COLUMN IF NOT EXISTS notifier_service_id bytea;
+CREATE INDEX IF NOT EXISTS waystation_queue_notified ON {queue} (notifier_service_id)
+    WHERE notifier_service_id IS NOT NULL;
 """
 
 _EXPIRE = """
@@ -163,6 +170,7 @@ class QueueTables:
                 ("queue", ""),
                 ("message", "_message"),
                 ("pending", "_pending"),
+                ("service", "_service"),
                 ("expire", "_expire"),
                 ("append", "_append"),
                 ("acknowledge", "_acknowledge"),

@@ -50,11 +50,32 @@ WHERE recipient_id = $1 RETURNING 1
 """
 
 _SET_NOTIFIER = """
-UPDATE {queue} AS q SET notifier_id = $2, notifier_key = $3, notifier_box_key = $4
+UPDATE {queue} AS q SET notifier_id = $2, notifier_key = $3, notifier_box_key = $4,
+    notifier_service_id = NULL
 FROM (SELECT recipient_id, notifier_id FROM {queue} WHERE recipient_id = $1 FOR UPDATE) AS old
 WHERE q.recipient_id = old.recipient_id
 RETURNING old.notifier_id AS previous
 """
+
+# The number of services is looked at without a lock: a few more than the limit do no harm.
+_REGISTER_SERVICE = """
+WITH made AS (
+    INSERT INTO {service} (fingerprint, service_id, role)
+    SELECT $1, $2, $3 WHERE (SELECT count(*) FROM {service}) < $4
+    ON CONFLICT (fingerprint) DO NOTHING RETURNING service_id, role
+)
+SELECT service_id, role FROM made
+UNION ALL
+SELECT service_id, role FROM {service} WHERE fingerprint = $1
+"""
+
+_SET_QUEUE_SERVICE = "UPDATE {queue} SET service_id = $2 WHERE recipient_id = $1 RETURNING 1"
+
+_SET_NOTIFIER_SERVICE = """
+UPDATE {queue} SET notifier_service_id = $3 WHERE recipient_id = $1 AND notifier_id = $2 RETURNING 1
+"""
+
+_COUNT_NOTIFIERS = "SELECT count(*) AS notifiers FROM {queue} WHERE notifier_service_id = $1"
 
 _STAND = """
 UPDATE {queue} SET standing = $2, blocking = $3
@@ -117,7 +138,10 @@ ORDER BY recipient_id LIMIT $4
 
 _COUNTS = """
 SELECT count(*) AS queues, coalesce(sum(size), 0)::bigint AS messages,
-    count(notifier_id) AS notifiers
+    count(notifier_id) AS notifiers,
+    (SELECT count(*) FROM {service} WHERE role = 'M') AS recipient_services,
+    (SELECT count(*) FROM {service} WHERE role = 'N') AS notifier_services,
+    count(service_id) AS service_queues, count(notifier_service_id) AS service_notifiers
 FROM {queue}
 """
 
@@ -148,6 +172,10 @@ class QueueStatements:
         self.set_link = filled(_SET_LINK)
         self.drop_link = filled(_DROP_LINK)
         self.set_notifier = filled(_SET_NOTIFIER)
+        self.register_service = filled(_REGISTER_SERVICE)
+        self.set_queue_service = filled(_SET_QUEUE_SERVICE)
+        self.set_notifier_service = filled(_SET_NOTIFIER_SERVICE)
+        self.count_notifiers = filled(_COUNT_NOTIFIERS)
         self.stand = filled(_STAND)
         self.touch = filled(_TOUCH)
         self.delete = filled(_DELETE)

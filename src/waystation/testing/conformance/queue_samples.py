@@ -17,6 +17,7 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     SenderId,
+    ServiceId,
 )
 from waystation.queue.store import (
     Appended,
@@ -48,6 +49,7 @@ def new_queue(
     notifier: Notifier | None = None,
     sender_key: AuthKey | None = None,
     slot: int | None = None,
+    service_id: ServiceId | None = None,
 ) -> Queue:
     recipient_id = bytearray(secrets.token_bytes(24))
     if slot is not None:
@@ -63,6 +65,7 @@ def new_queue(
         link=link,
         notifier=notifier,
         updated_on_s=TODAY_S,
+        service_id=service_id,
     )
 
 

@@ -18,9 +18,17 @@ from waystation.testing.conformance.queue_samples import (
     new_queue,
     send,
 )
+from waystation.testing.conformance.queue_services import (
+    LIMIT,
+    QueueServicesConformance,
+    new_fingerprint,
+    new_service,
+)
 
 
-class QueueStoreConformance(QueueRecordsConformance, QueueMessagesConformance):
+class QueueStoreConformance(
+    QueueRecordsConformance, QueueMessagesConformance, QueueServicesConformance
+):
     """All of it."""
 
 
@@ -29,6 +37,24 @@ class DurableQueueStoreConformance(QueueStoreConformance):
 
     async def reopened(self, store: QueueStore) -> QueueStore:
         raise AssertionError("a backend's class says how")
+
+    async def test_services_and_what_is_theirs_are_there_after_a_restart(
+        self, store: QueueStore
+    ) -> None:
+        fingerprint, service, notifier = new_fingerprint(), new_service(), new_notifier()
+        queue = new_queue(notifier=notifier)
+        await store.create(queue)
+        await store.register_service(fingerprint, service, limit=LIMIT)
+        await store.set_notifier_service(
+            queue.recipient_id, notifier.notifier_id, service.service_id
+        )
+
+        again = await self.reopened(store)
+
+        known = await again.register_service(fingerprint, new_service(), limit=LIMIT)
+        assert known == service
+        assert await again.count_notifiers(service.service_id) == 1
+        await again.close()
 
     async def test_everything_is_there_after_a_restart(self, store: QueueStore) -> None:
         queue = new_queue(link=new_link(), notifier=new_notifier())

@@ -9,6 +9,7 @@ from waystation.queue.model import (
     RecipientId,
     SessionId,
 )
+from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscription
 from waystation.queue.wire.block import seal_plain
 from waystation.queue.wire.handshake import (
@@ -32,6 +33,8 @@ class Told:
         self.told: list[tuple[bytes, Response]] = []
         self.congested = congested
         self.woken = 0
+        self.service: ServiceSession | None = None
+        self.gone = False
 
     def tell(self, entity_id: bytes, response: Response) -> None:
         self.told.append((entity_id, response))

@@ -19,7 +19,7 @@ from waystation.queue.model import (
     QueueMode,
 )
 from waystation.queue.server.admission import Case, look_up
-from waystation.queue.server.checks import Proof
+from waystation.queue.server.checks import Proof, prove
 from waystation.queue.store import QueueStore
 from waystation.queue.wire.commands import (
     Command,
@@ -93,7 +93,7 @@ async def test_a_wrong_key_is_checked_like_no_queue(
         case = await look_up(store, said(command, entity_id, proof))
         asked = case.to_check(DhPrivateKey(bytes(32)))
         assert asked is not None
-        assert not auth.check(*asked)
+        assert not prove(asked)
         assert case.verdict(proven=False) is Code.AUTH
         costs.append(list(checked))
         checked.clear()

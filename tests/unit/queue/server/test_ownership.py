@@ -61,7 +61,7 @@ class Done:
         self.meanwhile = meanwhile
         self.executed = 0
 
-    async def look_up(self, transmission: Transmission) -> Case:
+    async def look_up(self, transmission: Transmission, service: object = None) -> Case:
         return Case(transmission)
 
     async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:

@@ -1,7 +1,7 @@
 """Who subscribes to what, by itself."""
 
 from tests.unit.queue.server.connected import Told
-from waystation.queue.model import NotifierId
+from waystation.queue.model import NotifierId, ServiceId
 from waystation.queue.server.subscribers import Subscribers
 from waystation.testing.conformance.queue_samples import new_queue
 
@@ -80,3 +80,22 @@ def test_a_deleted_queue_has_no_subscriber() -> None:
     assert not subscribers.is_current(taken[0])
     assert subscribers.queue_gone(queue.recipient_id) is None
     assert list(subscribers) == []
+
+
+def test_a_connection_that_has_gone_subscribes_to_nothing() -> None:
+    """It left while the store was asked for it: nobody would ever take it out again."""
+    subscribers, gone, here, queue = Subscribers(), Told(), Told(), new_queue()
+    subscribers.subscribe(here, queue)
+    subscribers.subscribe_notifier(here, NOTIFIER)
+    gone.gone = True
+    taken = subscribers.subscribe(gone, queue)
+    subscribers.subscribe(gone, new_queue())
+
+    assert taken is not None
+    assert taken[1] is None
+    assert not subscribers.is_current(taken[0])
+    assert len(subscribers) == 1
+    assert subscribers.subscribe_notifier(gone, NOTIFIER) is None
+    assert subscribers.of_notifier(NOTIFIER) is here
+    assert subscribers.subscribe_service(gone, ServiceId(bytes(24))) is None
+    assert subscribers.of_service(ServiceId(bytes(24))) is None

@@ -10,6 +10,7 @@ from waystation.queue.model import (
     CURRENT_VERSIONS,
     LEGACY_VERSIONS,
     DhKey,
+    ServiceRole,
     SessionId,
     VersionRange,
 )
@@ -229,7 +230,7 @@ def test_a_key_of_small_order_ends_the_connection() -> None:
 
 def test_a_certificate_of_a_service_is_not_taken() -> None:
     """Nobody asked for one in TLS, so there is nothing that it could equal."""
-    service = ServiceHello("N", tuple(CHAIN), b"signed")
+    service = ServiceHello(ServiceRole.NOTIFIER, tuple(CHAIN), b"signed")
     hello = ClientHello(18, IDENTITY, None, False, service)
 
     assert decode_client_hello(encode_client_hello(hello)) == hello

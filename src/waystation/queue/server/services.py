@@ -1,0 +1,95 @@
+"""Services: busy clients that are known by a certificate, and what they may say (§2.8).
+
+Rule 1: a service has one role, that of its first time, and says what belongs to it: a notifier
+        subscribes to notifiers, a proxy brings what others send, a messaging service does the rest.
+Rule 2: NEW, SUB and NSUB of a service carry its own proof beside that of the queue's key; nothing
+        else does, and nobody else's.
+Rule 3: whoever breaks these rules is told so before any queue is looked at, so that nothing is
+        learnt about queues.
+"""
+
+import secrets
+from typing import Final
+
+import msgspec
+
+from waystation.queue.errors import Code, Fault
+from waystation.queue.model import (
+    ID_BYTES,
+    AuthKey,
+    Fingerprint,
+    Service,
+    ServiceId,
+    ServiceRole,
+    SubMode,
+)
+from waystation.queue.store import QueueStore
+from waystation.queue.wire.commands import Command, New, Nsub, Nsubs, Party, Ping, Rfwd, Sub, Subs
+from waystation.queue.wire.services import BadServiceError, ServiceClaim
+from waystation.queue.wire.transmission import Transmission
+
+_PROVEN: Final = (New, Sub, Nsub)
+
+
+class ServiceSession(msgspec.Struct, frozen=True, gc=False):
+    """A service on its connection."""
+
+    service_id: ServiceId
+    role: ServiceRole
+    fingerprint: Fingerprint  # goes before what the keys of its queues sign
+    key: AuthKey
+
+
+class Registry:
+    """Who is let in as a service."""
+
+    def __init__(self, store: QueueStore, *, services_max: int) -> None:
+        self._store = store
+        self._services_max = services_max
+
+    async def admit(self, claim: ServiceClaim) -> ServiceSession:
+        """Raises `BadServiceError` for another role than the first time, or one service too
+        many."""
+        drawn = Service(ServiceId(secrets.token_bytes(ID_BYTES)), claim.role)
+        service = await self._store.register_service(
+            claim.fingerprint, drawn, limit=self._services_max
+        )
+        if service is None or service.role is not claim.role:
+            raise BadServiceError
+        return ServiceSession(service.service_id, claim.role, claim.fingerprint, claim.key)
+
+
+def out_of_place(sent: Transmission, service: ServiceSession | None) -> Fault | None:
+    """Why this may not be said on this connection, whatever queue it is about."""
+    command = sent.command
+    has_proof = sent.service_proof is not None
+    if service is None:
+        alone = not has_proof and command.party is not Party.SERVICE
+        return None if alone else Code.SERVICE
+    role = _role_of(command)
+    if role is not None and role is not service.role:
+        return Code.CMD_PROHIBITED
+    if has_proof != isinstance(command, _PROVEN):
+        return Code.SERVICE
+    match command:
+        case Subs():
+            return Code.CMD_PROHIBITED  # as servers have it that are in use (§2.8)
+        case Nsubs():
+            return None if sent.entity_id == service.service_id else Code.SERVICE
+        case New(sub_mode=SubMode.CREATE):
+            return Code.CMD_PROHIBITED
+        case _:
+            return None
+
+
+def _role_of(command: Command) -> ServiceRole | None:
+    """None: anybody may."""
+    match command:
+        case Ping():
+            return None
+        case Nsub() | Nsubs():
+            return ServiceRole.NOTIFIER
+        case Rfwd():
+            return ServiceRole.PROXY
+        case _:
+            return ServiceRole.MESSAGING
