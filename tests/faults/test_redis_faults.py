@@ -18,6 +18,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.storage.redis.push import RedisPushStore
+from waystation.storage.redis.session import OneServer
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_faults import PushStoreFaults
@@ -113,6 +114,24 @@ async def until_it_is_noticed(store: RedisPushStore) -> None:
     for _ in range(100):
         await store.get_user_agent(UAID)
         await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("argument", [None, True, "\ud800"], ids=["none", "bool", "surrogate"])
+async def test_what_cannot_be_packed_is_told_to_whoever_sent_it(
+    redis_url: str, argument: object
+) -> None:
+    """And nobody else waits for it: what is sent beside it is answered."""
+    server = OneServer(parse_redis_url(redis_url), QUICK)
+    try:
+        async with asyncio.timeout(SOON_S):
+            wrong = server.run("k", (("SET", "k", argument),))  # pyright: ignore[reportArgumentType]
+            right = server.run("k", (("ECHO", "still here"),))
+            answers = await asyncio.gather(wrong, right, return_exceptions=True)
+    finally:
+        await server.close()
+
+    assert isinstance(answers[0], TypeError | UnicodeEncodeError)
+    assert answers[1] == [b"still here"]
 
 
 async def test_a_restart_with_appendonly_loses_nothing_confirmed(clock: ManualClock) -> None:

@@ -3,8 +3,9 @@
 import ssl
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
-from grpc import aio
+import grpc
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
@@ -12,16 +13,17 @@ from waystation.base.http_message import Response
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.presence.auth import open_authority
+from waystation.presence.neighbours import Neighbours, peer_token
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
 from waystation.presence.services import Service
 from waystation.presence.store import Owner, PresenceStore
-from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls
+from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls, ServicePort
 from waystation.presence.transport.port import StreamHandler, Transport, paths
 from waystation.storage.open_presence import is_shared, open_presence_store
 from waystation.telemetry.hashes import EventHashes
 
-from .addresses import listen
+from .addresses import listen, reachable
 from .data_dir import DataDir
 from .keys import ensure_secrets
 from .ops_port import ERROR, OK, Condition, OpsPort, as_json
@@ -55,7 +57,9 @@ class PresenceWorker:
         )
         self._tasks: Tasks | None = None
         self._store: PresenceStore | None = None
-        self._services: aio.Server | None = None
+        self._index = index
+        self._beside: Sequence[Service] = ()  # what the lean transport leaves to grpcio
+        self._peer_port: ServicePort | None = None
         self.server: PresenceServer | None = None
 
     async def start(self) -> None:
@@ -80,6 +84,8 @@ class PresenceWorker:
         reflection = presence.reflection == "on" or (
             presence.reflection == "auto" and not settings.tls.on
         )
+        token = peer_token(secrets.cluster_secret)
+        among_others = settings.presence_shared or bool(presence.peers)
         self.server = server = PresenceServer(
             presence,
             store,
@@ -92,10 +98,11 @@ class PresenceWorker:
             reflection=reflection,
             shared=store if is_shared(store) else None,
             endpoints=(presence.endpoint, presence.peer_endpoint),
+            neighbours=Neighbours(token, self._peer_credentials()) if among_others else None,
+            peer_token=token,
         )
+        await self._open_peer_port(server)
         await server.start()
-        if self._services is not None:
-            await self._services.start()
         await self._ops.listen(settings.presence_host, presence.ops_port)
         self._fill(server)
 
@@ -134,7 +141,7 @@ class PresenceWorker:
         from waystation.presence.transport.native.limits import Limits  # noqa: PLC0415
         from waystation.presence.transport.native.server import NativeTransport  # noqa: PLC0415
 
-        self._serve_beside(services)
+        self._beside = services
         context = load_tls(tls)
         return NativeTransport(
             handler,
@@ -152,13 +159,34 @@ class PresenceWorker:
             on_failure=lambda exc: self._log.error("stream.failed", exc_info=exc),
         )
 
-    def _serve_beside(self, services: Sequence[Service]) -> None:
-        """The lean transport carries streams only: the rest has a port of its own."""
+    async def _open_peer_port(self, server: PresenceServer) -> None:
+        """Other nodes and operators come here; and since the lean transport carries streams only,
+        whoever asks for health, reflection or the directory. It is as safe as the other port."""
         settings, presence = self._settings, self._settings.presence
-        self._services = server = aio.server(options=[("grpc.so_reuseport", 1)])
-        for add in services:
-            add(server)
-        server.add_insecure_port(f"{settings.presence_host}:{presence.peer_port}")
+        if not settings.presence_peers:
+            return
+        tls, host = settings.tls, settings.presence_host
+        # Clients of the lean transport come here too, and have no certificate of the cluster's.
+        client_ca = "" if presence.transport == "native" else presence.peer_ca
+        self._peer_port = port = ServicePort(
+            [*server.peer_services, *self._beside],
+            host=host,
+            # Workers share the port of clients; but each is a node that others must reach.
+            port=presence.peer_port if self._index == 0 else 0,
+            tls=ServerTls(cert=tls.cert, key=tls.key, client_ca=client_ca) if tls.on else None,
+        )
+        server.at_peer_port(presence.peer_endpoint or f"{reachable(host)}:{port.port}")
+        await port.start()
+
+    def _peer_credentials(self) -> grpc.ChannelCredentials | None:
+        tls, peer_ca = self._settings.tls, self._settings.presence.peer_ca
+        if not tls.on:
+            return None
+        return grpc.ssl_channel_credentials(
+            Path(peer_ca).read_bytes() if peer_ca else None,
+            Path(tls.key).read_bytes(),
+            Path(tls.cert).read_bytes(),
+        )
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -213,8 +241,8 @@ class PresenceWorker:
     async def stop(self) -> None:
         if self.server is not None:
             await self.server.close()
-        if self._services is not None:
-            await self._services.stop(0)
+        if self._peer_port is not None:
+            await self._peer_port.close()
         await self._ops.close()
         if self._tasks is not None:
             await self._tasks.close()
@@ -228,6 +256,8 @@ class PresenceWorker:
         try:
             load_tls(self._settings.tls)  # a pair that does not fit must not replace one that works
             self.server.transport.reload_tls()
+            if self._peer_port is not None:
+                self._peer_port.reload_tls()
         except (ValueError, OSError) as exc:
             self._log.error("tls.not_reloaded", reason=str(exc))
             return

@@ -185,7 +185,8 @@ def drain_s(settings: Settings, kind: WorkerKind) -> float:
         case "proxy":
             return settings.proxy.drain_s
         case "presence":
-            return settings.presence.drain_timeout_s if settings.presence_shared else 0.0
+            others = settings.presence_shared or settings.presence.peers
+            return settings.presence.drain_timeout_s if others else 0.0
         case "controller" | "console":
             return 0.0
 

@@ -173,7 +173,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def presence_peers(self) -> bool:
         """Whether the peer port is there: for other nodes, and for what the lean transport leaves
         to grpcio (health, reflection)."""
-        return self.presence_shared or self.presence.transport == "native"
+        shared = self.presence_shared or bool(self.presence.peers)
+        return shared or self.presence.transport == "native"
 
 
 def load_settings(

@@ -10,16 +10,16 @@ Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERR
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from waystation.base.clock import Clock
+from waystation.base.limits import BoundedLru
 from waystation.base.tasks import Done, Tasks, eager
 
 from .conversation import Conversation, Phase
-from .delivery import Delivery
 from .departures import Departures
+from .desk import DeliveryDesk
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
-from .flight import Flight
 from .following import Following
 from .grants import Authority, bearer
 from .handoff import Tickets
@@ -41,9 +41,14 @@ from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
 
+if TYPE_CHECKING:
+    from .relay import Relay
+
+ADOPTED_MAX: Final = 100_000
+
 
 class Broker:
-    """`StreamHandler` for transports, `PartyListener` for the store, `Desk` for deliveries."""
+    """`StreamHandler` for transports, `PartyListener` for the store."""
 
     def __init__(
         self,
@@ -66,12 +71,14 @@ class Broker:
         self._loop = loop
         self.authority = authority
         self.tally = reports.tally
-        self.latencies_s = reports.latencies_s
-        self.acks_until_sample = reports.acks_until_sample
-        self.registry = Registry(settings, clock, self)
+        self._desk = DeliveryDesk(reports, write_stall_s=settings.write_stall_s, end=self.end)
+        self.registry = self._desk.registry = Registry(settings, clock, self._desk)
         self.tickets = Tickets(settings.ticket_s)
         self.departures = Departures(self.registry, store, reports, self.run, owner.node_id)
         self.following = Following(self.registry, store, reports, self._apply)
+        self.following.release = self.departures.release
+        self.adopted: BoundedLru[PartyId, bool] = BoundedLru(ADOPTED_MAX)  # came from other nodes
+        self.relay: Relay | None = None  # without a shared store: streams of parties elsewhere
         self.reception = Reception(
             self.registry,
             store,
@@ -86,7 +93,6 @@ class Broker:
         self.standbys = Standbys(self)
         self.timekeeper = Timekeeper(self)
         self.reception.on_bound = self.watch_token
-        self._slow: list[Delivery] = []
         self.serialisations = 0
         self.draining = False
         self.shared = False  # other nodes serve the same parties
@@ -107,6 +113,7 @@ class Broker:
 
     async def start(self) -> None:
         for record in await self.store.start(self.owner, self):
+            self.adopted.put(record.key.party_id, True)
             self.timekeeper.expect(record)
 
     # --- streams ---------------------------------------------------------------------------------
@@ -146,6 +153,9 @@ class Broker:
             self.failed(conversation, exc)
 
     def _take(self, conversation: Conversation, data: bytes) -> None:
+        if conversation.relayed is not None:
+            conversation.relayed.said(data)
+            return
         now = self.registry.now()
         try:
             message = decode_client(data, ack_ids_max=self.settings.ack_ids_max)
@@ -160,15 +170,32 @@ class Broker:
             if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
                 return
             self.requests.take(conversation, session, message, now)
+            if not conversation.stream.writable and not conversation.over:
+                session.delivery.block(now.mono)  # answers count against who does not read them
         elif conversation.phase is Phase.STANDBY:
             self.standbys.take(conversation, message, now)
         elif isinstance(message, Join):
-            conversation.busy = True
-            self.run("join", self._join(conversation, message))
+            if self.relay is None or not self._pass_on(conversation, message, data, self.relay):
+                conversation.busy = True
+                self.run("join", self._join(conversation, message))
         elif isinstance(message, Unfit) and message.is_join:
             self.refuse(conversation, Refusal(message.status, message.detail), message.message_id)
         else:
             self.end(conversation, Status.JOIN_REQUIRED, answers=message.message_id)
+
+    def _pass_on(self, conversation: Conversation, join: Join, data: bytes, relay: "Relay") -> bool:
+        """Whether the party lives elsewhere, and the stream goes on there."""
+        node = relay.elsewhere(join.key.party_id)
+        if node is None or join.key.party_id in self.departures.moved:
+            return False
+        if relay.redirect or not relay.begin(conversation, data, node):
+            status = Status.SESSION_MOVED if relay.redirect else Status.STORE_UNAVAILABLE
+            handoff = handoff_info([node.client_endpoint])
+            conversation.end(status, self.registry.now(), answers=join.message_id, handoff=handoff)
+        else:
+            self.registry.wheel.cancel(conversation.join_handle)
+            conversation.join_handle = 0
+        return True
 
     async def _join(self, conversation: Conversation, join: Join) -> None:
         try:
@@ -202,7 +229,7 @@ class Broker:
             answers=join.message_id,
             detail=refusal.detail,
             retry_after_ms=refusal.retry_after_ms,
-            handoff=self.elsewhere(refusal.status),
+            handoff=self.elsewhere(refusal.status, join.key.party_id),
         )
 
     async def _join_steps(self, conversation: Conversation, join: Join) -> Refusal | None:
@@ -210,7 +237,9 @@ class Broker:
         refusal = self.reception.objection(conversation, join, now)
         if self.fenced():
             raise PresenceStoreError("the node could not renew its lease")
-        if refusal is None and self.draining:
+        if refusal is None and join.key.party_id in self.departures.moved:
+            refusal = Refusal(Status.SESSION_MOVED, "the party lives on another node")
+        elif refusal is None and self.draining:
             refusal = Refusal(Status.DRAINING, "the node takes no more sessions")
         elif refusal is None and self.overloaded:
             refusal = Refusal(Status.OVERLOADED, "the node is late")
@@ -245,6 +274,9 @@ class Broker:
             self._ended_by_client(conversation)
 
     def _ended_by_client(self, conversation: Conversation) -> None:
+        if conversation.relayed is not None:
+            conversation.relayed.half_closed()
+            return
         session = conversation.session
         conversation.finish(GrpcStatus.OK)
         if session is not None:
@@ -256,6 +288,8 @@ class Broker:
             return
         conversation.lost = True
         session = conversation.session
+        if conversation.relayed is not None and not conversation.over:
+            conversation.relayed.lost()
         conversation.over_now()
         if session is not None and session.conversation is conversation:
             self.departures.detach(session, _CAUSES[why], self.registry.now())
@@ -263,7 +297,9 @@ class Broker:
     def unblocked(self, stream: Stream) -> None:
         conversation: Conversation | None = stream.holder
         session = None if conversation is None else conversation.session
-        if session is not None:
+        if conversation is not None and conversation.relayed is not None:
+            conversation.relayed.unblocked()
+        elif session is not None:
             if session.stall_handle:
                 self.registry.wheel.cancel(session.stall_handle)
                 session.stall_handle = 0
@@ -352,8 +388,7 @@ class Broker:
         )
         if entry.kind is MessageType.LEAVE:
             self.departures.removed_elsewhere(party, entry, now)
-        if self._slow:
-            self._let_slow_go()
+        self._desk.let_slow_go()
         return None
 
     def notice(self, notice: Notice) -> None:
@@ -365,56 +400,15 @@ class Broker:
             session = self.registry.sessions.get(notice.key)
             elsewhere = notice.node_id != self.owner.node_id
             if session is not None and elsewhere and session.fence < notice.fence:
-                self.departures.gone(session, Status.TAKEN_OVER, peer=notice.node_id)
+                handed = session.handed_until > 0  # it went where we sent it
+                if handed:
+                    self.reports.handed_off("moved")
+                status = Status.OK if handed else Status.TAKEN_OVER
+                self.departures.gone(session, status, peer=notice.node_id)
         elif notice.status is Status.STANDBY_ATTACHED:
             self.departures.kept_alive(notice.key, now)
         else:
             self.departures.connectivity(party, notice, now)
-
-    # --- deliveries ask --------------------------------------------------------------------------
-
-    def arm_retry(self, delivery: Delivery, at_mono: float) -> int:
-        return self.registry.arm(at_mono, delivery)
-
-    def blocked(self, delivery: Delivery, mono: float) -> None:
-        session = _session_of(delivery)
-        if not session.stall_handle:
-
-            def stalled(_now: Now) -> None:
-                session.stall_handle = 0
-                conversation = session.conversation
-                if delivery.blocked_at is not None and isinstance(conversation, Conversation):
-                    self.end(
-                        conversation,
-                        Status.WRITE_STALLED,
-                        cause=Detached.STALLED,
-                        discard_unsent=True,
-                    )
-
-            session.stall_handle = self.registry.arm(mono + self.settings.write_stall_s, stalled)
-
-    def too_slow(self, delivery: Delivery, now: Now) -> None:
-        # Not at once: we may be in the middle of a broadcast, or of this delivery's own step.
-        if not self._slow:
-            self.registry.arm(now.mono, lambda _now: self._let_slow_go())
-        self._slow.append(delivery)
-
-    def _let_slow_go(self) -> None:
-        slow, self._slow = self._slow, []
-        for delivery in slow:
-            conversation = _session_of(delivery).conversation
-            if isinstance(conversation, Conversation) and not conversation.over:
-                self.end(conversation, Status.SLOW_CONSUMER, cause=Detached.SLOW)
-
-    def acked(self, delivery: Delivery, flight: Flight, mono: float) -> None:
-        self.acks_until_sample = self.reports.ack_every
-        self.reports.acked(_session_of(delivery).key, flight, mono)
-
-    def retried(self, delivery: Delivery, flight: Flight, mono: float) -> None:
-        self.reports.retried(_session_of(delivery).key, flight, mono)
-
-    def dropped(self, delivery: Delivery, flight: Flight, mono: float) -> None:
-        self.reports.dropped(_session_of(delivery).key, flight, mono)
 
     # --- tokens and moves ------------------------------------------------------------------------
 
@@ -426,10 +420,19 @@ class Broker:
         if conversation.grant is not None:
             self.timekeeper.watch_token(session, conversation, conversation.grant, now)
 
-    def elsewhere(self, status: Status) -> HandoffInfo | None:
+    def elsewhere(self, status: Status, party_id: PartyId | None = None) -> HandoffInfo | None:
         """Where else a client may go, for codes that send it away."""
         endpoints = self.other_endpoints() if 96 <= status < 128 else ()
+        if status is Status.SESSION_MOVED and party_id is not None:
+            endpoints = self.home(party_id)
         return handoff_info(endpoints) if endpoints else None
+
+    def home(self, party_id: PartyId) -> Sequence[str]:
+        """Where the party lives, if not here."""
+        moved = self.departures.moved.get(party_id)
+        if moved is not None:
+            return (moved,)
+        return () if self.relay is None else self.relay.home(party_id)
 
 
 _CAUSES = {
@@ -437,9 +440,3 @@ _CAUSES = {
     Gone.TRANSPORT: Detached.TRANSPORT,
     Gone.TOO_LARGE: Detached.BAD_INPUT,
 }
-
-
-def _session_of(delivery: Delivery) -> Session:
-    session = delivery.holder
-    assert isinstance(session, Session)
-    return session

@@ -14,6 +14,7 @@ from .wire.error_forms import ending
 
 if TYPE_CHECKING:
     from .grants import Grant
+    from .relay import RelayedCall
     from .wire.party_presence_pb2 import HandoffInfo
 
 
@@ -38,6 +39,7 @@ class Conversation:
         "lost",
         "paused",
         "phase",
+        "relayed",
         "session",
         "stream",
     )
@@ -56,6 +58,7 @@ class Conversation:
         self.join_handle = 0
         self.faults: Faults | None = None
         self.grant: Grant | None = None
+        self.relayed: RelayedCall | None = None  # its party lives on another node
         self._id_n = 0
 
     @property

@@ -31,7 +31,6 @@ from .model import (
     is_local_id,
     local_id_base,
 )
-from .settings import LADDER_TTL_S
 from .wire import broker as write
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Delivery:
     __slots__ = (
         "_conflated_at", "_desk", "_ladder", "_list_due", "_resync_due", "_terms", "acked_high",
         "acked_n", "blocked_at", "client_id", "detached_marks", "dropped_n", "flowing", "holder",
-        "id_base", "id_n", "inflight", "inflight_max", "last_list_id", "list_seq", "muted",
+        "id_base", "id_n", "inflight", "inflight_max", "known", "last_list_id", "list_seq", "muted",
         "out_n", "party", "retried_n", "retry_handle", "seed", "sent_seq", "session_id", "stream",
         "superseded_n", "tally", "unacked_since",
     )
@@ -92,16 +91,13 @@ class Delivery:
         self.seed = False
         self.muted = False  # gets no party messages
         self.detached_marks = False
+        self.known: frozenset[int] | None = None  # seqs and ids that it had from another node
         self.out_n = self.acked_n = self.retried_n = self.dropped_n = self.superseded_n = 0
         self._ladder = terms.ladder_s
         self.set_ttl(ttl_s)
 
     def set_ttl(self, ttl_s: float) -> None:
-        if ttl_s == LADDER_TTL_S:
-            self._ladder = self._terms.ladder_s
-        else:
-            scale = ttl_s / LADDER_TTL_S
-            self._ladder = tuple(wait * scale for wait in self._terms.ladder_s)
+        self._ladder = self._terms.ladder_for(ttl_s)
 
     @property
     def cursor(self) -> int:
@@ -198,7 +194,7 @@ class Delivery:
         if len(inflight) >= self.inflight_max:
             self.flowing = False
         elif not stream.writable:
-            self._block(mono)
+            self.block(mono)
 
     def _offer_later(self, one: Announcement, now: Now) -> None:
         if self.stream is None or self.muted or one.seq <= self.sent_seq:
@@ -230,10 +226,14 @@ class Delivery:
             if one is None:
                 self.conflate(now)
                 return
+            if self.known and (one.seq in self.known or one.message_id in self.known):
+                self.sent_seq = one.seq
+                continue
             self.flowing = True
             self.offer(one, now)
             if self.blocked_at is not None:
                 return
+        self.known = None
         if self._list_due is not None:
             status, self._list_due = self._list_due, None
             self.send_list(status, now)
@@ -283,7 +283,7 @@ class Delivery:
         if len(self.inflight) >= self.inflight_max:
             self.flowing = False
         if not stream.writable:
-            self._block(mono)
+            self.block(mono)
 
     def _send_again(self, flight: Flight, mono: float) -> None:
         flight.deliveries += 1
@@ -389,7 +389,7 @@ class Delivery:
             self.list_when_caught_up(Status.LIST_RESYNC, now)
         stream = self.stream
         if stream is not None and not stream.writable:
-            self._block(now.mono)
+            self.block(now.mono)
         self.pump(now)
         if not self.retry_handle:
             self._arm()
@@ -439,7 +439,7 @@ class Delivery:
 
     # --- the transport ---------------------------------------------------------------------------
 
-    def _block(self, mono: float) -> None:
+    def block(self, mono: float) -> None:
         if self.blocked_at is None:
             self.blocked_at = mono
             self.flowing = False

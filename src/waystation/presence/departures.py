@@ -11,10 +11,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from waystation.base.limits import BoundedLru
+
 from .conversation import Conversation
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import Detached, Entry, MessageType, SessionKey, Status
+from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -24,7 +26,10 @@ from .transport.port import GrpcStatus
 from .wire import broker as write
 from .wire.party_presence_pb2 import HandoffInfo
 
+MOVED_MAX: Final = 100_000
 TRY_AGAIN_S: Final = 1.0  # after the store failed to record a timeout
+DOUBT_LOOKS: Final = 3
+DOUBTS_MAX: Final = 10_000
 
 Run = Callable[[str, Coroutine[Any, Any, None]], None]
 
@@ -39,13 +44,19 @@ class Departures:
         self._run = run
         self._node_id = node_id
         self._recording: dict[SessionKey, asyncio.Event] = {}
+        self._doubts = 0
         # Nobody is declared gone while the store cannot be asked.
         self.fenced: Callable[[], bool] = lambda: False
+        # Parties that live on another node now, and where clients reach that.
+        self.moved: BoundedLru[PartyId, str] = BoundedLru(MOVED_MAX)
 
     # --- without a stream ------------------------------------------------------------------------
 
     def detach(self, session: Session, cause: Detached, now: Now) -> None:
         if session.state is not State.ACTIVE:
+            return
+        if session.key.party_id in self.moved:
+            self.gone(session, Status.OK)
             return
         session.party.recipients.pop(session.delivery, None)
         cursor = session.delivery.cursor
@@ -55,11 +66,13 @@ class Departures:
         session.detached(cause, now.mono)
         self._registry.arm_life(session)
         self._reports.detached(session, cause)
-        self._recording[session.key] = asyncio.Event()
-        self._run("detach", self._record_detach(session.key, session.fence, cursor, cause))
+        recorded = self._recording[session.key] = asyncio.Event()
+        self._run(
+            "detach", self._record_detach(session.key, session.fence, cursor, cause, recorded)
+        )
 
     async def _record_detach(
-        self, key: SessionKey, fence: int, cursor: int, cause: Detached
+        self, key: SessionKey, fence: int, cursor: int, cause: Detached, recorded: asyncio.Event
     ) -> None:
         try:
             await self._store.detach(key, fence, cursor=cursor, cause=cause)
@@ -67,9 +80,35 @@ class Departures:
             # Our own timer ends it in time; if we are gone by then, so is our lease.
             self._reports.store_trouble("detach", exc)
         finally:
-            recorded = self._recording.pop(key, None)
-            if recorded is not None:
-                recorded.set()
+            recorded.set()
+            if self._recording.get(key) is recorded:  # not of a loss that came after it
+                del self._recording[key]
+
+    def doubt(self, key: SessionKey, token_hash: bytes) -> None:
+        """The store was asked to give us the session, and nobody knows whether it did. Whoever
+        asked has been told to try again; if it did, no stream of ours belongs to it."""
+        if self._doubts < DOUBTS_MAX:  # beyond, the end of our lease settles it
+            self._doubts += 1
+            self._run("doubt", self._give_back(key, token_hash))
+
+    async def _give_back(self, key: SessionKey, token_hash: bytes) -> None:
+        looks = 0
+        while looks < DOUBT_LOOKS:  # what we asked for may reach the store after the first look
+            await asyncio.sleep(TRY_AGAIN_S)
+            try:
+                snapshot = await self._store.snapshot(key.party_id)
+                for record in snapshot.sessions if snapshot is not None else ():
+                    session = self._registry.sessions.get(key)
+                    known = session is not None and session.fence >= record.fence
+                    if record.key == key and record.token_hash == token_hash and not known:
+                        await self._store.detach(
+                            key, record.fence, cursor=record.cursor, cause=Detached.TRANSPORT
+                        )
+                        looks = DOUBT_LOOKS
+                looks += 1
+            except STORE_TROUBLE as exc:
+                self._reports.store_trouble("doubt", exc)
+        self._doubts -= 1
 
     async def settled(self, key: SessionKey) -> None:
         """Until the store knows of a loss that we have seen: whoever comes back at once must not
@@ -219,12 +258,16 @@ class Departures:
             return
         now = self._registry.now()
         conversation = session.conversation
+        endpoint = self.moved.get(session.key.party_id)
+        if endpoint is not None and status is Status.TAKEN_OVER:
+            status = Status.SESSION_MOVED
         if isinstance(conversation, Conversation) and not conversation.over:
             if status is Status.OK:
                 conversation.finish(GrpcStatus.OK)
             else:
                 self._reports.error(status)
-                conversation.end(status, now)
+                handoff = write.handoff_info([endpoint]) if endpoint is not None else None
+                conversation.end(status, now, handoff=handoff)
         self._reports.tally.abandoned += len(session.delivery.inflight)
         self._reports.moved(session, peer)
         session.ended(State.LEFT)

@@ -15,11 +15,36 @@ from grpc import aio
 from .errors import NotAllowedError
 from .grants import Authority, bearer
 from .store import PresenceNode
-from .wire.presence_cluster_pb2 import ListNodesRequest, Node, NodeList
+from .wire.presence_cluster_pb2 import (
+    FENCED,
+    NODE_DRAINING,
+    NODE_STATE_UNSPECIFIED,
+    READY,
+    ListNodesRequest,
+    Node,
+    NodeList,
+)
 
 SERVICE: Final = "partypresence.cluster.v1.NodeDirectory"
 CHANGES_APART_S: Final = 0.1
 LIMIT_MAX: Final = 1000
+WATCHERS_MAX: Final = 10_000
+STATES: Final = {"ready": READY, "draining": NODE_DRAINING, "fenced": FENCED}
+
+
+def node_row(node: PresenceNode) -> Node:
+    """A node as the cluster protocol writes it."""
+    return Node(
+        node_id=node.node_id,
+        incarnation=node.incarnation,
+        client_endpoint=node.client_endpoint,
+        peer_endpoint=node.peer_endpoint,
+        zone=node.zone,
+        state=STATES.get(node.state, NODE_STATE_UNSPECIFIED),
+        sessions=node.sessions,
+        max_sessions=node.max_sessions,
+        version=node.version,
+    )
 
 
 def ranked(
@@ -42,6 +67,7 @@ class Directory:
         self._nodes = nodes
         self._authority = authority
         self._revision = 0
+        self._watchers = 0
         self._changed = asyncio.Event()
 
     def changed(self) -> None:
@@ -79,27 +105,19 @@ class Directory:
 
     async def _watch(self, request: ListNodesRequest, context: Any) -> AsyncIterator[NodeList]:
         await self._admit(context)
-        while True:
-            changed = self._changed
-            yield self._answer(request)
-            await changed.wait()
-            await asyncio.sleep(CHANGES_APART_S)
+        if self._watchers >= WATCHERS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+        self._watchers += 1
+        try:
+            while True:
+                changed = self._changed
+                yield self._answer(request)
+                await changed.wait()
+                await asyncio.sleep(CHANGES_APART_S)
+        finally:
+            self._watchers -= 1
 
     def _answer(self, request: ListNodesRequest) -> NodeList:
         nodes = ranked(self._nodes(), request.party_id, prefer_zone=request.prefer_zone)
         wanted = nodes[: request.limit or LIMIT_MAX]
-        return NodeList(nodes=[_row(node) for node in wanted], revision=self._revision)
-
-
-def _row(node: PresenceNode) -> Node:
-    return Node(
-        node_id=node.node_id,
-        incarnation=node.incarnation,
-        client_endpoint=node.client_endpoint,
-        peer_endpoint=node.peer_endpoint,
-        zone=node.zone,
-        state=1,  # pyright: ignore[reportArgumentType] READY: no other is listed
-        sessions=node.sessions,
-        max_sessions=node.max_sessions,
-        version=node.version,
-    )
+        return NodeList(nodes=[node_row(node) for node in wanted], revision=self._revision)

@@ -25,6 +25,15 @@ class PresenceStoreBusyError(BusyError):
     label = "presence_store_busy"
 
 
+class NeighbourError(UnavailableError):
+    """Another node of the cluster does not answer, or does not want what it was asked.
+
+    Nothing was changed; another node, or a later attempt, may do.
+    """
+
+    label = "presence_neighbour"
+
+
 STORE_TROUBLE = (UnavailableError, BusyError)
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from .log import Now
 from .model import MessageType
+from .settings import LADDER_TTL_S
 
 if TYPE_CHECKING:
     from .delivery import Delivery
@@ -20,6 +21,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     ladder_s: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0, 40.0)
     conflations_max: int = 3
     conflation_window_s: float = 60.0
+
+    def ladder_for(self, ttl_s: float) -> tuple[float, ...]:
+        """Waits are written for the default TTL; another one scales them."""
+        if ttl_s == LADDER_TTL_S:
+            return self.ladder_s
+        return tuple(wait * ttl_s / LADDER_TTL_S for wait in self.ladder_s)
 
 
 class Flight(msgspec.Struct, gc=False):

@@ -8,15 +8,20 @@ its log reaches, is loaded anew and everybody here gets a LIST_RESYNC.
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from .errors import STORE_TROUBLE
 from .log import Now
-from .model import Entry, Member
+from .model import Entry, Member, PartyId
 from .party import Party, Place
 from .registry import Registry
 from .reports import Reports
 from .session import State
-from .store import PresenceStore
+from .store import PartySnapshot, PresenceStore
 
 PORTION: Final = 1000  # entries read in one go
+
+
+def _keep(_party: Party) -> None:
+    """Until somebody knows how to forget a party."""
 
 
 class Following:
@@ -31,6 +36,7 @@ class Following:
         self._store = store
         self._reports = reports
         self._apply = apply
+        self.release: Callable[[Party], None] = _keep
 
     async def caught_up(
         self,
@@ -80,6 +86,27 @@ class Following:
         finally:
             party.catching_up = False
 
+    async def preload(self, party_id: PartyId) -> None:
+        """For somebody who is about to come with a ticket: held for as long as that works."""
+        registry = self._registry
+        if party_id in registry.parties:
+            return
+        party = registry.follow(party_id)
+        registry.arm(
+            registry.now().mono + registry.settings.ticket_s, lambda _now: self._let_go(party)
+        )
+        try:
+            await self._store.subscribe(party_id)
+            snapshot = None if party.loaded else await self._store.snapshot(party_id)
+            if snapshot is not None and not party.loaded:  # nobody has been quicker
+                self._load_snapshot(party, snapshot)
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("preload", exc)
+
+    def _let_go(self, party: Party) -> None:
+        party.busy -= 1
+        self.release(party)
+
     async def reach_back(self, party: Party, cursor: int) -> None:
         """Get what somebody missed who was elsewhere; nothing if the store has forgotten it."""
         wanted = min(party.log.first_seq - 1 - cursor, self._registry.settings.max_lag)
@@ -89,8 +116,10 @@ class Following:
 
     async def _start_over(self, party: Party) -> None:
         snapshot = await self._store.snapshot(party.party_id)
-        if snapshot is None:
-            return
+        if snapshot is not None:
+            self._load_snapshot(party, snapshot)
+
+    def _load_snapshot(self, party: Party, snapshot: PartySnapshot) -> None:
         members = [
             Member(record.key.client_id, record.key.session_id, not record.active)
             for record in snapshot.sessions

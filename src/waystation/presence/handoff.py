@@ -57,6 +57,16 @@ class Tickets:
         self._redeemed.put(key, offer)
         return True
 
+    def give_back(self, key: SessionKey, ticket: bytes, mono: float) -> None:
+        """It was right, but what it was for could not be done: it works once more."""
+        offer = self._redeemed.pop(key)
+        if offer is not None:
+            digest = hashlib.sha256(ticket).digest()
+            self._open.put(key, (digest, offer), mono + self._ticket_s)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
     def take_over(self, key: SessionKey) -> Offer | None:
         """What the redeemed ticket stood for."""
         return self._redeemed.pop(key)

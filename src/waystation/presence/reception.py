@@ -17,6 +17,7 @@ from waystation.base.limits import BucketTable
 
 from .conversation import Conversation, Phase
 from .departures import Departures
+from .errors import STORE_TROUBLE
 from .log import Now
 from .model import ClientId, Detached, Flags, Status
 from .party import Party
@@ -131,7 +132,7 @@ class Reception:
         """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed."""
         party = self._registry.follow(join.key.party_id)
         try:
-            if party.busy == 1 and not party.loaded:
+            if not party.loaded:
                 await self._store.subscribe(party.party_id)
             return await self._enter(party, conversation, join, promoted=promoted)
         finally:
@@ -145,13 +146,20 @@ class Reception:
         token = self._make_token(TOKEN_BYTES)
         attach_first = bool(join.resume_token or join.flags & Flags.RESUME_ONLY or promoted)
         attach_first = attach_first or key in self._registry.sessions
+        proof, how = self._proof(join, promoted=promoted)
         for _ in range(ROUNDS_MAX):
             await self._departures.settled(key)
             if attach_first:
-                proof, how = self._proof(join, promoted=promoted)
-                attached = await self._store.attach(
-                    key, self._attach_spec(party, join, proof, token, conversation)
-                )
+                try:
+                    attached = await self._store.attach(
+                        key, self._attach_spec(party, join, proof, token, conversation)
+                    )
+                except STORE_TROUBLE:
+                    self._departures.doubt(key, hashed(token))
+                    if how == "handoff":
+                        now = self._registry.now()
+                        self._tickets.give_back(key, join.resume_token, now.mono)
+                    raise
                 if isinstance(attached, Attached):
                     return await self._resumed(
                         party, conversation, join, attached, token=token, how=how
@@ -161,7 +169,12 @@ class Reception:
                 assert isinstance(attached, Missing)
                 if join.flags & Flags.RESUME_ONLY or promoted:
                     return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
-            joined = await self._store.join(key, self._join_spec(party, join, token, conversation))
+            spec = self._join_spec(party, join, token, conversation)
+            try:
+                joined = await self._store.join(key, spec)
+            except STORE_TROUBLE:
+                self._departures.doubt(key, hashed(token))
+                raise
             if isinstance(joined, Joined):
                 await self._created(party, conversation, join, joined, token)
                 return None
@@ -302,6 +315,9 @@ class Reception:
             if handed_over is not None:
                 session.remember_ids(list(handed_over.recent_client_ids))
                 session.delivery.sent_seq = max(session.delivery.sent_seq, handed_over.cursor)
+            # What it acknowledged elsewhere, to the node before or just now, is not sent again.
+            had = handed_over.acked_above_cursor if handed_over is not None else ()
+            session.delivery.known = frozenset((*had, *join.ack_ids))
         else:
             self._displace(session, now)
             session.set_wishes(record.ttl_ms / 1000, record.flags)

@@ -301,8 +301,8 @@ class Reports:
     def resync(self, cause: str) -> None:
         self._metrics.counter("presence_resync", cause=cause).value += 1
 
-    def handed_off(self, result: str) -> None:
-        self._metrics.counter("presence_handoffs", result=result).value += 1
+    def handed_off(self, result: str, sessions: int = 1) -> None:
+        self._metrics.counter("presence_handoffs", result=result).value += sessions
 
     def node_state(self, state: str, sessions: int, reason: str | None = None) -> None:
         self._sink.emit(

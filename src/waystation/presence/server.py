@@ -8,23 +8,35 @@ Rule 3: nothing here is on a message's path.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Final, cast
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
 
+from .admin import PresenceAdmin
 from .broker import Broker
 from .directory import Directory, ranked
 from .errors import STORE_TROUBLE
 from .grants import Authority
+from .handover import Handover
 from .membership import Membership
 from .model import Detached, Status
+from .neighbours import Neighbours
+from .peer import PeerLink
+from .relay import Relay, RelayedStreams
 from .reports import Reports
 from .services import Health, Service, add_reflection
-from .settings import Presence
-from .store import Owner, PresenceNode, PresenceStore, SharedPresenceStore
+from .settings import Presence, parse_peer
+from .store import (
+    MovablePresenceStore,
+    Owner,
+    PresenceNode,
+    PresenceStore,
+    SharedPresenceStore,
+)
 from .transport.port import StreamHandler, Transport
+from .wire.presence_cluster_pb2 import RelayFrame
 
 TOTALS_INTERVAL_S: Final = 10.0
 LOOK_INTERVAL_S: Final = 1.0
@@ -53,9 +65,13 @@ class PresenceServer:
         reflection: bool = True,
         shared: SharedPresenceStore | None = None,
         endpoints: tuple[str, str] = ("", ""),
+        neighbours: Neighbours | None = None,
+        peer_token: str = "",
     ) -> None:
         """`shared` is the same store, if several nodes share it; `endpoints` are where clients and
-        other nodes reach us, if that is not where we listen."""
+        other nodes reach us, if that is not where we listen. Without `neighbours` nothing is
+        handed over; `peer_services` go to the port where other nodes and operators come, and
+        `peer_token` is what they show there."""
         self.settings = settings
         self.store = store
         self._clock = clock
@@ -86,6 +102,39 @@ class PresenceServer:
             self.broker.shared = True
             self.broker.other_endpoints = self._other_endpoints
             self.membership.on_change = self.directory.changed
+        movable = _movable(store) if shared is None else None
+        self.peers = [
+            PresenceNode(node_id=name, incarnation=0, client_endpoint=client, peer_endpoint=peer)
+            for name, client, peer in filter(None, map(parse_peer, settings.peers))
+        ]
+        if self.peers and neighbours is not None and shared is None:
+            self.broker.relay = Relay(
+                self.broker,
+                neighbours,
+                [self._myself(), *self.peers],
+                redirect=settings.peer_redirect,
+            )
+        self.handover = (
+            Handover(self.broker, neighbours, self._nodes, movable=movable)
+            if neighbours is not None
+            else None
+        )
+        self.peer_services: list[Service] = [
+            PeerLink(
+                self.broker,
+                token=peer_token,
+                client_endpoint=lambda: self.describe().client_endpoint,
+                movable=movable,
+                relayed=self._relayed if self.peers else None,
+            ).add,
+            PresenceAdmin(
+                self.broker,
+                token=peer_token,
+                describe=self.describe,
+                drain=self.drain,
+                undo_drain=self.undo_drain,
+            ).add,
+        ]
         self._ticking: asyncio.TimerHandle | None = None
         self._late_looks = 0
         self._full = False
@@ -106,17 +155,37 @@ class PresenceServer:
             self._tasks.spawn("presence lease", self.membership.run())
             self._tasks.spawn("presence positions", self.membership.compare_on())
         self._next_tick(self._loop.time() + self.settings.tick_s)
-        for name, coro in (
-            ("cursors", self._save_cursors()),
-            ("sweep", self._sweep()),
-            ("totals", self._totals()),
-            ("readiness", self._look()),
+        settings = self.settings
+        for name, every_s, work in (
+            ("cursors", settings.cursor_save_s, self.broker.timekeeper.save_cursors),
+            ("sweep", settings.sweep_s, self._sweep),
+            ("totals", TOTALS_INTERVAL_S, self._totals),
+            ("readiness", LOOK_INTERVAL_S, self.look),
         ):
-            self._tasks.spawn(f"presence {name}", coro)
+            self._tasks.spawn(f"presence {name}", self._repeat(name, every_s, work))
+        if self.handover is not None and self.membership is not None:
+            shed = self._repeat("shed", settings.shed_check_s, self.handover.shed)
+            self._tasks.spawn("presence shed", shed)
         await self._tell_state("ready")
 
     def _nodes(self) -> Sequence[PresenceNode]:
-        return [self.describe()] if self.membership is None else self.membership.nodes
+        if self.membership is None:
+            return [self.describe(), *self.peers]
+        return self.membership.nodes
+
+    def _myself(self) -> PresenceNode:
+        """For the order of homes, before anything is known but our name."""
+        owner = self.broker.owner
+        return PresenceNode(node_id=owner.node_id, incarnation=owner.incarnation)
+
+    def _relayed(
+        self, frames: AsyncIterator[RelayFrame], context: Any
+    ) -> AsyncIterator[RelayFrame]:
+        return RelayedStreams(self.broker, context.peer()).serve(frames)
+
+    def at_peer_port(self, endpoint: str) -> None:
+        """Where other nodes reach us, once that is known."""
+        self._endpoints = (self._endpoints[0], endpoint)
 
     def _other_endpoints(self) -> list[str]:
         mine = self.broker.owner.node_id
@@ -151,35 +220,28 @@ class PresenceServer:
         following = max(at + self.settings.tick_s, now)
         self._next_tick(now if more else following)
 
-    async def _save_cursors(self) -> None:
+    async def _repeat(
+        self, name: str, every_s: float, work: Callable[[], Coroutine[Any, Any, object]]
+    ) -> None:
+        """Whatever goes wrong once is done again the next time."""
         while True:
-            await asyncio.sleep(self.settings.cursor_save_s)
+            await asyncio.sleep(every_s)
             try:
-                await self.broker.timekeeper.save_cursors()
+                await work()
             except STORE_TROUBLE as exc:
-                self._reports.store_trouble("cursors", exc)
+                self._reports.store_trouble(name, exc)
+            except Exception as exc:  # a failure is told, and the care goes on
+                self._reports.trouble(f"{name}.failed", exc)
 
     async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self.settings.sweep_s)
-            try:
-                await self.store.expire_due(SWEEP_MAX)
-            except STORE_TROUBLE as exc:
-                self._reports.store_trouble("sweep", exc)
+        await self.store.expire_due(SWEEP_MAX)
 
     async def _totals(self) -> None:
-        while True:
-            await asyncio.sleep(TOTALS_INTERVAL_S)
-            self._reports.totals()
-
-    async def _look(self) -> None:
-        """Whether we can take more, once a second."""
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            self.broker.timekeeper.end_revoked()
-            await self.look()
+        self._reports.totals()
 
     async def look(self) -> None:
+        """Whether we can take more, once a second."""
+        self.broker.timekeeper.end_revoked()
         self._late_looks = self._late_looks + 1 if self.lag_s > LATE_S else 0
         sessions, most = len(self.broker.registry.sessions), self.settings.node_sessions_max
         if sessions >= most:
@@ -210,23 +272,30 @@ class PresenceServer:
         self.transport.stop_accepting()
         deadline_ms = self._clock.now_ms() + round(over_s * 1000)
         self.broker.departures.send_drain(
-            self._other_endpoints() if self.membership is not None else (),
-            deadline_ms,
-            self.broker.registry.now(),
+            self._other_endpoints(), deadline_ms, self.broker.registry.now()
         )
-        if self.membership is not None and over_s > 0:
-            await self._until_moved(over_s)
+        if over_s > 0 and (self.membership is not None or self.peers):
+            await self._until_moved(over_s, deadline_ms)
 
-    async def _until_moved(self, over_s: float) -> None:
-        """Clients go elsewhere by themselves; whoever is left at the end is sent away."""
+    async def _until_moved(self, over_s: float, deadline_ms: int) -> None:
+        """Whoever can is handed over; whoever is left at the end is sent away."""
         try:
             async with asyncio.timeout(over_s):
-                while self.broker.registry.conversations:  # noqa: ASYNC110 nobody is in a hurry
+                if self.handover is not None:
+                    await self.handover.drain(deadline_ms)
+                busy = self.broker.registry.conversations
+                while self.broker.draining and busy:  # noqa: ASYNC110 nobody is in a hurry
                     await asyncio.sleep(DRAIN_LOOK_S)
         except TimeoutError:
             pass
+        if self.broker.draining:
+            self._send_away()
 
     async def undo_drain(self) -> None:
+        if not self.broker.draining:
+            return
+        if self.handover is not None:
+            self.handover.stop()
         self.broker.draining = False
         await self._tell_state("ready")
         if self.membership is not None:
@@ -236,16 +305,7 @@ class PresenceServer:
         self.state = "closed"
         if self._ticking is not None:
             self._ticking.cancel()
-        broker = self.broker
-        for conversation in list(broker.registry.conversations):
-            # Streams are told to come back, here or elsewhere; sessions stay in the store.
-            broker.departures.end_stream(
-                conversation,
-                Status.DRAINING,
-                broker.registry.now(),
-                cause=Detached.DRAIN,
-                handoff=broker.elsewhere(Status.DRAINING),
-            )
+        self._send_away()
         await self.transport.close(CLOSE_GRACE_S)
         try:
             await self.broker.timekeeper.save_cursors()
@@ -253,4 +313,22 @@ class PresenceServer:
             self._reports.store_trouble("cursors", exc)
         if self.membership is not None:
             await self.membership.leave()
+        if self.handover is not None:
+            await self.handover.close()
         self._reports.totals()
+
+    def _send_away(self) -> None:
+        """Streams are told to come back, here or elsewhere; sessions stay in the store."""
+        broker = self.broker
+        for conversation in list(broker.registry.conversations):
+            broker.departures.end_stream(
+                conversation,
+                Status.DRAINING,
+                broker.registry.now(),
+                cause=Detached.DRAIN,
+                handoff=broker.elsewhere(Status.DRAINING),
+            )
+
+
+def _movable(store: PresenceStore) -> MovablePresenceStore | None:
+    return cast(MovablePresenceStore, store) if hasattr(store, "freeze") else None

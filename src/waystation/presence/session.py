@@ -85,6 +85,7 @@ class Session:
         "faults",
         "fence",
         "flags",
+        "handed_until",
         "joined_at_ms",
         "joined_mono",
         "joined_seq",
@@ -136,6 +137,7 @@ class Session:
         self.conversation: object = None
         self.auth: object = None
         self.token_hash = b""  # of the resume token in force
+        self.handed_until = 0.0  # how long a ticket for another node works
         self.last_signal_id = 0
         self.cursor_saved = 0
         self.messages_in = 0

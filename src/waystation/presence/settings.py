@@ -76,7 +76,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: Annotated[str, doc("Address that is listened on; empty: as `host`.")] = ""
     port: Annotated[Port, doc("gRPC for clients.")] = 50051
-    peer_port: Annotated[Port, doc("gRPC between nodes; listens only on a shared store.")] = 50052
+    peer_port: Annotated[
+        Port, doc("gRPC between nodes and for operators; only with other nodes, or `native`.")
+    ] = 50052
     ops_port: Annotated[Port, doc("HTTP: `/metrics`, `/healthz`, `/readyz`.")] = 9103
     workers: Annotated[Count, doc("Processes; more than one need `store` to be a Redis.")] = 1
     transport: Annotated[
@@ -102,6 +104,23 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     peer_endpoint: Annotated[
         str, doc("`HOST:PORT` under which nodes reach this one; empty: where it listens.")
     ] = ""
+    peer_ca: Annotated[
+        str,
+        doc(
+            "Certificates (PEM) that nodes of the cluster are trusted by; with `grpcio`, whoever"
+            " comes to the peer port must show one of them, too."
+        ),
+    ] = ""
+    peers: Annotated[
+        tuple[str, ...],
+        doc(
+            "Other nodes, without Redis: `NODE_ID=ENDPOINT|PEER_ENDPOINT` each. A party then lives"
+            " on one node, and the others relay to it."
+        ),
+    ] = ()
+    peer_redirect: Annotated[
+        bool, doc("Send clients to the node of their party instead of relaying to it.")
+    ] = False
     insecure: Annotated[
         bool, doc('Allow plain text and `auth.mode = "off"` on an address that is not loopback.')
     ] = False
@@ -200,6 +219,15 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     handoff_rate_per_s: Annotated[Seconds, doc("Sessions handed to other nodes per second.")] = (
         200.0
     )
+    shed_check_s: Annotated[
+        Seconds, doc("How often a node looks whether it has more sessions than the others.")
+    ] = 30.0
+    shed_excess: Annotated[
+        float,
+        Meta(ge=0),
+        doc("So far above the mean of all nodes it hands sessions over; 0.25 is a quarter."),
+    ] = 0.25
+    shed_rate_per_s: Annotated[Seconds, doc("Sessions handed over for that per second.")] = 20.0
     ticket_s: Annotated[Seconds, doc("How long a hand-off's ticket works.")] = 60.0
     max_standby: Annotated[int, Meta(ge=0, le=4), doc("Standby streams of a session.")] = 1
     ack_sample: Annotated[
@@ -236,8 +264,23 @@ def contradictions(settings: Presence) -> list[str]:
         )
     if settings.max_lag >= settings.party_log:
         problems.append("presence.max_lag must be below presence.party_log")
+    problems.extend(
+        f"presence.peers: {one!r} is not NODE_ID=HOST:PORT|HOST:PORT"
+        for one in settings.peers
+        if parse_peer(one) is None
+    )
     problems.extend(_auth_problems(settings.auth))
     return problems
+
+
+def parse_peer(text: str) -> tuple[str, str, str] | None:
+    """Node id, where clients and where nodes reach it."""
+    node_id, _, rest = text.partition("=")
+    endpoint, _, peer_endpoint = rest.partition("|")
+    ports = (endpoint.rpartition(":")[2], peer_endpoint.rpartition(":")[2])
+    if not node_id or not all(port.isdecimal() for port in ports):
+        return None
+    return node_id, endpoint, peer_endpoint
 
 
 def _auth_problems(auth: PresenceAuth) -> list[str]:

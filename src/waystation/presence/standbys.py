@@ -4,9 +4,13 @@ Rule 1: a standby is no presence of its own: it is not listed, not announced and
         messages. Its PING keeps the session alive, by a notice to the node that holds it.
 Rule 2: it proves itself like a resume, and changes nothing until it is promoted.
 Rule 3: on the node that holds the primary stream there is nothing to gain: NOT_SUPPORTED.
+Rule 4: it keeps the rate of a session, and one that is silent for a TTL, or does not read its
+        answers, is ended: every ping costs a notice, and nobody else would miss the stream.
 """
 
 from typing import TYPE_CHECKING
+
+from waystation.base.limits import TokenBucket
 
 from .conversation import Conversation, Phase
 from .errors import STORE_TROUBLE
@@ -22,13 +26,24 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 
+class _Standby:
+    __slots__ = ("bucket", "handle", "join", "last_rx", "ttl_s")
+
+    def __init__(self, join: Join, ttl_s: float, bucket: TokenBucket, mono: float) -> None:
+        self.join = join
+        self.ttl_s = ttl_s
+        self.bucket = bucket
+        self.last_rx = mono
+        self.handle = 0
+
+
 class Standbys:
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
-        self._joins: dict[Conversation, Join] = {}
+        self._open: dict[Conversation, _Standby] = {}
 
     def __len__(self) -> int:
-        return len(self._joins)
+        return len(self._open)
 
     async def stand_by(self, conversation: Conversation, join: Join) -> Refusal | None:
         broker, key = self._broker, join.key
@@ -44,12 +59,15 @@ class Standbys:
         refusal = weigh(found[0], Proof(token_hash=hashed(join.resume_token)), now.ms)
         if refusal is not None:
             return Refusal(refusal)
-        same = [one for one in self._joins.values() if one.key == key]
+        same = [one for one in self._open.values() if one.join.key == key]
         if len(same) >= broker.settings.max_standby:
             return Refusal(Status.SESSION_LIMIT, "the session has a standby here")
         if conversation.over:
             return None
-        self._joins[conversation] = join
+        settings, ttl_s = broker.settings, found[0].ttl_ms / 1000
+        bucket = TokenBucket(settings.rate_per_s, settings.rate_burst)
+        standby = self._open[conversation] = _Standby(join, ttl_s, bucket, now.mono)
+        self._watch(conversation, standby)
         conversation.phase = Phase.STANDBY
         conversation.key = key
         conversation.send(
@@ -64,8 +82,31 @@ class Standbys:
         )
         return None
 
+    def _watch(self, conversation: Conversation, standby: _Standby) -> None:
+        broker = self._broker
+
+        def look(now: Now) -> None:
+            standby.handle = 0
+            if now.mono >= standby.last_rx + standby.ttl_s:
+                broker.end(conversation, Status.CLIENT_TIMEOUT)
+            else:
+                self._watch(conversation, standby)
+
+        standby.handle = broker.registry.arm(standby.last_rx + standby.ttl_s, look)
+
     def take(self, conversation: Conversation, message: ClientInput, now: Now) -> None:
-        broker, join = self._broker, self._joins[conversation]
+        broker, standby = self._broker, self._open[conversation]
+        join = standby.join
+        wait_s = standby.bucket.take(now.mono)
+        if wait_s:
+            refusal = Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
+            broker.refuse(conversation, refusal, message.message_id)
+            return
+        if not conversation.stream.writable:
+            broker.end(conversation, Status.WRITE_STALLED, discard_unsent=True)
+            return
+        if not isinstance(message, Unfit):
+            standby.last_rx = now.mono
         if isinstance(message, Unfit):
             refusal = Refusal(message.status, message.detail)
             broker.refuse(conversation, refusal, message.message_id)
@@ -117,8 +158,11 @@ class Standbys:
         if refusal is not None:
             broker.end(conversation, refusal.status, answers=message.message_id)
             return
-        self._joins.pop(conversation, None)
+        self.forget(conversation)
         broker.go_on(conversation)
 
     def forget(self, conversation: Conversation) -> None:
-        self._joins.pop(conversation, None)
+        standby = self._open.pop(conversation, None)
+        if standby is not None and standby.handle:
+            self._broker.registry.wheel.cancel(standby.handle)
+            standby.handle = 0

@@ -223,6 +223,26 @@ class PresenceStore(Protocol):
     async def close(self) -> None: ...
 
 
+class MovablePresenceStore(PresenceStore, Protocol):
+    """A store of one node, whose parties can go to another node as a whole."""
+
+    async def freeze(self, party_id: PartyId) -> bytes | None:
+        """Everything there is of the party; None if there is none. Until `thaw`, whatever would
+        change it is refused as busy."""
+        ...
+
+    async def give_up(self, party_id: PartyId) -> None:
+        """It lives elsewhere now; nothing of it is kept."""
+        ...
+
+    def thaw(self, party_id: PartyId) -> None: ...
+
+    async def take_in(self, party_id: PartyId, state: bytes) -> Sequence[SessionRecord] | None:
+        """The other end of `freeze`. Its sessions wait for their clients, each for its TTL; None
+        if a party of that id has sessions here. Raises `ValueError` for what cannot be read."""
+        ...
+
+
 # --- several nodes -------------------------------------------------------------------------------
 
 

@@ -40,7 +40,10 @@ class Timekeeper:
                 timer.retry(now)
             elif isinstance(timer, Conversation):
                 timer.join_handle = 0
-                if timer.phase is Phase.OPEN and not timer.busy:
+                if timer.phase is Phase.OPEN and timer.busy:
+                    # Its JOIN is with the store, which may refuse it: then time counts again.
+                    timer.join_handle = registry.arm(now.mono + TRY_AGAIN_S, timer)
+                elif timer.phase is Phase.OPEN:
                     broker.end(timer, Status.JOIN_REQUIRED)
             else:
                 timer(now)

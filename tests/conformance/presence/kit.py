@@ -17,12 +17,13 @@ from waystation.base.clock import Clock, SystemClock
 from waystation.base.tasks import Tasks
 from waystation.presence.grants import Authority
 from waystation.presence.model import MessageType, PartyId, Status
+from waystation.presence.neighbours import Neighbours
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
 from waystation.presence.services import Service
 from waystation.presence.settings import Presence
 from waystation.presence.store import Owner, PresenceStore
-from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls
+from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls, ServicePort
 from waystation.presence.transport.native.limits import Limits
 from waystation.presence.transport.native.server import NativeTransport
 from waystation.presence.transport.port import RPC_PATH, StreamHandler, Transport, paths
@@ -38,6 +39,7 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
 PARTY = 0x7A97
+PEER_TOKEN = "of the cluster"
 PATIENCE_S = 20.0  # for what will come; tests wait for it and never that long
 QUIET_S = 0.06  # for what must not come
 
@@ -82,6 +84,7 @@ class Node:
         tls: ServerTls | None = None,
         port: int = 0,
         clock: Clock | None = None,
+        peer_port: int = 0,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -109,7 +112,13 @@ class Node:
             make_transport=self._transport,
             authority=authority,
             shared=store if is_shared(store) else None,
+            neighbours=Neighbours(PEER_TOKEN),
+            peer_token=PEER_TOKEN,
         )
+        self.peer_port = ServicePort(
+            self.server.peer_services, host="127.0.0.1", port=peer_port, reuse_port=False
+        )
+        self.server.at_peer_port(self.peer_target)
 
     def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
         settings = self.settings
@@ -143,26 +152,38 @@ class Node:
         return f"127.0.0.1:{self.server.port}"
 
     @property
+    def peer_target(self) -> str:
+        return f"127.0.0.1:{self.peer_port.port}"
+
+    @property
     def broker(self) -> Any:
         return self.server.broker
 
     async def start(self) -> "Node":
+        await self.peer_port.start()
         await self.server.start()
         return self
 
     async def stop(self) -> None:
         await self.server.close()
+        await self.peer_port.close()
         left = await self._tasks.close()
         assert not left
         assert not self.failures, self.failures
 
     async def kill(self) -> None:
         """As if the process had ended: nothing is said, nothing is saved."""
-        self.server.broker.registry.conversations.clear()
+        conversations = self.server.broker.registry.conversations
+        for conversation in conversations:
+            conversation.stream.holder = None  # a dead broker does not notice lost streams
+        conversations.clear()
         if self.server._ticking is not None:
             self.server._ticking.cancel()
         await self._tasks.close()
         await self.server.transport.close(0)
+        await self.peer_port.close()
+        assert self.server.handover is not None
+        await self.server.handover.close()
 
 
 class Guest:

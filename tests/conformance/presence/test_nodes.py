@@ -197,6 +197,8 @@ async def test_a_node_that_dies_takes_nobody_with_it(town: Town) -> None:
     back = [await town.member(first, client) for client in range(1, 11)]
     away = [await town.member(first, client, session_ttl_ms=3000) for client in range(11, 16)]
     await until(lambda: len(told(watcher)) == 15)
+    for one in away:
+        await one.ping()  # setting all this up has taken time, too
     await town.kill(first)
     for one in back:
         one.target = second.target

@@ -1,5 +1,6 @@
 """A client of the protocol on h2, an HTTP/2 of others: it shares no code with us or with gRPC."""
 
+import gzip
 import socket
 import struct
 from types import TracebackType
@@ -33,7 +34,9 @@ class H2Client:
     ) -> None:
         self._socket.close()
 
-    def open(self) -> int:
+    def open(
+        self, path: str = "/ClientMessagingEndpoint/beginStream", *headers: tuple[str, str]
+    ) -> int:
         stream_id = self._h2.get_next_available_stream_id()
         self._data[stream_id] = b""
         self._h2.send_headers(
@@ -41,11 +44,12 @@ class H2Client:
             [
                 (":method", "POST"),
                 (":scheme", "http"),
-                (":path", "/ClientMessagingEndpoint/beginStream"),
+                (":path", path),
                 (":authority", "localhost"),
                 ("te", "trailers"),
                 ("content-type", "application/grpc+proto"),
                 ("user-agent", "by-hand"),
+                *headers,
             ],
         )
         self._flush()
@@ -54,6 +58,11 @@ class H2Client:
     def say(self, stream_id: int, **fields: object) -> None:
         text = ClientMessage(**fields).SerializeToString()  # type: ignore[arg-type]
         self._h2.send_data(stream_id, struct.pack(">BI", 0, len(text)) + text)
+        self._flush()
+
+    def say_compressed(self, stream_id: int, **fields: object) -> None:
+        text = gzip.compress(ClientMessage(**fields).SerializeToString())  # type: ignore[arg-type]
+        self._h2.send_data(stream_id, struct.pack(">BI", 1, len(text)) + text)
         self._flush()
 
     def hear(self, stream_id: int) -> ClientMessage:

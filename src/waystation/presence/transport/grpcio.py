@@ -229,6 +229,49 @@ class GrpcioTransport:
                 handler.closed(stream, Gone.TRANSPORT)
 
 
+class ServicePort:
+    """A port without streams: what nodes and operators ask, and what a transport of our own leaves
+    to grpcio."""
+
+    def __init__(
+        self,
+        services: Sequence[Callable[[aio.Server], None]],
+        *,
+        host: str,
+        port: int,
+        tls: ServerTls | None = None,
+        reuse_port: bool = True,
+    ) -> None:
+        """Bound at once. Raises `OSError`."""
+        options = [
+            ("grpc.so_reuseport", int(reuse_port)),
+            ("grpc.max_metadata_size", METADATA_BYTES_MAX),
+            ("grpc.absolute_max_metadata_size", METADATA_BYTES_MAX),
+        ]
+        self._server = aio.server(options=options)
+        for add in services:
+            add(self._server)
+        self._credentials = _Certificates(tls) if tls is not None else None
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._credentials is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                self.port = self._server.add_secure_port(address, self._credentials.make())
+        except RuntimeError as exc:
+            raise OSError(f"cannot listen on {address}: {exc}") from exc
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    def reload_tls(self) -> None:
+        if self._credentials is not None:
+            self._credentials.reload()
+
+    async def close(self, grace_s: float = 0.0) -> None:
+        await self._server.stop(grace_s)
+
+
 class _Certificates:
     """grpcio asks for the certificate at every handshake: a new one serves from then on."""
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import lmdb
 
@@ -30,6 +30,7 @@ from waystation.storage.memory.presence_ledger import PartyLedger
 from waystation.storage.settings import Store
 
 T = TypeVar("T")
+SETTLE_LOOK_S: Final = 0.002
 
 
 class _Waiting(NamedTuple):
@@ -225,6 +226,14 @@ class EmbeddedPresenceStore(LedgerStore):
         ]
         if kept:
             await self._writer.submit(lambda txn: self._tables.save_cursors(txn, kept), grows=False)
+
+    async def _settled(self, party_id: PartyId) -> None:
+        while party_id in self._lanes:  # noqa: ASYNC110 a commit has no event of its own
+            await asyncio.sleep(SETTLE_LOOK_S)
+
+    async def give_up(self, party_id: PartyId) -> None:
+        await self._writer.submit(lambda txn: self._tables.forget(txn, party_id), grows=False)
+        await super().give_up(party_id)
 
     async def _forget_empty(self, limit: int) -> None:
         over = [party_id for party_id in self._over(limit) if party_id not in self._lanes]

@@ -142,14 +142,18 @@ class PartyTables:
 
     def clear_log(self, txn: "lmdb.Transaction[bytes]", party_id: PartyId) -> None:
         """A new epoch begins, or the party is forgotten."""
+        self._clear(txn, "log", party_id)
+
+    def _clear(self, txn: "lmdb.Transaction[bytes]", table: str, party_id: PartyId) -> None:
         prefix = _id.pack(party_id)
-        with txn.cursor(self._tables["log"]) as cursor:
+        with txn.cursor(self._tables[table]) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
                 found = cursor.delete()
 
     def forget(self, txn: "lmdb.Transaction[bytes]", party_id: PartyId) -> None:
-        self.clear_log(txn, party_id)
+        for table in ("log", "sessions", "cursors"):
+            self._clear(txn, table, party_id)
         txn.delete(_id.pack(party_id), db=self._tables["parties"])
 
     def save_cursors(self, txn: "lmdb.Transaction[bytes]", rows: Sequence[CursorRow]) -> None:

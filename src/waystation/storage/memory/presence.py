@@ -4,7 +4,10 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from waystation.base.clock import Clock
+from waystation.presence.errors import PresenceStoreBusyError
 from waystation.presence.model import Entry, PartyId, SessionKey, SessionRecord, Status
 from waystation.presence.store import (
     Attached,
@@ -24,9 +27,12 @@ from waystation.presence.store import (
     Signalled,
 )
 from waystation.storage.capabilities import Capabilities
-from waystation.storage.memory.presence_ledger import PartyLedger
+from waystation.storage.memory.presence_ledger import PartyLedger, PartyState
 
 T = TypeVar("T")
+
+_encode_state = msgspec.msgpack.Encoder().encode
+_decode_state = msgspec.msgpack.Decoder(PartyState).decode
 
 
 class LedgerStore:
@@ -50,6 +56,7 @@ class LedgerStore:
         self._subscribed: set[PartyId] = set()
         self._listener: PartyListener | None = None
         self._owner = Owner("", 0)
+        self._frozen: set[PartyId] = set()  # on their way to another node
 
     def __len__(self) -> int:
         """Parties that are remembered, empty ones that linger too."""
@@ -71,9 +78,14 @@ class LedgerStore:
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
         raise AssertionError("a store says how changes become lasting")
 
+    async def _alter(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
+        if party_id in self._frozen:
+            raise PresenceStoreBusyError("the party moves to another node")
+        return await self._change(party_id, operation)
+
     async def join(self, key: SessionKey, spec: JoinSpec) -> Joined | Exists | Rejected:
         owner, now_ms, linger_ms = self._owner, self._clock.now_ms(), self._linger_ms
-        return await self._change(
+        return await self._alter(
             key.party_id, lambda ledger: ledger.join(key, spec, owner, now_ms, linger_ms)
         )
 
@@ -81,7 +93,7 @@ class LedgerStore:
         if key.party_id not in self._ledgers:
             return Missing()
         owner, now_ms = self._owner, self._clock.now_ms()
-        return await self._change(
+        return await self._alter(
             key.party_id, lambda ledger: ledger.attach(key, spec, owner, now_ms)
         )
 
@@ -89,7 +101,7 @@ class LedgerStore:
         if key.party_id not in self._ledgers:
             return False
         now_ms = self._clock.now_ms()
-        return await self._change(
+        return await self._alter(
             key.party_id, lambda ledger: ledger.detach(key, fence, cursor, cause, now_ms)
         )
 
@@ -97,7 +109,7 @@ class LedgerStore:
         if key.party_id not in self._ledgers:
             return None
         now_ms = self._clock.now_ms()
-        return await self._change(
+        return await self._alter(
             key.party_id, lambda ledger: ledger.leave(key, fence, code, now_ms)
         )
 
@@ -107,7 +119,7 @@ class LedgerStore:
         if key.party_id not in self._ledgers:
             return None
         now_ms = self._clock.now_ms()
-        return await self._change(
+        return await self._alter(
             key.party_id, lambda ledger: ledger.signal(key, fence, origin_id, payload, now_ms)
         )
 
@@ -134,6 +146,35 @@ class LedgerStore:
     async def tell(self, notice: Notice) -> None:
         if self._listener is not None and notice.key.party_id in self._subscribed:
             self._listener.notice(notice)
+
+    # --- parties that move -----------------------------------------------------------------------
+
+    async def freeze(self, party_id: PartyId) -> bytes | None:
+        self._frozen.add(party_id)
+        await self._settled(party_id)
+        ledger = self._ledgers.get(party_id)
+        return None if ledger is None else _encode_state(ledger.state())
+
+    def thaw(self, party_id: PartyId) -> None:
+        self._frozen.discard(party_id)
+
+    async def _settled(self, party_id: PartyId) -> None:
+        """Until nothing of the party is on its way to where it lasts."""
+
+    async def give_up(self, party_id: PartyId) -> None:
+        if party_id in self._ledgers:
+            self._emptied.setdefault(party_id, 0.0)
+            self._forget(party_id)
+
+    async def take_in(self, party_id: PartyId, state: bytes) -> Sequence[SessionRecord] | None:
+        try:
+            whole = _decode_state(state)
+        except msgspec.MsgspecError as exc:
+            raise ValueError("not the state of a party") from exc
+        if any(record.key.party_id != party_id for record in whole.sessions):
+            raise ValueError("the state of another party")
+        owner, now_ms = self._owner, self._clock.now_ms()
+        return await self._change(party_id, lambda ledger: ledger.take_in(whole, owner, now_ms))
 
     async def expire_due(self, limit: int) -> int:
         """Here a session always has a node; what ends by itself are empty parties."""

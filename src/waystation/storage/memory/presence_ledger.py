@@ -57,6 +57,17 @@ class Changes(msgspec.Struct):
         return bool(self.sessions or self.entries or self.epoch_began)
 
 
+class PartyState(msgspec.Struct, array_like=True, frozen=True):
+    """All of a party, for another node. New fields go last and have defaults."""
+
+    epoch: int
+    seq: int
+    at_ms: int
+    tick: int
+    sessions: list[SessionRecord]
+    log: list[Entry]
+
+
 class PartyLedger:
     __slots__ = (
         "_changes",
@@ -232,6 +243,45 @@ class PartyLedger:
             return False
         self.sessions[slot] = replace(found, cursor=row.cursor)
         return True
+
+    # --- going elsewhere -------------------------------------------------------------------------
+
+    def state(self) -> PartyState:
+        return PartyState(
+            self.epoch,
+            self.seq,
+            self.at_ms,
+            self.tick,
+            list(self.sessions.values()),
+            list(self.log),
+        )
+
+    def take_in(
+        self, state: PartyState, owner: Owner, now_ms: int
+    ) -> Sequence[SessionRecord] | None:
+        """A party that was on another node goes on here; None if it has sessions here."""
+        if self.sessions:
+            return None
+        self.epoch, self.seq, self.at_ms = state.epoch, state.seq, max(self.at_ms, state.at_ms)
+        self.tick = max(self.tick, state.tick)
+        self.emptied_at_ms = 0 if state.sessions else now_ms
+        self.log.clear()
+        self.log.extend(state.log)
+        self._changes.epoch_began = True
+        self._changes.entries.extend(self.log)
+        for record in state.sessions:
+            waiting = replace(
+                record,
+                active=False,
+                owner=owner.node_id,
+                incarnation=owner.incarnation,
+                cause=record.cause or int(Detached.DRAIN),
+                detached_at_ms=record.detached_at_ms or now_ms,
+                deadline_ms=now_ms + record.ttl_ms,
+            )
+            self.put_back(waiting)
+            self._changes.sessions[record.key.client_id, record.key.session_id] = waiting
+        return list(self.sessions.values())
 
     # --- reading ---------------------------------------------------------------------------------
 

@@ -61,7 +61,8 @@ class TlsConnection(SSLConnection):
 
 
 class _Operation(msgspec.Struct, gc=False):
-    commands: Sequence[Command]
+    packed: bytes
+    count: int  # commands, and so answers
     answered: "asyncio.Future[list[Reply]]"
     replies: list[Reply]
     sent_mono: float = 0.0
@@ -97,7 +98,10 @@ class Link:
         self._closed = False
 
     def send(self, commands: Sequence[Command]) -> "asyncio.Future[list[Reply]]":
-        """The answers to `commands`, in their order; an error of the server is an answer too."""
+        """The answers to `commands`, in their order; an error of the server is an answer too.
+
+        What cannot be packed is the caller's mistake: it is raised here, and nobody else's
+        commands are held up by it."""
         if self._closed:
             raise RedisConnectionError("the store is closed")
         if len(self._queue) + len(self._sent) >= self._queue_max:
@@ -105,8 +109,9 @@ class Link:
             raise BusyError(f"store.queue_max {self._queue_max} operations wait for Redis")
         if self._loop.time() < self._paused_until_mono:
             raise RedisConnectionError(self._why)
+        packed = b"".join(map(_pack, commands))
         answered: asyncio.Future[list[Reply]] = self._loop.create_future()
-        self._queue.append(_Operation(commands, answered, []))
+        self._queue.append(_Operation(packed, len(commands), answered, []))
         if self._carrier is None or self._carrier.done():
             self._carrier = self._loop.create_task(self._carry())
         self._wake.set()
@@ -186,10 +191,11 @@ class Link:
             for operation in batch:
                 if operation.answered.done():
                     continue  # whoever asked has gone before it was sent
-                packed.extend(map(_pack, operation.commands))
+                packed.append(operation.packed)
+                operation.packed = b""
                 operation.sent_mono = mono
                 self._sent.append(operation)
-                self._stats.commands += len(operation.commands)
+                self._stats.commands += operation.count
             if not packed:
                 continue
             self._stats.round_trips += 1
@@ -209,7 +215,7 @@ class Link:
                 raise RedisConnectionError("an answer to nothing")
             operation = sent[0]
             operation.replies.append(reply)
-            if len(operation.replies) == len(operation.commands):
+            if len(operation.replies) == operation.count:
                 sent.popleft()
                 if not operation.answered.done():
                     operation.answered.set_result(operation.replies)

@@ -1,0 +1,194 @@
+"""What other nodes may ask of this one: `PeerLink` of the cluster protocol.
+
+Rule 1: nobody but nodes of the cluster is answered: they show its secret's token, and with mutual
+        TLS a certificate as well.
+Rule 2: a ticket is given only while this node would take the session: it is ready and has room,
+        counting the tickets that are out.
+Rule 3: a party that is handed over is on disk here before it is accepted.
+"""
+
+import hmac
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+from grpc import aio
+
+from .errors import STORE_TROUBLE
+from .handoff import Offer
+from .handover import OFFERS_MAX
+from .model import ClientId, PartyId, SessionId, SessionKey
+from .neighbours import SERVICE
+from .session import State
+from .store import MovablePresenceStore
+from .wire.presence_cluster_pb2 import (
+    HandoffGrant,
+    HandoffReply,
+    HandoffRequest,
+    PartyChunk,
+    ProbeReply,
+    ProbeRequest,
+    RelayFrame,
+    TransferReply,
+)
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+TRANSFER_BYTES_MAX: Final = 64 << 20
+RECENT_IDS_MAX: Final = 4096
+Frames = Callable[[AsyncIterator[RelayFrame], Any], AsyncIterator[RelayFrame]]
+
+
+def shows(context: Any, token: str) -> bool:
+    """Whether the caller has the cluster's token."""
+    metadata: dict[str, str] = dict(context.invocation_metadata() or ())
+    given = metadata.get("authorization", "")
+    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
+
+
+class PeerLink:
+    def __init__(
+        self,
+        broker: "Broker",
+        *,
+        token: str,
+        client_endpoint: Callable[[], str],
+        movable: MovablePresenceStore | None,
+        relayed: Frames | None,
+    ) -> None:
+        """`relayed` serves streams that other nodes pass on, if they do."""
+        self._broker = broker
+        self._token = token
+        self._client_endpoint = client_endpoint
+        self._movable = movable
+        self._relayed = relayed
+
+    def add(self, server: aio.Server) -> None:
+        handlers: dict[str, Any] = {
+            "PrepareHandoff": grpc.unary_unary_rpc_method_handler(
+                self._prepare,
+                request_deserializer=HandoffRequest.FromString,
+                response_serializer=HandoffReply.SerializeToString,
+            ),
+            "TransferParty": grpc.stream_unary_rpc_method_handler(
+                self._transfer,
+                request_deserializer=PartyChunk.FromString,
+                response_serializer=TransferReply.SerializeToString,
+            ),
+            "ProbeSession": grpc.unary_unary_rpc_method_handler(
+                self._probe,
+                request_deserializer=ProbeRequest.FromString,
+                response_serializer=ProbeReply.SerializeToString,
+            ),
+            "Relay": grpc.stream_stream_rpc_method_handler(
+                self._relay,
+                request_deserializer=RelayFrame.FromString,
+                response_serializer=RelayFrame.SerializeToString,
+            ),
+        }
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def _admit(self, context: Any) -> None:
+        if not shows(context, self._token):
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+
+    # --- hand-off --------------------------------------------------------------------------------
+
+    async def _prepare(self, request: HandoffRequest, context: Any) -> HandoffReply:
+        await self._admit(context)
+        if len(request.offers) > OFFERS_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"at most {OFFERS_MAX} offers at once"
+            )
+        grants = [self._grant(offer) for offer in request.offers]
+        parties = {grant.key.party_id for grant in grants if grant.accepted}
+        for party_id in parties:
+            self._broker.run("preload", self._broker.following.preload(PartyId(party_id)))
+        return HandoffReply(grants=grants, client_endpoint=self._client_endpoint())
+
+    def _grant(self, offer: Any) -> HandoffGrant:
+        broker = self._broker
+        registry, settings = broker.registry, broker.settings
+        key = SessionKey(
+            PartyId(offer.key.party_id),
+            ClientId(offer.key.client_id),
+            SessionId(offer.key.session_id),
+        )
+        room = len(registry.sessions) + len(broker.tickets) < settings.node_sessions_max
+        ready = not (broker.draining or broker.overloaded or broker.fenced())
+        if not (all(key) and room and ready):
+            return HandoffGrant(key=offer.key, accepted=False)
+        now = registry.now()
+        ticket = broker.tickets.issue(
+            Offer(
+                key=key,
+                fence=offer.fence,
+                cursor=offer.cursor,
+                acked_above_cursor=tuple(offer.acked_above_cursor[: settings.party_log]),
+                recent_client_ids=tuple(offer.recent_client_ids[-RECENT_IDS_MAX:]),
+            ),
+            now.mono,
+        )
+        expires_ms = now.ms + round(settings.ticket_s * 1000)
+        return HandoffGrant(key=offer.key, ticket=ticket, expires_ms=expires_ms, accepted=True)
+
+    async def _transfer(self, chunks: AsyncIterator[PartyChunk], context: Any) -> TransferReply:
+        await self._admit(context)
+        broker = self._broker
+        refused = TransferReply(accepted=False)
+        parts: list[bytes] = []
+        size, party_id, whole = 0, 0, False
+        async for chunk in chunks:
+            size += len(chunk.state)
+            if size > TRANSFER_BYTES_MAX or (party_id and chunk.party_id != party_id):
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not one party, or too much")
+            party_id = chunk.party_id
+            parts.append(chunk.state)
+            whole = chunk.last
+        if self._movable is None or not whole or not party_id:
+            return refused
+        if broker.draining or PartyId(party_id) in broker.registry.parties:
+            return refused
+        try:
+            records = await self._movable.take_in(PartyId(party_id), b"".join(parts))
+        except ValueError:
+            return refused
+        except STORE_TROUBLE as exc:
+            broker.reports.store_trouble("party move", exc)
+            return refused
+        if records is None:
+            return refused
+        broker.departures.moved.pop(PartyId(party_id))
+        broker.adopted.put(PartyId(party_id), True)
+        for record in records:
+            broker.timekeeper.expect(record)
+        return TransferReply(accepted=True, client_endpoint=self._client_endpoint())
+
+    # --- questions and streams -------------------------------------------------------------------
+
+    async def _probe(self, request: ProbeRequest, context: Any) -> ProbeReply:
+        await self._admit(context)
+        key = SessionKey(
+            PartyId(request.key.party_id),
+            ClientId(request.key.client_id),
+            SessionId(request.key.session_id),
+        )
+        session = self._broker.registry.sessions.get(key)
+        if session is None or (request.fence and session.fence != request.fence):
+            return ProbeReply()
+        now = self._broker.registry.now()
+        return ProbeReply(
+            stream_alive=session.state is State.ACTIVE,
+            last_message_ms=now.ms - round((now.mono - session.last_rx) * 1000),
+        )
+
+    async def _relay(
+        self, frames: AsyncIterator[RelayFrame], context: Any
+    ) -> AsyncIterator[RelayFrame]:
+        await self._admit(context)
+        if self._relayed is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nothing is relayed here")
+            return
+        async for frame in self._relayed(frames, context):
+            yield frame
