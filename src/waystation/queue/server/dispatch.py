@@ -7,12 +7,14 @@ Rule 3: the store looks at conditions once more where it changes something, so a
         overtaken between check and change is refused, not half done.
 """
 
+import asyncio
 import hmac
 
 import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
+from waystation.base.tasks import Done, eager
 from waystation.queue.errors import TRY_LATER, Code, Fault
 from waystation.queue.model import (
     DAY_S,
@@ -33,6 +35,7 @@ from waystation.queue.server.checks import Checks, Proven
 from waystation.queue.server.creation import Creation, Made
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.ids import IdMaker
+from waystation.queue.server.lanes import Begun
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import Observer
 from waystation.queue.server.questions import describe
@@ -133,12 +136,18 @@ class Dispatch:
         except (UnavailableError, BusyError):
             return Case(transmission, refused=_later(transmission.command))
 
-    async def answer(self, caller: Caller, transmission: Transmission) -> Response:
-        """One command from its look-up to its answer; batches take the steps one by one."""
+    async def answer(
+        self, caller: Caller, transmission: Transmission, begun: Begun | None = None
+    ) -> Response:
+        """One command from its look-up to its answer; batches take the steps one by one. `begun`
+        is called when the store was asked for what it does, and before that has answered."""
         case = await self.look_up(transmission, caller.service)
         proof = case.to_check(caller.session_key)
         proven = proof is not None and (await self._checks.ask([proof]))[0]
-        return await self.execute(caller, case, proven=proven)
+        outcome = eager(self.execute(caller, case, proven=proven), asyncio.get_running_loop())
+        if begun is not None:
+            begun()
+        return outcome.value if isinstance(outcome, Done) else await outcome
 
     async def execute(self, caller: Caller, case: Case, *, proven: Proven) -> Response:
         fault = case.verdict(proven=proven)

@@ -6,20 +6,23 @@ Rule 1: passing on may be switched off, and needs the password that creating que
         `PROXY BASIC_AUTH`. Taking what is passed on to us is never refused.
 Rule 2: only what senders and readers of links say may be forwarded; anything else is answered
         inside the layers with `CMD PROHIBITED`, where the proxy does not see it.
+Rule 3: what a proxy brings about one id is done in the order in which it came (`lanes`).
 """
 
 import hmac
+from functools import partial
 from typing import Final, Protocol
 
 from waystation.queue.errors import Broker, BrokerFault, Code, Fault, RefusedError
 from waystation.queue.model import SessionId
 from waystation.queue.server.client import Client
 from waystation.queue.server.dispatch import Caller
+from waystation.queue.server.lanes import Begun, Lanes
 from waystation.queue.server.relays import Relays
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.statistics import Outcome
 from waystation.queue.wire.boxes import box_key
-from waystation.queue.wire.commands import Pfwd, Prxy, RelayAddress, Rfwd
+from waystation.queue.wire.commands import Pfwd, Prxy, RelayAddress, Rfwd, Send
 from waystation.queue.wire.forwarding import (
     INNER_BYTES,
     Forwarded,
@@ -70,7 +73,9 @@ class NoProxyObserver:
 class Answers(Protocol):
     """Whatever does a command from its look-up to its answer (`dispatch.Dispatch`)."""
 
-    async def answer(self, caller: Caller, transmission: Transmission) -> Response: ...
+    async def answer(
+        self, caller: Caller, transmission: Transmission, begun: Begun | None = None
+    ) -> Response: ...
 
 
 class Proxying:
@@ -87,6 +92,7 @@ class Proxying:
         self._relays = relays
         self._dispatch = dispatch
         self._observer = observer
+        self._lanes = Lanes()
         self._is_on = settings.proxying
         self._password = settings.create_password.encode()
         self._own_domains = tuple(
@@ -173,7 +179,12 @@ class Proxying:
             response = Err(Code.CMD_PROHIBITED)
         else:
             caller = Caller(client, version, agreed.session_key)
-            response = await self._dispatch.answer(caller, received)
+            response = await self._lanes.run(
+                client,
+                received.entity_id,
+                partial(self._dispatch.answer, caller, received),
+                is_message=isinstance(received.command, Send),
+            )
         content = _batch(received.corr_id, received.entity_id, response, dialect)
         if len(content) > INNER_BYTES - 2:
             # Link data may fill a block of ours, and a layer holds a little less.
