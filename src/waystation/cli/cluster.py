@@ -160,10 +160,13 @@ def plan(
 @app.command()
 def add(*, data_dir: DataDirOption = None, config: ConfigOption = None) -> None:
     """Give new servers their share: as few moves as make all counts equal."""
-    from waystation.queue.cluster.plan import equalised
+    from waystation.queue.cluster.plan import equalised, foreseen, merged
+
+    def change(slot_map: "SlotMap") -> "SlotMap":
+        return slot_map.planning(merged(slot_map, equalised(foreseen(slot_map))))
 
     async def apply(opened: "ClusterStore") -> None:
-        slot_map = await _change(opened, lambda slot_map: slot_map.planning(equalised(slot_map)))
+        slot_map = await _change(opened, change)
         _show_moves(slot_map, slot_map.planned)
 
     _run_as_member(data_dir, config, apply)
@@ -183,7 +186,8 @@ def move(
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move one slot, or everything in a plan; what was planned before is replaced."""
+    """Move one slot, or everything in a plan; other slots' plans stay as they are."""
+    from waystation.queue.cluster.plan import merged
     from waystation.queue.cluster.slot_map import Move, NodeId, SlotMapError, slot_number
 
     if (slot is None) == (plan_file is None) or (slot is None) != (node is None):
@@ -198,7 +202,7 @@ def move(
 
     async def apply(opened: "ClusterStore") -> None:
         try:
-            slot_map = await _change(opened, lambda now: now.planning(wanted(now)))
+            slot_map = await _change(opened, lambda now: now.planning(merged(now, wanted(now))))
         except SlotMapError as exc:
             give_up(str(exc), EXIT_USAGE)
         _show_moves(slot_map, slot_map.planned)
@@ -216,7 +220,7 @@ def drain(
     """Move all slots of a server to the others, and send it no new queues."""
     import msgspec
 
-    from waystation.queue.cluster.plan import drained
+    from waystation.queue.cluster.plan import drained, foreseen, merged
     from waystation.queue.cluster.slot_map import NodeId, SlotMapError
 
     leaving = NodeId(node)
@@ -227,7 +231,7 @@ def drain(
             raise SlotMapError(f"there is no node {node}")
         quiet = msgspec.structs.replace(known, status="drain", weight_new=0)
         marked = slot_map.with_node(quiet)
-        return marked.planning(drained(marked, leaving))
+        return marked.planning(merged(marked, drained(foreseen(marked), leaving)))
 
     async def apply(opened: "ClusterStore") -> None:
         try:

@@ -57,8 +57,23 @@ def test_one_slot_or_a_whole_plan_is_moved(members: Members, tmp_path: Path) -> 
     plan.write_text(json.dumps({"form": "waystation-plan/1", "moves": moves}))
 
     assert "node 1 → node 2: 1" in members.told("one", "move", "QQ", "2")
-    assert "node 1 → node 2: 3" in members.told("one", "move", "--plan", str(plan))
-    assert "3 moves are planned" in members.told("one", "status")
+    assert "node 1 → node 2: 4" in members.told("one", "move", "--plan", str(plan))
+    assert "4 moves are planned" in members.told("one", "status")
+
+
+def test_what_is_planned_stays_planned_when_more_is(members: Members, tmp_path: Path) -> None:
+    token = (tmp_path / "token").read_text()
+    members.told("three", "join", token, "--link", "127.0.0.1:7225")
+    members.told("one", "drain", "1")
+    assert "4096 moves are planned" in members.told("one", "status")
+
+    said = members.told("one", "move", "QQ", "3")
+
+    assert "4096 slots move" in said
+    # What is under way to a server counts as its own: an equal share is planned already.
+    assert "4096 slots move" in members.told("one", "add")
+    members.told("one", "move", "QQ", "1")
+    assert "4095 moves are planned" in members.told("one", "status")
 
 
 @pytest.mark.parametrize(

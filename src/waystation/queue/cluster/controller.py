@@ -7,7 +7,9 @@ Rule 2: a server whose lease ran out is down. Its slots go to followers that are
         without one wait for it, for nobody else has what it answered.
 Rule 3: a move whose target is down, or that stays frozen too long, goes back to its owner.
 Rule 4: at most `moves_per_node_max` slots are under way from or to one server.
-Rule 5: with `replicas` each slot has a follower; one that stays down is replaced.
+Rule 5: with `replicas` each slot has a follower; one that stays down is replaced. When all are in
+        step and nothing moves, `FOLLOWERS_SHIFT_MAX` at a time go from servers that leave or follow
+        too many to others.
 
 No clock and no store: ages come in, the next map goes out.
 """
@@ -17,13 +19,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from .plan import followers
+from .plan import followers, shifted_followers
 from .slot_map import NOBODY, Assignment, NodeId, SlotMap, SlotMapError, Status
 
 LEASE_S = 10.0
 FREEZE_MAX_S = 5.0
 PREPARE_MAX_S = 3600.0
 FOLLOWER_PATIENCE_S = 60.0
+FOLLOWERS_SHIFT_MAX = 32
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,4 +165,12 @@ class Controller:
             slot_map = slot_map.followed(slot, follower)
         if chosen:
             reasons.append(f"{len(chosen)} slots are given a follower")
+            return slot_map
+        settled = all(one.in_step and one.state == "S" for _, one in slot_map.owned)
+        if settled and not slot_map.planned:
+            chosen = shifted_followers(slot_map, FOLLOWERS_SHIFT_MAX)
+            for slot, follower in chosen.items():
+                slot_map = slot_map.followed(slot, follower)
+            if chosen:
+                reasons.append(f"{len(chosen)} slots are given another follower")
         return slot_map

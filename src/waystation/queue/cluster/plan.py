@@ -4,6 +4,8 @@ Rule 1: a plan is a function of the map alone, ties broken by numbers, so two pe
         the same answer.
 Rule 2: adding moves slots to the newcomers only; draining moves the leaving server's slots only.
 Rule 3: slots that move already are left alone.
+Rule 4: what was planned before stays planned, and is reckoned with as if it were done; of two plans
+        for one slot the later counts. So nobody ends a drain by moving something else.
 
 Load that was measured is the pipeline's business: its plan comes as a file and is checked here.
 """
@@ -17,6 +19,7 @@ from waystation.queue.model import SLOTS, slot_letters
 from .slot_map import NOBODY, Move, NodeId, SlotMap, SlotMapError
 
 FORM = "waystation-plan/1"
+UNEVEN = 1.1  # a server that follows so many times its share gives some away
 
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +82,26 @@ def first_shares(nodes: Sequence[NodeId]) -> dict[NodeId, range]:
     return {node: range(bounds[i], bounds[i + 1]) for i, node in enumerate(nodes)}
 
 
+def merged(slot_map: SlotMap, moves: Iterable[Move]) -> list[Move]:
+    """What is planned, and these."""
+    wanted = {move.slot: move for move in (*slot_map.planned, *moves)}
+    # A slot that is to stay where it is needs no move, unless it is about to leave.
+    return [
+        move
+        for move in wanted.values()
+        if slot_map.slots[move.slot].state != "S" or slot_map.slots[move.slot].owner != move.target
+    ]
+
+
+def foreseen(slot_map: SlotMap) -> SlotMap:
+    """As it will be when all that is planned is done."""
+    slots = list(slot_map.slots)
+    for move in slot_map.planned:
+        if slots[move.slot].state == "S":
+            slots[move.slot] = msgspec.structs.replace(slots[move.slot], owner=move.target)
+    return msgspec.structs.replace(slot_map, slots=tuple(slots))
+
+
 def equalised(slot_map: SlotMap) -> list[Move]:
     """Moves after which the counts of all servers that are up differ by one at most."""
     counts = _counts(slot_map)
@@ -136,6 +159,36 @@ def followers(slot_map: SlotMap) -> dict[int, NodeId]:
         best = min(others, key=lambda n: (n.host == home, burden[n.node_id], n.node_id))
         burden[best.node_id] += 1
         chosen[slot] = best.node_id
+    return chosen
+
+
+def shifted_followers(slot_map: SlotMap, at_most: int) -> dict[int, NodeId]:
+    """Other followers for a few slots: away from servers that leave, and from those that follow
+    more than their share to those that follow less. A slot has none that is in step meanwhile, so
+    it is a few at a time, and nothing for a difference that does not matter."""
+    up = {id_: 0 for id_, node in sorted(slot_map.nodes.items()) if node.status == "up"}
+    if len(up) < 2:
+        return {}
+    followed = [(slot, one) for slot, one in slot_map.owned if one.follower != NOBODY]
+    for _, one in followed:
+        if one.follower in up:
+            up[one.follower] += 1
+    share = len(followed) / len(up)
+    chosen: dict[int, NodeId] = {}
+    for slot, one in followed:
+        if len(chosen) >= at_most:
+            break
+        leaves = one.follower not in up
+        if one.state != "S" or not (leaves or up[one.follower] > share * UNEVEN):
+            continue
+        others = [node for node in up if node not in (one.owner, one.follower)]
+        best = min(others, key=lambda node: (up[node], node), default=None)
+        if best is None or not (leaves or up[best] < share):
+            continue
+        if not leaves:
+            up[one.follower] -= 1
+        up[best] += 1
+        chosen[slot] = best
     return chosen
 
 

@@ -97,7 +97,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def owned(self) -> tuple[tuple[int, Assignment], ...]:
         """The slots that belong to somebody. Asked for often, and the same for as long as the
         map is."""
-        return tuple((slot, one) for slot, one in enumerate(self.slots) if one.owner != NOBODY)
+        return tuple([(slot, one) for slot, one in enumerate(self.slots) if one.owner != NOBODY])
 
     def owned_by(self, node_id: NodeId) -> list[int]:
         return [slot for slot, one in enumerate(self.slots) if one.owner == node_id]
@@ -217,6 +217,8 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def as_one_change(self, before: "SlotMap") -> "SlotMap":
         """Several changes since `before` that are committed together."""
         epoch = before.epoch + 1
+        if self.epoch == epoch:
+            return self
         slots = tuple(
             msgspec.structs.replace(one, move=epoch) if one.move > epoch else one
             for one in self.slots

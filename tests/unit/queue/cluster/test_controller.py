@@ -1,0 +1,99 @@
+"""What the leading controller changes about followers, look after look."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from waystation.queue.cluster.controller import FOLLOWERS_SHIFT_MAX, Controller, Terms
+from waystation.queue.cluster.plan import UNEVEN
+from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
+
+SLOTS_USED = 400
+
+
+def nodes(count: int) -> dict[NodeId, Node]:
+    return {
+        NodeId(number): Node(
+            node_id=NodeId(number), host="127.0.0.1", port=5225, fingerprint=bytes(32)
+        )
+        for number in range(1, count + 1)
+    }
+
+
+def shared(count: int) -> SlotMap:
+    slot_map = SlotMap(nodes=nodes(count))
+    for number in range(1, count + 1):
+        slot_map = slot_map.claimed(range(number - 1, SLOTS_USED, count), NodeId(number))
+    return slot_map
+
+
+def all_in_step(slot_map: SlotMap) -> SlotMap:
+    """As if every copy was made between two looks."""
+    return msgspec.structs.replace(
+        slot_map,
+        slots=tuple(
+            msgspec.structs.replace(one, in_step=one.follower != NOBODY) for one in slot_map.slots
+        ),
+    )
+
+
+def settled(controller: Controller, slot_map: SlotMap, up: set[int]) -> tuple[SlotMap, list[int]]:
+    """After as many looks as change something; how many followers each look changed."""
+    ages = {NodeId(number): 1.0 for number in up}
+    changed: list[int] = []
+    for look in range(200):
+        proposal = controller.decide(slot_map, ages, float(look))
+        if proposal is None:
+            return slot_map, changed
+        before, slot_map = slot_map, proposal.slot_map
+        pairs = zip(before.slots, slot_map.slots, strict=True)
+        changed.append(sum(one.follower != other.follower for one, other in pairs))
+        slot_map = all_in_step(slot_map)
+    pytest.fail("it goes on for ever")
+
+
+def follows(slot_map: SlotMap) -> Counter[NodeId]:
+    return Counter(one.follower for _, one in slot_map.owned)
+
+
+def test_a_server_that_came_first_gives_what_it_follows_to_those_that_came_later() -> None:
+    controller = Controller(Terms(replicas=1))
+    first, _ = settled(controller, shared(4), {1, 2})
+    assert follows(first)[NodeId(3)] == follows(first)[NodeId(4)] == 0
+
+    after, changed = settled(controller, first, {1, 2, 3, 4})
+
+    share = SLOTS_USED / 4
+    assert all(share / UNEVEN**3 <= count <= share * UNEVEN for count in follows(after).values())
+    assert len(follows(after)) == 4
+    assert max(changed) <= FOLLOWERS_SHIFT_MAX
+    assert all(one.follower != one.owner for _, one in after.owned)
+
+
+def test_a_server_that_leaves_follows_nothing_in_the_end() -> None:
+    controller = Controller(Terms(replicas=1))
+    slot_map, _ = settled(controller, shared(3), {1, 2, 3})
+    leaving = msgspec.structs.replace(slot_map.nodes[NodeId(3)], status="drain")
+
+    after, _ = settled(controller, slot_map.with_node(leaving), {1, 2, 3})
+
+    assert follows(after)[NodeId(3)] == 0
+    # Of two servers, each follows what the other has; what node 3 owns waits for its moves.
+    assert all(one.follower not in (one.owner, NOBODY) for _, one in after.owned)
+
+
+def test_followers_stay_where_they_are_while_something_moves() -> None:
+    controller = Controller(Terms(replicas=1))
+    first, _ = settled(controller, shared(4), {1, 2})
+    moving = first.preparing(0, NodeId(2))
+    ages = {NodeId(number): 1.0 for number in (1, 2)}
+    known = {number: first.nodes[NodeId(number)] for number in (3, 4)}
+    for node in known.values():
+        moving = moving.with_node(msgspec.structs.replace(node, status="up"))
+    ages |= {NodeId(3): 1.0, NodeId(4): 1.0}
+
+    proposal = controller.decide(moving, ages, 0.0)
+
+    changed = [] if proposal is None else proposal.reasons
+    assert not [reason for reason in changed if "another follower" in reason]
