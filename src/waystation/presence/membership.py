@@ -28,6 +28,7 @@ from .store import PresenceNode, SharedPresenceStore
 if TYPE_CHECKING:
     from .broker import Broker
 
+REAPED_FOR_S: Final = 30.0  # so long somebody may be at work who took us for dead
 RESYNC_AFTER_S: Final = 2.0  # other nodes put their sessions back meanwhile
 EPOCH_BITS: Final = 63
 COUNTER_BITS: Final = 21
@@ -48,6 +49,7 @@ class Membership:
         self._settings = broker.settings
         self._renewed_at = clock.mono()
         self._fenced = False
+        self._doubtful_until = 0.0
         self.nodes: list[PresenceNode] = []
         self.on_change: Callable[[], None] = lambda: None
         broker.fenced = self.fenced
@@ -68,7 +70,10 @@ class Membership:
 
     async def run(self) -> None:
         while True:
-            await self.beat()
+            try:
+                await self.beat()
+            except Exception as exc:  # whatever it was, a node without a lease serves nobody
+                self._broker.reports.trouble("heartbeat.failed", exc)
             await asyncio.sleep(self._settings.heartbeat_s)
 
     async def beat(self) -> None:
@@ -78,6 +83,8 @@ class Membership:
             await self._store.heartbeat(self._describe(), lease_ms)
             alive, dead = await self._store.nodes()
             if self.fenced():
+                self._doubtful_until = began + REAPED_FOR_S
+            if began < self._doubtful_until:
                 await self._take_back(began)
             self._renewed_at = began
             if alive != self.nodes:
@@ -96,6 +103,8 @@ class Membership:
 
     async def _take_back(self, now: float) -> None:
         broker = self._broker
+        if self._fenced:
+            await self._compare()  # a store that was away may come back with less than it had
         sessions = list(broker.registry.sessions.values())
         active = [(one.key, one.fence) for one in sessions if one.state is State.ACTIVE]
         moved = await self._store.reclaim(active)
@@ -103,12 +112,24 @@ class Membership:
             session = broker.registry.sessions.get(key)
             if session is not None:
                 broker.departures.gone(session, Status.TAKEN_OVER)
+        if not self._fenced:
+            return
+        for session in sessions:
+            if session.state is State.DETACHED and not await self._still_waits(session):
+                broker.departures.gone(session, Status.TAKEN_OVER)
         lost_s = now - self._renewed_at
         for session in broker.registry.sessions.values():
             _shift(session, lost_s, now)
             broker.registry.arm_life(session)
         self._fenced = False
         broker.reports.node_state("ready", len(broker.registry.sessions), "renewed")
+
+    async def _still_waits(self, session: Session) -> bool:
+        """Whether a session without a stream is still ours; its loss may never have been told."""
+        cursor = session.delivery.cursor
+        return await self._store.detach(
+            session.key, session.fence, cursor=cursor, cause=session.cause
+        )
 
     async def leave(self) -> None:
         try:
@@ -125,15 +146,23 @@ class Membership:
                 await self.compare()
             except STORE_TROUBLE as exc:
                 self._broker.reports.store_trouble("compare", exc)
+            except Exception as exc:  # one party's trouble must not end the care for all
+                self._broker.reports.trouble("compare.failed", exc)
 
     async def compare(self) -> None:
+        if not self.fenced():  # else we must first know which sessions are still ours
+            await self._compare()
+
+    async def _compare(self) -> None:
         broker = self._broker
         followed = [one for one in broker.registry.parties.values() if one.loaded]
+        # What we hear while the store is asked it may not have known when it answered.
+        ours = [(one.epoch, one.seq) for one in followed]
         positions = await self._store.positions([one.party_id for one in followed])
-        for party, position in zip(followed, positions, strict=True):
-            if not party.sessions:
+        for party, (epoch, seq), position in zip(followed, ours, positions, strict=True):
+            if not party.sessions or party.epoch != epoch:
                 continue
-            if position is None or position[0] != party.epoch or position[1] < party.seq:
+            if position is None or position[0] != epoch or position[1] < seq:
                 await self._put_back(party)
             elif position[1] > party.seq:
                 await broker.following.fill(party)
@@ -162,6 +191,9 @@ class Membership:
                 cause=0 if one.state is State.ACTIVE else int(one.cause),
             )
             for one in party.sessions.values()
+            # Of those that waited for their streams while we could not ask, some may have been
+            # told to have left; whoever has a stream is there.
+            if one.state is State.ACTIVE or not self._fenced
         ]
         reset = await self._store.reset(
             party.party_id,
@@ -176,7 +208,12 @@ class Membership:
 
     async def _resync_later(self, party: Party) -> None:
         await asyncio.sleep(RESYNC_AFTER_S)
-        snapshot = await self._store.snapshot(party.party_id)
+        try:
+            snapshot = await self._store.snapshot(party.party_id)
+        except STORE_TROUBLE as exc:
+            self._broker.reports.store_trouble("resync", exc)
+            self._broker.run("resync", self._resync_later(party))
+            return
         if snapshot is not None and party.sessions:
             broker = self._broker
             members = [(one.key.client_id, one.key.session_id) for one in snapshot.sessions]

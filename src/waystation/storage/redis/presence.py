@@ -121,6 +121,7 @@ class RedisPresenceStore(NodeRows):
     async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
         self.owner = owner
         self._listener = listener
+        await self.part_with_earlier_lives()
         return ()
 
     # --- what is told ----------------------------------------------------------------------------

@@ -15,7 +15,6 @@ import msgspec
 from waystation.presence.model import PartyId, SessionKey, SessionRecord
 from waystation.presence.store import Owner, PartyReset, PresenceNode
 from waystation.storage.redis.presence_rows import (
-    SHARDS,
     PartyKeys,
     decode_member,
     decode_record,
@@ -108,8 +107,22 @@ class NodeRows:
         )
         if not taken[0]:
             return 0
+        count = await self._orphan(node_id)
+        key = self.keys.parties_of(node_id)
+        await self.session.run(key, (("DEL", key),))
+        nodes = self.keys.nodes
+        await self.session.run(nodes, (("ZREM", nodes, node_id),))
+        return count
+
+    async def part_with_earlier_lives(self) -> int:
+        """Sessions that an earlier life of this node held wait for one TTL. Nobody else will see
+        to them: the node is alive again, perhaps before its lease had ended."""
+        return await self._orphan(self.owner.node_id, but=self.owner.incarnation)
+
+    async def _orphan(self, node_id: str, *, but: int | None = None) -> int:
         key = self.keys.parties_of(node_id)
         names: Any = (await self.session.run(key, (("SMEMBERS", key),)))[0]
+        present = None if but is None else str(but).encode()
         count = 0
         for name in names:
             party_id = PartyId(int(name, 16))
@@ -123,20 +136,18 @@ class NodeRows:
                 for row in snapshot
                 if row.split(b"|")[1].decode() == node_id and row[:1] == b"1"
             }
-            for incarnation in lives:
+            for incarnation in sorted(lives - {present}):
                 await self.expect_party(party_id)
                 reply: Any = await self.session.run_script(
                     ORPHAN, self.keys.of(party_id), node_id, incarnation
                 )
                 count += int(reply[0])
-        await self.session.run(key, (("DEL", key),))
-        nodes = self.keys.nodes
-        await self.session.run(nodes, (("ZREM", nodes, node_id),))
         return count
 
     async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
         """After a pause of ours: sessions that are still ours are active again. Those returned
         have moved on."""
+        self._known.clear()  # whoever took us for dead has forgotten which parties are ours
         by_party: dict[PartyId, list[tuple[SessionKey, int]]] = {}
         for key, fence in sessions:
             by_party.setdefault(key.party_id, []).append((key, fence))
@@ -155,7 +166,7 @@ class NodeRows:
         """Of the shards that fall to us among the nodes that are alive."""
         now: Any = (await self.session.run(self.keys.nodes, (("TIME",),)))[0]
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-        shards = [shard for shard in range(SHARDS) if self._is_ours(shard)]
+        shards = [shard for shard in range(self.keys.shards) if self._is_ours(shard)]
         looks = await asyncio.gather(
             *(
                 self.session.run(key, (("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit),))
@@ -217,6 +228,8 @@ class NodeRows:
         floor_ms: int,
         records: Sequence[SessionRecord],
     ) -> PartyReset:
+        self._known.discard(party_id)  # what was lost may be our list of parties as well
+        await self.remember_party(party_id)
         args: list[str | int] = [epoch, seq, new_epoch, floor_ms]
         for record in records:
             args += [field_of(record.key), encode_record(record)]

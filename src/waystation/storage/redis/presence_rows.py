@@ -26,8 +26,9 @@ SHARDS: Final = 256
 
 
 class PartyKeys:
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, shards: int = SHARDS) -> None:
         self.prefix = prefix
+        self.shards = shards
 
     def of(self, party_id: PartyId) -> list[str]:
         """Meta, sessions, clients, log, detached, bell: in the order of the scripts."""
@@ -42,7 +43,7 @@ class PartyKeys:
 
     def shard(self, party_id: PartyId) -> int:
         # The high bits of a product: ids that follow each other land apart.
-        return (party_id * 0x9E3779B97F4A7C15 >> 56) % SHARDS
+        return (party_id * 0x9E3779B97F4A7C15 >> 56) % self.shards
 
     def sweep(self, shard: int) -> str:
         return f"{self.prefix}:sweep:{shard}"

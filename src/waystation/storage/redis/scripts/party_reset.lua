@@ -15,7 +15,9 @@ if not epoch or (epoch == ARGV[1] and seq < tonumber(ARGV[2])) then
     redis.call('PERSIST', KEYS[at])
   end
 end
-for at = 5, #ARGV, 2 do
+-- The life that the caller knows, and not behind it: nothing was lost, and whoever is missing has left.
+local first = epoch == ARGV[1] and #ARGV + 1 or 5
+for at = first, #ARGV, 2 do
   if redis.call('HSETNX', SESSIONS, ARGV[at], ARGV[at + 1]) == 1 then
     redis.call('HINCRBY', CLIENTS, client_of(ARGV[at]), 1)
   end

@@ -1,0 +1,191 @@
+"""A node of the world of presence: the server of production, on simulated ways, with its lives."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from waystation.base.tasks import Tasks
+from waystation.presence.reports import Reports
+from waystation.presence.server import PresenceServer
+from waystation.presence.store import Owner
+from waystation.telemetry.events import RecordedEvents
+from waystation.telemetry.hashes import EventHashes
+from waystation.telemetry.metrics import Metrics
+from waystation.testing.presence_world_way import Caller, RedisWay, Wire, WorldTransport
+
+if TYPE_CHECKING:
+    from waystation.testing.presence_world import PresenceWorld
+
+QUIET: Any = structlog.wrap_logger(
+    None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+)
+
+
+class InOrder(set[Any]):
+    """A set that is walked in the order of its making: addresses must not decide anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order: dict[Any, None] = {}
+
+    def add(self, element: Any, /) -> None:
+        super().add(element)
+        self._order[element] = None
+
+    def discard(self, element: Any, /) -> None:
+        super().discard(element)
+        self._order.pop(element, None)
+
+    def clear(self) -> None:
+        super().clear()
+        self._order.clear()
+
+    def __iter__(self) -> Any:
+        return iter(list(self._order))
+
+
+class Life:
+    """From a start to its end."""
+
+    def __init__(self, world: "PresenceWorld", name: str, number: int) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self._asleep = False
+        self._held: list[Callable[[], None]] = []
+        self.way = RedisWay(world.redis, world.luck, self)
+        self.store = world.make_store(self.way)
+        self.tasks = Tasks(self._failed)
+        self.metrics = Metrics()
+        self.reports = Reports(
+            sink=RecordedEvents(),
+            hashes=EventHashes(bytes(32)),
+            metrics=self.metrics,
+            clock=world.clock,
+            log=QUIET,
+        )
+        self.reports.trouble = self._trouble
+        self.transport: WorldTransport | None = None
+        self.server = PresenceServer(
+            world.settings,
+            self.store,
+            owner=Owner(name, number),
+            clock=world.clock,
+            reports=self.reports,
+            tasks=self.tasks,
+            make_transport=self._make_transport,
+            reflection=False,
+            shared=self.store,
+            endpoints=(name, ""),
+        )
+        self.server.broker.registry.conversations = InOrder()
+        tick = self.server.broker.timekeeper.tick
+        self.server.broker.timekeeper.tick = lambda: not self._asleep and tick()
+
+    def _make_transport(self, handler: Any, _services: Any) -> WorldTransport:
+        self.transport = WorldTransport(handler, 1, self.world.luck, self)
+        return self.transport
+
+    def _failed(self, task: str, error: BaseException) -> None:
+        if self.alive:
+            self.world.complain(f"{self.name}: {task}: {error!r}")
+
+    def _trouble(self, what: str, error: BaseException) -> None:
+        if self.alive:
+            self.world.complain(f"{self.name}: {what}: {error!r}")
+
+    # --- sleep -----------------------------------------------------------------------------------
+
+    def when_awake(self, call: Callable[[], None]) -> None:
+        if self._asleep:
+            self._held.append(call)
+        elif self.alive:
+            call()
+
+    def sleep(self) -> None:
+        self._asleep = True
+
+    def wake(self) -> None:
+        """What waited is worked off; timers come out at the next tick, before or after it."""
+        self._asleep = False
+        held, self._held = self._held, []
+        for call in held:
+            self.when_awake(call)
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """As `kill -9` does: nothing is said, nothing is saved."""
+        self.alive = False
+        self.way.die()
+        server = self.server
+        if server._ticking is not None:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            server._ticking.cancel()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        self.world.spawn(f"end of {self.name}", self._end())
+        if self.transport is not None:
+            self.transport.accepting = False
+            self.transport.break_all(guest_learns=self.world.rng.random() < 0.7)
+
+    async def _end(self) -> None:
+        await self.tasks.close()
+
+    async def close(self) -> None:
+        """As SIGTERM does, with a drain that takes no time."""
+        await self.server.drain(0.0)
+        await self.server.close()
+        await self.tasks.close()
+        await self.store.close()
+        self.alive = False
+        self.way.die()
+
+
+class SimNode:
+    def __init__(self, world: "PresenceWorld", name: str) -> None:
+        self.world = world
+        self.name = name
+        self.lives = 0
+        self.life: Life | None = None
+
+    async def start(self) -> None:
+        self.lives += 1
+        life = Life(self.world, self.name, self.lives)
+        self.life = life
+        while life.alive and not self._started(life):
+            try:
+                await life.server.start()
+            except Exception as exc:
+                self.world.say(f"{self.name} does not start: {exc}")
+                life.kill()
+                await asyncio.sleep(0.3)
+                if self.life is life and not self.world.over:
+                    await self.start()
+                return
+
+    def _started(self, life: Life) -> bool:
+        return life.server.state != "starting"
+
+    @property
+    def up(self) -> bool:
+        life = self.life
+        return life is not None and life.alive and life.server.state != "closed"
+
+    def call(self, caller: Caller) -> Wire | None:
+        life = self.life
+        if life is None or not life.alive or life.transport is None:
+            return None
+        return life.transport.call(caller)
+
+    def kill(self) -> None:
+        if self.life is not None and self.life.alive:
+            self.world.say(f"{self.name} is killed")
+            self.life.kill()
+
+    async def restart(self) -> None:
+        life = self.life
+        if life is not None and life.alive:
+            self.world.say(f"{self.name} is restarted")
+            await life.close()
+        await self.start()

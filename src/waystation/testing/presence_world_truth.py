@@ -1,0 +1,100 @@
+"""What is true in the world of presence, and what a guest may therefore hear.
+
+The truth is what Redis appended, seen from beside it: nothing of it is lost. Checked are
+
+order           one message has one content for everybody; ids grow and time does not go back along
+                the log; first deliveries of a stream ascend, without a hole but for what a
+                LIST_RESYNC covers
+at least once   whoever is in at the end has heard everything since it came, or a LIST_RESYNC that
+                covers it
+no ghosts       a LIST is the membership at its position; at the end everybody's view, even a simple
+                one's, is the membership, and the membership is those who are there
+no lost leave   JOIN and LEAVE of a session alternate; a LEAVE that was acknowledged is in the log;
+                whoever is told to have timed out was silent for a TTL
+"""
+
+from typing import NamedTuple
+
+from waystation.presence.model import Entry, MessageType, PartyId, SessionKey, Status
+from waystation.storage.redis.presence_rows import decode_entry
+
+Member = tuple[int, int]
+
+
+class Fact(NamedTuple):
+    """One entry of a party's log, when it was written, and who was in afterwards."""
+
+    at_s: float
+    entry: Entry
+    members: frozenset[Member]
+
+
+class History:
+    """One life (epoch) of a party."""
+
+    def __init__(self) -> None:
+        self.facts: dict[int, Fact] = {}
+
+    def members_at(self, seq: int) -> frozenset[Member]:
+        fact = self.facts.get(seq)
+        return frozenset() if fact is None else fact.members
+
+
+class Truth:
+    def __init__(self) -> None:
+        self.histories: dict[tuple[PartyId, int], History] = {}
+        self.present: dict[PartyId, dict[Member, float]] = {}
+        """Who is in, and since when."""
+        self.entries = 0
+        self.mistakes: list[str] = []
+
+    def published(self, party_id: PartyId, data: bytes, at_s: float) -> Fact | None:
+        """Redis has appended something (or passed on a notice, which is no fact)."""
+        if data[:1] != b"e":
+            return None
+        epoch, _, rest = data[1:].partition(b":")
+        entry = decode_entry(rest)
+        self.entries += 1
+        present = self.present.setdefault(party_id, {})
+        member = (int(entry.client_id), int(entry.session_id))
+        if entry.kind is MessageType.JOIN:
+            if member in present:
+                self.mistakes.append(f"{member} joined twice")
+            present[member] = at_s
+        elif entry.kind is MessageType.LEAVE:
+            if member not in present:
+                self.mistakes.append(f"{member} left twice")
+            present.pop(member, None)
+        fact = Fact(at_s, entry, frozenset(present))
+        history = self.histories.setdefault((party_id, int(epoch)), History())
+        self._compare(history, entry)
+        history.facts[entry.seq] = fact
+        return fact
+
+    def _compare(self, history: History, entry: Entry) -> None:
+        if not history.facts:
+            return
+        before = next(reversed(history.facts.values())).entry
+        if entry.seq != before.seq + 1:
+            self.mistakes.append(f"{entry.seq} was appended after {before.seq}")
+        if entry.message_id <= before.message_id:
+            self.mistakes.append(f"the id of {entry.seq} is not above that of {before.seq}")
+        if entry.at_ms < before.at_ms:
+            self.mistakes.append(f"the time of {entry.seq} is before that of {before.seq}")
+
+    def history(self, party_id: PartyId, epoch: int) -> History:
+        return self.histories.setdefault((party_id, epoch), History())
+
+    def is_in(self, key: SessionKey) -> bool:
+        return (key.client_id, key.session_id) in self.present.get(key.party_id, {})
+
+
+def excuse(fact: Fact, answered_at_s: float | None, ttl_s: float, *, said_leave: bool) -> str:
+    """Why that LEAVE should not have been; empty if it may be so."""
+    code = Status(fact.entry.code)
+    if code is Status.OK:
+        return "" if said_leave else "left, and never said so"
+    if answered_at_s is not None and fact.at_s < answered_at_s + ttl_s - 0.002:
+        late_s = fact.at_s - answered_at_s
+        return f"was sent away with {code.name} {late_s:.3f} s after it was heard"
+    return ""
