@@ -136,6 +136,7 @@ class PresenceServer:
             ).add,
         ]
         self._ticking: asyncio.TimerHandle | None = None
+        self._port = 0
         self._late_looks = 0
         self._full = False
         self.lag_s = 0.0
@@ -143,13 +144,14 @@ class PresenceServer:
 
     @property
     def port(self) -> int:
-        return self.transport.port
+        return self._port or self.transport.port
 
     async def start(self) -> None:
         await self.health.tell(serving=False)
         await self.store.check()
         await self.broker.start()
         await self.transport.start()
+        self._port = self.transport.port  # a listener that is closed does not know it any more
         if self.membership is not None:
             await self.membership.beat()
             self._tasks.spawn("presence lease", self.membership.run())
@@ -269,7 +271,7 @@ class PresenceServer:
         self.broker.draining = True
         if self.membership is not None:
             await self.membership.beat()
-        self.transport.stop_accepting()
+        # Connections are still taken: whoever comes is told where else to go.
         deadline_ms = self._clock.now_ms() + round(over_s * 1000)
         self.broker.departures.send_drain(
             self._other_endpoints(), deadline_ms, self.broker.registry.now()
@@ -305,6 +307,7 @@ class PresenceServer:
         self.state = "closed"
         if self._ticking is not None:
             self._ticking.cancel()
+        self.transport.stop_accepting()
         self._send_away()
         await self.transport.close(CLOSE_GRACE_S)
         try:
