@@ -68,10 +68,11 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     proxy_private_hosts: Annotated[
         bool,
         doc(
-            "Whether servers on loopback and private addresses may be asked for. Switch it off"
-            " where strangers use this proxy and the network behind it is not theirs to see."
+            "Whether servers on loopback and private addresses may be asked for. Off, because"
+            " whoever uses this proxy names the servers: strangers would reach into the network"
+            " behind it. Switch it on where all servers stand in one such network."
         ),
-    ] = True
+    ] = False
     proxy_own_domains: Annotated[
         str,
         doc("Domains of our other servers, separated by commas; statistics count them apart."),

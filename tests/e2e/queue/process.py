@@ -27,6 +27,7 @@ class QueueServer(Process):
             "link_port": self.link_port,
             "drain_s": 0.1,
             "ntf_interval_s": 0.05,
+            "proxy_private_hosts": True,  # all servers of a test are on loopback
             "identity_algorithm": "ed25519",  # quicker to make, and to check in each handshake
             **settings,
         }

@@ -189,7 +189,7 @@ class Connector:
         clock: Clock,
         connect_timeout_s: float,
         request_timeout_s: float,
-        private_hosts: bool = True,
+        private_hosts: bool = False,
     ) -> None:
         self._clock = clock
         self._private_hosts = private_hosts

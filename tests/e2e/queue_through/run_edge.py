@@ -1,0 +1,36 @@
+"""The main program of an edge for tests: the worker of `waystation serve proxy`, by itself."""
+
+import waystation.app.quick_start  # noqa: F401, I001 first: it makes the imports below quick
+
+import asyncio
+import sys
+
+import structlog
+import uvloop
+
+from waystation.app.data_dir import DataDir
+from waystation.app.lifecycle import live
+from waystation.app.proxy_worker import ProxyWorker
+from waystation.app.settings import decode_settings
+
+READY = "the edge is ready"
+
+
+def main() -> None:
+    settings = decode_settings(sys.argv[1])
+    data = DataDir(settings.data_dir)
+    data.make()
+    data.reports("serve").mkdir(exist_ok=True)
+    log = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
+    )
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        worker = ProxyWorker(settings, log)
+        runner.run(
+            live(worker, drain_s=settings.proxy.drain_s, on_ready=lambda: print(READY, flush=True))
+        )
+
+
+if __name__ == "__main__":
+    main()

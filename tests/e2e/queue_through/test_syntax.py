@@ -1,0 +1,6 @@
+"""The tests of `tests/e2e/queue/test_syntax.py`, unchanged, through an edge."""
+
+from tests.e2e.queue import test_syntax
+from tests.e2e.queue_through.unchanged import all_of
+
+globals().update(all_of(test_syntax))
