@@ -6,6 +6,7 @@ Rule 2: ownership is looked at when a command begins and once more before its an
         that came too late is none. A slot that we freeze ourselves waits for what is running,
         so that is answered still.
 Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
+Rule 4: after a refusal everything that follows about the same id is refused too (`bars`).
 """
 
 from typing import Final, Protocol, cast
@@ -15,7 +16,12 @@ import msgspec
 from waystation.queue.errors import Code
 from waystation.queue.model import ID_BYTES, NO_ENTITY, CorrId, Queue, RefKind, Slot, slot_of
 from waystation.queue.server.admission import Case
+from waystation.queue.server.bars import Bars
+from waystation.queue.server.checks import Proven
+from waystation.queue.server.client import Client
 from waystation.queue.server.dispatch import Caller, Dispatch
+from waystation.queue.server.services import ServiceSession
+from waystation.queue.server.subscribers import Subscriber
 from waystation.queue.store import RefStore, drops_link
 from waystation.queue.wire.commands import Command, Del, Ldel, Ndel, Nkey, Party, Send
 from waystation.queue.wire.link_words import DelRef, Frozen, Moved, WrongSlot
@@ -66,12 +72,17 @@ class OwnedDispatch:
         self._ownership = ownership
         self._refs = refs
 
-    async def look_up(self, transmission: Transmission) -> Case:
-        return await self._dispatch.look_up(transmission)
+    async def look_up(
+        self, transmission: Transmission, service: ServiceSession | None = None
+    ) -> Case:
+        return await self._dispatch.look_up(transmission, service)
 
-    async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
+    async def execute(self, caller: Caller, case: Case, *, proven: Proven) -> Response:
         sent = case.transmission
         entity_id = sent.entity_id
+        bars = bars_of(caller.client)
+        if bars is not None and bars.refuses(sent):
+            return _as_response(Frozen(sent.corr_id))
         if case.queue is not None:
             slot = case.queue.slot
         elif len(entity_id) == ID_BYTES:
@@ -79,7 +90,7 @@ class OwnedDispatch:
         else:
             return await self._dispatch.execute(caller, case, proven=proven)
         if not self._ownership.begin(slot):
-            return self._elsewhere(sent.corr_id, slot)
+            return self._elsewhere(sent, slot, bars)
         try:
             if case.queue is None and case.refused is Code.AUTH:
                 moved = await self._referred(sent)
@@ -87,16 +98,19 @@ class OwnedDispatch:
                     return _as_response(moved)
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
-                return self._elsewhere(sent.corr_id, slot)
+                return self._elsewhere(sent, slot, bars)
+            if bars is not None:
+                bars.done(sent)
             if case.queue is not None and not isinstance(response, Err):
-                self._drop_references(caller, sent.command, case.queue)
+                await self._drop_references(caller, sent.command, case.queue)
             return response
         finally:
             self._ownership.end(slot)
 
-    def _drop_references(self, caller: Caller, command: Command, queue: Queue) -> None:
-        """Ids that lead nowhere any more, and whose references lie with other servers: the edge
-        passes it on. Should that get lost, the reference leads to a server that says AUTH."""
+    async def _drop_references(self, caller: Caller, command: Command, queue: Queue) -> None:
+        """Ids that lead nowhere any more. Most references lie with other servers: the edge passes
+        it on. Should that get lost, the reference leads to a server that says AUTH until it is
+        swept."""
         gone: list[tuple[RefKind, bytes | None]] = []
         link_id = None if queue.link is None else queue.link.link_id
         notifier_id = None if queue.notifier is None else queue.notifier.notifier_id
@@ -107,9 +121,13 @@ class OwnedDispatch:
         if isinstance(command, Del | Ndel | Nkey):
             gone.append((RefKind.NOTIFIER, notifier_id))
         for kind, entity_id in gone:
-            if entity_id is not None and slot_of(entity_id) != queue.slot:
+            if entity_id is None:
+                continue
+            if slot_of(entity_id) != queue.slot:
                 word = _as_response(DelRef(kind, entity_id))
                 caller.client.tell(NO_ENTITY, word)
+            elif await self._refs.get_ref(kind, entity_id) is not None:
+                await self._refs.drop_ref(kind, entity_id, None)
 
     async def _referred(self, sent: Transmission) -> Moved | None:
         kind = _REFERRED.get(sent.command.party)
@@ -118,8 +136,16 @@ class OwnedDispatch:
         ref = await self._refs.get_ref(kind, sent.entity_id)
         return None if ref is None else Moved(sent.corr_id, kind, ref.home)
 
-    def _elsewhere(self, corr_id: CorrId, slot: Slot) -> Response:
-        return _as_response(not_ours(self._ownership, corr_id, slot))
+    def _elsewhere(self, sent: Transmission, slot: Slot, bars: Bars | None) -> Response:
+        if bars is not None:
+            bars.bar(sent, slot)
+        return _as_response(not_ours(self._ownership, sent.corr_id, slot))
+
+
+def bars_of(client: Subscriber) -> Bars | None:
+    """Of a client that came over a link."""
+    session = client.session if isinstance(client, Client) else None
+    return getattr(session, "bars", None)
 
 
 def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | WrongSlot:
