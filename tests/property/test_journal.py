@@ -50,8 +50,10 @@ class Run:
         self.compacted = False
 
 
-async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) -> Run:
-    journal = Journal(path, mode=mode, bytes_max=2**20)
+async def run(
+    path: Path, steps: list[Step], mode: Literal["write", "fsync"], *, mapped: bool = False
+) -> Run:
+    journal = Journal(path, mode=mode, bytes_max=2**20, mapped=mapped)
     done, waiters = Run(), []
 
     def wrote() -> None:
@@ -93,13 +95,14 @@ async def run(path: Path, steps: list[Step], mode: Literal["write", "fsync"]) ->
 
 
 @settings(max_examples=80, deadline=None)
-@given(STEPS, st.sampled_from(["write", "write", "write", "fsync"]))
+@given(STEPS, st.sampled_from(["write", "mapped", "mapped", "fsync"]))
 def test_the_file_owes_what_was_accepted_and_not_settled(
-    steps: list[Step], mode: Literal["write", "fsync"]
+    steps: list[Step], mode: Literal["write", "mapped", "fsync"]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "0.log"
-        done = asyncio.run(run(path, steps, mode))
+        mapped = mode == "mapped"
+        done = asyncio.run(run(path, steps, "write" if mode == "mapped" else mode, mapped=mapped))
         wanted = [item(number) for number in done.owed]
 
         assert items(read_unsettled(done.data)) == wanted
@@ -142,6 +145,20 @@ def test_a_damaged_byte_ends_the_reading_and_nothing_is_made_up(
     if not done.data:
         assert read_unsettled(done.data) == []
         return
+    damaged = bytearray(done.data)
+    damaged[where % len(damaged)] ^= change
+    everything = [item(number) for number in range(8)]
+
+    assert all(one in everything for one in items(read_unsettled(bytes(damaged))))
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(0, 2**14), st.integers(1, 255))
+def test_a_damaged_byte_of_a_mapped_file_makes_nothing_up(
+    steps: list[Step], where: int, change: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        done = asyncio.run(run(Path(folder) / "0.log", steps, "write", mapped=True))
     damaged = bytearray(done.data)
     damaged[where % len(damaged)] ^= change
     everything = [item(number) for number in range(8)]

@@ -5,7 +5,7 @@ subclasses of production code; production code has no switches for them.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import pytest
 
 from waystation.base.clock import Clock
 from waystation.push.connect import effects as do
-from waystation.push.connect.driver import Client, ConnectDriver
+from waystation.push.connect.client import Client
+from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.handback import HandBack
 from waystation.push.connect.terms import Terms
@@ -43,9 +44,14 @@ SEEDS_MAX = 200
 
 
 class _RouterThatTellsFirst(Router):
-    async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
-        if user_agent.node_id is not None:
-            answer = await self._relay.push(user_agent.node_id, user_agent.uaid, notification)
+    async def deliver_on(
+        self,
+        answer: Answer | Awaitable[Answer] | None,
+        user_agent: UserAgent,
+        notification: Notification,
+    ) -> MessageId:
+        if answer is not None:
+            answer = answer if isinstance(answer, Answer) else await answer
             if answer is Answer.TAKEN:
                 return notification.message_id
             await self._refused(user_agent, answer)

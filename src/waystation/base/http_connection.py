@@ -17,7 +17,7 @@ from typing import Final, Protocol, cast
 
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Handler, Request, Response, Upgrade
-from waystation.base.http_reader import RequestReader
+from waystation.base.http_reader import Asked, RequestReader
 from waystation.base.tasks import Done, eager
 
 _LARGE_BYTES: Final = 16_384  # such an answer is not held back for others of its turn
@@ -59,6 +59,7 @@ class HttpConnection(asyncio.Protocol):
         "_discarded",
         "_discarding",
         "_eof",
+        "_head_bytes_max",
         "_loop",
         "_out",
         "_queue",
@@ -78,6 +79,7 @@ class HttpConnection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self._reader = RequestReader(self, server.limits, server.body_limit)
+        self._head_bytes_max = server.limits.head_bytes_max
         self._transport: asyncio.Transport | None = None
         self._since = server.tick
         self._continue_due = False
@@ -221,14 +223,14 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(answer, Upgrade):
             self._hand_over(answer)
             return
+        if not request.keep_alive or answer.close or server.draining or self.ended or self._eof:
+            self.ended |= self._last(request, answer)
+        end = b"Connection: close\r\n\r\n" if self.ended else b"\r\n"
         body = answer.body
-        if not request.keep_alive or answer.close or server.draining or self._last():
-            end = b"Connection: close\r\n\r\n"
-            self.ended = True
-        else:
-            end = b"\r\n"
         if answer.status == 204:  # RFC 9110, section 8.6: no Content-Length
             self._out.append(b"%b%b%b" % (answer.head, server.date, end))
+        elif not body:
+            self._out.append(b"%b%bContent-Length: 0\r\n%b" % (answer.head, server.date, end))
         else:
             self._out.append(
                 b"%b%bContent-Length: %d\r\n%b%b"
@@ -243,8 +245,10 @@ class HttpConnection(asyncio.Protocol):
         if not self._turn or len(body) > _LARGE_BYTES:
             self.flush()
 
-    def _last(self) -> bool:
-        return self.ended or (self._eof and not self._queue)
+    def _last(self, request: Request, answer: Response) -> bool:
+        if self._eof and not self._queue:
+            return True  # it said all it had to say, and this answers the last of it
+        return not request.keep_alive or answer.close or self._server.draining
 
     def _advance(self) -> None:
         """After an answer or a pause: the next request, and what was read but not parsed."""
@@ -283,16 +287,19 @@ class HttpConnection(asyncio.Protocol):
 
     def _feed(self, data: bytes) -> None:
         # In pieces, so that no head can grow beyond its limit inside one large read.
-        limit = self._server.limits.head_bytes_max
-        position = limit
-        piece = data if len(data) <= limit else data[:limit]
+        limit = self._head_bytes_max
+        more = self._reader.feed(data if len(data) <= limit else data[:limit])
+        if more is not None or len(data) > limit:
+            self._feed_on(more, data, limit)
+
+    def _feed_on(self, more: bytes | Asked | None, data: bytes, position: int) -> None:
+        """`more` is what the reader said of all before `position`."""
         while True:
-            more = self._reader.feed(piece)
             if more is None:
                 if position >= len(data):
                     return
-                piece = data[position : position + limit]
-                position += limit
+                piece = data[position : position + self._head_bytes_max]
+                position += self._head_bytes_max
             elif isinstance(more, bytes):
                 piece = more
             else:
@@ -305,6 +312,7 @@ class HttpConnection(asyncio.Protocol):
                 self._unfed = piece + data[position:]
                 self._update_reading()
                 return
+            more = self._reader.feed(piece)
 
     def _busy(self) -> bool:
         return self._write_paused or len(self._queue) >= self._server.limits.pipelined_max

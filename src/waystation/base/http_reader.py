@@ -57,6 +57,7 @@ class RequestReader:
         "_body_max",
         "_head_bytes",
         "_headers",
+        "_headers_max",
         "_in_head",
         "_limits",
         "_oversize",
@@ -66,6 +67,7 @@ class RequestReader:
         "_replaying",
         "_request",
         "_sink",
+        "_taking",
         "_url",
         "in_message",
     )
@@ -75,6 +77,7 @@ class RequestReader:
     ) -> None:
         self._sink = sink
         self._limits = limits
+        self._headers_max = limits.headers_max
         self._body_limit = body_limit
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
@@ -86,6 +89,7 @@ class RequestReader:
         self._head_bytes = 0
         self._repeated = 0
         self._in_head = False
+        self._taking = False  # a head that somebody will look at
         self._replaying = False
         self.in_message = False
 
@@ -110,59 +114,58 @@ class RequestReader:
         self.in_message = self._in_head = True
         self._sink.began()
         if not self._replaying:
+            self._taking = True
             self._url = b""
             self._headers = {}
             self._repeated = 0
 
     def on_url(self, url: bytes) -> None:
-        if not self._replaying:
+        if self._taking:
             self._url = self._url + url if self._url else url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._replaying or not self._in_head:
+        if not self._taking:
             return  # a head of our own, or trailers, which nobody needs
-        headers = self._headers
         name = name.lower()
-        value = value.rstrip(b" \t")
-        if name not in headers:
-            headers[name] = value
+        if name in self._headers:
+            self._repeat(name, self._headers[name], value.rstrip(b" \t"))
         else:
-            self._repeated += 1
-            if self._repeated <= self._limits.headers_max:
-                headers[name] = headers[name] + b", " + value
+            self._headers[name] = value.rstrip(b" \t")
+
+    def _repeat(self, name: bytes, known: bytes, value: bytes) -> None:
+        self._repeated += 1
+        if self._repeated <= self._headers_max:
+            self._headers[name] = known + b", " + value
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head = self._taking = False
         self._head_bytes = 0
         if self._sink.ended:
             return
-        parser = self._parser
-        url, headers = self._url, self._headers
-        query = b""
-        if b"?" in url or not url.startswith(b"/"):
-            url, query = _split_target(url)
-        if not self._replaying:
-            self._request = request = Request(parser.get_method(), url, headers, query)
-        else:
+        parser, headers = self._parser, self._headers
+        if self._replaying:
             request = self._request
             assert request is not None
-        if len(headers) + self._repeated > self._limits.headers_max:
+        else:
+            url, query = self._url, b""
+            if b"?" in url or not url.startswith(b"/"):
+                url, query = _split_target(url)
+            self._request = request = Request(parser.get_method(), url, headers, query)
+        if len(headers) + self._repeated > self._headers_max:
             self._sink.refuse(431)
             return
         if parser.should_upgrade():
             return
-        if b"content-length" in headers or b"transfer-encoding" in headers:
-            self._expect_body(request, headers)
-
-    def _expect_body(self, request: Request, headers: dict[bytes, bytes]) -> None:
-        self._body_max = self._body_limit(request)
-        length = int(headers.get(b"content-length", b"0"))  # the parser saw that it is a number
-        if length > self._body_max:
-            self._oversize = 1
-            if length > self._limits.discarded_bytes_max or b"expect" in headers:
-                self._cut_short()
-        elif headers.get(b"expect", b"").lower() == b"100-continue":
-            self._sink.expects()
+        length = headers.get(b"content-length")
+        if length is not None or b"transfer-encoding" in headers:
+            self._body_max = self._body_limit(request)
+            # The parser saw that it is a number.
+            if length is not None and int(length) > self._body_max:
+                self._oversize = 1
+                if int(length) > self._limits.discarded_bytes_max or b"expect" in headers:
+                    self._cut_short()
+            elif b"expect" in headers and headers[b"expect"].lower() == b"100-continue":
+                self._sink.expects()
 
     def on_body(self, part: bytes) -> None:
         if self._request is None:
@@ -184,7 +187,8 @@ class RequestReader:
         request = self._request
         if request is None or self._sink.ended:
             return
-        if self._parser.should_upgrade():
+        parser = self._parser
+        if parser.should_upgrade():
             return  # `feed_data` raises HttpParserUpgrade next
         self._request = None
         self._replaying = False
@@ -195,7 +199,6 @@ class RequestReader:
         if self._oversize:
             request.oversize = True
             self._oversize = 0
-        parser = self._parser
         if not parser.should_keep_alive() or (
             # HTTP/1.0 wants its keep-alive confirmed in so many words: not worth it.
             b"connection" in request.headers and parser.get_http_version() == "1.0"

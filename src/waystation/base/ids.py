@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 
 _HEX_LETTERS = 32
 _DASHED_LETTERS = 36
@@ -39,6 +40,7 @@ def parse_uuid(text: str) -> bytes | None:
     return raw if len(raw) == 16 else None  # fromhex passes over blanks, so count what is left
 
 
+@lru_cache(maxsize=4096)  # every message spells its channel twice, and channels come again
 def dashed(raw: bytes) -> str:
     """Lower case with dashes, the canonical text of RFC 9562."""
     h = raw.hex()

@@ -24,6 +24,7 @@ _HEAD: Final = 9  # version and time
 _MAC: Final = 32
 _SHA256_BLOCK: Final = 64
 _PAGE_BYTES: Final = 4096
+_PADDINGS: Final = tuple(bytes((_BLOCK - n,)) * (_BLOCK - n) for n in range(_BLOCK))
 
 
 class RandomPool:
@@ -74,13 +75,14 @@ class Fernet:
 
     def seal(self, plain: bytes, now_s: int) -> bytes:
         """The raw token, before base64."""
-        padding = _BLOCK - len(plain) % _BLOCK
         # The chain of the kept CBC context never ends. A random block in front of each token
         # becomes, once encrypted, that token's IV: NIST SP 800-38A, appendix C, first method.
-        sealed = self._encrypt.update(
-            self._random_bytes(_BLOCK) + plain + bytes((padding,)) * padding
+        signed = b"\x80%b%b" % (
+            now_s.to_bytes(8, "big"),
+            self._encrypt.update(
+                self._random_bytes(_BLOCK) + plain + _PADDINGS[len(plain) % _BLOCK]
+            ),
         )
-        signed = b"\x80" + now_s.to_bytes(8, "big") + sealed
         return signed + self._mac(signed)
 
     def open(self, raw: bytes) -> bytes | None:

@@ -187,3 +187,12 @@ class RotatingStore(Protocol):
         now. A switch that was cut off leaves the user agent `behind`, and the next call goes on
         with it."""
         ...
+
+
+@runtime_checkable
+class InstantStore(Protocol):
+    """A push store that reads within the call: every POST of its worker asks this way."""
+
+    def look_up_now(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        """As `look_up`."""
+        ...

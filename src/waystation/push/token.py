@@ -153,8 +153,9 @@ class MessageIds:
             return self._three_parts(uaid, channel_id, at_ms)
         n = self._tie_breaker(at_ms)
         text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}"
-        return MessageId(self._keys.seal(text.encode())), SortKey(
-            f"02:{at_ms}:{dashed(channel_id)}:{n}"
+        return (
+            MessageId(self._keys.seal(text.encode())),
+            SortKey(f"02:{at_ms}:{dashed(channel_id)}:{n}"),
         )
 
     def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:

@@ -58,6 +58,8 @@ class EventHashes:
         self._uahs = _Memo(self._uaid)
         self._chhs = _Memo(self._channel)
         self._mids: dict[str, str] = {}
+        self._names: dict[str, bytes] = {}  # as `_Memo`, for one UTC day
+        self._names_from_ms = self._names_until_ms = 0
 
     def uah(self, uaid: bytes, time_ms: int) -> int:
         return self._uahs.hash64(uaid, time_ms)
@@ -86,6 +88,22 @@ class EventHashes:
             if len(self._mids) > MEMO_MAX:
                 self._mids.clear()
             known = self._mids[version] = mid(self._message.at(time_s * 1000), version, time_s)
+        return known
+
+    def names(self, uaid: bytes, version: str, time_s: int, event_ms: int) -> bytes:
+        """`mid` and `uah` as they stand in a line: all that tells most events of a message apart.
+        A message has one user agent, so its version names both."""
+        names = self._names
+        if not self._names_from_ms <= event_ms < self._names_until_ms or len(names) > MEMO_MAX:
+            names.clear()
+            self._names_from_ms = event_ms - event_ms % DAY_MS
+            self._names_until_ms = self._names_from_ms + DAY_MS
+        known = names.get(version)
+        if known is None:
+            known = names[version] = b'"mid":"%b","uah":%d' % (
+                mid(self._message.at(time_s * 1000), version, time_s).encode(),
+                self._uahs.hash64(uaid, event_ms),
+            )
         return known
 
     @staticmethod

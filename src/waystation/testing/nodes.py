@@ -5,7 +5,6 @@ journal (a real file), calls to the store that are on the wire, frames on their 
 """
 
 import asyncio
-import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -15,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import pybase64
 
 from waystation.base.errors import GoneError, UnavailableError
-from waystation.base.http_message import Request
+from waystation.base.http_message import Request, Response
 from waystation.base.ids import new_uuid4
 from waystation.base.tasks import Tasks
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.driver import Client, ConnectDriver
+from waystation.push.connect.client import Client
+from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.observer import Observer as ConnectObserver
 from waystation.push.connect.session import Session
@@ -126,7 +126,7 @@ class SimJournal(Journal):
         """The descriptor goes with its process, and the lock with the descriptor."""
         self._killed = True
         self._lose_records()
-        os.close(self._fd)
+        self._let_go()
 
 
 class ConnectNode:
@@ -376,7 +376,8 @@ class EndpointNode:
         request = Request(b"POST", path, headers, body=b"%06d" % post.number)
         _, _, version, token = path.split(b"/")
         try:
-            response = await self._intake.post(request, version, token)
+            answer = self._intake.post(request, version, token)
+            response = answer if isinstance(answer, Response) else await answer
         except GoneError:
             return "gone"
         except UnavailableError:

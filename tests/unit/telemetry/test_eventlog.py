@@ -19,8 +19,10 @@ from waystation.telemetry.events import (
     LogGap,
     NodeStats,
     NodeStatsAttrs,
+    PushDelivered,
     PushExpired,
     PushStored,
+    Written,
 )
 from waystation.telemetry.segments import sealed_segments
 
@@ -243,3 +245,13 @@ class TestLog:
         await log.close()
 
         assert [row["seq"] for row in rows(tmp_path)] == [0]
+
+
+def test_a_line_that_was_written_by_hand_has_the_envelope_and_its_number() -> None:
+    lines = EventLines(NODE, BOOT)
+    kind = Written(8, lambda ts_us, mid: b',"k":8,"mid":"%b","uah":%d}\n' % (mid, ts_us))
+    struct = lines.line(7, PushDelivered(mid="ab", uah=7), 1)
+    written = lines.written(7, kind, (b"ab",))
+
+    assert written == struct.replace(b'"seq":0', b'"seq":1')
+    assert (lines.seq, lines.counts) == (2, {8: 2})

@@ -15,13 +15,14 @@ from waystation.base.errors import BusyError, UnavailableError
 from waystation.base.tasks import Done, Tasks, eager
 from waystation.push.connect import effects as do
 from waystation.push.connect.alarm import Alarm
+from waystation.push.connect.client import Client, client_of, frame_of, uaid_of
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.registry import Registry
-from waystation.push.connect.session import INTERNAL, Session, State
+from waystation.push.connect.session import INTERNAL, Session
 from waystation.push.connect.terms import Terms
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.store import CursorStore, PushStore, RotatingStore
@@ -33,23 +34,6 @@ from waystation.push.wire.websocket import ping_frame, text_frame
 SPREAD_STEP_S = 0.05  # a stop does not wait for less
 SERVICE_RESTART = 1012
 _PING_FRAME = ping_frame()
-
-
-class Client:
-    """One connection's state; there are very many of these."""
-
-    __slots__ = ("connection", "note", "session", "timer", "waiting")
-
-    def __init__(self, connection: Connection, session: Session, note: object) -> None:
-        self.connection: Connection | None = connection
-        self.session = session
-        self.waiting: deque[bytes] | None = None
-        self.timer = 0
-        self.note = note
-
-    @property
-    def alive(self) -> bool:
-        return self.session.state is not State.CLOSED
 
 
 class ConnectDriver:
@@ -93,7 +77,7 @@ class ConnectDriver:
         return self
 
     def text(self, connection: Connection, text: bytes) -> None:
-        client = _client(connection)
+        client = client_of(connection)
         if client.waiting or client.session.busy:
             if client.waiting is None:
                 client.waiting = deque()
@@ -104,33 +88,43 @@ class ConnectDriver:
         self._feed(client, text)
 
     def binary(self, connection: Connection) -> None:
-        client = _client(connection)
+        client = client_of(connection)
         self._perform(client, client.session.received_binary())
 
     def pinged(self, connection: Connection, payload: bytes) -> None: ...
 
     def ponged(self, connection: Connection) -> None:
-        client = _client(connection)
+        client = client_of(connection)
         client.session.ponged(mono=self._clock.mono())
         self._wake_anew(client)
 
     def broken(self, connection: Connection, code: int, reason: str) -> None:
-        self._end(_client(connection), code, reason)
+        self._end(client_of(connection), code, reason)
 
     def closed(self, connection: Connection) -> None:
-        self._end(_client(connection), connection.close_code, connection.ending.name.lower())
+        self._end(client_of(connection), connection.close_code, connection.ending.name.lower())
 
     # The relay's node
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
+        answer = self.offer(uaid, notification)
+        return answer if isinstance(answer, Answer) else await answer
+
+    def offer(
+        self, uaid: Uaid, notification: Notification | Update
+    ) -> Answer | Coroutine[Any, Any, Answer]:
+        """At once, unless the journal has to be waited for."""
         client = self._registry.get(uaid)
-        if client is None or client.connection is None:
+        if client is None or (connection := client.connection) is None:
             return Answer.ABSENT
         journal = self._journal
-        journalled = journal is not None and (
-            isinstance(notification, Update) or notification.ttl_s > 0
-        )
-        if client.connection.congested or (journalled and journal is not None and journal.full):
+        if (
+            journal is not None
+            and isinstance(notification, Notification)
+            and not notification.ttl_s
+        ):
+            journal = None
+        if connection.congested or (journal is not None and journal.full):
             self._perform(client, client.session.congested())
             self._observer.refused(uaid)
             return Answer.BUSY
@@ -140,16 +134,22 @@ class ConnectDriver:
             return Answer.BUSY
         if not effects:
             return Answer.TAKEN  # not news: it is outstanding already
-        self._perform(client, effects)
+        connection.send(frame_of(notification))  # which is all that they ask for
         self._observer.taken(uaid, notification)
-        if not journalled or journal is None:
+        if journal is None:
             return Answer.TAKEN
         written = journal.accept(uaid, notification)
-        if written is True or (written is not False and await written):
+        if written is True:
             return Answer.TAKEN
-        # The endpoint stores it now: look there later.
+        return self._unwritten(client) if written is False else self._written(client, written)
+
+    def _unwritten(self, client: Client) -> Answer:
+        """The endpoint stores it now: look there later."""
         self._perform(client, client.session.congested())
         return Answer.BUSY
+
+    async def _written(self, client: Client, written: asyncio.Future[bool]) -> Answer:
+        return Answer.TAKEN if await written else self._unwritten(client)
 
     async def check_stored(self, uaid: Uaid) -> Answer:
         client = self._registry.get(uaid)
@@ -203,16 +203,16 @@ class ConnectDriver:
             if connection is None:
                 return
             match effect:
-                case do.Deliver():
-                    connection.send(_frame(effect.notification))
-                case do.Send():
-                    connection.send(text_frame(effect.payload))
                 case do.Settle():
                     self._settled(client, effect)
+                case do.Send():
+                    connection.send(text_frame(effect.payload))
+                case do.Deliver():
+                    connection.send(frame_of(effect.notification))
                 case do.DeliverStored():
-                    self._observer.retrieved(_uaid(client), effect.notifications)
+                    self._observer.retrieved(uaid_of(client), effect.notifications)
                     for notification in effect.notifications:
-                        connection.send(_frame(notification))
+                        connection.send(frame_of(notification))
                 case do.SendPing():
                     connection.send(_PING_FRAME)
                 case do.Enter():
@@ -222,9 +222,9 @@ class ConnectDriver:
                 case do.TakeUp():
                     client.waiting = deque((*effect.texts, *(client.waiting or ())))
                 case do.Nacked():
-                    self._observer.nacked(_uaid(client), effect.version, effect.code)
+                    self._observer.nacked(uaid_of(client), effect.version, effect.code)
                 case do.Displace():
-                    self._spawn("displace", self._displace(_uaid(client), effect))
+                    self._spawn("displace", self._displace(uaid_of(client), effect))
                 case do.Close():
                     connection.close(effect.code, effect.reason)
                     self._end(client, effect.code, effect.reason)
@@ -263,45 +263,47 @@ class ConnectDriver:
                 applied = await store.claim_route(effect.user_agent)
                 return session.claimed(applied, mono=self._clock.mono())
             case do.Confirm():
-                return session.confirmed(await store.get_user_agent(_uaid(client)))
+                return session.confirmed(await store.get_user_agent(uaid_of(client)))
             case do.Reclaim():
                 return session.reclaimed(await store.claim_route(effect.user_agent))
             case do.Subscribe():
-                applied = await self._subscribe(_uaid(client), effect)
-                self._observer.registered(_uaid(client), effect.channel_id, 200 if applied else 500)
+                applied = await self._subscribe(uaid_of(client), effect)
+                self._observer.registered(
+                    uaid_of(client), effect.channel_id, 200 if applied else 500
+                )
                 return session.subscribed(applied)
             case do.Unsubscribe():
-                await store.remove_channel(_uaid(client), effect.channel_id)
-                self._observer.unregistered(_uaid(client), effect.channel_id, effect.code)
+                await store.remove_channel(uaid_of(client), effect.channel_id)
+                self._observer.unregistered(uaid_of(client), effect.channel_id, effect.code)
                 return session.unsubscribed()
             case do.Fetch():
                 return await self._fetch(client, effect)
             case do.FetchUpdates():
-                updates = await store.fetch_updates(_uaid(client), limit=effect.limit)
+                updates = await store.fetch_updates(uaid_of(client), limit=effect.limit)
                 return session.fetched_updates(updates)
             case do.Forget():
                 return await self._forget(client, effect)
             case do.ForgetUpdate():
                 update = effect.update
-                await store.forget_update(_uaid(client), update.channel_id, update.version)
-                self._observer.acked(_uaid(client), update, wire.DELIVERED, stored=True)
+                await store.forget_update(uaid_of(client), update.channel_id, update.version)
+                self._observer.acked(uaid_of(client), update, wire.DELIVERED, stored=True)
                 return session.forgotten(1)
             case do.AdvanceCursor():
                 assert isinstance(store, CursorStore), "or nobody keeps a cursor"
-                await store.advance_cursor(_uaid(client), effect.up_to_ms)
+                await store.advance_cursor(uaid_of(client), effect.up_to_ms)
                 return []
             case do.SwitchMonth():
                 assert self._rotating is not None, "nobody is behind on a store without months"
                 applied = await self._rotating.switch_month(
-                    _uaid(client), connected_at_ms=effect.connected_at_ms
+                    uaid_of(client), connected_at_ms=effect.connected_at_ms
                 )
                 return session.switched(applied)
             case do.SwitchLater():
                 await asyncio.sleep(effect.after_s)
                 return session.switch_due()
             case do.DropUserAgent():
-                await store.remove_user_agent(_uaid(client))
-                self._observer.dropped(_uaid(client), effect.reason)
+                await store.remove_user_agent(uaid_of(client))
+                self._observer.dropped(uaid_of(client), effect.reason)
                 return session.dropped()
             case (
                 do.Send()
@@ -333,7 +335,7 @@ class ConnectDriver:
         )
 
     async def _fetch(self, client: Client, effect: do.Fetch) -> list[Effect]:
-        uaid, began = _uaid(client), self._clock.mono()
+        uaid, began = uaid_of(client), self._clock.mono()
         rows = await self._store.fetch(
             uaid, now_ms=self._clock.now_ms(), after=None, limit=effect.limit
         )
@@ -342,7 +344,7 @@ class ConnectDriver:
         return client.session.fetched(rows)
 
     async def _forget(self, client: Client, effect: do.Forget) -> list[Effect]:
-        uaid = _uaid(client)
+        uaid = uaid_of(client)
         rows = [(n.sort_key, n.message_id) for n, _ in effect.acked]
         if self._journal is not None:
             for notification, _ in effect.acked:
@@ -353,7 +355,7 @@ class ConnectDriver:
         return client.session.forgotten(len(rows))
 
     def _settled(self, client: Client, effect: do.Settle) -> None:
-        uaid = _uaid(client)
+        uaid = uaid_of(client)
         if self._journal is not None:
             self._journal.settle(uaid, effect.notification)
         if effect.code:
@@ -364,7 +366,7 @@ class ConnectDriver:
         self._wake_anew(client)
         older = self._registry.greeted(client)
         if older is not None:
-            self._observer.took_over(_uaid(client), self._terms.node_id)
+            self._observer.took_over(uaid_of(client), self._terms.node_id)
             self._perform(older, older.session.ended(INTERNAL, "Ghosted"))
 
     async def _displace(self, uaid: Uaid, effect: do.Displace) -> None:
@@ -397,7 +399,7 @@ class ConnectDriver:
         self._observer.closed(session, client.note, code, reason)
 
     async def _hand_back_unacked(self, client: Client, effect: do.HandBack) -> None:
-        uaid = _uaid(client)
+        uaid = uaid_of(client)
         await self._hand_back.hand_back(
             uaid,
             effect.notifications,
@@ -427,21 +429,3 @@ class ConnectDriver:
 
     def close(self) -> None:
         self._alarm.close()
-
-
-def _client(connection: Connection) -> Client:
-    client = connection.handler_state
-    assert isinstance(client, Client)
-    return client
-
-
-def _uaid(client: Client) -> Uaid:
-    uaid = client.session.uaid
-    assert uaid is not None
-    return uaid
-
-
-def _frame(notification: Notification | Update) -> bytes:
-    if isinstance(notification, Update):
-        return text_frame(wire.updates_message([notification]))
-    return text_frame(wire.notification_message(notification))

@@ -2,8 +2,8 @@
 
 Rule 1: a direct notification counts as taken only after its record has been written. With
         `fsync`, all that arrive while the disk is busy share one write and one flush; without,
-        a record is written at once: that takes 2 us, and to keep its request waiting until the
-        end of the turn takes 10.
+        a record is written at once, into the mapped file where the file system allows it (0.5 us)
+        and else by a call (2 us); to keep its request waiting until the end of the turn takes 10.
 Rule 2: a record is settled when the notification is acked, saved or dropped. Settling is
         not waited for: what a kill forgets of it may be delivered again, never lost.
 Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker replays it:
@@ -13,46 +13,35 @@ Rule 4: a write error or the size limit refuses direct notifications; the endpoi
         After an error they are refused for a moment before anything is sent, since what was
         sent and yet stored comes twice.
 
-Each record is a four-byte length, a CRC-32 of the body, and the body: `a` and a msgpack
-array for an accepted notification, `s` and the sequence number for a settled one. A torn
-record at the end was never answered and is ignored.
+What the file looks like is in `journal_records`.
 """
 
 import asyncio
+import contextlib
 import fcntl
 import os
-import struct
-import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
+from waystation.base.file_systems import file_system
+from waystation.push.connect.journal_map import MAPPABLE, JournalMap
+from waystation.push.connect.journal_records import (
+    HEAD,
+    Accepted,
+    accepted_body,
+    read_unsettled,
+    record,
+    settled_body,
+)
 from waystation.push.model import Notification, Uaid, Update
+
+__all__ = ["Abandoned", "Accepted", "Journal", "JournalHeldError", "Mode", "read_unsettled"]
 
 Mode = Literal["write", "fsync", "off"]
 
-_HEAD = struct.Struct(">II")
-_ACCEPTED = struct.Struct(">IIc")
-_SETTLED = struct.Struct(">IIcQ")
-_CRC_OF_A = zlib.crc32(b"a")  # a checksum goes on where another ended
-_CRC_OF_S = zlib.crc32(b"s")
 _COMPACT_BYTES = 4 * 2**20
 _REFUSE_S = 1.0  # after a write error; then one more is tried
-
-
-class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One unacked direct notification."""
-
-    sequence: int
-    uaid: bytes
-    notification: Notification | None = None
-    update: Update | None = None
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Accepted)
 
 
 def key_of(uaid: Uaid, notification: Notification | Update) -> str | tuple[bytes, bytes, int]:
@@ -73,7 +62,10 @@ class JournalOwesError(Exception):
 class Journal:
     """The journal of one worker, open for appending."""
 
-    def __init__(self, path: Path, *, mode: Mode, bytes_max: int) -> None:
+    def __init__(
+        self, path: Path, *, mode: Mode, bytes_max: int, mapped: bool | None = None
+    ) -> None:
+        """`mapped` is found out unless it is told."""
         self._path = path
         self._mode = mode
         self._bytes_max = bytes_max
@@ -81,6 +73,12 @@ class Journal:
         _begin(self._fd, path)
         if mode == "fsync":
             _sync_folder(path)
+        if mapped is None:
+            mapped = mode == "write" and file_system(path) in MAPPABLE
+        self._map: JournalMap | None = None
+        if mapped:
+            with contextlib.suppress(OSError):  # no room: it will be refused record by record
+                self._map = JournalMap(self._fd, _half_bytes(()))
         self._size = 0
         self._damaged = False  # the file cannot be appended to; only a new one helps
         self._sequence = 0
@@ -107,13 +105,19 @@ class Journal:
         else:
             key = key_of(uaid, notification)
             entry = Accepted(self._sequence, uaid, None, notification)
-        before = self._release(key)
-        record = _record(entry)
-        self._live[key] = (entry, len(record))
-        self._live_bytes += len(record)
-        self._turn.append(record)
-        if before is not None:  # the same again: one record stands for it, and it comes first
-            self._turn.append(_settled(before))
+        before = self._release(key) if key in self._live else None
+        body = accepted_body(entry)
+        self._live[key] = (entry, len(body))
+        self._live_bytes += len(body)
+        if self._map is not None:
+            # The same again: one record stands for it, and it comes first.
+            ok = self._append(body) and (before is None or self._append(settled_body(before)))
+            if not ok:
+                self._answer([], ok)
+            return ok
+        self._turn.append(record(body))
+        if before is not None:
+            self._turn.append(record(settled_body(before)))
         if self._mode == "write":
             return self._write()
         # A future each: one for all of the turn would be cancelled for all with any of them.
@@ -124,8 +128,12 @@ class Journal:
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         sequence = self._release(key_of(uaid, notification))
-        if sequence is not None:
-            self._turn.append(_settled(sequence))
+        if sequence is None:
+            return
+        if self._map is not None:
+            self._append(settled_body(sequence))
+        else:
+            self._turn.append(record(settled_body(sequence)))
             self._arm()
 
     def _release(self, key: object) -> int | None:
@@ -186,6 +194,8 @@ class Journal:
         self._failing = False
 
     def _append(self, data: bytes) -> bool:
+        if self._map is not None:
+            return self._map.append(data) or self._compact()
         if self._fd < 0:
             return False
         if self._damaged or self._size + len(data) > max(_COMPACT_BYTES, 2 * self._live_bytes):
@@ -205,25 +215,40 @@ class Journal:
     def _compact(self) -> bool:
         """Most of the file is settled: keep what is live, which includes this turn's records.
 
-        The new file takes the old one's name, and its lock, in one step."""
-        data = b"".join(_record(entry) for entry, _ in self._live.values())
+        Unless the other half of a mapped file will do, a new file takes the old one's name, and
+        its lock, in one step."""
+        bodies = [accepted_body(entry) for entry, _ in self._live.values()]
+        half_bytes = _half_bytes(bodies)
+        if (
+            self._map is not None
+            and self._map.half_bytes <= 8 * half_bytes  # else a burst is over: give the room back
+            and self._map.renew(bodies)
+        ):
+            return True
+        data = b"" if self._map is not None else b"".join(map(record, bodies))
         fresh = self._path.with_suffix(".new")
+        mapped = None
         try:
             fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.write(fd, data) != len(data):
+                if self._map is not None:
+                    mapped = JournalMap(fd, half_bytes, bodies)
+                elif os.write(fd, data) != len(data):
                     raise OSError("the disk is full")
                 if self._mode == "fsync":
                     os.fdatasync(fd)
                 os.rename(fresh, self._path)
             except OSError:
+                if mapped is not None:
+                    mapped.close()
                 os.close(fd)
                 raise
         except OSError:
             return False
-        os.close(self._fd)
+        self._let_go()
         self._fd = fd
+        self._map = mapped
         self._size = len(data)
         self._damaged = False
         try:
@@ -234,53 +259,34 @@ class Journal:
             return False
         return True
 
+    def _let_go(self) -> None:
+        """The lock goes with the last descriptor, and a map has one of its own."""
+        if self._map is not None:
+            self._map.close()
+        os.close(self._fd)
+
     def close(self) -> None:
         """What is unsettled stays in the file for whoever replays it."""
-        self._append(b"".join(self._turn))
-        self._turn = []
+        if self._map is None:
+            self._append(b"".join(self._turn))
+            self._turn = []
         _resolve(self._waiters, ok=False)
         if not self._live:
             os.ftruncate(self._fd, 0)
-        os.close(self._fd)
+        self._let_go()
+        self._map = None
         self._fd = -1  # a descriptor's number is soon somebody else's
 
 
-def _record(entry: Accepted) -> bytes:
-    body = _encoder.encode(entry)
-    return _ACCEPTED.pack(len(body) + 1, zlib.crc32(body, _CRC_OF_A), b"a") + body
-
-
-def _settled(sequence: int) -> bytes:
-    return _SETTLED.pack(9, zlib.crc32(sequence.to_bytes(8), _CRC_OF_S), b"s", sequence)
+def _half_bytes(bodies: Sequence[bytes]) -> int:
+    """Of a mapped file with room for these and for as much again."""
+    return max(_COMPACT_BYTES // 2, 4 * sum(len(body) + HEAD.size for body in bodies))
 
 
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
     for waiter in waiters:
         if not waiter.done():
             waiter.set_result(ok)
-
-
-def read_unsettled(data: bytes) -> list[Accepted]:
-    """What a journal's bytes still owe, in the order of acceptance."""
-    accepted: dict[int, Accepted] = {}
-    for body in _bodies(data):
-        if body[:1] == b"a":
-            entry = _decoder.decode(body[1:])
-            accepted[entry.sequence] = entry
-        else:
-            accepted.pop(int.from_bytes(body[1:]), None)
-    return list(accepted.values())
-
-
-def _bodies(data: bytes) -> Iterator[bytes]:
-    position = 0
-    while position + _HEAD.size <= len(data):
-        length, crc = _HEAD.unpack_from(data, position)
-        body = data[position + _HEAD.size : position + _HEAD.size + length]
-        if len(body) < length or zlib.crc32(body) != crc:
-            return  # torn: written by a process that died before it answered
-        yield body
-        position += _HEAD.size + length
 
 
 def _begin(fd: int, path: Path) -> None:

@@ -32,7 +32,7 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag
 from waystation.telemetry.metrics import Cell, Metrics
 
-DIRECT, STORED = 0, 1  # the contract's `path`
+STORED = 1  # the contract's `path`; direct is 0
 
 _ENDS = {
     DELIVERED: Milestone.DELIVERED,
@@ -70,7 +70,9 @@ class Reports(Observer):
         names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
-        self._defer = sink.defer  # what happens to every message
+        self._write = sink.write  # what happens to every message
+        self._transmitted_kind = events.Written(events.PushTransmitted.k, self._transmitted_fields)
+        self._delivered_kind = events.Written(events.PushDelivered.k, self._delivered_fields)
         self._hashes = hashes
         self._names = names or NodeNames(hashes)
         self._metrics = metrics
@@ -175,17 +177,17 @@ class Reports(Observer):
         if isinstance(notification, Update):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
-        self._defer(self._transmitted_event, uaid, notification, self._clock.now_ms())
+        self._write(self._transmitted_kind, uaid, notification)
         self._count_sent("Direct", notification)
         if notification.reliability_id is not None:  # a sender need not hear of every hop
             self._milestones.note(notification, Milestone.INT_ACCEPTED)
         self._milestones.note(notification, Milestone.TRANSMITTED)
 
-    def _transmitted_event(
-        self, uaid: Uaid, notification: Notification, now_ms: int
-    ) -> events.PushTransmitted:
-        uah = self._hashes.uah(uaid, now_ms)
-        return events.PushTransmitted(mid=self._mid(notification), uah=uah, path=DIRECT)
+    def _transmitted_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+        """`events.PushTransmitted` of a direct one, as it is written."""
+        time_s = notification.accepted_at_ms // 1000
+        names = self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000)
+        return b',"k":6,%b,"path":0}\n' % names
 
     def refused(self, uaid: Uaid) -> None:
         self._refusals.value += 1
@@ -214,7 +216,7 @@ class Reports(Observer):
             return
         end = _ENDS.get(code, Milestone.DELIVERED)
         if end is Milestone.DELIVERED:
-            self._defer(self._delivered_event, uaid, notification, self._clock.now_ms())
+            self._write(self._delivered_kind, uaid, notification)
         elif end is Milestone.DECRYPTION_ERROR:
             self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
         else:
@@ -223,11 +225,11 @@ class Reports(Observer):
             self._milestones.note(notification, Milestone.ACCEPTED)
         self._milestones.note(notification, end)
 
-    def _delivered_event(
-        self, uaid: Uaid, notification: Notification, now_ms: int
-    ) -> events.PushDelivered:
-        uah = self._hashes.uah(uaid, now_ms)
-        return events.PushDelivered(mid=self._mid(notification), uah=uah)
+    def _delivered_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+        """`events.PushDelivered`, as it is written."""
+        time_s = notification.accepted_at_ms // 1000
+        names = self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000)
+        return b',"k":8,%b}\n' % names
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None:
         self._emit(events.ConnNack(uah=self._uah(uaid), code=code))

@@ -68,8 +68,7 @@ from waystation.push.wire.websocket import (
     pong_frame,
 )
 
-_EPOLLIN = select.EPOLLIN
-_EPOLLOUT = select.EPOLLOUT
+_EPOLLIN, _EPOLLOUT = select.EPOLLIN, select.EPOLLOUT
 
 
 class WebSocketServer:
@@ -255,12 +254,15 @@ class WebSocketServer:
             self._deliver(connection, data)
 
     def _deliver(self, connection: Connection, data: bytes) -> None:
-        handler, partial = connection.handler, connection.partial
+        handler, partial, reader = connection.handler, connection.partial, self._reader
         if handler is None or isinstance(partial, bytearray):
             return
-        reader = self._reader
-        reader.begin(data, partial)
         try:
+            usual = partial is None and not connection.flags & (ENDING | PAUSED)
+            if usual and (text := reader.one_text(data)) is not None:
+                handler.text(connection, text)
+                return
+            reader.begin(data, partial)
             while not connection.flags & (ENDING | PAUSED) and (event := reader.next()) is not None:
                 if type(event) is Text:
                     handler.text(connection, event.data)

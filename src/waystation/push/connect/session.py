@@ -122,10 +122,10 @@ class Session(MonthSwitching):
                 return self._close(INTERNAL, "SM")
             return self._hello(message, now_ms=now_ms, mono=mono)
         match message:
-            case wire.Register() | wire.Unregister() if self._switch and self._draining:
-                return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ack():
                 return self._window.acked(message.updates) + self._look()
+            case wire.Register() | wire.Unregister() if self._switch and self._draining:
+                return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ping():
                 return self._ping(mono)
             case wire.Register():

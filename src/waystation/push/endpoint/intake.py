@@ -12,7 +12,8 @@ This is the hot path of the endpoint: no closures, no regular expressions, one s
 
 import hmac
 import re
-from typing import Final, NoReturn
+from collections.abc import Awaitable, Coroutine
+from typing import Any, Final, NoReturn
 
 from waystation.base.clock import Clock
 from waystation.base.http_message import STATUS_LINES, Request, Response
@@ -40,10 +41,11 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.push.settings import Endpoint
-from waystation.push.store import PushStore
+from waystation.push.store import InstantStore, PushStore
 from waystation.push.token import EndpointToken, Keys, MessageIds, split_token
 from waystation.push.vapid import Sender, Vapid
 from waystation.push.wire.error_forms import form_of
+from waystation.push.wire.relay import Answer
 from waystation.push.wire.webpush import Post, check_api_version, read_post
 
 KINDS: Final = frozenset({WEBPUSH, SIMPLEPUSH, "fcm", "apns", "stub"})
@@ -51,6 +53,26 @@ _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 _WITHDRAW_ROWS: Final = 100  # looked at together, and so often at most
 _WITHDRAW_LOOKS_MAX: Final = 10
 _NO_SUBSCRIPTION: Final = "No such subscription"
+
+
+class _Posting:
+    """A POST that may be delivered: it is allowed, and we know where to."""
+
+    __slots__ = ("began", "endpoint", "now_ms", "request", "sender")
+
+    def __init__(
+        self,
+        request: Request,
+        endpoint: EndpointToken,
+        sender: Sender | None,
+        began: float,
+        now_ms: int,
+    ) -> None:
+        self.request = request
+        self.endpoint = endpoint
+        self.sender = sender
+        self.began = began
+        self.now_ms = now_ms
 
 
 class Intake:
@@ -72,6 +94,7 @@ class Intake:
         observer: Observer | None = None,
     ) -> None:
         self._store = store
+        self._look_up_now = store.look_up_now if isinstance(store, InstantStore) else None
         self._router = router
         self._keys = keys
         self._ids = ids
@@ -92,12 +115,14 @@ class Intake:
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
         )
 
-    async def post(self, request: Request, version: bytes, token: bytes) -> Response:
-        """`POST /wpush/{version}/{token}`"""
-        clock = self._clock
+    def post(
+        self, request: Request, version: bytes, token: bytes
+    ) -> Response | Coroutine[Any, Any, Response]:
+        """`POST /wpush/{version}/{token}`: answered at once where neither the store nor the node
+        of the user agent has to be waited for."""
+        clock, headers = self._clock, request.headers
         began = clock.mono()
         now_ms = clock.now_ms()
-        headers, body = request.headers, request.body
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
@@ -117,57 +142,117 @@ class Intake:
                     endpoint.uaid + endpoint.channel_id,
                     began,
                 )
-            recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
-            if (
-                recipient is None
-                or not recipient.subscribed
-                or recipient.user_agent.router_type != WEBPUSH
-            ):
-                await self._refuse(recipient, WEBPUSH)
-            user_agent = recipient.user_agent
-            post = read_post(
-                headers,
-                body,
-                oversize=request.oversize,
-                body_bytes_max=self._body_bytes_max,
-                ttl_max_s=self._ttl_max_s,
-            )
-            notification = self._accept(
-                user_agent.uaid,
-                endpoint.channel_id,
-                post,
-                len(body),
-                now_ms,
-                key_hash=None if sender is None else sender.key_hash,
-                reliability_id=self._reliability_id(sender, request) if self._tracked else None,
-            )
-            try:
-                message_id = await self._router.deliver(user_agent, notification)
-            except Exception as error:
-                self._errored(notification, error)
-                raise
+            posting = _Posting(request, endpoint, sender, began, now_ms)
+            if self._look_up_now is None:
+                return self._look_up(posting)
+            return self._take(posting, self._look_up_now(endpoint.uaid, endpoint.channel_id))
         except Exception as error:
-            self._observer.answered(
-                form_of(type(error)).status,
-                error,
-                began=began,
-                size=len(body),
-                sender=sender,
-                channel_id=None if endpoint is None else endpoint.channel_id,
-            )
+            self._failed(error, request, endpoint, sender, began)
             raise
+
+    async def _look_up(self, posting: "_Posting") -> Response:
+        """For a store that has to be waited for."""
+        endpoint = posting.endpoint
+        try:
+            recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
+            answer = self._take(posting, recipient)
+        except Exception as error:
+            self._failed(error, posting.request, endpoint, posting.sender, posting.began)
+            raise
+        return answer if isinstance(answer, Response) else await answer
+
+    def _take(
+        self, posting: "_Posting", recipient: Recipient | None
+    ) -> Response | Coroutine[Any, Any, Response]:
+        """Steps 8 to 15, and the direct way."""
+        request, endpoint, sender = posting.request, posting.endpoint, posting.sender
+        if (
+            recipient is None
+            or not recipient.subscribed
+            or recipient.user_agent.router_type != WEBPUSH
+        ):
+            return self._not_taken(posting, recipient)
+        user_agent = recipient.user_agent
+        body = request.body
+        post = read_post(
+            request.headers,
+            body,
+            oversize=request.oversize,
+            body_bytes_max=self._body_bytes_max,
+            ttl_max_s=self._ttl_max_s,
+        )
+        notification = self._accept(
+            user_agent.uaid,
+            endpoint.channel_id,
+            post,
+            len(body),
+            posting.now_ms,
+            key_hash=None if sender is None else sender.key_hash,
+            reliability_id=self._reliability_id(sender, request) if self._tracked else None,
+        )
+        try:
+            answer = self._router.offer(user_agent, notification)
+        except Exception as error:
+            self._errored(notification, error)
+            raise
+        if answer is Answer.TAKEN:
+            return self._answer(posting, notification, notification.message_id)
+        return self._deliver_on(posting, answer, user_agent, notification)
+
+    async def _not_taken(self, posting: "_Posting", recipient: Recipient | None) -> Response:
+        try:
+            await self._refuse(recipient, WEBPUSH)
+        except Exception as error:
+            self._failed(error, posting.request, posting.endpoint, posting.sender, posting.began)
+            raise
+
+    async def _deliver_on(
+        self,
+        posting: "_Posting",
+        answer: Answer | Awaitable[Answer] | None,
+        user_agent: UserAgent,
+        notification: Notification,
+    ) -> Response:
+        try:
+            message_id = await self._router.deliver_on(answer, user_agent, notification)
+        except Exception as error:
+            self._errored(notification, error)
+            self._failed(error, posting.request, posting.endpoint, posting.sender, posting.began)
+            raise
+        return self._answer(posting, notification, message_id)
+
+    def _answer(
+        self, posting: "_Posting", notification: Notification, message_id: MessageId
+    ) -> Response:
         self._observer.answered(
             201,
             None,
-            began=began,
-            size=len(body),
-            ttl_s=post.ttl_s,
-            sender=sender,
-            channel_id=endpoint.channel_id,
+            began=posting.began,
+            size=len(posting.request.body),
+            ttl_s=notification.ttl_s,
+            sender=posting.sender,
+            channel_id=notification.channel_id,
         )
         return Response(
             201,
-            b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), post.ttl_s),
+            b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), notification.ttl_s),
+        )
+
+    def _failed(
+        self,
+        error: Exception,
+        request: Request,
+        endpoint: EndpointToken | None,
+        sender: Sender | None,
+        began: float,
+    ) -> None:
+        self._observer.answered(
+            form_of(type(error)).status,
+            error,
+            began=began,
+            size=len(request.body),
+            sender=sender,
+            channel_id=None if endpoint is None else endpoint.channel_id,
         )
 
     def _open(

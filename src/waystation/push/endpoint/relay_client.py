@@ -9,7 +9,7 @@ Rule 3: what a peer speaks is found out by trying, and tried again after `HTTP_O
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -19,7 +19,7 @@ from waystation.push.link import LinkClient, NotALinkError
 from waystation.push.link_doors import PATH_END, UnixDial, UpgradeDial
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.settings import Endpoint
-from waystation.push.wire.relay import Answer, Node
+from waystation.push.wire.relay import Answer, NearNode, Node
 
 PEERS_MAX: Final = 1_024
 HTTP_ONLY_S: Final = 60.0
@@ -30,7 +30,8 @@ class Peer(Node, Protocol):
 
 
 class RelayClient:
-    """Implements `Relay`. `node` is this worker's own connection node, once there is one."""
+    """Implements `Relay` and `NearRelay`. `node` is this worker's own connection node, once it is
+    there."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class RelayClient:
         loop: asyncio.AbstractEventLoop,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.node: Node | None = None
+        self.node: NearNode | None = None
         self._settings = settings
         self._own_node_id = own_node_id
         self._siblings = relay_url.rstrip("/") + "/w/"
@@ -56,6 +57,17 @@ class RelayClient:
         self._peers: dict[str, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.odd = 0  # times a node raised or misbehaved
+
+    def offer(
+        self, node_id: str, uaid: Uaid, notification: Notification | Update
+    ) -> Answer | Awaitable[Answer]:
+        if node_id != self._own_node_id or self.node is None:
+            return self.push(node_id, uaid, notification)
+        try:
+            return self.node.offer(uaid, notification)
+        except Exception:
+            self.odd += 1
+            return Answer.ODD
 
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
         node = self.node if node_id == self._own_node_id else None

@@ -37,7 +37,10 @@ class Reports(Observer):
         names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
-        self._defer = sink.defer  # what happens to every message
+        self._defer = sink.defer
+        self._write = sink.write  # what happens to every message
+        self._received_kind = events.Written(events.PushReceived.k, self._received_fields)
+        self._stored_kind = events.Written(events.PushStored.k, self._stored_fields)
         self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
         self._peer = (names or NodeNames(hashes)).of
@@ -127,21 +130,19 @@ class Reports(Observer):
         self._received[notification.reliability_id is not None].value += 1
         if notification.headers is not None:
             self._encodings[notification.headers["encoding"]].value += 1
-        self._defer(self._received_event, uaid, notification, size)
+        self._write(self._received_kind, uaid, notification, size)
 
-    def _received_event(
-        self, uaid: Uaid, notification: Notification, size: int
-    ) -> events.PushReceived:
-        now_ms = notification.accepted_at_ms
-        app = notification.sender
-        return events.PushReceived(
-            mid=self._mid(notification),
-            uah=self._hashes.uah(uaid, now_ms),
-            chh=self._hashes.chh(notification.channel_id, now_ms),
-            ttl=notification.ttl_s,
-            size=size,
-            via=WEBPUSH,
-            app=None if app is None else int.from_bytes(app[:8], "big", signed=True),
+    def _received_fields(
+        self, _ts_us: int, uaid: Uaid, notification: Notification, size: int
+    ) -> bytes:
+        """`events.PushReceived`, as it is written."""
+        now_ms, app = notification.accepted_at_ms, notification.sender
+        return b',"k":0,%b,"chh":%d,"ttl":%d,"size":%d,"via":"webpush"%b}\n' % (
+            self._hashes.names(uaid, notification.message_id, now_ms // 1000, now_ms),
+            self._hashes.chh(notification.channel_id, now_ms),
+            notification.ttl_s,
+            size,
+            b"" if app is None else b',"app":%d' % int.from_bytes(app[:8], "big", signed=True),
         )
 
     def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
@@ -149,7 +150,7 @@ class Reports(Observer):
         # Nobody will hear of the id that it had, so that one has come to its end.
         self._emit(events.PushErrored(mid=self._mid(before), errno=0))
         size = len(notification.data or "") * 3 // 4
-        self._defer(self._received_event, uaid, notification, size)
+        self._write(self._received_kind, uaid, notification, size)
 
     def relayed(self, notification: Notification, node_id: str) -> None:
         if node_id != self._own_node_id:
@@ -167,15 +168,14 @@ class Reports(Observer):
         self._stored[notification.topic is not None].value += 1
         if notification.data is not None:
             self._stored_bytes.value += len(notification.data) * 3 // 4
-        self._defer(self._stored_event, uaid, notification, self._clock.now_ms())
+        self._write(self._stored_kind, uaid, notification)
 
-    def _stored_event(
-        self, uaid: Uaid, notification: Notification, now_ms: int
-    ) -> events.PushStored:
-        return events.PushStored(
-            mid=self._mid(notification),
-            uah=self._hashes.uah(uaid, now_ms),
-            flag=notification.topic is not None,
+    def _stored_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+        """`events.PushStored`, as it is written."""
+        time_s = notification.accepted_at_ms // 1000
+        return b',"k":1,%b,"flag":%b}\n' % (
+            self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000),
+            b"false" if notification.topic is None else b"true",
         )
 
     def expired(self, notification: Notification) -> None:

@@ -14,6 +14,7 @@ Rule 5: with Autopush's three-part keys another endpoint node may have used the 
 
 import contextlib
 import enum
+from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -33,7 +34,7 @@ from waystation.push.model import (
 )
 from waystation.push.store import PushStore
 from waystation.push.token import MessageIds
-from waystation.push.wire.relay import Answer, Relay
+from waystation.push.wire.relay import Answer, NearRelay, Relay
 
 KEYS_TRIED_MAX: Final = 100  # a channel with that many messages in as many milliseconds can wait
 
@@ -58,6 +59,7 @@ class Router:
         """`ids` mints other keys where a key may be taken."""
         self._store = store
         self._relay = relay
+        self._offer = relay.offer if isinstance(relay, NearRelay) else relay.push
         self._milestones = milestones
         self._observer = observer or Observer()
         self._shared_keys = ids if ids is not None and ids.shared else None
@@ -65,16 +67,41 @@ class Router:
     async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
         """`user_agent` as it was read for this request: its route is the fence. The id that the
         message has from now on."""
+        answer = self.offer(user_agent, notification)
+        if answer is Answer.TAKEN:
+            return notification.message_id
+        return await self.deliver_on(answer, user_agent, notification)
+
+    def offer(
+        self, user_agent: UserAgent, notification: Notification
+    ) -> Answer | Awaitable[Answer] | None:
+        """The direct way: what the node says, TAKEN if that is all; None if it has no node."""
+        node_id = user_agent.node_id
+        if node_id is None:
+            return None
+        self._observer.relayed(notification, node_id)
+        if notification.reliability_id is not None:
+            self._milestones.note(notification, Milestone.INT_TRANSMITTED)
+        answer = self._offer(node_id, user_agent.uaid, notification)
+        if answer is Answer.TAKEN:
+            self._observer.taken(user_agent.uaid, notification)
+        return answer
+
+    async def deliver_on(
+        self,
+        answer: Answer | Awaitable[Answer] | None,
+        user_agent: UserAgent,
+        notification: Notification,
+    ) -> MessageId:
+        """The rest of the way, for a notification that was offered and not taken at once."""
         observer = self._observer
         uaid = user_agent.uaid
-        if user_agent.node_id is not None:
-            observer.relayed(notification, user_agent.node_id)
-            if notification.reliability_id is not None:
-                self._milestones.note(notification, Milestone.INT_TRANSMITTED)
-            answer = await self._relay.push(user_agent.node_id, uaid, notification)
-            if answer is Answer.TAKEN:
-                observer.taken(uaid, notification)
-                return notification.message_id
+        if answer is not None:
+            if not isinstance(answer, Answer):
+                answer = await answer
+                if answer is Answer.TAKEN:
+                    observer.taken(uaid, notification)
+                    return notification.message_id
             await self._refused(user_agent, answer)
             if notification.reliability_id is not None:
                 self._milestones.note(notification, Milestone.RECEIVED)

@@ -90,9 +90,10 @@ class EndpointServer:
             return self._with_cors(request, response)
         return self._serve(request, serving)
 
-    async def _serve_post(self, request: Request) -> Response:
-        """As `_serve`; nearly all requests are of this kind, so it does without a second step."""
-        if not self._under_way.enter():
+    def _serve_post(self, request: Request) -> Response | Serving:
+        """As `_serve`; nearly all requests are of this kind, and most of them do not wait."""
+        if self._under_way.used >= self._under_way.limit:
+            self._under_way.refused += 1
             return self._busy(request)
         path = request.path
         if b"%" in path:
@@ -100,16 +101,16 @@ class EndpointServer:
         version, slash, token = path[7:].partition(b"/")
         try:
             if slash:
-                response = await self._intake.post(request, version, token)
+                answer = self._intake.post(request, version, token)
             else:
-                response = await self._intake.post(request, b"v1", version)
+                answer = self._intake.post(request, b"v1", version)
         except WaystationError as error:
-            response = self.error_response(error, request)
-        finally:
-            self._under_way.leave()
+            answer = self.error_response(error, request)
+        if not isinstance(answer, Response):
+            return self._serve(request, answer)
         if b"origin" in request.headers:
-            return self._with_cors(request, response)
-        return response
+            return self._with_cors(request, answer)
+        return answer
 
     async def _serve(self, request: Request, serving: Serving) -> Response:
         if not self._under_way.enter():

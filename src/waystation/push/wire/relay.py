@@ -9,8 +9,8 @@ The JSON of the HTTP form is here; the frames of the link are in `link_frames`.
 """
 
 import enum
-from collections.abc import Callable, Sequence
-from typing import Annotated, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Protocol, runtime_checkable
 
 import msgspec
 
@@ -54,6 +54,25 @@ class Relay(Protocol):
     async def check_stored(self, node_id: str, uaid: Uaid) -> Answer: ...
 
     async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer: ...
+
+
+class NearNode(Node, Protocol):
+    """The connection worker of this process."""
+
+    def offer(self, uaid: Uaid, notification: Notification | Update) -> Answer | Awaitable[Answer]:
+        """As `push`, and at once unless the journal has to be waited for."""
+        ...
+
+
+@runtime_checkable
+class NearRelay(Protocol):
+    """A relay that may have a node in this process."""
+
+    def offer(
+        self, node_id: str, uaid: Uaid, notification: Notification | Update
+    ) -> Answer | Awaitable[Answer]:
+        """As `push`, and at once where that is a function call."""
+        ...
 
 
 # The HTTP form

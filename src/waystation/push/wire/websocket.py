@@ -131,6 +131,24 @@ class FrameReader:
         self._over = False
         self._partial: Partial | None = None
 
+    def one_text(self, data: bytes) -> bytes | None:
+        """What nearly every read is: one whole frame of ASCII text, and nothing else. None for all
+        that is not, even if it is good; `begin` and `next` know."""
+        size = len(data)
+        if size < 6 or data[0] != 0x81:
+            return None
+        length = data[1] - 0x80
+        head = 6
+        if length == 126 and size > 8:
+            head = 8
+            length = data[2] << 8 | data[3]
+            if length > self._message_bytes_max:
+                return None
+        if length < 0 or size != head + length:
+            return None
+        payload = apply_mask(data[head:], data[head - 4 : head])
+        return payload if payload.isascii() else None
+
     def begin(self, data: bytes, partial: Partial | None = None) -> None:
         """`data` follows whatever `partial` holds."""
         self._over = False

@@ -18,6 +18,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from waystation.base.file_systems import file_system_of
 from waystation.base.settings import SettingsError
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.settings import Store
@@ -146,24 +147,6 @@ def is_full(exc: Exception) -> bool:
 def errno_of(exc: Exception) -> int:
     """The system's number for what went wrong, or 0; lmdb leaves it out of some errors."""
     return getattr(exc, "code", 0) if isinstance(exc, lmdb.Error) else 0
-
-
-def file_system_of(path: str, mountinfo: str) -> str:
-    """The type of the file system that `path` (real and absolute) lies on, or "" if unknown.
-
-    `mountinfo` is the text of /proc/self/mountinfo, proc(5): fields, " - ", then the type.
-    """
-    best, kind = "", ""
-    for line in mountinfo.splitlines():
-        before, dash, after = line.partition(" - ")
-        fields = before.split()
-        if not dash or len(fields) < 5:
-            continue
-        point = fields[4].replace("\\040", " ")
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):  # of two mounts at one place the later one counts
-            best, kind = point, after.split()[0]
-    return kind
 
 
 def _refuse_network_file_system(path: Path) -> None:

@@ -91,6 +91,9 @@ class EmbeddedPushStore:
         return self._read(self._reads.user_agent, uaid)
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+        return self.look_up_now(uaid, channel_id)
+
+    def look_up_now(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
         try:  # as `_read`, without its arguments: every POST comes through here
             return self._reads.recipient(uaid, channel_id)
         except STORE_ERRORS as exc:

@@ -11,6 +11,8 @@ from waystation.telemetry.events.base import (
     EventSink,
     NoEvents,
     RecordedEvents,
+    Written,
+    event_types,
 )
 from waystation.telemetry.events.connect import (
     ConnBroadcastSub,
@@ -219,14 +221,9 @@ __all__ = [
     "SlotMoveEnd",
     "StoreStats",
     "StoreStatsAttrs",
+    "Written",
     "mid",
 ]
 
 
-def _leaves(cls: type[Event]) -> list[type[Event]]:
-    return [cls] * (cls.k >= 0) + [
-        leaf for child in cls.__subclasses__() for leaf in _leaves(child)
-    ]
-
-
-EVENT_TYPES: dict[int, type[Event]] = {cls.k: cls for cls in _leaves(Event)}
+EVENT_TYPES: dict[int, type[Event]] = event_types()

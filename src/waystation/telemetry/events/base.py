@@ -5,6 +5,8 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
+from waystation.base.clock import Clock, ManualClock
+
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """What all events share; `k` is the code."""
@@ -14,6 +16,14 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
 
 class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """What all `attrs` share; written as a JSON object inside one text column."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A kind of event that every message has, so its line is written by hand: `fields` gets the
+    time in microseconds and what was deferred, and gives all that follows the envelope."""
+
+    k: int
+    fields: Callable[..., bytes]
 
 
 class EventSink(Protocol):
@@ -29,6 +39,10 @@ class EventSink(Protocol):
         many are made in a row."""
         ...
 
+    def write(self, kind: Written, *args: object) -> None:
+        """As `defer`, for an event whose line `kind.fields(ts_us, *args)` writes."""
+        ...
+
 
 class NoEvents:
     """For those who do not want any."""
@@ -39,11 +53,15 @@ class NoEvents:
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         pass
 
+    def write(self, kind: Written, *args: object) -> None:
+        pass
+
 
 class RecordedEvents:
     """For tests: keeps what was emitted."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or ManualClock()
         self.events: list[Event] = []
         self.weights: list[int] = []
 
@@ -53,3 +71,18 @@ class RecordedEvents:
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         self.emit(make(*args))
+
+    def write(self, kind: Written, *args: object) -> None:
+        line = kind.fields(self._clock.now_us(), *args)
+        self.emit(msgspec.json.decode(b"{" + line[1:], type=event_types()[kind.k]))
+
+
+def event_types() -> dict[int, type[Event]]:
+    """Every kind of event that has been defined, by its code."""
+    return {cls.k: cls for cls in _leaves(Event)}
+
+
+def _leaves(cls: type[Event]) -> list[type[Event]]:
+    return [cls] * (cls.k >= 0) + [
+        leaf for child in cls.__subclasses__() for leaf in _leaves(child)
+    ]

@@ -1,5 +1,4 @@
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.ids import dashed, parse_uuid
 from waystation.push.connect.connection import PAUSED, Ending
-from waystation.push.connect.journal import read_unsettled
+from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.model import Uaid, Update
 from waystation.push.wire.relay import Answer
 
@@ -228,11 +227,8 @@ class TestDelivering:
         await house.knows()
         peer = house.greeted()
 
-        def failing(fd: int, data: bytes) -> int:
-            raise OSError("no")
-
         with monkeypatch.context() as patch:
-            patch.setattr(os, "write", failing)
+            patch.setattr(Journal, "_append", lambda self, data: False)
             assert await house.driver.push(UAID, notification(1)) is Answer.BUSY
         assert await house.driver.push(UAID, notification(2)) is Answer.BUSY
         await house.store.save(UAID, notification(1))

@@ -25,7 +25,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def opened(path: Path, mode: Mode = "write", bytes_max: int = 2**20) -> Journal:
-    return Journal(path, mode=mode, bytes_max=bytes_max)
+    """Written by calls, as with `fsync` and on some file systems; for the others see
+    `test_journal_map`."""
+    return Journal(path, mode=mode, bytes_max=bytes_max, mapped=False)
 
 
 def owed(path: Path) -> list[Notification | Update | None]:

@@ -484,3 +484,29 @@ class TestAgainstWebsockets:
             ours, theirs = ours[:-1], theirs[: len(ours) - 1]
 
         assert ours == theirs
+
+
+class TestOneText:
+    """The short way that nearly every read takes says what the long way would."""
+
+    @given(conversations())
+    def test_what_it_takes_is_one_whole_text_and_nothing_else(
+        self, conversation: tuple[bytes, list[Event]]
+    ) -> None:
+        data, _ = conversation
+        text = FrameReader(message_bytes_max=LIMIT).one_text(data)
+
+        assert text is None or read(data) == [Text(text)]
+
+    @given(st.binary(max_size=200))
+    def test_bytes_of_any_kind_never_fool_it(self, data: bytes) -> None:
+        text = FrameReader(message_bytes_max=LIMIT).one_text(b"\x81" + data)
+
+        assert text is None or read(b"\x81" + data) == [Text(text)]
+
+    @given(st.text(st.characters(max_codepoint=127), max_size=300))
+    def test_plain_text_takes_the_short_way(self, text: str) -> None:
+        data = masked(0x81, text.encode())
+
+        taken = FrameReader(message_bytes_max=LIMIT).one_text(data)
+        assert taken == (text.encode() if len(text) <= LIMIT else None)

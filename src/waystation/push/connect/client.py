@@ -1,0 +1,44 @@
+"""One user agent's connection, as the driver holds it."""
+
+from collections import deque
+
+from waystation.push.connect.connection import Connection
+from waystation.push.connect.session import Session, State
+from waystation.push.model import Notification, Uaid, Update
+from waystation.push.wire import client as wire
+from waystation.push.wire.websocket import text_frame
+
+
+class Client:
+    """One connection's state; there are very many of these."""
+
+    __slots__ = ("connection", "note", "session", "timer", "waiting")
+
+    def __init__(self, connection: Connection, session: Session, note: object) -> None:
+        self.connection: Connection | None = connection
+        self.session = session
+        self.waiting: deque[bytes] | None = None
+        self.timer = 0
+        self.note = note
+
+    @property
+    def alive(self) -> bool:
+        return self.session.state is not State.CLOSED
+
+
+def client_of(connection: Connection) -> Client:
+    client = connection.handler_state
+    assert isinstance(client, Client)
+    return client
+
+
+def uaid_of(client: Client) -> Uaid:
+    uaid = client.session.uaid
+    assert uaid is not None
+    return uaid
+
+
+def frame_of(notification: Notification | Update) -> bytes:
+    if isinstance(notification, Update):
+        return text_frame(wire.updates_message([notification]))
+    return text_frame(wire.notification_message(notification))
