@@ -129,21 +129,26 @@ class Reception:
     async def enter(
         self, conversation: Conversation, join: Join, *, promoted: bool = False
     ) -> Refusal | None:
-        """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed."""
+        """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed, or
+        is taken back."""
+        token = self._make_token(TOKEN_BYTES)
         party = self._registry.follow(join.key.party_id)
         try:
             if not party.loaded:
                 await self._store.subscribe(party.party_id)
-            return await self._enter(party, conversation, join, promoted=promoted)
+            return await self._enter(party, conversation, join, token, promoted=promoted)
+        except STORE_TROUBLE:
+            # It may have happened all the same: only its answer, or what we needed next, is lost.
+            self._departures.doubt(join.key, hashed(token))
+            raise
         finally:
             party.busy -= 1
             self._departures.release(party)
 
     async def _enter(
-        self, party: Party, conversation: Conversation, join: Join, *, promoted: bool
+        self, party: Party, conversation: Conversation, join: Join, token: bytes, *, promoted: bool
     ) -> Refusal | None:
         key = join.key
-        token = self._make_token(TOKEN_BYTES)
         attach_first = bool(join.resume_token or join.flags & Flags.RESUME_ONLY or promoted)
         attach_first = attach_first or key in self._registry.sessions
         proof, how = self._proof(join, promoted=promoted)
@@ -155,7 +160,6 @@ class Reception:
                         key, self._attach_spec(party, join, proof, token, conversation)
                     )
                 except STORE_TROUBLE:
-                    self._departures.doubt(key, hashed(token))
                     if how == "handoff":
                         now = self._registry.now()
                         self._tickets.give_back(key, join.resume_token, now.mono)
@@ -169,12 +173,7 @@ class Reception:
                 assert isinstance(attached, Missing)
                 if join.flags & Flags.RESUME_ONLY or promoted:
                     return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
-            spec = self._join_spec(party, join, token, conversation)
-            try:
-                joined = await self._store.join(key, spec)
-            except STORE_TROUBLE:
-                self._departures.doubt(key, hashed(token))
-                raise
+            joined = await self._store.join(key, self._join_spec(party, join, token, conversation))
             if isinstance(joined, Joined):
                 await self._created(party, conversation, join, joined, token)
                 return None
@@ -243,6 +242,9 @@ class Reception:
             entries=joined.entries,
         )
         now, key = self._registry.now(), join.key
+        before = self._registry.sessions.get(key)
+        if before is not None:  # it ended elsewhere, and we have not heard of it yet
+            self._departures.gone(before, Status.TAKEN_OVER)
         session = self._registry.new_session(
             key,
             party,

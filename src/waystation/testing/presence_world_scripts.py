@@ -52,9 +52,9 @@ class PartyRows:
         self.redis.table(self.sessions_key)[field] = text
         return text
 
-    def fits(self, record: Record | None, fence: bytes) -> bool:
-        """Whether whoever has that fence may still write."""
-        return record is not None and record["fence"] == fence
+    def fits(self, record: Record, fence: bytes, holder: Sequence[bytes]) -> bool:
+        """Whether whoever says so still holds the session and may write."""
+        return [record["fence"], record["owner"], record["incarnation"]] == [fence, *holder]
 
     def awaits(self, field: bytes, record: Record, cause: bytes) -> None:
         """Without a stream, for one TTL from now."""
@@ -235,9 +235,9 @@ def _merged_flags(known: int, wished: int) -> int:
 
 
 def detach(party: PartyRows, args: Sequence[bytes]) -> Any:
-    field, fence, cursor, cause = args
+    field, fence, cursor, cause, *holder = args
     record = party.record(field)
-    if record is None or not party.fits(record, fence):
+    if record is None or not party.fits(record, fence, holder):
         return 0
     record["cursor"] = whole(max(int(record["cursor"]), int(cursor)))
     party.awaits(field, record, cause)
@@ -245,17 +245,17 @@ def detach(party: PartyRows, args: Sequence[bytes]) -> Any:
 
 
 def leave(party: PartyRows, args: Sequence[bytes]) -> Any:
-    field, fence, code, log_max, linger_ms = args
+    field, fence, code, log_max, linger_ms, *holder = args
     record = party.record(field)
-    if record is None or (fence != b"0" and not party.fits(record, fence)):
+    if record is None or (fence != b"0" and not party.fits(record, fence, holder)):
         return None
     return list(party.remove(field, code, log_max, linger_ms))
 
 
 def signal(party: PartyRows, args: Sequence[bytes]) -> Any:
-    field, fence, origin, payload, log_max = args
+    field, fence, origin, payload, log_max, *holder = args
     record = party.record(field)
-    if record is None or not party.fits(record, fence):
+    if record is None or not party.fits(record, fence, holder):
         return None
     if origin <= record["signal"]:
         return 0
@@ -265,10 +265,12 @@ def signal(party: PartyRows, args: Sequence[bytes]) -> Any:
 
 
 def cursors(party: PartyRows, args: Sequence[bytes]) -> Any:
-    for at in range(0, len(args), 3):
+    for at in range(2, len(args), 3):
         field, fence, cursor = args[at : at + 3]
         record = party.record(field)
-        if record is not None and party.fits(record, fence) and int(record["cursor"]) < int(cursor):
+        if record is None or not party.fits(record, fence, args[:2]):
+            continue
+        if int(record["cursor"]) < int(cursor):
             party.put(field, record | {"cursor": cursor})
     return 1
 
@@ -305,13 +307,11 @@ def _earliest(party: PartyRows) -> bytes:
 
 
 def reclaim(party: PartyRows, args: Sequence[bytes]) -> Any:
-    owner, incarnation = args[:2]
     moved: list[bytes] = []
     for at in range(2, len(args), 2):
         field, fence = args[at : at + 2]
         record = party.record(field)
-        life = None if record is None else (record["owner"], record["incarnation"])
-        if record is None or not party.fits(record, fence) or life != (owner, incarnation):
+        if record is None or not party.fits(record, fence, args[:2]):
             moved.append(field)
         elif record["active"] == b"0" and record["cause"] == NODE_LOST:
             record.update(active=b"1", cause=b"0", detached_ms=b"0", deadline=b"0")

@@ -236,7 +236,13 @@ class RedisPresenceStore(NodeRows):
     async def detach(self, key: SessionKey, fence: int, *, cursor: int, cause: int) -> bool:
         await self.expect_party(key.party_id)
         reply = await self.session.run_script(
-            DETACH, self.keys.of(key.party_id), field_of(key), fence, cursor, int(cause)
+            DETACH,
+            self.keys.of(key.party_id),
+            field_of(key),
+            fence,
+            cursor,
+            int(cause),
+            *self._holder(),
         )
         return reply == 1
 
@@ -249,6 +255,7 @@ class RedisPresenceStore(NodeRows):
             int(code),
             self.log_max,
             self.linger_ms,
+            *self._holder(),
         )
         if reply is None:
             return None
@@ -266,10 +273,15 @@ class RedisPresenceStore(NodeRows):
             f"{origin_id:016x}",
             payload,
             self.log_max,
+            *self._holder(),
         )
         if reply is None:
             return None
         return Signalled(int(reply)) if reply else Duplicate()
+
+    def _holder(self) -> tuple[str, int]:
+        """Beside the fence: an id that is used again begins with the same one."""
+        return self.owner.node_id, self.owner.incarnation
 
     async def _replicated(self, key: SessionKey) -> None:
         if self._min_replicas:
@@ -283,7 +295,7 @@ class RedisPresenceStore(NodeRows):
         calls: list[Any] = []
         for party_id, mine in by_party.items():
             for at in range(0, len(mine), CURSORS_PER_CALL):
-                args: list[str | int] = []
+                args: list[str | int] = [*self._holder()]
                 for row in mine[at : at + CURSORS_PER_CALL]:
                     args += [field_of(row.key), row.fence, row.cursor]
                 calls.append(self.session.run_script(CURSORS, self.keys.of(party_id), *args))

@@ -42,6 +42,12 @@ local function get_record(field)
   return unpack_record(text), text
 end
 
+-- Whether whoever says so still holds the session. The fence alone would not do: an id that is used again
+-- begins with the same one.
+local function is_held(record, fence, owner, incarnation)
+  return record and record.fence == fence and record.owner == owner and record.incarnation == incarnation
+end
+
 local function put_record(field, record)
   local text = pack_record(record)
   redis.call('HSET', SESSIONS, field, text)

@@ -1,6 +1,6 @@
--- ARGV: field, fence, cursor, cause
+-- ARGV: field, fence, cursor, cause, owner, incarnation
 local record = get_record(ARGV[1])
-if not record or record.fence ~= ARGV[2] then
+if not is_held(record, ARGV[2], ARGV[5], ARGV[6]) then
   return 0
 end
 local now = now_ms()

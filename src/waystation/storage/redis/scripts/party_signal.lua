@@ -1,6 +1,6 @@
--- ARGV: field, fence, origin id, payload, log_max
+-- ARGV: field, fence, origin id, payload, log_max, owner, incarnation
 local record = get_record(ARGV[1])
-if not record or record.fence ~= ARGV[2] then
+if not is_held(record, ARGV[2], ARGV[6], ARGV[7]) then
   return false
 end
 if ARGV[3] <= record.signal then
