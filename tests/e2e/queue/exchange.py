@@ -28,7 +28,7 @@ from waystation.client.queue.problems import QueueFullError, TemporaryError
 from waystation.client.queue.tls import client_context
 
 
-class _Watched(Deliveries):
+class Watched(Deliveries):
     """Notes what the server gave after it had confirmed an ACK."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Person:
             settings=LineSettings(patience_s=60, backoff_base_s=0.05, backoff_max_s=0.3),
             tls=client_context(any_suite=True),
         )
-        self._watched = self.client._inbox.deliveries = _Watched()
+        self._watched = self.client._inbox.deliveries = Watched()
         self._count = count
         self._numbers: list[int] = []
         self._message_ids: list[bytes] = []

@@ -157,7 +157,8 @@ class Controller:
         for slot, one in slot_map.owned:
             if one.follower == NOBODY or one.in_step:
                 continue
-            gone = one.follower not in slot_map.nodes
+            known = slot_map.nodes.get(one.follower)
+            gone = known is None or known.status == "drain"  # it will not come back to follow
             if gone or ages.get(one.follower, float("inf")) >= patience_s:
                 slot_map = slot_map.followed(slot, NOBODY)
         chosen = followers(slot_map)

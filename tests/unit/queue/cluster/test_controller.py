@@ -83,6 +83,20 @@ def test_a_server_that_leaves_follows_nothing_in_the_end() -> None:
     assert all(one.follower not in (one.owner, NOBODY) for _, one in after.owned)
 
 
+def test_a_follower_that_left_before_it_was_replaced_is_not_waited_for() -> None:
+    controller = Controller(Terms(replicas=1))
+    slot_map, _ = settled(controller, shared(3), {1, 2, 3})
+    left = msgspec.structs.replace(slot_map.nodes[NodeId(3)], status="drain")
+    slot_map = slot_map.with_node(left)
+    for slot in slot_map.followed_by(NodeId(3)):
+        slot_map = slot_map.in_step(slot, False)  # their owners took their word back
+
+    proposal = controller.decide(slot_map, {NodeId(1): 1.0, NodeId(2): 1.0}, 0.0)
+
+    assert proposal is not None
+    assert follows(proposal.slot_map)[NodeId(3)] == 0
+
+
 def test_followers_stay_where_they_are_while_something_moves() -> None:
     controller = Controller(Terms(replicas=1))
     first, _ = settled(controller, shared(4), {1, 2})
