@@ -1,5 +1,6 @@
 """`waystation store`: a store's own upkeep."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +9,10 @@ import typer
 from .terminal import EXIT_FAILED, EXIT_USAGE, complain, give_up, say, settings_or_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from waystation.app.settings import Settings
+    from waystation.storage.embedded.environment import Environment
     from waystation.storage.embedded.upkeep import Report
 
 app = typer.Typer(
@@ -62,25 +66,26 @@ def init(
 def check(
     data_dir: DataDirOption = None, store: StoreOption = None, config: ConfigOption = None
 ) -> None:
-    """Walk through every row: does it decode, does what leads to it agree? Servers may run."""
+    """Walk through every row of every embedded store: does it decode, does what leads to it agree?
+    Servers may run."""
     from waystation.base.errors import WaystationError
-    from waystation.storage.embedded.upkeep import check_store, open_environment
+    from waystation.storage.embedded.backup import PARTS
 
     settings = _settings(data_dir, store, config)
+    problems_found = 0
     try:
-        env = open_environment(_directory(settings), settings.store)
-        try:
-            report = check_store(env)
-        finally:
-            env.close()
+        with _opened(settings) as opened:
+            for name, env in opened:
+                report = PARTS[name].check(env)
+                _show(name, report)
+                for problem in report.problems:
+                    complain(f"{name}: {problem}")
+                problems_found += report.problems_found
     except (WaystationError, OSError) as exc:
         give_up(str(exc))
-    _show(report)
-    for problem in report.problems:
-        complain(problem)
-    if report.problems_found:
+    if problems_found:
         give_up(
-            f"{report.problems_found} problems. Make a backup of what can be read:"
+            f"{problems_found} problems. Make a backup of what can be read:"
             " waystation store backup FILE; then restore it into a new directory",
             EXIT_FAILED,
         )
@@ -94,22 +99,22 @@ def backup(
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Write all rows into one file. Servers may run meanwhile."""
+    """Write all rows of all embedded stores into one file. Servers may run meanwhile."""
     from waystation.base.errors import WaystationError
-    from waystation.storage.embedded.backup import backup_store
-    from waystation.storage.embedded.upkeep import open_environment
+    from waystation.storage.embedded.backup import backup_stores
 
     settings = _settings(data_dir, store, config)
     try:
-        env = open_environment(_directory(settings), settings.store)
-        try:
-            report = backup_store(env, target)
-        finally:
-            env.close()
+        with _opened(settings) as opened:
+            reports = backup_stores(opened, target)
     except (WaystationError, OSError) as exc:
         give_up(str(exc))
-    _show(report)
-    say(f"written to {target}. Keep a copy of keys/ as well: without it no endpoint URL opens")
+    for name, report in reports.items():
+        _show(name, report)
+    say(
+        f"written to {target}. Keep a copy of keys/ as well: without it no endpoint URL opens, and"
+        " the queue server is another one"
+    )
 
 
 @app.command()
@@ -123,11 +128,11 @@ def restore(
     store: StoreOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Make the store from a backup. No server may run on it."""
+    """Make the stores of a backup anew. No server may run on them."""
     from waystation.app.data_dir import DataDir, DataDirError, lock_roles
     from waystation.app.roles import ROLES
     from waystation.base.errors import WaystationError
-    from waystation.storage.embedded.backup import restore_store
+    from waystation.storage.embedded.backup import restore_stores
 
     settings = _settings(data_dir, store, config)
     data = DataDir(settings.data_dir)
@@ -135,15 +140,16 @@ def restore(
         data.make()
         locks = lock_roles(data, ROLES, patience_s=0.0)
         try:
-            report = restore_store(
-                source, _directory(settings), settings=settings.store, force=force
+            reports = restore_stores(
+                source, _places(settings), settings=settings.store, force=force
             )
         finally:
             for lock in locks:
                 lock.release()
     except (DataDirError, WaystationError, OSError) as exc:
         give_up(str(exc))
-    _show(report)
+    for name, report in reports.items():
+        _show(name, report)
     say(f"restored from {source}")
 
 
@@ -185,22 +191,71 @@ def _settings(data_dir: Path | None, store: str | None, config: Path | None) -> 
     return settings_or_exit(config, flags, roles=())  # nothing of it listens
 
 
-def _directory(settings: "Settings") -> Path:
+def _places(settings: "Settings") -> dict[str, Path]:
+    """Where the embedded stores are, by the settings; one that lives elsewhere is not there."""
     from waystation.app.data_dir import DataDir
-    from waystation.storage.open import EmbeddedUrl, parse_store_url, shown_url
+    from waystation.queue.cluster.membership import load_membership
+    from waystation.storage.open import EmbeddedUrl, parse_store_url, queue_store_url
+    from waystation.storage.open_presence import parse_presence_url
 
-    url = parse_store_url(settings.store.url, settings.store.db_settings)
-    if not isinstance(url, EmbeddedUrl):
-        shown = shown_url(settings.store.url, settings.store.db_settings)
-        give_up(f"{shown} keeps nothing that could be checked or copied here", EXIT_USAGE)
-    return url.directory(DataDir(settings.data_dir).root) / "push"
+    data = DataDir(settings.data_dir)
+    shared, db_settings = settings.store.url, settings.store.db_settings
+    presence = settings.presence.store
+    if not presence and shared.startswith("redis"):
+        presence = shared
+    membership = load_membership(data.keys)
+    urls = {
+        "push": (parse_store_url(shared, db_settings), "push"),
+        "queue": (parse_store_url(queue_store_url(settings.queue.store, shared)), "queue"),
+        "presence": (parse_presence_url(presence), ""),
+    }
+    if membership is not None:
+        urls["cluster"] = (parse_store_url(membership.member.store_url), "cluster")
+    places = {
+        name: url.directory(data.root) / folder
+        for name, (url, folder) in urls.items()
+        if isinstance(url, EmbeddedUrl)
+    }
+    if "cluster" in places and not places["cluster"].is_relative_to(data.root):
+        del places["cluster"]  # the map lies with another server, and goes with that one's backup
+    return places
 
 
-def _show(report: "Report") -> None:
+@contextmanager
+def _opened(settings: "Settings") -> "Generator[list[tuple[str, Environment]]]":
+    """Every embedded store that has been made."""
+    from waystation.storage.embedded.backup import PARTS
+    from waystation.storage.embedded.upkeep import open_environment
+    from waystation.storage.open import shown_url
+
+    places = _places(settings)
+    shown = shown_url(settings.store.url, settings.store.db_settings)
+    elsewhere = f"{shown} keeps nothing that could be checked or copied here"
+    made = {name: place for name, place in places.items() if (place / "data.mdb").exists()}
+    if not made and "push" in places:
+        give_up(f"there is no embedded store at {places['push']}")
+    if not made:
+        give_up(elsewhere, EXIT_USAGE)
+    if "push" not in places:
+        complain(elsewhere)
+    opened: list[tuple[str, Environment]] = []
+    try:
+        for name, place in made.items():
+            part = PARTS[name]
+            env = open_environment(place, settings.store, form=part.form, tables=part.tables)
+            opened.append((name, env))
+        yield opened
+    finally:
+        for _, env in opened:
+            env.close()
+
+
+def _show(name: str, report: "Report") -> None:
     from waystation.console.pages import size
 
+    say(name)
     for table, rows in report.rows.items():
-        say(f"  {table:<14} {rows:>12,} rows")
+        say(f"  {table:<17} {rows:>12,} rows")
     if report.used_bytes:
         say(f"  in use {size(report.used_bytes)} of {size(report.map_bytes)}")
     if report.orphaned:

@@ -2,11 +2,13 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from tests.e2e.platform import BIN, clean_environment
 from tests.e2e.queue.peer import ClosedError, Mailbox, Peer, Signer
 from tests.e2e.queue.process import QueueServer
 from waystation.queue.errors import Code
@@ -215,3 +217,42 @@ def test_no_more_connections_come_in_than_may(data_dir: Path) -> None:
             peer.close()
 
         assert len(peers) == 3
+
+
+def store_command(word: str, *arguments: str, data_dir: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(BIN / "waystation"), "store", word, *arguments, "--data-dir", str(data_dir)],
+        env={**clean_environment(), "WAYSTATION_STORE__MAP_BYTES": str(1 << 30)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_queues_come_back_from_a_backup_that_was_made_beside_the_server(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    """An operator who backs the platform up has the queues in it, and what waits in them."""
+    saved = tmp_path / "saved"
+    with QueueServer(data_dir) as server:
+        with Peer(server) as owner, Peer(server) as sender:
+            box = owner.create()
+            for number in range(3):
+                sender.send(box, b"%d" % number)
+            checked = store_command("check", data_dir=data_dir)
+            made = store_command("backup", str(saved), data_dir=data_dir)
+            sender.send(box, b"after the backup")
+        assert server.stop() == 0
+        restored = store_command("restore", "--force", str(saved), data_dir=data_dir)
+        server.start()
+        with Peer(server) as owner:
+            owner.subscribe(box)
+            got = [owner.received(box)]
+            while isinstance(response := owner.ack(box, got[-1]), Msg):
+                got.append(box.open(response))
+
+    for done in (checked, made, restored):
+        assert done.returncode == 0, done.stderr
+    assert "no problems" in checked.stdout
+    assert [message.body for message in got] == [b"0", b"1", b"2"]

@@ -1,37 +1,36 @@
-"""Backup of an embedded push store into one file, and the way back.
+"""All embedded stores into one file, and the way back: what `waystation store backup` does.
 
 A backup runs beside servers, in the bounded read transactions of `upkeep`, so it is not the state
-of one instant: each row is as it was at some moment between the beginning and the end, and what
-existed all the time is in it. Rows do not depend on each other, and what leads to them
-(`notifications`, `expiry`) is made anew by the restore.
+of one instant: what belongs together (a queue, a party, a notification) is as it was at some moment
+between the beginning and the end, and what existed all the time is in it. Rows of push do not
+depend on each other, and what leads to them (`notifications`, `expiry`) is made anew by the
+restore; the others come back as they are.
 
-The file: a line that says what it is; frames of table, key and value; a frame with the SHA-256 of
-all that came before.
+Rule 1: a restore reads the backup to its end first, builds all stores beside the old ones, checks
+        them, and only then puts them in their places. A damaged backup changes nothing.
+Rule 2: a store of which the backup has nothing stays as it is.
 """
 
-import hashlib
-import os
 import shutil
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import lmdb
 import msgspec
 
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.embedded import layout
+from waystation.storage.embedded import cluster, layout, presence_rows, queue_layout
+from waystation.storage.embedded.archive import Entry, flush_directory, read_archive, write_archive
 from waystation.storage.embedded.environment import Environment, store_error
 from waystation.storage.embedded.layout import AgentRow
+from waystation.storage.embedded.presence_upkeep import check_presence_store, presence_rows_of
+from waystation.storage.embedded.queue_upkeep import check_queue_store, queue_rows
 from waystation.storage.embedded.tracking import entry_of
 from waystation.storage.embedded.upkeep import CHUNK_ROWS, Report, check_store, chunks
 from waystation.storage.settings import Store
 
-_MAGIC: Final = b"waystation backup 1\n"
-_FRAME: Final = struct.Struct(">BHI")  # table, lengths of key and value
-_END: Final = 255
-_BACKED_UP: Final = (
+_PUSH_TABLES: Final = (
     "agents",
     "payloads",
     "updates",
@@ -41,115 +40,167 @@ _BACKED_UP: Final = (
     "counts",
 )
 
+BringBack = Callable[[Environment, "lmdb.Transaction[bytes]", Entry, int], None]
 
-def backup_store(env: Environment, target: Path) -> Report:
-    """Write all rows into one file, which is there whole or not at all."""
-    report = Report(file_bytes=env.file_bytes(), map_bytes=env.map_bytes)
-    if target.exists():
-        raise StoreUnavailableError(f"{target} exists; a backup overwrites nothing")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+class Part(msgspec.Struct, frozen=True):
+    """One of the embedded stores, as far as upkeep goes."""
+
+    name: str
+    form: str
+    tables: tuple[str, ...]
+    saved: tuple[str, ...]  # tables that a backup has, by number; later ones go last
+    rows: Callable[[Environment], Iterator[Entry]]
+    bring_back: BringBack  # a row, and its number within the transaction
+    check: Callable[[Environment], Report]
+
+
+def _push_rows(env: Environment) -> Iterator[Entry]:
+    for table in _PUSH_TABLES:
+        for _, rows in chunks(env, table):
+            for key, value in rows:
+                yield table, key, value
+
+
+def _bring_back_push(
+    env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, number: int
+) -> None:
+    table, key, value = entry
+    if table == "payloads":
+        _bring_back_payload(env, txn, key, value, number)
+    else:
+        _bring_back(env, txn, table, key, value)
+
+
+def _as_it_is(env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, _number: int) -> None:
+    table, key, value = entry
+    txn.put(key, value, db=env.tables[table])
+
+
+PARTS: Final = {
+    part.name: part
+    for part in (
+        Part(
+            "push",
+            layout.FORMAT,
+            layout.TABLES,
+            _PUSH_TABLES,
+            _push_rows,
+            _bring_back_push,
+            check_store,
+        ),
+        Part(
+            "queue",
+            queue_layout.FORMAT,
+            queue_layout.TABLES,
+            queue_layout.TABLES,
+            queue_rows,
+            _as_it_is,
+            check_queue_store,
+        ),
+        Part(
+            "presence",
+            presence_rows.FORMAT,
+            presence_rows.TABLES,
+            presence_rows.TABLES,
+            presence_rows_of,
+            _as_it_is,
+            check_presence_store,
+        ),
+        Part(
+            "cluster",
+            cluster.FORMAT,
+            cluster.TABLES,
+            cluster.SAVED_TABLES,
+            cluster.saved_rows,
+            _as_it_is,
+            cluster.check_cluster_store,
+        ),
+    )
+}
+_SAVED: Final = {part.name: part.saved for part in PARTS.values()}
+
+
+def backup_stores(opened: Sequence[tuple[str, Environment]], target: Path) -> dict[str, Report]:
+    """Write all rows of these stores into one file, which is there whole or not at all."""
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            digest = hashlib.sha256(_MAGIC)
-            file.write(_MAGIC)
-            for number, table in enumerate(_BACKED_UP):
-                report.rows[table] = 0
-                for _, rows in chunks(env, table):
-                    chunk = b"".join(
-                        _FRAME.pack(number, len(key), len(value)) + key + value
-                        for key, value in rows
-                    )
-                    digest.update(chunk)
-                    file.write(chunk)
-                    report.rows[table] += len(rows)
-            file.write(_FRAME.pack(_END, 0, digest.digest_size) + digest.digest())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(target)
+        stores = [(name, PARTS[name].rows(env)) for name, env in opened]
+        written = write_archive(target, stores, _SAVED)
     except lmdb.Error as exc:
         raise store_error(exc) from exc
-    finally:
-        partial.unlink(missing_ok=True)
-    _flush_directory(target.parent)
-    return report
+    return {name: Report(rows=rows) for name, rows in written.items()}
 
 
-def _frames(file: BinaryIO, source: Path) -> Iterator[tuple[str, bytes, bytes]]:
-    """The rows of a backup; raises at the end unless it is whole."""
-    digest = hashlib.sha256()
-    magic = file.read(len(_MAGIC))
-    if magic != _MAGIC:
-        raise StoreUnavailableError(f"{source} is not a backup that this version reads")
-    digest.update(magic)
-    while True:
-        head = file.read(_FRAME.size)
-        if len(head) < _FRAME.size:
-            raise StoreUnavailableError(f"{source} is cut off")
-        number, key_length, value_length = _FRAME.unpack(head)
-        body = file.read(key_length + value_length)
-        if len(body) < key_length + value_length:
-            raise StoreUnavailableError(f"{source} is cut off")
-        if number == _END:
-            if body != digest.digest():
-                raise StoreUnavailableError(f"{source} is damaged: its checksum does not match")
-            return
-        if number >= len(_BACKED_UP):
-            raise StoreUnavailableError(f"{source} is damaged: it names a table we do not know")
-        digest.update(head)
-        digest.update(body)
-        yield _BACKED_UP[number], body[:key_length], body[key_length:]
-
-
-def restore_store(source: Path, directory: Path, *, settings: Store, force: bool = False) -> Report:
-    """Make the store in `directory` from a backup. One that is there is replaced only with
-    `force`; no server may have it open. A damaged backup changes nothing."""
-    if (directory / "data.mdb").exists() and not force:
-        raise StoreUnavailableError(f"there is a store at {directory}; use --force to replace it")
+def restore_stores(
+    source: Path, places: Mapping[str, Path], *, settings: Store, force: bool = False
+) -> dict[str, Report]:
+    """Make the stores of a backup anew, each in its directory of `places`. What is there is
+    replaced only with `force`; no server may have it open."""
+    held = {name for name, _ in read_archive(source, _SAVED)}
+    for name in sorted(held):
+        if name not in places:
+            raise StoreUnavailableError(
+                f"{source} holds {name}, which by the settings does not live in an embedded store"
+            )
+        directory = places[name]
+        if (directory / "data.mdb").exists() and not force:
+            raise StoreUnavailableError(
+                f"there is a store at {directory}; use --force to replace it"
+            )
+    built: dict[str, Path] = {}
     try:
-        with source.open("rb") as file:
-            for _ in _frames(file, source):
-                pass
-    except OSError as exc:
-        raise StoreUnavailableError(f"{source} cannot be read: {exc}") from exc
-    building = directory.with_name(f".{directory.name}.restoring")
+        reports = {
+            name: _build(PARTS[name], source, built, places[name], settings)
+            for name in PARTS
+            if name in held
+        }
+    except BaseException:
+        for building in built.values():
+            shutil.rmtree(building, ignore_errors=True)
+        raise
+    for name, building in built.items():
+        _put_in_place(building, places[name])
+    return reports
+
+
+def _build(
+    part: Part, source: Path, built: dict[str, Path], directory: Path, settings: Store
+) -> Report:
+    building = built[part.name] = directory.with_name(f".{directory.name}.restoring")
     shutil.rmtree(building, ignore_errors=True)
     env = Environment.open(
         building,
-        form=layout.FORMAT,
-        tables=layout.TABLES,
+        form=part.form,
+        tables=part.tables,
         settings=msgspec.structs.replace(settings, sync=False),  # flushed once, at the end
     )
     try:
-        with source.open("rb") as file:
-            _fill(env, _frames(file, source))
+        _fill(env, part, (row for name, row in read_archive(source, _SAVED) if name == part.name))
         env.lmdb.sync(True)
-        report = check_store(env)
+        return part.check(env)
     except lmdb.Error as exc:
         raise store_error(exc) from exc
     finally:
         env.close()
+
+
+def _put_in_place(building: Path, directory: Path) -> None:
     old = directory.with_name(f".{directory.name}.replaced")
     shutil.rmtree(old, ignore_errors=True)
     if directory.exists():
         directory.rename(old)
     building.rename(directory)
-    _flush_directory(directory.parent)
+    flush_directory(directory.parent)
     shutil.rmtree(old, ignore_errors=True)
-    return report
 
 
-def _fill(env: Environment, frames: Iterator[tuple[str, bytes, bytes]]) -> None:
+def _fill(env: Environment, part: Part, rows: Iterator[Entry]) -> None:
     more = True
     while more:
         more = False
         with env.lmdb.begin(write=True) as txn:
-            for number, (table, key, value) in enumerate(frames, 1):
-                if table == "payloads":
-                    _bring_back_payload(env, txn, key, value, number)
-                else:
-                    _bring_back(env, txn, table, key, value)
+            for number, row in enumerate(rows, 1):
+                part.bring_back(env, txn, row, number)
                 if number == CHUNK_ROWS:
                     more = True
                     break
@@ -195,12 +246,3 @@ def _bring_back(
     if entry is not None:
         txn.put(entry, b"", db=env.tables["expiry"])
     txn.put(key, value, db=env.tables[table])
-
-
-def _flush_directory(directory: Path) -> None:
-    """A rename is durable once its directory is."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -10,17 +10,21 @@ Rule 3: every operation runs in a thread, for LMDB's writer lock may be somebody
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import lmdb
 
 from waystation.queue.cluster.slot_map import NodeId, SlotMap, SlotMapError, decode_map, encode_map
+from waystation.storage.embedded.archive import Entry
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
+from waystation.storage.embedded.upkeep import Look, Report, check_rows
 from waystation.storage.settings import Store
 
-FORMAT = "waystation-cluster/1"
+FORMAT: Final = "waystation-cluster/1"
+TABLES: Final = ("cluster", "leases")
+SAVED_TABLES: Final = ("cluster",)  # leases are times of this machine's clock
 _MAP = b"map"
 _EPOCH = b"epoch"
 _LEADER = b"leader"
@@ -37,8 +41,7 @@ class EmbeddedClusterStore:
     @classmethod
     async def open(cls, directory: Path, *, settings: Store) -> "EmbeddedClusterStore":
         def opened() -> Environment:
-            tables = ("cluster", "leases")
-            return Environment.open(directory, form=FORMAT, tables=tables, settings=settings)
+            return Environment.open(directory, form=FORMAT, tables=TABLES, settings=settings)
 
         return cls(await asyncio.to_thread(opened))
 
@@ -121,6 +124,33 @@ class EmbeddedClusterStore:
                 raise store_error(exc) from exc
 
         return await asyncio.to_thread(run)
+
+
+def saved_rows(env: Environment) -> Iterator[Entry]:
+    """For a backup: the map. Who leads is decided anew."""
+    with env.lmdb.begin() as txn:
+        for key in (_EPOCH, _MAP):
+            value = txn.get(key, db=env.tables["cluster"])
+            if value is not None:
+                yield "cluster", key, value
+
+
+def check_cluster_store(env: Environment) -> Report:
+    report = Report()
+
+    def of(table: str) -> Look:
+        def look(txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
+            if table == "cluster" and key == _MAP:
+                epoch = int.from_bytes(txn.get(_EPOCH, db=env.tables["cluster"]) or b"", "big")
+                try:
+                    if decode_map(value).epoch != epoch:
+                        report.problem(table, key, "is of another epoch than is said beside it")
+                except SlotMapError as exc:
+                    report.problem(table, key, f"does not decode: {exc}")
+
+        return look
+
+    return check_rows(env, TABLES, of, report)
 
 
 def _age(mono: float, at: float) -> float:

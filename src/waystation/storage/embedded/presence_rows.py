@@ -205,6 +205,19 @@ class PartyTables:
         return record
 
 
+def decode_row(table: str, key: bytes, value: bytes) -> object:
+    """What a row says; raises `msgspec.MsgspecError` or `struct.error` if it says nothing."""
+    match table:
+        case "parties":
+            return _id.unpack(key), _decode_party(value)
+        case "sessions":
+            return _key.unpack(key), _decode_session(value)
+        case "log":
+            return _entry(key, value)
+        case _:
+            return _key.unpack(key), _cursor.unpack(value)
+
+
 def _entry(key: bytes, value: bytes) -> Entry:
     _, seq = _log_key.unpack(key)
     row = _decode_entry(value)

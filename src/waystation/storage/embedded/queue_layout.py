@@ -209,6 +209,10 @@ def message_key(recipient_id: RecipientId, number: int) -> bytes:
     return recipient_id + _NUMBER.pack(number)
 
 
+def split_message_key(key: bytes) -> tuple[bytes, int]:
+    return key[:ID_BYTES], _NUMBER.unpack_from(key, ID_BYTES)[0]
+
+
 def encode_message(message: Message) -> bytes:
     if message.body is None:
         return _MESSAGE.pack(message.message_id, message.accepted_at_s, _MARKER)
@@ -238,6 +242,10 @@ def decode_service(value: bytes) -> Service:
 
 def ref_key(kind: RefKind, entity_id: bytes) -> bytes:
     return entity_id + kind.value.encode()
+
+
+def ref_of(key: bytes) -> tuple[RefKind, bytes]:
+    return RefKind(key[-1:].decode()), key[:-1]
 
 
 def encode_ref(ref: Ref) -> bytes:

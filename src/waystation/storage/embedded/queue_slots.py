@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import lmdb
 
-from waystation.queue.model import RecipientId, Slot, slot_of
-from waystation.queue.store import Row, SlotLoad
+from waystation.queue.model import RecipientId, RefKind, Slot, slot_of
+from waystation.queue.store import Ref, Row, SlotLoad
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import Database, Environment
 from waystation.storage.embedded.writer import WriteTransaction
@@ -33,7 +33,7 @@ class QueueSlots:
         rows: list[Row] = []
         size = 0
         with self._env.lmdb.begin() as txn:
-            for row in self._rows(txn, slot, after):
+            for row in self.rows(txn, slot, after):
                 rows.append(row)
                 size += len(row.key) + len(row.value or b"")
                 if size >= limit_bytes and row.table < len(RANGED):
@@ -51,6 +51,22 @@ class QueueSlots:
                         slots.add(slot)
                         there = slot < 4095 and cursor.set_range(_first(Slot(slot + 1)))
         return sorted(slots)
+
+    def refs(
+        self, slot: Slot, after: tuple[RefKind, bytes] | None, limit: int
+    ) -> list[tuple[RefKind, bytes, Ref]]:
+        found: list[tuple[RefKind, bytes, Ref]] = []
+        start = _first(slot) if after is None else layout.ref_key(*after) + b"\0"
+        with (
+            self._env.lmdb.begin() as txn,
+            txn.cursor(self._env.tables["refs"]) as cursor,
+        ):
+            there = cursor.set_range(start)
+            while there and len(found) < limit and slot_of(cursor.key()) == slot:
+                kind, entity_id = layout.ref_of(cursor.key())
+                found.append((kind, entity_id, layout.decode_ref(cursor.value())))
+                there = cursor.next()
+        return found
 
     def load(self, slot: Slot) -> SlotLoad:
         """Counted over the keys; values are not copied."""
@@ -75,13 +91,14 @@ class QueueSlots:
 
     def erase(self, slot: Slot, txn: WriteTransaction) -> bool:
         """Remove a portion; whether there may be more."""
-        for gone, row in enumerate(self._rows(txn, slot, None)):
+        for gone, row in enumerate(self.rows(txn, slot)):
             if gone == _ERASE_PORTION:
                 return True
             txn.delete(row.key, db=self._tables[row.table])
         return False
 
-    def _rows(self, txn: Any, slot: Slot, after: tuple[int, bytes] | None) -> Iterator[Row]:
+    def rows(self, txn: Any, slot: Slot, after: tuple[int, bytes] | None = None) -> Iterator[Row]:
+        """As this transaction sees them."""
         table, key = after or (0, b"")
         for number in range(table, len(RANGED)):
             name = RANGED[number]

@@ -1,4 +1,4 @@
-"""Looking after an embedded push store: what upkeep reports, and the check of every row.
+"""Looking after embedded stores: what upkeep reports, and the check of every row, here of push's.
 
 It works beside running servers, in read transactions of `CHUNK_ROWS` rows: one long transaction
 would keep every page freed meanwhile from being used again, and the file would grow for as long
@@ -8,7 +8,7 @@ read it, so writers beside us cause no false alarm.
 
 import hashlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +25,8 @@ from waystation.storage.settings import Store
 
 CHUNK_ROWS: Final = 1000
 PROBLEMS_MAX: Final = 100  # a broken store has many; a person reads a few
+
+Look = Callable[["lmdb.Transaction[bytes]", bytes, bytes], None]  # at one row: key, value
 
 _DECODE_ERRORS = (msgspec.MsgspecError, struct.error, ValueError, UnicodeDecodeError)
 
@@ -48,11 +50,17 @@ class Report(msgspec.Struct, kw_only=True):
             self.problems.append(f"{table} {name}: {what}")
 
 
-def open_environment(directory: Path, settings: Store) -> Environment:
-    """A push store that exists; unlike a server, upkeep makes none."""
+def open_environment(
+    directory: Path,
+    settings: Store,
+    *,
+    form: str = layout.FORMAT,
+    tables: Sequence[str] = layout.TABLES,
+) -> Environment:
+    """A store that exists, push's unless said otherwise; unlike a server, upkeep makes none."""
     if not (directory / "data.mdb").exists():
         raise StoreUnavailableError(f"there is no embedded store at {directory}")
-    return Environment.open(directory, form=layout.FORMAT, tables=layout.TABLES, settings=settings)
+    return Environment.open(directory, form=form, tables=tables, settings=settings)
 
 
 def chunks(
@@ -79,13 +87,20 @@ def chunks(
 
 def check_store(env: Environment) -> Report:
     """Walk everything: every row decodes, and rows and what leads to them agree."""
-    report = Report(file_bytes=env.file_bytes(), map_bytes=env.map_bytes)
+    report = Report()
+    return check_rows(env, layout.TABLES, _Checks(env, report).of, report)
+
+
+def check_rows(
+    env: Environment, tables: Sequence[str], of: Callable[[str], Look], report: Report
+) -> Report:
+    """Have a look at every row of these tables; `report` is filled and given back."""
+    report.file_bytes, report.map_bytes = env.file_bytes(), env.map_bytes
     try:
         with env.lmdb.begin() as txn:
             report.used_bytes = env.used_pages(txn) * env.page_bytes
-        checks = _Checks(env, report)
-        for table in layout.TABLES:
-            look = checks.of(table)
+        for table in tables:
+            look = of(table)
             report.rows[table] = 0
             for txn, rows in chunks(env, table):
                 report.rows[table] += len(rows)
@@ -106,7 +121,7 @@ class _Checks:
         self._tables = env.tables
         self._report = report
 
-    def of(self, table: str) -> Callable[["lmdb.Transaction[bytes]", bytes, bytes], None]:
+    def of(self, table: str) -> Look:
         return getattr(self, f"_{table}")
 
     def _has_entry(

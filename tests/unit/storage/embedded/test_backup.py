@@ -13,15 +13,25 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.embedded import backup, upkeep
-from waystation.storage.embedded.backup import backup_store, restore_store
+from waystation.storage.embedded.backup import backup_stores, restore_stores
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.push import EmbeddedPushStore
+from waystation.storage.embedded.upkeep import Report
+from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     fetch_all,
     new_channel,
     timed_notification,
     topic_notification,
 )
+
+
+def backup_store(env: Environment, target: Path) -> Report:
+    return backup_stores([("push", env)], target)["push"]
+
+
+def restore_store(source: Path, directory: Path, *, settings: Store, force: bool = False) -> Report:
+    return restore_stores(source, {"push": directory}, settings=settings, force=force)["push"]
 
 
 async def open_store(path: Path, clock: ManualClock) -> EmbeddedPushStore:

@@ -1,0 +1,129 @@
+"""The file of a backup: rows of several stores, whole or not at all.
+
+A line that says what it is; frames of table, key and value, and before the rows of each store a
+frame with its name; a frame with the SHA-256 of all that came before. The first version of the file
+had push alone and named no store; it is still read.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from waystation.push.errors import StoreUnavailableError
+
+Entry = tuple[str, bytes, bytes]  # table, key, value
+Saved = Mapping[str, tuple[str, ...]]  # store -> its tables that are saved; later ones go last
+
+_MAGIC: Final = b"waystation backup 2\n"
+_MAGIC_OF_PUSH: Final = b"waystation backup 1\n"
+_FRAME: Final = struct.Struct(">BHI")  # table, lengths of key and value
+_END: Final = 255
+_STORE: Final = 254
+_PORTION_BYTES: Final = 1 << 20
+
+
+def write_archive(
+    target: Path, stores: Iterable[tuple[str, Iterator[Entry]]], saved: Saved
+) -> dict[str, dict[str, int]]:
+    """How many rows of each table were written, by store."""
+    if target.exists():
+        raise StoreUnavailableError(f"{target} exists; a backup overwrites nothing")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    written: dict[str, dict[str, int]] = {}
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            hashed = _Hashed(file)
+            hashed.write(_MAGIC)
+            for name, rows in stores:
+                hashed.write(_FRAME.pack(_STORE, len(name), 0) + name.encode())
+                numbers = {table: number for number, table in enumerate(saved[name])}
+                counts = written[name] = dict.fromkeys(saved[name], 0)
+                for table, key, value in rows:
+                    hashed.write(_FRAME.pack(numbers[table], len(key), len(value)) + key + value)
+                    counts[table] += 1
+            digest = hashed.digest()
+            file.write(_FRAME.pack(_END, 0, len(digest)) + digest)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    flush_directory(target.parent)
+    return written
+
+
+def read_archive(source: Path, saved: Saved) -> Iterator[tuple[str, Entry]]:
+    """The store and the row of each frame; raises at the end unless the file is whole."""
+    try:
+        with source.open("rb") as file:
+            yield from _read(file, source, saved)
+    except OSError as exc:
+        raise StoreUnavailableError(f"{source} cannot be read: {exc}") from exc
+
+
+def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Entry]]:
+    digest = hashlib.sha256()
+    magic = file.read(len(_MAGIC))
+    if magic not in (_MAGIC, _MAGIC_OF_PUSH):
+        raise StoreUnavailableError(f"{source} is not a backup that this version reads")
+    digest.update(magic)
+    store = "push" if magic == _MAGIC_OF_PUSH else ""
+    while True:
+        head = file.read(_FRAME.size)
+        if len(head) < _FRAME.size:
+            raise StoreUnavailableError(f"{source} is cut off")
+        number, key_length, value_length = _FRAME.unpack(head)
+        body = file.read(key_length + value_length)
+        if len(body) < key_length + value_length:
+            raise StoreUnavailableError(f"{source} is cut off")
+        if number == _END:
+            if body != digest.digest():
+                raise StoreUnavailableError(f"{source} is damaged: its checksum does not match")
+            return
+        digest.update(head)
+        digest.update(body)
+        if number == _STORE:
+            store = body.decode(errors="replace")
+            if store not in saved:
+                raise StoreUnavailableError(f"{source} names a store that we do not know")
+        elif number >= len(saved.get(store, ())):
+            raise StoreUnavailableError(f"{source} is damaged: it names a table we do not know")
+        else:
+            yield store, (saved[store][number], body[:key_length], body[key_length:])
+
+
+class _Hashed:
+    """Writes in portions, and remembers the sum of it all."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._waiting = bytearray()
+
+    def write(self, data: bytes) -> None:
+        self._waiting += data
+        if len(self._waiting) >= _PORTION_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._digest.update(self._waiting)
+        self._file.write(self._waiting)
+        self._waiting.clear()
+
+    def digest(self) -> bytes:
+        self._flush()
+        return self._digest.digest()
+
+
+def flush_directory(directory: Path) -> None:
+    """A rename is durable once its directory is."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,49 @@
+"""Looking after an embedded presence store: the check of every row, and its rows for a backup.
+
+A party's rows belong together, so a backup reads each party in one read transaction.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import lmdb
+
+from waystation.storage.embedded.archive import Entry
+from waystation.storage.embedded.environment import Environment
+from waystation.storage.embedded.presence_rows import TABLES, PartyTables, decode_row
+from waystation.storage.embedded.upkeep import Look, Report, check_rows
+
+PARTY_BYTES: Final = 8
+
+
+def presence_rows_of(env: Environment) -> Iterator[Entry]:
+    with env.lmdb.begin() as txn:
+        parties = PartyTables(env).party_ids(txn)
+    for party_id in parties:
+        prefix = party_id.to_bytes(PARTY_BYTES, "big")
+        with env.lmdb.begin() as txn:
+            if txn.get(prefix, db=env.tables["parties"]) is None:
+                continue  # forgotten meanwhile
+            for table in TABLES:
+                with txn.cursor(env.tables[table]) as cursor:
+                    found = cursor.set_range(prefix)
+                    while found and cursor.key().startswith(prefix):
+                        yield table, cursor.key(), cursor.value()
+                        found = cursor.next()
+
+
+def check_presence_store(env: Environment) -> Report:
+    """Every row decodes, and is of a party that is there; cursors are of sessions."""
+    report = Report()
+
+    def of(table: str) -> Look:
+        def look(txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
+            decode_row(table, key, value)
+            if txn.get(key[:PARTY_BYTES], db=env.tables["parties"]) is None:
+                report.problem(table, key, "is of no party")
+            elif table == "cursors" and txn.get(key, db=env.tables["sessions"]) is None:
+                report.orphaned += 1  # written lazily, so perhaps after its session had left
+
+        return look
+
+    return check_rows(env, TABLES, of, report)
