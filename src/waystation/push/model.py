@@ -56,6 +56,14 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return now_ms >= self.expires_at_ms
 
 
+class Replaced(msgspec.Struct, frozen=True, gc=False):
+    """A stored notification that a newer one of its topic has taken the place of."""
+
+    message_id: MessageId
+    accepted_at_ms: int
+    expires_at_ms: int
+
+
 class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """SimplePush: the newest version number of one subscription, and perhaps a little text."""
 

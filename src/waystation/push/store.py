@@ -75,9 +75,10 @@ class PushStore(Protocol):
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         """Upsert by sort key: a topic replaces its predecessor. Whether user agent and
-        channel exist is not asked; what nobody can fetch goes when its time is over."""
+        channel exist is not asked; what nobody can fetch goes when its time is over.
+        Which one was replaced, where the store learns that without asking once more."""
         ...
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:

@@ -21,7 +21,7 @@ of the loop in all, beside 0.1 us for making the event.
 import asyncio
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -84,12 +84,20 @@ class EventLines:
             kind = kind[:-1]  # nothing follows the comma
         return b'%b%d,"seq":%d%b%b\n' % (self._start, ts_us, seq, kind, body[1:])
 
-    def written(self, ts_us: int, kind: Written, made_of: tuple[object, ...]) -> bytes:
-        """As `line`; the fields come as they will be written."""
-        seq = self.seq
-        self.seq = seq + 1
-        self.counts[kind.k] = self.counts.get(kind.k, 0) + 1
-        return b'%b%d,"seq":%d%b' % (self._start, ts_us, seq, kind.fields(ts_us, *made_of))
+    def encode(self, entries: "Sequence[_Entry]") -> list[bytes]:
+        """The lines of a portion; in one go, because most of them are of messages."""
+        start, counts = self._start, self.counts
+        lines: list[bytes] = []
+        for ts_us, event, w, made_of in entries:
+            if isinstance(event, Written):
+                fields = event.fields(ts_us, *made_of)
+                counts[event.k] = counts.get(event.k, 0) + 1
+                lines.append(b'%b%d,"seq":%d%b' % (start, ts_us, self.seq, fields))
+                self.seq += 1
+            else:
+                made = event if isinstance(event, Event) else event(*made_of)
+                lines.append(self.line(ts_us, made, w))
+        return lines
 
     def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:
         """The column is a text that holds a JSON object; `attrs` is last, so it can be swapped."""
@@ -240,13 +248,7 @@ class EventLog:
         """Encodes up to PORTION events and queues their lines for the thread."""
         portion, self._buffer = self._buffer[:PORTION], self._buffer[PORTION:]
         first_seq = self._lines.seq
-        line, written = self._lines.line, self._lines.written
-        lines = [
-            written(ts_us, event, made_of)
-            if isinstance(event, Written)
-            else line(ts_us, event if isinstance(event, Event) else event(*made_of), w)
-            for ts_us, event, w, made_of in portion
-        ]
+        lines = self._lines.encode(portion)
         missing = 0 if self._buffer else self._gap()
         if missing:
             # Drops happen while the buffer is full, so they come after everything in it.
@@ -255,7 +257,7 @@ class EventLog:
             self._unwritten_told = self._unwritten
             if not lines:
                 first_seq = self._lines.seq
-            lines.append(line(self._now_us(), LogGap(n=missing), 1))
+            lines.append(self._lines.line(self._now_us(), LogGap(n=missing), 1))
         if lines:
             text = b"".join(lines)
             self._bytes_queued += len(text)

@@ -251,7 +251,7 @@ def test_a_line_that_was_written_by_hand_has_the_envelope_and_its_number() -> No
     lines = EventLines(NODE, BOOT)
     kind = Written(8, lambda ts_us, mid: b',"k":8,"mid":"%b","uah":%d}\n' % (mid, ts_us))
     struct = lines.line(7, PushDelivered(mid="ab", uah=7), 1)
-    written = lines.written(7, kind, (b"ab",))
+    (written,) = lines.encode([(7, kind, 1, (b"ab",))])
 
     assert written == struct.replace(b'"seq":0', b'"seq":1')
     assert (lines.seq, lines.counts) == (2, {8: 2})

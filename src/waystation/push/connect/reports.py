@@ -81,11 +81,11 @@ class Reports(Observer):
         self._log = log
         self._cid = 0
         self._sent = {
-            (source, topic): metrics.counter(
-                "ua_notification_sent", source=source, topic=str(topic).lower()
+            source: tuple(
+                metrics.counter("ua_notification_sent", source=source, topic=topic)
+                for topic in ("false", "true")
             )
             for source in ("Direct", "Stored")
-            for topic in (True, False)
         }
         self._bytes: dict[str, Cell] = {
             source: metrics.counter("ua_message_data_bytes", source=source)
@@ -259,9 +259,10 @@ class Reports(Observer):
         self._log.warning("user_agent.reset", uaid=tag(uaid), reason=reason)
 
     def _count_sent(self, source: str, notification: Notification) -> None:
-        self._sent[source, notification.topic is not None].value += 1
+        count, data_bytes = self._sent[source], self._bytes[source]
+        count[notification.topic is not None].value += 1
         if notification.data is not None:
-            self._bytes[source].value += len(notification.data)
+            data_bytes.value += len(notification.data)
 
     def _uah(self, uaid: Uaid) -> int:
         return self._hashes.uah(uaid, self._clock.now_ms())

@@ -91,15 +91,15 @@ class Session(MonthSwitching):
         self._last_ping = -1.0
         self._pong_due = False
         self.greeted = False
-        self.known = False
-        self.reset = False
+        self.known = self.reset = False
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
         self.nacks = self.registers = self.unregisters = 0
 
     @property
     def busy(self) -> bool:
         """A command is under way; further ones wait."""
-        return self._command is not None or self._moving or self.state is State.DROPPING
+        held = self._command is not None or self.state is State.DROPPING
+        return held or (self._switch is not None and self._moving)
 
     @property
     def simple(self) -> bool:
@@ -366,7 +366,7 @@ class Session(MonthSwitching):
     # Storage
 
     def _look(self) -> list[Effect]:
-        if self.state is not State.IDENTIFIED or self._moving:
+        if self.state is not State.IDENTIFIED or (self._switch is not None and self._moving):
             return []
         settings = self._terms.settings
         # SimplePush sends all it has in one message; there is one row a channel.

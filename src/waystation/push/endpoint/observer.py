@@ -37,6 +37,9 @@ class Observer:
 
     def stored(self, uaid: Uaid, notification: Notification) -> None: ...
 
+    def superseded(self, replaced: Replaced) -> None:
+        """A newer one of its topic has been stored instead."""
+
     def expired(self, notification: Notification) -> None:
         """TTL 0, and nobody there."""
 

@@ -110,7 +110,9 @@ class Router:
             self._milestones.note(notification, Milestone.EXPIRED)
             return notification.message_id
         if self._shared_keys is None or notification.topic is not None:
-            await self._store.save(uaid, notification)
+            replaced = await self._store.save(uaid, notification)
+            if replaced is not None:
+                observer.superseded(replaced)
         else:
             notification = await self._save_new(uaid, notification, self._shared_keys)
         observer.stored(uaid, notification)

@@ -140,19 +140,17 @@ def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
 
 def notification_message(notification: Notification) -> bytes:
     """Written for every notification, so by hand: ids and base64url need no escaping."""
-    head = (
-        '{"messageType":"notification","channelID":"'
-        f"{dashed(notification.channel_id)}"
-        f'","version":"{notification.message_id}"'
-    )
+    tracked = rest = ""
     if notification.reliability_id is not None:
-        head += f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
-    if notification.data is None:
-        return f"{head}}}".encode()
-    head += f',"data":"{notification.data}"'
-    if notification.headers is None:
-        return f"{head}}}".encode()
-    return b'%b,"headers":%b}' % (head.encode(), orjson.dumps(notification.headers))
+        tracked = f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
+    if notification.data is not None:
+        rest = f',"data":"{notification.data}"'
+        if notification.headers is not None:
+            rest = f'{rest},"headers":{orjson.dumps(notification.headers).decode()}'
+    return (
+        f'{{"messageType":"notification","channelID":"{dashed(notification.channel_id)}"'
+        f',"version":"{notification.message_id}"{tracked}{rest}}}'
+    ).encode()
 
 
 def updates_message(updates: Iterable[Update]) -> bytes:

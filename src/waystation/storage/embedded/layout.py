@@ -27,6 +27,7 @@ is moved on by the sweep, because hellos are frequent and sixty days are long.
 
 import hashlib
 import struct
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -76,6 +77,8 @@ _PAYLOAD_HEAD = struct.Struct(">HHQ")  # lengths of row key and message id, acce
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
+# Every POST reads the row; what the same bytes say need not be found out again.
+_known_agent = lru_cache(maxsize=4096)(_decode_agent)
 
 
 # Expiry entries
@@ -122,7 +125,7 @@ def read_recipient(value: bytes, channel_id: ChannelId, now_ms: int) -> Recipien
         return None
     record_at = _AGENT_HEAD.size + 16 * count
     channels = value[_AGENT_HEAD.size : record_at]
-    return Recipient(_decode_agent(value[record_at:]), channel_at(channels, channel_id) >= 0)
+    return Recipient(_known_agent(value[record_at:]), channel_at(channels, channel_id) >= 0)
 
 
 def encode_agent(
