@@ -3,7 +3,7 @@
 `reports.py` has the one that turns reports into events and numbers.
 """
 
-from waystation.push.model import ChannelId, Notification, Uaid
+from waystation.push.model import ChannelId, Notification, Replaced, Uaid
 from waystation.push.vapid import Sender
 
 
