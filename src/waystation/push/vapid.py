@@ -9,13 +9,15 @@ No I/O and no clock: `now_s` comes in with each call.
 """
 
 import hashlib
+import re
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import pybase64
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from waystation.base.limits import BoundedLru
@@ -28,8 +30,11 @@ REMEMBER_S: Final = 300
 KEYS_MAX: Final = 4_096  # parsed public keys that are kept
 _POINT_BYTES: Final = 65
 _SIGNATURE_BYTES: Final = 64
-_ES256: Final = ec.ECDSA(SHA256())
+_ES256: Final = ec.ECDSA(Prehashed(SHA256()))
 _CURVE: Final = ec.SECP256R1()
+
+# As senders' libraries write it; whatever else is allowed is taken apart step by step.
+_USUAL: Final = re.compile(rb"[Vv]apid t=([A-Za-z0-9_.-]+), ?k=([A-Za-z0-9_-]+=*)")
 
 _BAD_CLAIM: Final = (
     "Invalid VAPID token: A value in the vapid claims is either missing or incorrectly specified"
@@ -144,6 +149,9 @@ class Vapid:
 
 def read_authorization(authorization: bytes) -> tuple[int, bytes, bytes | None]:
     """(draft, token, key); the key is None where Crypto-Key has to have it."""
+    usual = _USUAL.fullmatch(authorization)
+    if usual is not None:
+        return 2, usual[1], usual[2]
     scheme, blank, rest = authorization.strip().partition(b" ")
     rest = rest.replace(b" ", b"").replace(b"\t", b"")
     if not blank or not rest:
@@ -200,25 +208,37 @@ def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
     if not dot or not second_dot or b"." in claims_text:
         raise VapidError("Invalid VAPID token: a JWT has three parts")
     try:
-        header = _header_decoder.decode(_unpadded(header_text))
+        alg = _alg_of(header_text)
         signature = _unpadded(signature_text)
     except (ValueError, msgspec.MsgspecError):
         raise VapidError("Invalid VAPID token: the JOSE header cannot be read") from None
-    if header.alg != "ES256":
+    if alg != "ES256":
         raise VapidError("Invalid VAPID token: alg must be ES256")
     if len(signature) != _SIGNATURE_BYTES:
         raise VapidError("Invalid VAPID token: InvalidSignature")
-    der = encode_dss_signature(
-        int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
-    )
     try:
-        key.verify(der, signed, _ES256)
+        key.verify(_der(signature), hashlib.sha256(signed).digest(), _ES256)
     except InvalidSignature:
         raise VapidError("Invalid VAPID token: InvalidSignature") from None
     try:
         return _claims_decoder.decode(_unpadded(claims_text))
     except (ValueError, msgspec.MsgspecError):
         raise VapidError(_BAD_CLAIM) from None
+
+
+@lru_cache(maxsize=64)  # the few spellings that senders' libraries have
+def _alg_of(header_text: bytes) -> str:
+    return _header_decoder.decode(_unpadded(header_text)).alg
+
+
+def _der(signature: bytes) -> bytes:
+    """r and s of a JWT as ASN.1 has them: shortest form, with a sign (X.690, section 8.3)."""
+    r, s = signature[:32].lstrip(b"\0"), signature[32:].lstrip(b"\0")
+    if not r or r[0] > 0x7F:
+        r = b"\0" + r
+    if not s or s[0] > 0x7F:
+        s = b"\0" + s
+    return b"\x30%c\x02%c%b\x02%c%b" % (len(r) + len(s) + 4, len(r), r, len(s), s)
 
 
 def _unpadded(text: bytes) -> bytes:
