@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
