@@ -1,7 +1,6 @@
 """Jobs over the push store: what does not fit together, and who is long gone."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.frames import events_frame
+from tests.pipeline.places import MASTER, OPENER
 from waystation.base.clock import ManualClock
 from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import audit, purge
@@ -18,11 +18,11 @@ from waystation.pipeline.stores import STORE_AUDIT, STORE_PURGE
 from waystation.pipeline.table import Lake
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import PushStore
+from waystation.storage.bulk import Place, open_bulk, write_place
 from waystation.storage.open import open_push_store
 from waystation.storage.settings import Store
 from waystation.telemetry.hashes import EventHashes
 
-MASTER = bytes(range(32))
 DAY_MS = 86_400_000
 SETTINGS = Store(map_bytes=1 << 28)
 
@@ -40,16 +40,16 @@ def message(of: int, accepted_at_ms: int, ttl_s: int) -> Notification:
     return Notification(channel(of), MessageId(f"m{of}"), key, accepted_at_ms, ttl_s, data="AA")
 
 
-class Place:
+class EmbeddedPlace:
     """An embedded store, written to by a server's own code."""
 
     def __init__(self, folder: Path, clock: ManualClock) -> None:
         self.folder = folder
         self.clock = clock
         (folder / "event_key").write_text(MASTER.hex())
-        told = {"directory": str(folder / "store" / "push"), "map_bytes": SETTINGS.map_bytes}
-        opener = "waystation.storage.embedded.bulk:open_bulk"
-        self.store = StorePlace(opener, json.dumps(told), folder / "event_key")
+        place = Place(url="embedded:./store", data_dir=str(folder), settings=SETTINGS)
+        write_place(folder / "place.json", place)
+        self.store = StorePlace(OPENER, str(folder / "place.json"), folder / "event_key")
 
     def write(self, change: Callable[[PushStore], Awaitable[None]]) -> None:
         async def work() -> None:
@@ -69,8 +69,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, clock: ManualClock) -> Place:
-    return Place(tmp_path, clock)
+def place(tmp_path: Path, clock: ManualClock) -> EmbeddedPlace:
+    return EmbeddedPlace(tmp_path, clock)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def add_hello(ctx: Context, number: int, at_ms: int) -> None:
     handle.append(handle.write(frame, f"hello{number}"), f"hello{number}", {})
 
 
-def add_agents(place: Place, ages_days: dict[int, int]) -> None:
+def add_agents(place: EmbeddedPlace, ages_days: dict[int, int]) -> None:
     now_ms = place.clock.now_ms()
 
     async def change(store: PushStore) -> None:
@@ -99,7 +99,7 @@ def add_agents(place: Place, ages_days: dict[int, int]) -> None:
     place.write(change)
 
 
-def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: Place) -> None:
+def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: EmbeddedPlace) -> None:
     now_ms = place.clock.now_ms()
     add_agents(place, {1: 0, 2: 31, 3: 61, 4: 1})
 
@@ -119,6 +119,7 @@ def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: Place) -> Non
 
     assert found == {
         "msg_no_router": (1, [place.uah(9)]),
+        "channel_no_router": (0, []),
         "msg_no_channel": (1, [place.uah(1)]),
         "msg_expired": (1, [place.uah(2)]),
         "msg_future": (1, [place.uah(2)]),
@@ -133,13 +134,13 @@ def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: Place) -> Non
     }
 
 
-def sorted_as_numbers(place: Place, *numbers: int) -> list[str]:
+def sorted_as_numbers(place: EmbeddedPlace, *numbers: int) -> list[str]:
     hashes = EventHashes(MASTER)
     known = sorted(hashes.uah(uaid(number), place.clock.now_ms()) for number in numbers)
     return [f"{value & (1 << 64) - 1:016x}" for value in known]
 
 
-def test_the_stale_are_removed_and_who_came_back_stays(ctx: Context, place: Place) -> None:
+def test_the_stale_are_removed_and_who_came_back_stays(ctx: Context, place: EmbeddedPlace) -> None:
     """Steps with a day between them: a client that connects in either pause survives, and so does
     one of whom an event tells; its messages go with the one that is removed."""
     now_ms = place.clock.now_ms()
@@ -176,7 +177,7 @@ def test_the_stale_are_removed_and_who_came_back_stays(ctx: Context, place: Plac
     assert [f"{row.uah & (1 << 64) - 1:016x}" for row in messages] == [place.uah(3)]
 
 
-def come_back(place: Place, number: int) -> None:
+def come_back(place: EmbeddedPlace, number: int) -> None:
     async def change(store: PushStore) -> None:
         agent = UserAgent(uaid=uaid(number), connected_at_ms=place.clock.now_ms() + 1, node_id="n")
         assert await store.claim_route(agent)
@@ -184,20 +185,22 @@ def come_back(place: Place, number: int) -> None:
     place.write(change)
 
 
-def test_fewer_days_than_a_user_agent_may_be_away_are_refused(ctx: Context, place: Place) -> None:
+def test_fewer_days_than_a_user_agent_may_be_away_are_refused(
+    ctx: Context, place: EmbeddedPlace
+) -> None:
     with pytest.raises(purge.TooSoonError, match="30 days"):
         purge.mark(ctx, place.store, days=29)
 
 
-def test_ranges_cover_every_key_once(place: Place) -> None:
+def test_ranges_cover_every_key_once(place: EmbeddedPlace) -> None:
     add_agents(place, dict.fromkeys(range(1, 200, 7), 0))
-    bulk = place.store.open()
+    bulk = open_bulk(place.store.place)
     try:
         for count in (1, 3, 8):
             seen = [
                 key
-                for first, end in bulk.ranges(count)
-                for batch in bulk.scan("router", first, end)
+                for part in bulk.ranges("router", count)
+                for batch in bulk.scan("router", part, now_ms=0, bounds={})
                 for key in batch.column("uaid").to_pylist()
             ]
             assert seen == [bytes(uaid(number)) for number in range(1, 200, 7)]

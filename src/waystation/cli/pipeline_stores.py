@@ -1,12 +1,13 @@
-"""`waystation pipeline`: jobs over the push store: what does not fit, who is long gone."""
+"""`waystation pipeline`: jobs over the push store: what does not fit, who is long gone, moving."""
 
-import json
-from typing import TYPE_CHECKING, Annotated
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
-from .pipeline import opened, tell_rows, would
-from .terminal import give_up
+from .pipeline import EXIT_QUALITY, opened, tell_rows, would
+from .terminal import EXIT_USAGE, complain, give_up
 
 if TYPE_CHECKING:
     from waystation.pipeline.sources.store import StorePlace
@@ -18,6 +19,7 @@ ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without, only
 
 def register(app: typer.Typer) -> None:
     app.command()(audit)
+    app.command()(migrate)
     purge = typer.Typer(
         help="Remove user agents that have not been seen for long.",
         no_args_is_help=True,
@@ -28,22 +30,31 @@ def register(app: typer.Typer) -> None:
     app.add_typer(purge, name="purge")
 
 
-def _place(asked: "Asked") -> "StorePlace":
+def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
+    """The store of the servers, or another; what is known of it goes into a file that is readable
+    by its owner alone, beside the key of the event log."""
     from waystation.app.data_dir import DataDir
+    from waystation.base.settings import SettingsError
     from waystation.pipeline.sources.store import StorePlace
-    from waystation.storage.open import EmbeddedUrl, parse_store_url
+    from waystation.storage.bulk import Place, job_backend, write_place
 
     settings = asked.settings
-    url = parse_store_url(settings.store.url, settings.store.db_settings)
-    if not isinstance(url, EmbeddedUrl):
-        give_up("jobs over stores know the embedded store only, so far")
     data = DataDir(settings.data_dir)
     key_file = data.keys / "event_key"
     if not key_file.exists():
         give_up(f"{data.root} has no key of events: --data-dir names the server's directory")
-    directory = url.directory(data.root) / "push"
-    place = {"directory": str(directory.absolute()), "map_bytes": settings.store.map_bytes}
-    return StorePlace("waystation.storage.embedded.bulk:open_bulk", json.dumps(place), key_file)
+    own = settings.store
+    if url is not None:
+        own = msgspec.structs.replace(own, url=url, db_settings="")
+    place = Place(url=own.url, data_dir=str(data.root.absolute()), settings=own)
+    try:
+        job_backend(place)
+    except SettingsError as exc:
+        give_up(str(exc), EXIT_USAGE)
+    named = hashlib.sha256(own.url.encode()).hexdigest()[:12]
+    path = data.keys / f"pipeline_store_{named}.json"
+    write_place(path, place)
+    return StorePlace("waystation.storage.bulk:open_bulk", str(path.absolute()), key_file)
 
 
 def audit(ctx: typer.Context) -> None:
@@ -94,3 +105,66 @@ def delete(
 
         tell_rows(ctx.obj, [purge.delete(context, place, apply=apply, rate_per_s=rate)])
     would(apply=apply)
+
+
+def migrate(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[copy|tail|verify] FROM TO",
+            help="URLs of two stores; a word before them does that step alone.",
+        ),
+    ],
+    *,
+    apply: ApplyOption = False,
+    parts: Annotated[int, typer.Option(min=1, help="Cut the source into so many parts.")] = 32,
+    rate: Annotated[float | None, typer.Option(help="At most so many rows a second.")] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Do not go on with a run that was cut off.")
+    ] = False,
+) -> None:
+    """Copy everything of one push store into another, and compare both. Nothing is removed from
+    the first. Servers may run, on both as `dual:` with tombstones=1; otherwise stop them."""
+    step, source, target = _move_words(words)
+    from waystation.pipeline.sources.copy import Move
+    from waystation.storage.open import shown_url
+
+    places = _place(ctx.obj, source), _place(ctx.obj, target)
+    name = hashlib.sha256(f"{source} {target}".encode()).hexdigest()[:12]
+    named = f"{shown_url(source)} -> {shown_url(target)} {name}"
+    move = Move("waystation.storage.dual.copy:open_copier", *places, named)
+    with opened(ctx.obj) as context:
+        from waystation.pipeline.jobs import migrate as job
+
+        if apply and step != "verify":
+            steps = job.copy(
+                context,
+                move,
+                phases=("copy", "tail") if step is None else (step,),
+                parts=parts,
+                rate_per_s=rate,
+                anew=anew,
+                tell=complain,
+            )
+            tell_rows(ctx.obj, steps)
+        if step is None or step == "verify" or not apply:
+            found = job.verify(context, move)
+            tell_rows(ctx.obj, found)
+            lost = sum(one.lost for one in found)
+            if lost and (apply or step == "verify"):
+                give_up(
+                    f"{lost} rows of the source are not in the target as they are", EXIT_QUALITY
+                )
+    if step != "verify":
+        would(apply=apply)
+
+
+def _move_words(words: list[str]) -> tuple[Literal["copy", "tail", "verify"] | None, str, str]:
+    match words:
+        case ["copy" | "tail" | "verify" as step, source, target]:
+            return step, source, target
+        case [source, target]:
+            return None, source, target
+        case _:
+            return give_up("migrate wants FROM and TO: the URLs of two stores", EXIT_USAGE)

@@ -1,7 +1,17 @@
-"""The tables that jobs over stores keep: findings, candidates for removal, and what was removed."""
+"""The tables that jobs over stores keep: findings, candidates for removal, removals, moves."""
 
 from waystation.pipeline.schema import Partition, TableSpec, columns, date_of_us
 
+MIGRATE_PROGRESS = TableSpec(
+    name="migrate_progress",
+    data=columns(
+        "at bigint, run string, move string, phase string, part string, read bigint,"
+        " written bigint, present bigint, gone bigint, refused bigint"
+    ),
+    partitions=(Partition("date", "date", date_of_us("at")),),
+    sort=("phase",),
+    stats="at",
+)
 STORE_AUDIT = TableSpec(
     name="store_audit",
     data=columns("at bigint, run string, class string, rows bigint, samples string"),
@@ -21,7 +31,9 @@ STORE_CANDIDATES = TableSpec(
 )
 STORE_PURGE = TableSpec(
     name="store_purge",
-    data=columns("at bigint, run string, candidates bigint, unchanged bigint, removed bigint"),
+    data=columns(
+        "at bigint, run string, candidates bigint, unchanged bigint, removed bigint, orphans bigint"
+    ),
     partitions=(Partition("date", "date", date_of_us("at")),),
     stats="at",
 )

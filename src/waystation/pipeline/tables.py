@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from waystation.pipeline.gold import GOLD
 from waystation.pipeline.schema import DQ, EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.stores import STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE
+from waystation.pipeline.stores import (
+    MIGRATE_PROGRESS,
+    STORE_AUDIT,
+    STORE_CANDIDATES,
+    STORE_PURGE,
+)
 
 TABLES: Mapping[str, TableSpec] = {
     spec.name: spec
     for spec in (
         *(EVENTS, QUARANTINE, MSG_INC, MSG, *GOLD),
-        *(STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE, DQ),
+        *(STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE, MIGRATE_PROGRESS, DQ),
     )
 }
 

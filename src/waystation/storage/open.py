@@ -99,22 +99,22 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
     """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
     match parse_store_url(url, settings.db_settings):
         case DynamoUrl():
-            with _extra("dynamodb"):
+            with import_extra("dynamodb"):
                 from waystation.storage.dynamodb.upkeep import init_store
 
             return await init_store(url, settings)
         case RedisUrl():
-            with _extra("redis"):
+            with import_extra("redis"):
                 from waystation.storage.redis.upkeep import init_store
 
             return await init_store(url, settings)
         case PostgresUrl():
-            with _extra("postgres"):
+            with import_extra("postgres"):
                 from waystation.storage.postgres.schema import init_store
 
             return await init_store(url, settings)
         case BigtableUrl():
-            with _extra("bigtable"):
+            with import_extra("bigtable"):
                 from waystation.storage.bigtable.init import init_store
 
             return await init_store(url, settings)
@@ -134,7 +134,7 @@ async def rotate_push_store(
     """The upkeep of monthly tables: what is done, in sentences; None of a store without months."""
     match parse_store_url(url, settings.db_settings):
         case DynamoUrl(rotation="monthly"):
-            with _extra("dynamodb"):
+            with import_extra("dynamodb"):
                 from waystation.storage.dynamodb.rotate import rotate_store
 
             steps = await rotate_store(url, settings, clock, dry_run=dry_run)
@@ -211,22 +211,22 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
             directory = embedded.directory(data_dir) / "push"
             return await EmbeddedPushStore.open(directory, settings=settings, clock=clock)
         case DynamoUrl() as dynamodb:
-            with _extra("dynamodb"):
+            with import_extra("dynamodb"):
                 from waystation.storage.dynamodb.push import DynamoPushStore
 
             return await DynamoPushStore.open(dynamodb, settings=settings, clock=clock)
         case RedisUrl() as redis:
-            with _extra("redis"):
+            with import_extra("redis"):
                 from waystation.storage.redis.push import RedisPushStore
 
             return await RedisPushStore.open(redis, settings=settings, clock=clock)
         case PostgresUrl() as postgres:
-            with _extra("postgres"):
+            with import_extra("postgres"):
                 from waystation.storage.postgres.push import PostgresPushStore
 
             return await PostgresPushStore.open(postgres, settings=settings, clock=clock)
         case BigtableUrl() as bigtable:
-            with _extra("bigtable"):
+            with import_extra("bigtable"):
                 from waystation.storage.bigtable.push import BigtablePushStore
 
             return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
@@ -247,7 +247,7 @@ async def open_queue_store(url: str, *, data_dir: Path, settings: Store) -> Queu
             directory = embedded.directory(data_dir) / "queue"
             return await EmbeddedQueueStore.open(directory, settings=settings)
         case PostgresUrl() as postgres:
-            with _extra("postgres"):
+            with import_extra("postgres"):
                 from waystation.storage.postgres.queue import PostgresQueueStore
 
             return await PostgresQueueStore.open(postgres, settings=settings)
@@ -283,7 +283,7 @@ def _settings_of(place: StorePlace, settings: Store) -> Store:
 
 
 @contextmanager
-def _extra(name: str) -> Generator[None]:
+def import_extra(name: str) -> Generator[None]:
     """Importing a backend whose driver may not be installed."""
     try:
         yield

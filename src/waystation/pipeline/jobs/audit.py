@@ -4,7 +4,7 @@ Inputs: all rows of a push store; `events` for what the store should know of use
 Output: `store_audit`, one row a class. Progress: none; each run looks at everything.
 Idempotence: it only reads the store. Rows change while it looks: a class with few rows in a busy
 store may be a client that was just coming or going, so numbers matter, not single rows.
-Cost: one pass over each of the store's tables, four joins.
+Cost: one pass over each of the store's tables, five joins.
 """
 
 from collections.abc import Mapping
@@ -50,6 +50,7 @@ def classes(
 
     return {
         "msg_no_router": messages.join(known, on="uah", how="left_anti"),
+        "channel_no_router": channels.join(known, on="uah", how="left_anti"),
         "msg_no_channel": reachable.join(subscribed, on=["uah", "chh"], how="left_anti"),
         "msg_expired": messages.where(F.col("expires_at_ms") <= now_ms),
         "msg_future": messages.where(F.col("accepted_at_ms") > now_ms + AHEAD_MS),

@@ -1,18 +1,22 @@
 """User agents that have not been seen for long leave the store: mark, confirm, delete.
 
-1. `mark` writes down who has not connected for `days` and of whom no event tells otherwise.
-2. `confirm`, a day later at least, keeps those whose record is still the very same.
+1. `mark` writes down who has not connected for `days` and of whom no event tells otherwise; and
+   orphans: user agents of whom there is no record but subscriptions or messages.
+2. `confirm`, a day later at least, keeps those whose record is still the very same, and orphans of
+   whom there is still none.
 3. `delete` removes the confirmed ones, each only if its record is still unchanged, with its
    subscriptions and messages; who came back meanwhile stays.
 
-Inputs: the store's user agents, `events`. Outputs: `store_candidates`, `store_purge`.
+Inputs: the store's rows, `events`. Outputs: `store_candidates`, `store_purge`.
 Idempotence: marking twice marks twice; deleting twice finds nothing the second time, so a run that
 died is simply run again. Candidates are hashes; raw ids exist only while `delete` works.
-Cost: one pass over the user agents a step.
+Cost: one pass over the user agents a step, and one over what may be an orphan's.
 """
 
-import time
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 
 import msgspec
 from pyspark.sql import DataFrame
@@ -28,7 +32,6 @@ NAME = "purge"
 DAYS = 60
 DAYS_MIN = 30
 HOLD_S = 86_400.0
-BATCH = 200
 DAY_MS = 86_400_000
 SIGNS_OF_LIFE = (21, 23, 70, 71)  # hello, register, new, update
 
@@ -44,6 +47,7 @@ class Purged(msgspec.Struct, frozen=True):
     candidates: int
     unchanged: int
     removed: int
+    orphans: int = 0  # of the marked, confirmed or removed: without a record
 
 
 def stale(router: DataFrame, alive: DataFrame, before_ms: int) -> DataFrame:
@@ -54,6 +58,12 @@ def stale(router: DataFrame, alive: DataFrame, before_ms: int) -> DataFrame:
     return old.join(seen, on="uah", how="left_anti").join(again, on="uah_before", how="left_anti")
 
 
+def orphans(router: DataFrame, channels: DataFrame, messages: DataFrame, *more: str) -> DataFrame:
+    """The hashes (`uah`, and what goes with them) of those who have something, but no record."""
+    left = channels.select("uah", *more).union(messages.select("uah", *more)).distinct()
+    return left.join(router.select("uah"), on="uah", how="left_anti")
+
+
 def mark(ctx: Context, store: StorePlace, *, days: int = DAYS) -> Purged:
     if days < DAYS_MIN:
         raise TooSoonError(f"a user agent may be away for {DAYS_MIN} days; {days} is too few")
@@ -62,15 +72,21 @@ def mark(ctx: Context, store: StorePlace, *, days: int = DAYS) -> Purged:
     alive = ctx.lake.read(EVENTS).where(
         F.col("k").isin(*SIGNS_OF_LIFE) & (F.col("ts") >= before_ms * 1000)
     )
-    found = stale(store.read(ctx.spark, "router", now_ms), alive, before_ms)
-    return Purged("mark", _write(ctx, found, "marked"), 0, 0)
+    with _rows(ctx, store) as rows:
+        marked = _write(ctx, stale(rows.router, alive, before_ms), "marked")
+        lost = _write(ctx, _nobodys(rows.orphans()), "orphan")
+    return Purged("mark", marked, 0, 0, lost)
 
 
 def confirm(ctx: Context, store: StorePlace, *, hold_s: float = HOLD_S) -> Purged:
     marked = _candidates(ctx, "marked", older_than_s=hold_s)
-    router = store.read(ctx.spark, "router", ctx.clock.now_ms()).select("uah", "version")
-    kept = marked.join(router, on=["uah", "version"], how="left_semi")
-    return Purged("confirm", marked.count(), _write(ctx, kept, "confirmed"), 0)
+    lost = _candidates(ctx, "orphan", older_than_s=hold_s)
+    with _rows(ctx, store) as rows:
+        kept = marked.join(rows.router, on=["uah", "version"], how="left_semi")
+        confirmed = _write(ctx, kept, "confirmed")
+        still = lost.join(rows.orphans(), on="uah", how="left_semi")
+        orphaned = _write(ctx, still, "orphan_confirmed")
+    return Purged("confirm", marked.count(), confirmed, 0, orphaned)
 
 
 def delete(
@@ -78,44 +94,76 @@ def delete(
 ) -> Purged:
     """Without `apply`, counts."""
     confirmed = _candidates(ctx, "confirmed", older_than_s=0)
-    router = store.read(ctx.spark, "router", ctx.clock.now_ms(), raw=True)
-    due = router.join(confirmed, on=["uah", "version"], how="left_semi").select("uaid", "version")
+    lost = _candidates(ctx, "orphan_confirmed", older_than_s=0)
     candidates = confirmed.count()
-    if not apply:
-        return Purged("delete", candidates, due.count(), 0)
-    removed = unchanged = 0
-    bulk = store.open()
-    try:
-        for batch in _batches(due):
-            unchanged += len(batch)
-            removed += bulk.remove_unchanged(batch)
-            if rate_per_s:
-                time.sleep(len(batch) / rate_per_s)
-    finally:
-        bulk.close()
+    with _rows(ctx, store, raw=True) as rows:
+        due = rows.router.join(confirmed, on=["uah", "version"], how="left_semi")
+        due = due.select("uaid", "version")
+        left = rows.orphans("uaid").join(lost, on="uah", how="left_semi").select("uaid")
+        if not apply:
+            return Purged("delete", candidates, due.count(), 0, left.count())
+        unchanged, removed, orphaned = _remove(store, due, left, rate_per_s)
+    _tell(ctx, candidates, unchanged, removed, orphaned)
+    return Purged("delete", candidates, unchanged, removed, orphaned)
+
+
+def _remove(
+    store: StorePlace, due: DataFrame, left: DataFrame, rate_per_s: float | None
+) -> tuple[int, int, int]:
+    with tempfile.TemporaryDirectory(prefix="waystation-purge-") as folder:
+        receipt = Path(folder) / "receipt"
+        unchanged, removed = store.remove(due, receipt, rate_per_s=rate_per_s)
+        _, orphaned = store.remove(left, receipt, rate_per_s=rate_per_s)
+    return unchanged, removed, orphaned
+
+
+def _tell(ctx: Context, candidates: int, unchanged: int, removed: int, orphans: int) -> None:
     name = ctx.new_run()
     handle = ctx.lake.table(STORE_PURGE).open()
+    missing = set(STORE_PURGE.schema.names) - set(handle.column_names())
+    if missing:  # a lake of the time before orphans were removed
+        handle.add_columns(missing)
+        handle = ctx.lake.table(STORE_PURGE).open()
     row = {
         "at": ctx.clock.now_us(),
         "run": name,
         "candidates": candidates,
         "unchanged": unchanged,
         "removed": removed,
+        "orphans": orphans,
     }
     staged = handle.write_rows([row], name, {"date": ctx.today()})
     handle.append(staged, name, {})
-    return Purged("delete", candidates, unchanged, removed)
 
 
-def _batches(due: DataFrame) -> Iterator[list[tuple[bytes, int]]]:
-    batch: list[tuple[bytes, int]] = []
-    for row in due.toLocalIterator():
-        batch.append((bytes(row.uaid), row.version))
-        if len(batch) == BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+class _Rows:
+    """The store's tables, read once: each step asks several questions of them."""
+
+    def __init__(self, router: DataFrame, channels: DataFrame, messages: DataFrame) -> None:
+        self.router = router
+        self._channels = channels
+        self._messages = messages
+
+    def orphans(self, *more: str) -> DataFrame:
+        return orphans(self.router, self._channels, self._messages, *more)
+
+
+@contextmanager
+def _rows(ctx: Context, store: StorePlace, *, raw: bool = False) -> Generator[_Rows]:
+    now_ms = ctx.clock.now_ms()
+    names = ("router", "channels", "messages")
+    tables = [store.read(ctx.spark, name, now_ms, raw=raw).persist() for name in names]
+    try:
+        yield _Rows(*tables)
+    finally:
+        for table in tables:
+            table.unpersist()
+
+
+def _nobodys(found: DataFrame) -> DataFrame:
+    """As candidates: there is no record whose version could be told."""
+    none = F.lit(0).cast("bigint")
+    return found.select("uah", none.alias("version"), none.alias("connected_at_ms"))
 
 
 def _candidates(ctx: Context, kind: str, *, older_than_s: float) -> DataFrame:

@@ -1,88 +1,142 @@
 """Rows of a push store as a frame: a Python data source over a backend's `bulk`.
 
 Rule 1: the pipeline does not know the backends. It is handed the dotted name of an opener
-        (`waystation.storage.embedded.bulk:open_bulk`) and imports it in the worker.
+        (`waystation.storage.bulk:open_bulk`) and imports it in the worker.
 Rule 2: ids become the keyed hashes of the event log inside the worker, so rows and events can be
         joined; raw ids leave it only with `raw=true`, which only a removal asks for.
-Rule 3: secrets are read from a file in the worker, never passed as an option: plans show these.
+Rule 3: secrets are read from files in the worker, never passed as options: plans show these. So
+        the place of a store is the path of a file.
+Rule 4: a task may run twice. A removal is conditional on what was seen, so the second finds none.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from waystation.pipeline.schema import columns
+from waystation.pipeline.sources.pace import Pace
 from waystation.telemetry.hashes import DAY_MS, EventHashes
 
 NAME = "pushstore"
 QUARTER_MS = 92 * DAY_MS
+REMOVED_AT_ONCE = 500
 
 _arrow: Any = import_module("pyarrow")
 
-# `uah_before` is the hash of the quarter before: what an event of weeks ago may carry.
+# `uah_before` is the hash of the quarter before: what an event of weeks ago may carry. `records`
+# and `notifications` are what two stores are compared by.
 TABLES = {
     "router": columns(
         "uah bigint, uah_before bigint, connected_at_ms bigint, expires_at_ms bigint,"
-        " router_type string, node_id string, channels int, version bigint"
+        " router_type string, node_id string, version bigint"
     ),
     "channels": columns("uah bigint, chh bigint"),
     "messages": columns(
         "uah bigint, chh bigint, topic boolean, accepted_at_ms bigint, expires_at_ms bigint"
     ),
+    "records": columns("uah bigint, connected_at_ms bigint, channels binary, body binary"),
+    "notifications": columns("uah bigint, sort_key string, message_id string, body binary"),
 }
+_COMPARISONS = (EqualTo, LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual)
+PUSHED = ("connected_at_ms", "expires_at_ms")
+
+Bounds = dict[str, tuple[int | None, int | None]]
 
 
 class Bulk(Protocol):
     """What a backend offers to jobs."""
 
-    def ranges(self, count: int) -> list[tuple[bytes, bytes | None]]: ...
+    def ranges(self, table: str, count: int) -> list[bytes]: ...
 
-    def scan(self, table: str, first: bytes, end: bytes | None) -> Iterator[Any]: ...
+    def scan(self, table: str, part: bytes, *, now_ms: int, bounds: Bounds) -> Iterator[Any]: ...
 
     def remove_unchanged(self, agents: Sequence[tuple[bytes, int]]) -> int: ...
+
+    def remove_orphans(self, uaids: Sequence[bytes]) -> int: ...
 
     def close(self) -> None: ...
 
 
-def open_bulk(opener: str, place: str) -> Bulk:
+def open_named(opener: str, *places: str) -> Any:
+    """Calls what a dotted name stands for: `package.module:function`."""
     module, _, name = opener.partition(":")
-    return cast(Bulk, getattr(import_module(module), name)(place))
+    return getattr(import_module(module), name)(*places)
 
 
-class KeyRange(InputPartition):
-    def __init__(self, first: bytes, end: bytes | None) -> None:
+class StorePart(InputPartition):
+    def __init__(self, part: bytes) -> None:
         super().__init__(0)
-        self.first = first
-        self.end = end
+        self.part = part
 
 
 class StoreReader(DataSourceReader):
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = options
         self._schema = schema
+        self._bounds: Bounds = {}
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 Spark's name
+        """Bounds on times go to the store, and are checked by Spark once more: a store may answer
+        with too much."""
+        for one in filters:
+            self._bound(one)
+        return filters
+
+    def _bound(self, one: Filter) -> None:
+        if not isinstance(one, _COMPARISONS):
+            return
+        name = one.attribute[0]
+        if name not in PUSHED or name not in self._schema.names:
+            return
+        value = int(one.value)
+        least, greatest = self._bounds.get(name, (None, None))
+        match one:
+            case LessThan() | LessThanOrEqual():
+                value -= isinstance(one, LessThan)
+                greatest = value if greatest is None else min(value, greatest)
+            case GreaterThan() | GreaterThanOrEqual():
+                value += isinstance(one, GreaterThan)
+                least = value if least is None else max(value, least)
+            case _:
+                least = greatest = value
+        self._bounds[name] = (least, greatest)
 
     def partitions(self) -> Sequence[InputPartition]:
-        bulk = open_bulk(self._options["opener"], self._options["place"])
+        bulk: Bulk = open_named(self._options["opener"], self._options["place"])
         try:
-            ranges = bulk.ranges(int(self._options.get("ranges", "8")))
+            parts = bulk.ranges(self._options["table"], int(self._options.get("ranges", "8")))
         finally:
             bulk.close()
-        return [KeyRange(first, end) for first, end in ranges]
+        return [StorePart(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, KeyRange)
+        assert isinstance(partition, StorePart)
         options = self._options
-        master = bytes.fromhex(Path(options["key_file"]).read_text(encoding="utf-8").strip())
-        hashes = EventHashes(master)
+        hashes = EventHashes(read_key(options["key_file"]))
         now_ms = int(options["now_ms"])
-        bulk = open_bulk(options["opener"], options["place"])
+        bulk: Bulk = open_named(options["opener"], options["place"])
         try:
-            for batch in bulk.scan(options["table"], partition.first, partition.end):
+            for batch in bulk.scan(
+                options["table"], partition.part, now_ms=now_ms, bounds=self._bounds
+            ):
                 if batch.num_rows:
                     yield self._hashed(batch, hashes, now_ms)
         finally:
@@ -108,6 +162,59 @@ class StoreReader(DataSourceReader):
         return _arrow.RecordBatch.from_arrays(columns_, schema=schema)
 
 
+class Removed(WriterCommitMessage):
+    def __init__(self, asked: int, removed: int) -> None:
+        self.asked = asked
+        self.removed = removed
+
+
+class StoreRemover(DataSourceArrowWriter):
+    """Rows of `uaid` and `version` are user agents that go if they are unchanged; rows without a
+    version, what is left of those of whom there is no record."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        options = self._options
+        pace = Pace(float(options.get("rate_per_s", "0")))
+        asked = removed = 0
+        bulk: Bulk = open_named(options["opener"], options["place"])
+        try:
+            for batch in iterator:
+                for at in range(0, batch.num_rows, REMOVED_AT_ONCE):
+                    rows = batch.slice(at, REMOVED_AT_ONCE)
+                    pace.wait(rows.num_rows)
+                    asked += rows.num_rows
+                    removed += _removed(bulk, rows)
+        finally:
+            bulk.close()
+        return Removed(asked, removed)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._tell(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What was removed stays removed, and is told."""
+        self._tell(messages)
+
+    def _tell(self, messages: list[WriterCommitMessage | None]) -> None:
+        done = [message for message in messages if isinstance(message, Removed)]
+        receipt = {
+            "asked": sum(message.asked for message in done),
+            "removed": sum(message.removed for message in done),
+        }
+        Path(self._options["receipt"]).write_text(json.dumps(receipt), encoding="utf-8")
+
+
+def _removed(bulk: Bulk, rows: Any) -> int:
+    uaids: list[bytes] = rows.column("uaid").to_pylist()
+    if "version" not in rows.schema.names:
+        return bulk.remove_orphans(uaids)
+    versions: list[int] = rows.column("version").to_pylist()
+    return bulk.remove_unchanged(list(zip(uaids, versions, strict=True)))
+
+
 class StoreSource(DataSource):
     @classmethod
     def name(cls) -> str:
@@ -122,9 +229,13 @@ class StoreSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return StoreReader(dict(self.options), schema)
 
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return StoreRemover(dict(self.options))
+
 
 class StorePlace:
-    """A store that jobs read: who opens it, where it is, and where the key of hashes lies."""
+    """A store that jobs read: who opens it, which file says where it is, and where the key of
+    hashes lies."""
 
     def __init__(self, opener: str, place: str, key_file: Path) -> None:
         self.opener = opener
@@ -144,5 +255,25 @@ class StorePlace:
         }
         return spark.read.format(NAME).options(**options).load()
 
-    def open(self) -> Bulk:
-        return open_bulk(self.opener, self.place)
+    def remove(self, due: DataFrame, receipt: Path, *, rate_per_s: float | None) -> tuple[int, int]:
+        """Removes what the rows name (`StoreRemover`); how many were asked for and went. The rate
+        is shared by the tasks that run at once."""
+        spark = due.sparkSession
+        spark.dataSource.register(StoreSource)
+        options = {"opener": self.opener, "place": self.place, "receipt": str(receipt.absolute())}
+        if rate_per_s:
+            options["rate_per_s"] = str(rate_per_s / spark.sparkContext.defaultParallelism)
+        receipt.unlink(missing_ok=True)
+        try:
+            due.write.format(NAME).options(**options).mode("append").save()
+        finally:
+            asked = removed = 0
+            if receipt.exists():
+                told: dict[str, int] = json.loads(receipt.read_text(encoding="utf-8"))
+                asked, removed = told["asked"], told["removed"]
+            receipt.unlink(missing_ok=True)
+        return asked, removed
+
+
+def read_key(path: str) -> bytes:
+    return bytes.fromhex(Path(path).read_text(encoding="utf-8").strip())

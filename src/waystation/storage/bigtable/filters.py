@@ -15,6 +15,7 @@ from google.cloud.bigtable.data.row_filters import (
     CellsRowLimitFilter,
     ColumnQualifierRegexFilter,
     ColumnRangeFilter,
+    ConditionalRowFilter,
     FamilyNameRegexFilter,
     RowFilter,
     RowFilterChain,
@@ -58,6 +59,20 @@ def columns(now_ms: int, family: str, pattern: bytes) -> RowFilter:
 def kept(family: str, pattern: bytes) -> RowFilter:
     """The same, for what has no end of its own."""
     return _chain(FamilyNameRegexFilter(family), ColumnQualifierRegexFilter(pattern))
+
+
+def of_families(*families: str) -> RowFilter:
+    """All columns of these families, ended ones too."""
+    return _chain(FamilyNameRegexFilter("|".join(families)))
+
+
+def where(condition: RowFilter, wanted: RowFilter) -> RowFilter:
+    """What is wanted of a row, if it has a cell that meets the condition."""
+    return ConditionalRowFilter(condition, wanted)
+
+
+def between(family: str, column: bytes, least: bytes, greatest: bytes) -> RowFilter:
+    return _chain(ColumnRangeFilter(family, column, column), ValueRangeFilter(least, greatest))
 
 
 def due(now_ms: int, family: str, prefix: bytes, *, cells_max: int) -> RowFilter:

@@ -137,6 +137,14 @@ class Session:
         rows = await self._call(call, self._scan, repeatable=True)
         return [Row(row.row_key, _cells(row)) for row in rows]
 
+    async def sample_keys(self) -> list[tuple[bytes, int]]:
+        """Keys about evenly apart, and how many bytes lie before each; as many as there are."""
+
+        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
+            return table.sample_row_keys(**_once(timeout_s))
+
+        return await self._call(call, self._scan, repeatable=True)
+
     # Writes
 
     async def write(self, key: bytes, mutations: list[Mutation]) -> None:

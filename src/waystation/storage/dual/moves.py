@@ -37,8 +37,8 @@ from waystation.storage.dual.url import DualUrl
 MOVING = "dual:moving"
 TRIES_MAX = 8
 KNOWN_MAX = 65_536  # user agents of which this process knows that they are in the primary
-_ANY_NUMBER = 1_000_000  # of channels: the limit was kept where they were added
-_TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as what it stands for could live
+ANY_NUMBER = 1_000_000  # of channels: the limit was kept where they were added
+TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as what it stands for could live
 
 
 class DualStats(msgspec.Struct):
@@ -122,7 +122,7 @@ class Moves:
                 return None
             if held is None:
                 assert source is not None
-                if not await self._primary.add_user_agent(_begun(source)):
+                if not await self._primary.add_user_agent(begun(source)):
                     continue  # somebody was faster: look again
             await self._copy(uaid)
             moved = await self._finish(uaid, source) or moved
@@ -137,7 +137,7 @@ class Moves:
         channels = await source.get_channels(uaid)
         updates = await source.fetch_updates(uaid, limit=max(1, len(channels)))
         for channel_id in channels:
-            await target.add_channel(uaid, channel_id, channels_max=_ANY_NUMBER)
+            await target.add_channel(uaid, channel_id, channels_max=ANY_NUMBER)
         for update in updates:
             await target.save_update(uaid, update)
         await self._undo_removed(uaid, channels)
@@ -171,17 +171,17 @@ class Moves:
         self._known.put(uaid, False)
         now_ms = self._clock.now_ms()
         note = MilestoneNote(
-            _tombstone(uaid), bytes(32), Milestone.ERRORED, now_ms, now_ms + _TOMBSTONE_KEPT_MS
+            tombstone(uaid), bytes(32), Milestone.ERRORED, now_ms, now_ms + TOMBSTONE_KEPT_MS
         )
         await self._primary.note_milestones([note])
 
     async def _is_removed(self, uaid: Uaid, source: UserAgent | None) -> bool:
         now_ms = self._clock.now_ms()
-        found = await self._primary.get_status(_tombstone(uaid), now_ms=now_ms)
+        found = await self._primary.get_status(tombstone(uaid), now_ms=now_ms)
         if found is None:
             return False
         # Of several removals the last counts, which is the one that is kept longest.
-        removed_at_ms = found.keep_until_ms - _TOMBSTONE_KEPT_MS
+        removed_at_ms = found.keep_until_ms - TOMBSTONE_KEPT_MS
         return source is None or source.connected_at_ms <= removed_at_ms
 
     async def _remove(self, uaid: Uaid) -> None:
@@ -190,7 +190,7 @@ class Moves:
         await self._primary.remove_user_agent(uaid)
 
 
-def _begun(source: UserAgent) -> UserAgent:
+def begun(source: UserAgent) -> UserAgent:
     """Claimed a little earlier than the record that will replace it, so that this may."""
     earlier = 1 if source.node_id is not None and source.connected_at_ms else 0
     return msgspec.structs.replace(
@@ -202,5 +202,5 @@ def _begun(source: UserAgent) -> UserAgent:
     )
 
 
-def _tombstone(uaid: Uaid) -> MessageId:
+def tombstone(uaid: Uaid) -> MessageId:
     return MessageId(f"dual:removed:{uaid.hex()}")

@@ -16,6 +16,9 @@ Rule 6: statuses are written to the primary and read from both. Tracked messages
         primary only, as if those of before had never been: no message is counted twice.
 Rule 7: with `write_to_secondary` new records, claims, subscriptions and updates are repeated there
         too, so that there is a way back. What fails there is counted; the primary's answer stands.
+Rule 8: with `tombstones`, while a job copies what waits in the secondary (`copy.py`), an ack of
+        such a notification leaves a tombstone under its key in the primary, for as long as a copy
+        may be on its way. A fetch shows neither tombstones nor what they stand for.
 """
 
 import asyncio
@@ -43,6 +46,7 @@ from waystation.push.model import (
 )
 from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.storage.capabilities import Capabilities
+from waystation.storage.dual.graves import Graves, without_tombstones
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.storage.dual.moves import DualStats, Moves
 from waystation.storage.dual.url import DualUrl
@@ -60,6 +64,7 @@ class DualPushStore:
         self.secondary = secondary
         self.capabilities = both_can(_capabilities(primary), _capabilities(secondary))
         self._writes_to_both = url.write_to_secondary
+        self._graves = Graves(primary, clock) if url.tombstones else None
         self._allots = url.allots
         self._stats = DualStats()
         self._moves = Moves(primary, secondary, url, clock, self._stats)
@@ -204,6 +209,16 @@ class DualPushStore:
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
     ) -> Sequence[Notification]:
+        while True:
+            rows = await self._fetch(uaid, now_ms=now_ms, after=after, limit=limit)
+            shown = without_tombstones(rows)
+            if shown or not rows:
+                return shown
+            after = rows[-1].sort_key  # nothing but tombstones: the next portion, then
+
+    async def _fetch(
+        self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
+    ) -> Sequence[Notification]:
         primary, secondary = await asyncio.gather(
             self.primary.fetch(uaid, now_ms=now_ms, after=after, limit=limit),
             self._counted(
@@ -229,7 +244,9 @@ class DualPushStore:
         gone = await self._counted("forget", self._forget_each(uaid, rows))
         there = [row for row, known in zip(rows, gone, strict=True) if known]
         others = [row for row, known in zip(rows, gone, strict=True) if not known]
-        if there:
+        if there and self._graves is not None:
+            await self._graves.bury(uaid, there)
+        elif there:
             await self.primary.forget(uaid, there)
         return len(there) + (await self.primary.forget(uaid, others) if others else 0)
 

@@ -1,7 +1,8 @@
 """What the URL of two stores says: which, whose user agents move, and what is written to both.
 
 Ours is `dual:?primary=URL&secondary=URL[&option=…]`, each URL percent-encoded; options:
-`write_to_secondary`, `median`, `end_median`. Autopush's is `dual` with all of it in `db_settings`.
+`write_to_secondary`, `median`, `end_median`, `tombstones` (while `waystation pipeline migrate`
+copies the rest: nothing that was acked). Autopush's is `dual` with all of it in `db_settings`.
 `median` is compared with the first byte of a uaid, `end_median` with the last, in hex: up to it a
 user agent is allotted to the primary. With both, either will do; `none` allots nobody.
 """
@@ -14,7 +15,7 @@ import msgspec
 from waystation.base.settings import SettingsError
 from waystation.push.model import Uaid
 
-_OPTIONS = ("primary", "secondary", "write_to_secondary", "median", "end_median")
+_OPTIONS = ("primary", "secondary", "write_to_secondary", "median", "end_median", "tombstones")
 _NOBODY = -1
 _TRUE = {"1": True, "true": True, "0": False, "false": False}
 
@@ -34,6 +35,7 @@ class DualUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dual"):
     write_to_secondary: bool = False
     median: int | None = None
     end_median: int | None = None
+    tombstones: bool = False
 
     def __repr__(self) -> str:  # the URLs may hold passwords
         return f"DualUrl(write_to_secondary={self.write_to_secondary}, median={self.median})"
@@ -65,6 +67,7 @@ class _Settings(msgspec.Struct, forbid_unknown_fields=True):
     write_to_secondary: bool = True
     median: str | None = None
     end_median: str | None = None
+    tombstones: bool = False
 
 
 def parse_dual_url(url: str, db_settings: str = "") -> DualUrl:
@@ -89,13 +92,14 @@ def _from_query(query: str) -> DualUrl:
     for name in sorted(options.keys() - set(_OPTIONS)):
         known = ", ".join(_OPTIONS)
         raise SettingsError([f"store.url: `dual:` has no option {name!r}; it has {known}"])
-    written = options.get("write_to_secondary", "0").lower()
-    if written not in _TRUE:
-        raise SettingsError(["store.url: write_to_secondary is 1 or 0"])
+    for name in ("write_to_secondary", "tombstones"):
+        if options.get(name, "0").lower() not in _TRUE:
+            raise SettingsError([f"store.url: {name} is 1 or 0"])
     return DualUrl(
         primary=StorePlace(_dynamodb(options.get("primary", ""))),
         secondary=StorePlace(_dynamodb(options.get("secondary", ""))),
-        write_to_secondary=_TRUE[written],
+        write_to_secondary=_TRUE[options.get("write_to_secondary", "0").lower()],
+        tombstones=_TRUE[options.get("tombstones", "0").lower()],
         median=_median("median", options.get("median")),
         end_median=_median("end_median", options.get("end_median")),
     )
@@ -114,6 +118,7 @@ def _from_settings(db_settings: str) -> DualUrl:
         primary=settings.primary.place(),
         secondary=settings.secondary.place(),
         write_to_secondary=settings.write_to_secondary,
+        tombstones=settings.tombstones,
         median=_median("median", settings.median),
         end_median=_median("end_median", settings.end_median),
     )

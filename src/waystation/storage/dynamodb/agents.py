@@ -40,6 +40,7 @@ from waystation.storage.dynamodb.session import NotAppliedError, together
 from waystation.storage.dynamodb.site import Site
 
 DAY_S = 86_400
+FENCES = ("connected_at", "expiry", "node_id")  # one of them changes with every claim
 _CONNECTED = (WEBPUSH, SIMPLEPUSH)  # §9 rule 7: the one may come back as the other
 
 _THERE = "attribute_exists(uaid) AND (attribute_not_exists(expiry) OR expiry > :now)"
@@ -143,6 +144,19 @@ class AgentRows:
             await self._dynamo.write("delete_item", **request)
 
     async def add(self, user_agent: UserAgent) -> bool:
+        uaid = user_agent.uaid
+        table = await self._tables.current()
+        left, updates = await together([self._keys_of(table, uaid), self._update_keys(uaid)])
+        if not await self.add_alone(user_agent):
+            return False
+        # What a forerunner left behind was read before the record was written, so nothing
+        # of the new one is among it.
+        await self._dynamo.delete_all(table, left)
+        await self._dynamo.delete_all(self._storage, updates)
+        return True
+
+    async def add_alone(self, user_agent: UserAgent) -> bool:
+        """The record, and nothing else is looked at."""
         uaid, now_s = user_agent.uaid, self._now_s()
         table = await self._tables.current()
         fields = {name: value for name, value in record_fields(user_agent).items() if value}
@@ -152,7 +166,6 @@ class AgentRows:
             "last_connect": number(last_connect(now_s * 1000, self._dynamo.chance())),
             "expiry": number(now_s + USER_AGENT_LIFETIME_S),
         }
-        left, updates = await together([self._keys_of(table, uaid), self._update_keys(uaid)])
         try:
             await self._dynamo.write(
                 "put_item",
@@ -164,10 +177,6 @@ class AgentRows:
         except NotAppliedError:
             return False
         self.remember(uaid, table)
-        # What a forerunner left behind was read before the record was written, so nothing
-        # of the new one is among it.
-        await self._dynamo.delete_all(table, left)
-        await self._dynamo.delete_all(self._storage, updates)
         return True
 
     async def claim(self, user_agent: UserAgent) -> bool:
@@ -289,12 +298,32 @@ class AgentRows:
         return True
 
     async def remove(self, uaid: Uaid) -> bool:
+        before = await self._remove(uaid)
+        return bool(before) and not over(before, self._now_s())
+
+    async def remove_unchanged(self, uaid: Uaid, seen: Item) -> bool:
+        """Applied only if nobody has claimed the record since, nor cleared its route."""
+        held = {name: seen[name] for name in FENCES if name in seen}
+        conditions = [f"{name} = :{name}" for name in held]
+        conditions += [f"attribute_not_exists({name})" for name in FENCES if name not in seen]
+        try:
+            before = await self._remove(
+                uaid,
+                ConditionExpression=" AND ".join(["attribute_exists(uaid)", *conditions]),
+                ExpressionAttributeValues={f":{name}": value for name, value in held.items()},
+            )
+        except NotAppliedError:
+            return False
+        return bool(before)
+
+    async def _remove(self, uaid: Uaid, **condition: Any) -> Item:
         """The record first: without it nothing else of the user agent is found."""
         answer = await self._dynamo.write(
             "delete_item",
             TableName=self._router,
             Key=self._keys.router(uaid),
             ReturnValues="ALL_OLD",
+            **condition,
         )
         before: Item = answer.get("Attributes", {})
         self._remembered.drop(uaid)
@@ -302,7 +331,7 @@ class AgentRows:
         for table in self._tables.names.keys() & tables:
             await self._dynamo.delete_all(table, await self._keys_of(table, uaid))
         await self._dynamo.delete_all(self._storage, await self._update_keys(uaid))
-        return bool(before) and not over(before, self._now_s())
+        return before
 
     async def _keys_of(self, table: str, uaid: Uaid) -> list[Item]:
         return await self.query_keys(table, uaid, "chidmessageid")

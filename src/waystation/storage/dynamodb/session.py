@@ -42,6 +42,7 @@ CONNECTIONS_MAX = 64
 PAUSE_FIRST_S = 0.025
 PAUSE_LAST_S = 1.0
 BATCH_WRITE_MAX = 25
+BATCH_GET_MAX = 100
 BATCHES_AT_ONCE = 8
 
 Item = dict[str, Any]  # attribute -> {"S": "..."} as DynamoDB writes it
@@ -205,6 +206,23 @@ class Dynamo:
                 return found
             self.stats.unprocessed += len(asked)
             await patience.pause("DynamoDB leaves keys unprocessed")
+
+    async def get_many(self, table: str, keys: Sequence[Key]) -> list[Item]:
+        """Those of many rows of a table that exist, in any order; a hundred to a call."""
+        found: list[Item] = []
+        for at in range(0, len(keys), BATCH_GET_MAX):
+            asked: dict[str, Any] = {
+                table: {"Keys": list(keys[at : at + BATCH_GET_MAX]), "ConsistentRead": True}
+            }
+            patience = self._patience()
+            while asked:
+                answer = await self.read("batch_get_item", RequestItems=asked)
+                found += answer["Responses"].get(table, [])
+                asked = answer.get("UnprocessedKeys") or {}
+                if asked:
+                    self.stats.unprocessed += len(asked[table]["Keys"])
+                    await patience.pause("DynamoDB leaves keys unprocessed")
+        return found
 
     async def delete_all(self, table: str, keys: Sequence[Key]) -> None:
         """Unconditionally, 25 to a call and a few calls at once."""

@@ -1,16 +1,12 @@
-"""An embedded push store as a whole, for jobs: read in ranges, and removed from with conditions.
+"""An embedded push store as a whole, for jobs.
 
-Rule 1: every batch is a read transaction of its own; a long one would keep freed pages from being
-        used again while servers write.
-Rule 2: a removal names the row as it was read, by a hash of its bytes; a user agent that came back
-        meanwhile has another row and stays.
-
-Raw ids are in these batches. They stay in the process that asked.
+Every page is a read transaction of its own; a long one would keep freed pages from being used again
+while servers write. The version of a record is a hash of its row.
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,81 +14,148 @@ from typing import Any
 import lmdb
 
 from waystation.base.clock import SystemClock
-from waystation.push.model import Uaid
+from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
+from waystation.storage.bulk import PAGE_ROWS, PagedBulk, Place
+from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.changes import PushChanges
 from waystation.storage.embedded.environment import Environment, store_error
 from waystation.storage.embedded.layout import AgentRow
+from waystation.storage.embedded.reads import PushReads
 from waystation.storage.embedded.upkeep import open_environment
 from waystation.storage.embedded.writer import WriterStats
+from waystation.storage.open import EmbeddedUrl
 from waystation.storage.settings import Store
 
-BATCH_ROWS = 4096
 REMOVED_AT_ONCE = 200
+_ROWS_AT_ONCE = 1000
 
 _arrow: Any = import_module("pyarrow")
 
 
-def open_bulk(place: str) -> "EmbeddedBulk":
-    """`place` is JSON: {"directory": …, "map_bytes": …}, as the one who asks found it."""
-    told = json.loads(place)
-    return EmbeddedBulk(Path(told["directory"]), Store(map_bytes=told["map_bytes"]))
+def open_bulk(place: Place, runner: asyncio.Runner) -> "EmbeddedBulk":
+    url = place.parsed()
+    assert isinstance(url, EmbeddedUrl)
+    return EmbeddedBulk(url.directory(Path(place.data_dir)) / "push", place.patient, runner)
 
 
-def version_of(value: bytes) -> int:
-    """A row as it was read, in 63 bits."""
-    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "big") >> 1
-
-
-class EmbeddedBulk:
-    def __init__(self, directory: Path, settings: Store) -> None:
+class EmbeddedBulk(PagedBulk):
+    def __init__(self, directory: Path, settings: Store, runner: asyncio.Runner) -> None:
+        super().__init__(_arrow, runner)
         self._env: Environment = open_environment(directory, settings)
+        self._clock = SystemClock()
+        self._reads = PushReads(self._env, self._clock)
+        self._changes = PushChanges(self._env, self._clock, WriterStats())
 
-    def close(self) -> None:
+    async def part_with(self) -> None:
         self._env.close()
 
-    def ranges(self, count: int) -> list[tuple[bytes, bytes | None]]:
-        """Keys cut into ranges of equal width: uaids are random."""
-        marks = [(number << 16) // count for number in range(1, count)]
-        cuts = [b"", *(mark.to_bytes(2, "big") for mark in marks)]
-        return list(zip(cuts, [*cuts[1:], None], strict=True))
+    def ranges(self, table: str, count: int) -> list[bytes]:
+        """First two bytes of a range and of its end, which the last one has not; of equal width,
+        since uaids are random."""
+        marks = [((number << 16) // count).to_bytes(2, "big") for number in range(1, count)]
+        return [first + end for first, end in zip([b"\0\0", *marks], [*marks, b""], strict=True)]
 
-    def scan(self, table: str, first: bytes, end: bytes | None) -> Iterator[Any]:
-        """Arrow batches of `router`, `channels` or `messages`, keys from `first` up to `end`."""
-        rows_of = {"router": _router, "channels": _channels, "messages": _messages}[table]
-        names = {"router": "agents", "channels": "agents", "messages": "notifications"}
-        for chunk in self._chunks(names[table], first, end):
-            yield rows_of(chunk)
+    async def dossiers(
+        self, part: bytes, bounds: Bounds, *, whole: bool
+    ) -> AsyncIterator[Sequence[Dossier]]:
+        for rows in self._chunks("agents", part):
+            found: list[Dossier] = []
+            for key, value in rows:
+                record = AgentRow(value).record()
+                if inside(bounds, "connected_at_ms", record.connected_at_ms):
+                    found.append(self._dossier(Uaid(key), value, whole=whole))
+            yield found
 
-    def remove_unchanged(self, agents: Sequence[tuple[bytes, int]]) -> int:
-        """User agents (uaid, version) with all that is theirs, each only if its row is still the
-        one that was seen. How many were."""
-        changes = PushChanges(self._env, SystemClock(), WriterStats())
+    def _dossier(self, uaid: Uaid, value: bytes, *, whole: bool) -> Dossier:
+        row = AgentRow(value)
+        return Dossier(
+            record=row.record(),
+            channels=frozenset(layout.split_channels(row.channels) if whole else ()),
+            updates=tuple(self._reads.updates(uaid, _ROWS_AT_ONCE)) if whole else (),
+            expires_at_ms=row.expires_at_ms,
+            version=version_of(value),
+        )
+
+    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+        with self._env.lmdb.begin(self._env.tables["agents"]) as txn:
+            values = [(uaid, txn.get(uaid)) for uaid in uaids]
+        now_ms = self._clock.now_ms()
+        found = [
+            self._dossier(uaid, value, whole=True) for uaid, value in values if value is not None
+        ]
+        return [one for one in found if not one.over(now_ms)]
+
+    async def subscriptions(self, part: bytes) -> AsyncIterator[Sequence[Subscriptions]]:
+        for rows in self._chunks("agents", part):
+            yield [
+                (Uaid(key), frozenset(layout.split_channels(AgentRow(value).channels)))
+                for key, value in rows
+            ]
+
+    async def waiting(
+        self, part: bytes, bounds: Bounds, *, whole: bool
+    ) -> AsyncIterator[Sequence[Waiting]]:
+        for rows in self._chunks("notifications", part):
+            read = self._payloads(rows) if whole else [_slim(*row) for row in rows]
+            yield [row for row in read if inside(bounds, "expires_at_ms", row[1].expires_at_ms)]
+
+    def _payloads(self, rows: list[tuple[bytes, bytes]]) -> list[Waiting]:
+        found: list[Waiting] = []
+        with self._env.lmdb.begin(self._env.tables["payloads"]) as txn:
+            for key, value in rows:
+                payload = txn.get(value[: layout.PLACE_BYTES])
+                if payload is not None:  # it may have been acked since its row was read
+                    uaid = Uaid(key[: layout.UAID_BYTES])
+                    found.append((uaid, layout.decode_payload(payload)))
+        return found
+
+    async def remove_if_same(self, agents: Sequence[tuple[Uaid, int]]) -> int:
         table = self._env.tables["agents"]
         removed = 0
         for at in range(0, len(agents), REMOVED_AT_ONCE):
             left: list[Uaid] = []
-            try:
-                with self._env.lmdb.begin(write=True) as txn:
-                    for key, version in agents[at : at + REMOVED_AT_ONCE]:
-                        value = txn.get(key, db=table)
-                        if value is not None and version_of(value) == version:
-                            _, more = changes.remove_user_agent(Uaid(key), 1000, txn)
-                            removed += 1
-                            left += [Uaid(key)] * more
-                for uaid in left:
-                    more = True
-                    while more:
-                        with self._env.lmdb.begin(write=True) as txn:
-                            _, more = changes.clear_rows(uaid, 1000, txn)
-            except lmdb.Error as exc:
-                raise store_error(exc) from exc
+            with self._writing() as txn:
+                for uaid, version in agents[at : at + REMOVED_AT_ONCE]:
+                    value = txn.get(uaid, db=table)
+                    if value is not None and version_of(value) == version:
+                        _, more = self._changes.remove_user_agent(uaid, _ROWS_AT_ONCE, txn)
+                        removed += 1
+                        left += [uaid] * more
+            self._clear(left)
         return removed
 
-    def _chunks(
-        self, table: str, first: bytes, end: bytes | None
-    ) -> Iterator[list[tuple[bytes, bytes]]]:
-        after: bytes | None = None
+    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+        table = self._env.tables["agents"]
+        removed = 0
+        for at in range(0, len(uaids), REMOVED_AT_ONCE):
+            left: list[Uaid] = []
+            with self._writing() as txn:
+                for uaid in uaids[at : at + REMOVED_AT_ONCE]:
+                    if txn.get(uaid, db=table) is None:
+                        _, more = self._changes.clear_rows(uaid, _ROWS_AT_ONCE, txn)
+                        removed += 1
+                        left += [uaid] * more
+            self._clear(left)
+        return removed
+
+    def _clear(self, uaids: Sequence[Uaid]) -> None:
+        for uaid in uaids:
+            more = True
+            while more:
+                with self._writing() as txn:
+                    _, more = self._changes.clear_rows(uaid, _ROWS_AT_ONCE, txn)
+
+    @contextmanager
+    def _writing(self) -> Generator[Any]:
+        try:
+            with self._env.lmdb.begin(write=True) as txn:
+                yield txn
+        except lmdb.Error as exc:
+            raise store_error(exc) from exc
+
+    def _chunks(self, table: str, part: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        after, end = part[:2], part[2:]
         while True:
             rows: list[tuple[bytes, bytes]] = []
             try:
@@ -100,9 +163,9 @@ class EmbeddedBulk:
                     self._env.lmdb.begin(self._env.tables[table]) as txn,
                     txn.cursor() as cursor,
                 ):
-                    found = cursor.set_range(first if after is None else after + b"\0")
-                    while found and len(rows) < BATCH_ROWS:
-                        if end is not None and cursor.key() >= end:
+                    found = cursor.set_range(after)
+                    while found and len(rows) < PAGE_ROWS:
+                        if end and cursor.key() >= end:
                             break
                         rows.append(cursor.item())
                         found = cursor.next()
@@ -110,59 +173,21 @@ class EmbeddedBulk:
                 raise store_error(exc) from exc
             if not rows:
                 return
-            after = rows[-1][0]
             yield rows
+            after = rows[-1][0] + b"\0"
 
 
-def _router(rows: list[tuple[bytes, bytes]]) -> Any:
-    decoded = [AgentRow(value) for _, value in rows]
-    records = [row.record() for row in decoded]
-    return _arrow.record_batch(
-        {
-            "uaid": _arrow.array([key for key, _ in rows], _arrow.binary()),
-            "connected_at_ms": [record.connected_at_ms for record in records],
-            "expires_at_ms": [row.expires_at_ms for row in decoded],
-            "router_type": _arrow.array([record.router_type for record in records]),
-            "node_id": _arrow.array([record.node_id for record in records], _arrow.string()),
-            "channels": [len(row.channels) // 16 for row in decoded],
-            "version": [version_of(value) for _, value in rows],
-        }
-    )
-
-
-def _channels(rows: list[tuple[bytes, bytes]]) -> Any:
-    pairs = [
-        (key, channel)
-        for key, value in rows
-        for channel in layout.split_channels(AgentRow(value).channels)
-    ]
-    return _arrow.record_batch(
-        {
-            "uaid": _arrow.array([key for key, _ in pairs], _arrow.binary()),
-            "channel_id": _arrow.array([channel for _, channel in pairs], _arrow.binary()),
-        }
-    )
-
-
-def _messages(rows: list[tuple[bytes, bytes]]) -> Any:
-    keys = [(key[: layout.UAID_BYTES], key[layout.UAID_BYTES :].decode()) for key, _ in rows]
-    return _arrow.record_batch(
-        {
-            "uaid": _arrow.array([uaid for uaid, _ in keys], _arrow.binary()),
-            "channel_id": _arrow.array(
-                [value[layout.PLACE_BYTES :] for _, value in rows], _arrow.binary()
-            ),
-            "topic": [sort_key.startswith("01:") for _, sort_key in keys],
-            "accepted_at_ms": _arrow.array(
-                [_accepted_at_ms(sort_key) for _, sort_key in keys], _arrow.int64()
-            ),
-            "expires_at_ms": [layout.second_of(value) * 1000 for _, value in rows],
-        }
-    )
-
-
-def _accepted_at_ms(sort_key: str) -> int | None:
-    """Sort keys of messages without a topic begin with their time."""
+def _slim(key: bytes, value: bytes) -> Waiting:
+    """By its row alone: the payload stays where it is."""
+    sort_key = key[layout.UAID_BYTES :].decode()
     kind, _, rest = sort_key.partition(":")
     digits = rest.partition(":")[0]
-    return int(digits) if kind == "02" and digits.isdigit() else None
+    accepted_at_ms = int(digits) if kind == "02" and digits.isdigit() else 0
+    ttl_s = layout.second_of(value) - accepted_at_ms // 1000
+    return Uaid(key[: layout.UAID_BYTES]), Notification(
+        ChannelId(value[layout.PLACE_BYTES :]),
+        MessageId(""),
+        SortKey(sort_key),
+        accepted_at_ms,
+        ttl_s,
+    )

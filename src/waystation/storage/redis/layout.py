@@ -66,6 +66,12 @@ class Keys:
     def updates(self, agent: str) -> str:
         return f"waystation/updates/{agent}"
 
+    def ends(self, agent: str) -> str:
+        return f"autopush/msgs_exp/{agent}"
+
+    def body(self, agent: str, sort_key: str) -> str:
+        return f"autopush/msg/{agent}/{sort_key}"
+
     def due(self, tag: str) -> str:
         return f"waystation/due/{tag}"
 

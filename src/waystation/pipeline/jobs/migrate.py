@@ -1,0 +1,225 @@
+"""Everything of one push store into another, and the proof that it is there.
+
+1. `copy`: records with their subscriptions, then notifications, in parts; each row only if the
+   target has none (and no tombstone).
+2. `tail`: what connected or was accepted in the source since the copy began, once more.
+3. `verify`: counts and digests of 4,096 buckets on both sides; only rows of buckets that differ are
+   compared. A row counts as missing only if it is so again and again: servers may be at work.
+
+Inputs: both stores. Output: `migrate_progress`, a row for each part that is done.
+Idempotence: what is there is not written again. A run that died goes on with the parts that it had
+not finished, unless it is told to begin anew. Nothing is removed from the source.
+Cost: one pass over the source for `copy`, one over it for `tail`, one over both for `verify`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from waystation.pipeline.job import Context
+from waystation.pipeline.sources.copy import Move
+from waystation.pipeline.stores import MIGRATE_PROGRESS
+from waystation.pipeline.transforms.comparison import (
+    bucket,
+    compared,
+    covers,
+    differing,
+    digests,
+)
+
+NAME = "migrate"
+TABLES = ("records", "notifications")
+PARTS = 32
+LOOKS = 3  # at a row before it counts as missing
+MARGIN_MS = 60_000  # clocks of servers differ
+_KEYS = {"records": ("uah",), "notifications": ("uah", "sort_key")}
+_BAD_MAX = 100_000
+
+Tell = Callable[[str], None]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """A phase of a move."""
+
+    phase: str
+    parts: int
+    read: int
+    written: int
+    present: int
+    gone: int
+    refused: int
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A table of both stores. `extra` rows are the target's alone; `newer` ones went on there."""
+
+    table: str
+    source: int
+    target: int
+    buckets: int  # of which the digests differ
+    missing: int
+    different: int
+    newer: int
+    extra: int
+
+    @property
+    def lost(self) -> int:
+        return self.missing + self.different
+
+
+def copy(
+    ctx: Context,
+    move: Move,
+    *,
+    phases: Sequence[str] = ("copy", "tail"),
+    parts: int = PARTS,
+    rate_per_s: float | None = None,
+    anew: bool = False,
+    tell: Tell | None = None,
+) -> list[Step]:
+    """The copy and the tail; what an earlier run has done is left out."""
+    run = _Run(ctx, move, anew=anew)
+    for phase, table in [(f"{phase} {table}", table) for phase in phases for table in TABLES]:
+        since_ms = run.begun_at_ms - MARGIN_MS if phase.startswith("tail") else 0
+        wanted = run.planned(phase, lambda table=table: move.parts(table, parts))
+        left = [part for part in wanted if part not in run.done(phase)]
+        work = partial(move.copy, ctx.spark, table, since_ms=since_ms, rate_per_s=rate_per_s)
+        for wave in _waves(left, 2 * ctx.spark.sparkContext.defaultParallelism):
+            run.keep(phase, [row.asDict() for row in work(wave).collect()])
+            if tell is not None:
+                tell(f"{phase}: {len(run.done(phase))} of {len(wanted)} parts")
+    if "tail" in phases:
+        run.keep("end", [])
+    return run.steps()
+
+
+def verify(ctx: Context, move: Move) -> list[Verified]:
+    records = _verify(ctx, move, "records")
+    return [records, _verify(ctx, move, "notifications")]
+
+
+def _verify(ctx: Context, move: Move, table: str) -> Verified:
+    keys = _KEYS[table]
+    now_ms = ctx.clock.now_ms()
+
+    def both(buckets: Sequence[int] | None = None) -> tuple[DataFrame, DataFrame]:
+        frames = (place.read(ctx.spark, table, now_ms) for place in (move.source, move.target))
+        source, target = (
+            frame if buckets is None else frame.where(bucket().isin(*buckets)) for frame in frames
+        )
+        return source, target
+
+    source, target = (digests(frame, keys).persist() for frame in both())
+    counts = [frame.agg(F.coalesce(F.sum("rows"), F.lit(0))).first() for frame in (source, target)]
+    buckets: list[int] = [row.bucket for row in differing(source, target).collect()]
+    for frame in (source, target):
+        frame.unpersist()
+    found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
+    newer: set[Any] = set()
+    for look in range(LOOKS if buckets else 0):
+        seen, ahead = _look(ctx, move, table, both(buckets), now_ms)
+        newer |= ahead
+        lost = seen["missing"] | seen["different"]
+        if look == 0:
+            found = seen
+        found = {kind: keys_ & seen[kind] for kind, keys_ in found.items()}
+        if not lost:
+            break
+    return Verified(
+        table=table,
+        source=counts[0][0] if counts[0] else 0,
+        target=counts[1][0] if counts[1] else 0,
+        buckets=len(buckets),
+        missing=len(found["missing"]),
+        different=len(found["different"]),
+        newer=len(newer),
+        extra=len(found["extra"]),
+    )
+
+
+def _look(
+    ctx: Context, move: Move, table: str, both: tuple[DataFrame, DataFrame], now_ms: int
+) -> tuple[dict[str, set[Any]], set[Any]]:
+    """Keys of rows by kind, and those of records that went on in the target."""
+    keys = _KEYS[table]
+    source, target = (frame.persist() for frame in both)
+    rows = compared(source, target, keys)
+    ahead: set[Any] = set()
+    if table == "records":
+        ahead = {(row.uah,) for row in covers(source, target).collect()}
+    else:
+        # What waits for nobody goes with its time.
+        known = move.source.read(ctx.spark, "router", now_ms).select("uah")
+        orphans = (F.col("kind") == "missing") & F.col("known").isNull()
+        known = known.distinct().withColumn("known", F.lit(True))
+        rows = rows.join(known, on="uah", how="left").where(~orphans)
+    found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
+    for row in rows.select("kind", *keys).limit(_BAD_MAX).collect():
+        found[row.kind].add(tuple(row)[1:])
+    for frame in (source, target):
+        frame.unpersist()
+    ahead &= found["different"]
+    found["different"] -= ahead
+    return found, ahead
+
+
+class _Run:
+    """How far a move has come, as the lake knows it."""
+
+    def __init__(self, ctx: Context, move: Move, *, anew: bool) -> None:
+        self._ctx = ctx
+        self._move = move
+        self._rows: list[dict[str, Any]] = []
+        known = ctx.lake.read(MIGRATE_PROGRESS).where(F.col("move") == move.name)
+        before = [row.asDict() for row in known.collect()]
+        ended = {row["run"] for row in before if row["phase"] == "end"}
+        open_ = [row for row in before if row["run"] not in ended]
+        if open_ and not anew:
+            self._name = max(open_, key=lambda row: row["at"])["run"]
+            self._rows = [row for row in open_ if row["run"] == self._name]
+        else:
+            self._name = ctx.new_run()
+            self.keep("begin", [])
+        self.begun_at_ms = min(row["at"] for row in self._rows) // 1000
+
+    def planned(self, phase: str, plan: Callable[[], list[str]]) -> list[str]:
+        """The parts of a phase: those that an earlier run has planned, or new ones."""
+        wanted = f"plan {phase}"
+        if not any(row["phase"] == wanted for row in self._rows):
+            self.keep(wanted, [{"part": part} for part in plan()])
+        return [row["part"] for row in self._rows if row["phase"] == wanted]
+
+    def done(self, phase: str) -> set[str]:
+        return {row["part"] for row in self._rows if row["phase"] == phase}
+
+    def keep(self, phase: str, results: Sequence[dict[str, Any]]) -> None:
+        """One commit for what was done at once."""
+        now_us = self._ctx.clock.now_us()
+        about = {"at": now_us, "run": self._name, "move": self._move.name, "phase": phase}
+        rows = [_EMPTY | result | about for result in results] or [_EMPTY | about]
+        handle = self._ctx.lake.table(MIGRATE_PROGRESS).open()
+        name = self._ctx.new_run()
+        handle.append(handle.write_rows(rows, name, {"date": self._ctx.today()}), name, {})
+        self._rows += rows
+
+    def steps(self) -> list[Step]:
+        phases = dict.fromkeys(row["phase"] for row in self._rows if row["part"])
+        return [
+            Step(phase, len(rows), *(sum(row[name] for row in rows) for name in _COUNTS))
+            for phase in phases
+            if not phase.startswith("plan ")
+            for rows in [[row for row in self._rows if row["phase"] == phase]]
+        ]
+
+
+_COUNTS = ("read", "written", "present", "gone", "refused")
+_EMPTY: dict[str, Any] = {"part": "", **dict.fromkeys(_COUNTS, 0)}
+
+
+def _waves(parts: Sequence[str], size: int) -> Iterator[list[str]]:
+    for at in range(0, len(parts), size):
+        yield list(parts[at : at + size])

@@ -1,0 +1,19 @@
+"""At most so many a second, over a run of batches: a store that serves others is not flooded."""
+
+import time
+
+
+class Pace:
+    def __init__(self, rate_per_s: float) -> None:
+        """0: as fast as it goes."""
+        self._rate_per_s = rate_per_s
+        self._free_at_mono = time.monotonic()
+
+    def wait(self, count: int) -> None:
+        """Before a batch: sleeps until those before it have used up their time."""
+        if self._rate_per_s <= 0:
+            return
+        mono = time.monotonic()
+        if mono < self._free_at_mono:
+            time.sleep(self._free_at_mono - mono)
+        self._free_at_mono = max(mono, self._free_at_mono) + count / self._rate_per_s

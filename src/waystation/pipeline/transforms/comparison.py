@@ -1,0 +1,71 @@
+"""What one store has and another has not: digests of buckets first, rows of those that differ.
+
+Rows come in the canonical form of stores (`sources/store.py`): a keyed hash of the user agent, a
+key, and a body that two stores must agree on.
+"""
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+BUCKETS = 4096
+
+
+def bucket() -> Column:
+    return F.pmod("uah", F.lit(BUCKETS)).cast("int")
+
+
+def digests(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Per bucket: how many rows, and an exclusive or over all of them, whatever their order."""
+    return rows.groupBy(bucket().alias("bucket")).agg(
+        F.count("*").alias("rows"), F.bit_xor(F.xxhash64(*keys, "body")).alias("digest")
+    )
+
+
+def differing(source: DataFrame, target: DataFrame) -> DataFrame:
+    """Buckets (`bucket`) of which the two digests are not the same."""
+    other = target.select("bucket", F.col("rows").alias("rows_"), F.col("digest").alias("digest_"))
+    same = F.col("rows").eqNullSafe(F.col("rows_")) & F.col("digest").eqNullSafe(F.col("digest_"))
+    return source.join(other, on="bucket", how="full").where(~same).select("bucket")
+
+
+def compared(source: DataFrame, target: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Rows that are not the same on both sides: `kind` is missing, extra or different."""
+    other = target.select(*keys, F.col("body").alias("body_"))
+    kind = (
+        F.when(F.col("body_").isNull(), "missing")
+        .when(F.col("body").isNull(), "extra")
+        .otherwise("different")
+    )
+    return (
+        source.join(other, on=list(keys), how="full")
+        .where(~F.col("body").eqNullSafe(F.col("body_")))
+        .withColumn("kind", kind)
+    )
+
+
+def channel_list(column: str) -> Column:
+    """Sixteen bytes each, all in a row."""
+    count = (F.length(column) / 16).cast("int")
+    texts = F.hex(column)
+    return F.when(count == 0, F.array().cast("array<string>")).otherwise(
+        F.transform(
+            F.sequence(F.lit(0), count - 1), lambda at: F.substr(texts, at * 32 + 1, F.lit(32))
+        )
+    )
+
+
+def covers(source: DataFrame, target: DataFrame) -> DataFrame:
+    """Records that differ, but of which the target's is not older and has all subscriptions: those
+    of user agents that a server has moved, and that went on from there. Their `uah`."""
+    other = target.select(
+        "uah",
+        F.col("connected_at_ms").alias("connected_at_ms_"),
+        F.col("channels").alias("channels_"),
+    )
+    lost = F.array_except(channel_list("channels"), channel_list("channels_"))
+    newer = F.col("connected_at_ms_") >= F.col("connected_at_ms")
+    return (
+        source.join(other, on="uah", how="inner").where(newer & (F.size(lost) == 0)).select("uah")
+    )

@@ -1,0 +1,230 @@
+"""A whole store moved into another, part by part, while servers may run on both (`dual:`).
+
+What `moves.py` does for one user agent that was met is done here for pages of them:
+
+Rule 1: a user agent is written whole, with `MOVING` as its node, if there is no record of it; then
+        it is looked at in the source once more: what was removed meanwhile is removed again, and
+        who has a tombstone is. Only then it gets its node. Who finds one that was left behind
+        goes on with it, here or in a server; each step may be done twice.
+Rule 2: notifications come after all records, so that whoever saves one meanwhile saves it in the
+        target too. One is written only if nothing is there under its key, neither it nor another
+        nor the tombstone that an ack has left (`push.py`, rule 8).
+Rule 3: what was read is written within FRESH_S; a tombstone lasts longer than that.
+Rule 4: nothing is ever removed in the source, and nothing newer in the target is replaced.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from waystation.base.clock import Clock, SystemClock
+from waystation.push.errors import StoreUnavailableError
+from waystation.push.model import Notification, Uaid, UserAgent
+from waystation.push.store import PushStore
+from waystation.storage.bulk import ANY_NUMBER, PagedBulk, Place, open_bulk, read_place
+from waystation.storage.dossier import GONE, Dossier, Waiting, worth_copying
+from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tombstone
+from waystation.storage.open import open_push_store
+
+FRESH_S = 600.0
+AT_ONCE = 256  # rows of a page that are on their way to the target
+_TOPICS_MAX = 1000
+
+
+class Copied(msgspec.Struct):
+    """What became of a page's rows."""
+
+    read: int = 0
+    written: int = 0
+    present: int = 0  # were there already
+    gone: int = 0  # removed or acked while they were copied
+    refused: int = 0  # another message has their key
+
+
+def open_copier(source: str, target: str) -> "Copier":
+    """Both are paths of files that `write_place` has written."""
+    return Copier(source, target, SystemClock())
+
+
+class Copier:
+    def __init__(self, source: str, target: str, clock: Clock) -> None:
+        self._clock = clock
+        self._runner = asyncio.Runner()
+        self._source: PagedBulk = open_bulk(source, self._runner)
+        place = read_place(target)
+        self._store: PushStore = self._runner.run(self._opened(place))
+        # Of an embedded store one process has one environment, and its servers' code will do.
+        self._target = None if _is_embedded(place) else open_bulk(target, self._runner)
+
+    async def _opened(self, place: Place) -> PushStore:
+        return await open_push_store(
+            place.url, data_dir=Path(place.data_dir), settings=place.patient, clock=self._clock
+        )
+
+    def copy(self, table: str, part: bytes, since_ms: int) -> Iterator[Copied]:
+        """`records` or `notifications` of a part, a page at a time; only those that connected or
+        were accepted since then."""
+        pages = self._records if table == "records" else self._waiting
+        work = pages(part, since_ms)
+
+        async def step() -> Copied | None:
+            return await anext(work, None)
+
+        while (copied := self._runner.run(step())) is not None:
+            yield copied
+
+    def close(self) -> None:
+        self._runner.run(self._store.close())
+        if self._target is not None:
+            self._runner.run(self._target.part_with())
+        self._source.close()
+
+    # Records
+
+    async def _records(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
+        bounds = {"connected_at_ms": (since_ms, None)} if since_ms else {}
+        async for page in self._source.dossiers(part, bounds, whole=True):
+            read_mono = time.monotonic()
+            now_ms = self._clock.now_ms()
+            alive = [one for one in page if not one.over(now_ms)]
+            copied = Copied(read=len(alive))
+            for at in range(0, len(alive), AT_ONCE):
+                _check_fresh(read_mono)
+                await self._move(alive[at : at + AT_ONCE], copied)
+            yield copied
+
+    async def _move(self, dossiers: Sequence[Dossier], copied: Copied) -> None:
+        begins = [begun(one.record) for one in dossiers]
+        new = await self._begin(
+            [
+                Dossier(record=record, channels=one.channels, updates=one.updates)
+                for record, one in zip(begins, dossiers, strict=True)
+            ]
+        )
+        ours: list[tuple[UserAgent, Dossier]] = []
+        for record, one, is_new in zip(begins, dossiers, new, strict=True):
+            if is_new or await self._left_behind(one, copied):
+                ours.append((record, one))
+        if not ours:
+            return
+        looked = await self._source.look([one.record.uaid for _, one in ours])
+        now = {one.record.uaid: one for one in looked}
+        buried = await asyncio.gather(*(self._is_buried(one) for _, one in ours))
+        settled: list[tuple[UserAgent, Dossier]] = []
+        for (record, one), is_buried in zip(ours, buried, strict=True):
+            again = now.get(one.record.uaid)
+            if again is None or is_buried:
+                await self._store.remove_user_agent(one.record.uaid)
+                copied.gone += 1
+            else:
+                await self._catch_up(one, again)
+                settled.append((record, one))
+        await self._settle([record for record, _ in settled], [one.record for _, one in settled])
+        copied.written += len(settled)
+
+    async def _begin(self, dossiers: Sequence[Dossier]) -> Sequence[bool]:
+        if self._target is not None:
+            return await self._target.begin(self._store, dossiers)
+        return await PagedBulk.begin(self._source, self._store, dossiers)
+
+    async def _settle(self, begins: Sequence[UserAgent], records: Sequence[UserAgent]) -> None:
+        anew = [msgspec.structs.replace(one, row_version=None, behind=False) for one in records]
+        if self._target is not None:
+            await self._target.settle(self._store, begins, anew)
+        else:
+            await PagedBulk.settle(self._source, self._store, begins, anew)
+
+    async def _left_behind(self, one: Dossier, copied: Copied) -> bool:
+        """Whether somebody began it and did not come to the end. A whole one may be older, when
+        servers went on with the source alone."""
+        held = await self._store.get_user_agent(one.record.uaid)
+        if held is not None and held.node_id == MOVING:
+            await self._catch_up(Dossier(record=one.record), one)
+            return True
+        copied.present += 1
+        if held is not None and held.connected_at_ms < one.record.connected_at_ms:
+            record = msgspec.structs.replace(one.record, row_version=None, behind=False)
+            if await self._store.claim_route(record):
+                await self._catch_up(Dossier(record=one.record), one)
+        return False
+
+    async def _catch_up(self, seen: Dossier, now: Dossier) -> None:
+        """What has changed in the source since it was read."""
+        uaid = seen.record.uaid
+        for channel_id in seen.channels - now.channels:
+            await self._store.remove_channel(uaid, channel_id)
+        for channel_id in now.channels - seen.channels:
+            await self._store.add_channel(uaid, channel_id, channels_max=ANY_NUMBER)
+        for update in set(seen.updates) - set(now.updates):
+            await self._store.forget_update(uaid, update.channel_id, update.version)
+        for update in set(now.updates) - set(seen.updates):
+            await self._store.save_update(uaid, update)
+
+    async def _is_buried(self, one: Dossier) -> bool:
+        now_ms = self._clock.now_ms()
+        found = await self._store.get_status(tombstone(one.record.uaid), now_ms=now_ms)
+        if found is None:
+            return False
+        return one.record.connected_at_ms <= found.keep_until_ms - TOMBSTONE_KEPT_MS
+
+    # Notifications
+
+    async def _waiting(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
+        async for page in self._source.waiting(part, {}, whole=True):
+            read_mono = time.monotonic()
+            now_ms = self._clock.now_ms()
+            due = [
+                row
+                for row in page
+                if worth_copying(row[1], now_ms) and row[1].accepted_at_ms >= since_ms
+            ]
+            copied = Copied(read=len(due))
+            for at in range(0, len(due), AT_ONCE):
+                _check_fresh(read_mono)
+                await self._save(due[at : at + AT_ONCE], copied)
+            yield copied
+
+    async def _save(self, rows: Sequence[Waiting], copied: Copied) -> None:
+        saved = await asyncio.gather(*(self._store.save_new(*row) for row in rows))
+        copied.written += sum(saved)
+        for (uaid, row), is_saved in zip(rows, saved, strict=True):
+            if not is_saved:
+                await self._meet(uaid, row, copied)
+
+    async def _meet(self, uaid: Uaid, row: Notification, copied: Copied) -> None:
+        """Something is there under its key. Of a topic the newer one stays."""
+        held = await self._held(uaid, row)
+        if held is None or held.message_id.startswith(GONE):
+            copied.gone += 1
+        elif row.topic is None:
+            copied.refused += 1
+        elif (held.accepted_at_ms, held.message_id) < (row.accepted_at_ms, row.message_id):
+            copied.written += await self._store.save_if_newer(uaid, [row])
+        else:
+            copied.present += 1
+
+    async def _held(self, uaid: Uaid, row: Notification) -> Notification | None:
+        """As fetched, so None if its time is over, or its channel is gone."""
+        now_ms = self._clock.now_ms()
+        rows = await self._store.fetch(uaid, now_ms=now_ms, after=None, limit=_TOPICS_MAX)
+        while rows:
+            for held in rows:
+                if held.sort_key == row.sort_key:
+                    return held
+            if rows[-1].sort_key > row.sort_key:
+                return None
+            after = rows[-1].sort_key
+            rows = await self._store.fetch(uaid, now_ms=now_ms, after=after, limit=_TOPICS_MAX)
+        return None
+
+
+def _check_fresh(read_mono: float) -> None:
+    if time.monotonic() - read_mono > FRESH_S:
+        raise StoreUnavailableError(f"a page took longer than {FRESH_S:g} s: ask for more parts")
+
+
+def _is_embedded(place: Place) -> bool:
+    return place.url.startswith("embedded")

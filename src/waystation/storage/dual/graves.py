@@ -1,0 +1,69 @@
+"""Tombstones of notifications: what was acked is not written again by a copy that is on its way.
+
+Rule 1: a tombstone is a row under the key of the notification that it stands for, so that the
+        store itself refuses a copy (`save_new`); its message id is that one's with a mark.
+Rule 2: it is written after the notification is gone from the secondary, and the ack counts when
+        it is there: before, the notification may come again; after, no copy can bring it.
+Rule 3: it lasts KEPT_S, longer than a copy may take, and is gone by itself: nothing has to be
+        cleaned up. It seems to be as old as a message can be, so that one of its topic that is
+        handed back takes its place.
+"""
+
+from collections.abc import Sequence
+
+from waystation.base.clock import Clock
+from waystation.base.ids import parse_uuid
+from waystation.push.model import TTL_MAX_S, ChannelId, MessageId, Notification, SortKey, Uaid
+from waystation.push.store import PushStore
+from waystation.storage.dossier import GONE
+
+KEPT_S = 3600
+_TRIES = 3
+_NO_CHANNEL = ChannelId(bytes(16))
+
+
+class Graves:
+    def __init__(self, primary: PushStore, clock: Clock) -> None:
+        self._primary = primary
+        self._clock = clock
+
+    async def bury(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> None:
+        for row in rows:
+            await self._bury(uaid, *row)
+
+    async def _bury(self, uaid: Uaid, sort_key: SortKey, message_id: MessageId) -> None:
+        stone = self._stone(sort_key, message_id)
+        for _ in range(_TRIES):
+            if await self._primary.save_new(uaid, stone):
+                return
+            if not await self._primary.forget(uaid, [(sort_key, message_id)]):
+                return  # another message has the key, and keeps the copy out as well
+
+    def _stone(self, sort_key: SortKey, message_id: MessageId) -> Notification:
+        begins_s = self._clock.now_ms() // 1000 + KEPT_S - TTL_MAX_S
+        return Notification(
+            _channel_of(sort_key),
+            MessageId(GONE + message_id),
+            sort_key,
+            begins_s * 1000,
+            TTL_MAX_S,
+            topic=sort_key.split(":")[2] if sort_key.startswith("01:") else None,
+        )
+
+
+def without_tombstones(rows: Sequence[Notification]) -> Sequence[Notification]:
+    """A portion as it is delivered."""
+    gone = {row.message_id[len(GONE) :] for row in rows if row.message_id.startswith(GONE)}
+    if not gone:
+        return rows
+    return [
+        row for row in rows if not row.message_id.startswith(GONE) and row.message_id not in gone
+    ]
+
+
+def _channel_of(sort_key: SortKey) -> ChannelId:
+    match sort_key.split(":"):
+        case ["01", channel, *_] | ["02", _, channel, *_]:
+            return ChannelId(parse_uuid(channel) or _NO_CHANNEL)
+        case _:
+            return _NO_CHANNEL

@@ -1,0 +1,291 @@
+"""A push store in DynamoDB as a whole, for jobs.
+
+Parts are segments of a parallel scan, of one table each: records are in `router`, channel sets and
+notifications in the message tables. The version of a record is a hash of what a claim changes; a
+removal states it again in its condition.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from waystation.base.clock import SystemClock
+from waystation.base.ids import dashed, parse_uuid
+from waystation.base.settings import SettingsError
+from waystation.push.model import SIMPLEPUSH, USER_AGENT_LIFETIME_S, Uaid, Update
+from waystation.push.store import PushStore
+from waystation.storage.bulk import ANY_NUMBER, PagedBulk, Place
+from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
+from waystation.storage.dynamodb.agents import DAY_S, FENCES, AgentRows
+from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.layout import (
+    CHANNELS_KEY,
+    Item,
+    UnreadableRowError,
+    decode_channels,
+    decode_notification,
+    decode_record,
+    get_number,
+    get_string,
+    number,
+    string,
+    string_set,
+)
+from waystation.storage.dynamodb.records import RecordRows
+from waystation.storage.dynamodb.session import Dynamo, NotAppliedError, TransactionRefusedError
+from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.tables import MessageTables
+from waystation.storage.dynamodb.url import DynamoUrl
+
+_arrow: Any = import_module("pyarrow")
+
+_SLIM = "uaid, chidmessageid, #timestamp, #ttl, updateid, accepted_ms"
+_NAMES = {"#timestamp": "timestamp", "#ttl": "ttl"}
+_SEGMENTS_MAX = 1000
+_AT_ONCE = 32
+_GREATEST = 1 << 62
+
+
+def open_bulk(place: Place, runner: asyncio.Runner) -> "DynamoBulk":
+    url = place.parsed()
+    assert isinstance(url, DynamoUrl)
+    if url.key_hash:
+        raise SettingsError(["store.url: with key_hash DynamoDB holds no ids that a job could use"])
+    return DynamoBulk(url, place, runner)
+
+
+class DynamoBulk(PagedBulk):
+    def __init__(self, url: DynamoUrl, place: Place, runner: asyncio.Runner) -> None:
+        super().__init__(_arrow, runner)
+        self._url = url
+        self._site = self.run(self._connected(place))
+        self._dynamo = self._site.dynamo
+        self._agents = AgentRows(self._site)
+        self._channels = ChannelRows(self._site, self._agents)
+        self._records = RecordRows(self._site, self._agents, self._channels)
+
+    async def _connected(self, place: Place) -> Site:
+        clock = SystemClock()
+        dynamo = await Dynamo.open(self._url, place.patient)
+        try:
+            tables = MessageTables(dynamo, self._url, clock)
+            await tables.open()
+        except BaseException:
+            await dynamo.close()
+            raise
+        return Site(dynamo, self._url, tables, clock)
+
+    def ranges(self, table: str, count: int) -> list[bytes]:
+        count = max(1, min(count, _SEGMENTS_MAX))
+        names = [self._url.router_table]
+        if table not in ("router", "records"):
+            names = sorted(self._site.tables.names)
+        return [f"{name} {at} {count}".encode() for name in names for at in range(count)]
+
+    async def dossiers(
+        self, part: bytes, bounds: Bounds, *, whole: bool
+    ) -> AsyncIterator[Sequence[Dossier]]:
+        request: dict[str, Any] = {}
+        if "connected_at_ms" in bounds:
+            least, greatest = bounds["connected_at_ms"]
+            request["FilterExpression"] = "connected_at BETWEEN :least AND :greatest"
+            request["ExpressionAttributeValues"] = {
+                ":least": number(least or 0),
+                ":greatest": number(_GREATEST if greatest is None else greatest),
+            }
+        async for items in self._scan(part, **request):
+            found = [one for item in items if (one := _dossier(item)) is not None]
+            yield await self._whole(found, items) if whole else found
+
+    async def _whole(self, found: list[Dossier], items: Sequence[Item]) -> list[Dossier]:
+        tables = {item["uaid"]["S"]: get_string(item, "current_month") for item in items}
+        wanted: dict[str, list[Item]] = {}
+        for one in found:
+            key = self._site.keys.channels(one.record.uaid)
+            table = tables[key["uaid"]["S"]]
+            if table is not None and table in self._site.tables.names:
+                wanted.setdefault(table, []).append(key)
+        rows = await asyncio.gather(
+            *(self._dynamo.get_many(table, keys) for table, keys in wanted.items())
+        )
+        now_s = self._site.now_s()
+        channels = {
+            item["uaid"]["S"]: decode_channels(item, now_s=now_s) for page in rows for item in page
+        }
+        return [
+            Dossier(
+                record=one.record,
+                channels=channels.get(one.record.uaid.hex(), frozenset()),
+                updates=await self._updates(one),
+                expires_at_ms=one.expires_at_ms,
+                version=one.version,
+            )
+            for one in found
+            if tables[one.record.uaid.hex()] in self._site.tables.names  # §6.8 d: no record else
+        ]
+
+    async def _updates(self, one: Dossier) -> tuple[Update, ...]:
+        if one.record.router_type != SIMPLEPUSH:
+            return ()
+        return tuple(await self._records.fetch_updates(one.record.uaid, limit=1 << 30))
+
+    async def subscriptions(self, part: bytes) -> AsyncIterator[Sequence[Subscriptions]]:
+        async for items in self._scan(
+            part,
+            FilterExpression="chidmessageid = :channels",
+            ExpressionAttributeValues={":channels": string(CHANNELS_KEY)},
+        ):
+            now_s = self._site.now_s()
+            yield [
+                (uaid, decode_channels(item, now_s=now_s))
+                for item in items
+                if (uaid := _uaid(item)) is not None
+            ]
+
+    async def waiting(
+        self, part: bytes, bounds: Bounds, *, whole: bool
+    ) -> AsyncIterator[Sequence[Waiting]]:
+        request: dict[str, Any] = {
+            "FilterExpression": "chidmessageid <> :channels",
+            "ExpressionAttributeValues": {":channels": string(CHANNELS_KEY)},
+        }
+        if "expires_at_ms" in bounds:
+            least, greatest = bounds["expires_at_ms"]
+            request["FilterExpression"] += " AND expiry BETWEEN :least AND :greatest"
+            request["ExpressionAttributeValues"] |= {
+                ":least": number((least or 0) // 1000),
+                ":greatest": number(_GREATEST if greatest is None else greatest // 1000 + 1),
+            }
+        if not whole:
+            request |= {"ProjectionExpression": _SLIM, "ExpressionAttributeNames": _NAMES}
+        async for items in self._scan(part, **request):
+            found: list[Waiting] = []
+            for item in items:
+                uaid = _uaid(item)
+                try:
+                    notification = decode_notification(item)
+                except UnreadableRowError:
+                    continue
+                if uaid is not None and inside(bounds, "expires_at_ms", notification.expires_at_ms):
+                    found.append((uaid, notification))
+            yield found
+
+    async def remove_if_same(self, agents: Sequence[tuple[Uaid, int]]) -> int:
+        seen = {uaid.hex(): version for uaid, version in agents}
+        keys = [self._site.keys.router(uaid) for uaid, _ in agents]
+        items = await self._dynamo.get_many(self._url.router_table, keys)
+        same = [item for item in items if _version(item) == seen.get(item["uaid"]["S"])]
+        return await self._some_at_once([self._remove(item) for item in same])
+
+    async def _remove(self, item: Item) -> bool:
+        uaid = _uaid(item)
+        assert uaid is not None, "it was asked for by its id"
+        return await self._agents.remove_unchanged(uaid, item)
+
+    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+        return await self._some_at_once([self._remove_left(uaid) for uaid in uaids])
+
+    async def _remove_left(self, uaid: Uaid) -> bool:
+        """Rows are listed before the record is looked for, so what is stored for a user agent that
+        comes meanwhile is not among them; its channel set has always the same key, so that goes
+        in one transaction with the look."""
+        nobody = {
+            "TableName": self._url.router_table,
+            "Key": self._site.keys.router(uaid),
+            "ConditionExpression": "attribute_not_exists(uaid)",
+        }
+        for table in self._site.tables.names:
+            keys = await self._agents.query_keys(table, uaid, "chidmessageid")
+            channels = {"TableName": table, "Key": self._site.keys.channels(uaid)}
+            try:
+                await self._dynamo.transact({"ConditionCheck": nobody}, {"Delete": channels})
+            except TransactionRefusedError:
+                return False
+            rows = [key for key in keys if key["chidmessageid"]["S"] != CHANNELS_KEY]
+            await self._dynamo.delete_all(table, rows)
+        return True
+
+    async def part_with(self) -> None:
+        await self._dynamo.close()
+
+    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+        keys = [self._site.keys.router(uaid) for uaid in uaids]
+        items = await self._dynamo.get_many(self._url.router_table, keys)
+        now_ms = self._site.clock.now_ms()
+        found = [one for item in items if (one := _dossier(item)) is not None]
+        return await self._whole([one for one in found if not one.over(now_ms)], items)
+
+    async def begin(self, store: PushStore, dossiers: Sequence[Dossier]) -> Sequence[bool]:
+        return await asyncio.gather(*(self._begin(store, one) for one in dossiers))
+
+    async def _begin(self, store: PushStore, one: Dossier) -> bool:
+        """The record, then the whole channel set in one write, unless there is one: whoever met
+        the record meanwhile has begun it."""
+        uaid = one.record.uaid
+        if not await self._agents.add_alone(one.record):
+            return False
+        if one.channels:
+            table = await self._site.tables.current()
+            expiry = self._site.now_s() + USER_AGENT_LIFETIME_S + DAY_S
+            row = self._site.keys.channels(uaid) | {
+                "chids": string_set(sorted(dashed(channel) for channel in one.channels)),
+                "expiry": number(expiry),
+            }
+            try:
+                await self._dynamo.write(
+                    "put_item",
+                    TableName=table,
+                    Item=row,
+                    ConditionExpression="attribute_not_exists(uaid)",
+                )
+            except NotAppliedError:
+                for channel in one.channels:
+                    await self._channels.add(uaid, channel, channels_max=ANY_NUMBER)
+        for update in one.updates:
+            await store.save_update(uaid, update)
+        return True
+
+    # Inside
+
+    async def _scan(self, part: bytes, **request: Any) -> AsyncIterator[list[Item]]:
+        name, at, count = part.decode().split(" ")
+        request |= {"TableName": name, "ConsistentRead": True}
+        request |= {"Segment": int(at), "TotalSegments": int(count)}
+        while True:
+            answer = await self._dynamo.read("scan", **request)
+            yield answer["Items"]
+            if "LastEvaluatedKey" not in answer:
+                return
+            request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    async def _some_at_once(self, calls: Sequence[Any]) -> int:
+        done = 0
+        for at in range(0, len(calls), _AT_ONCE):
+            done += sum(await asyncio.gather(*calls[at : at + _AT_ONCE]))
+        return done
+
+
+def _uaid(item: Item) -> Uaid | None:
+    raw = parse_uuid(get_string(item, "uaid") or "")
+    return None if raw is None else Uaid(raw)
+
+
+def _dossier(item: Item) -> Dossier | None:
+    uaid = _uaid(item)
+    if uaid is None:
+        return None
+    try:
+        record = decode_record(uaid, item, behind=False)
+    except UnreadableRowError:
+        return None
+    expiry = get_number(item, "expiry")
+    return Dossier(
+        record=record,
+        expires_at_ms=None if expiry is None else expiry * 1000,
+        version=_version(item),
+    )
+
+
+def _version(item: Item) -> int:
+    return version_of(*(repr(item.get(name)).encode() for name in FENCES))

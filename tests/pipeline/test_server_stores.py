@@ -1,0 +1,98 @@
+"""Jobs over the push store on real servers, against what plain Python knows of a crowd."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.crowd import DAY_MS, Crowd
+from tests.pipeline.places import KINDS, StoreUnderTest, everything, fresh_url, truth
+from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
+from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
+from tests.servers.postgres import postgres_server  # noqa: F401 a fixture
+from tests.servers.redis import redis_server  # noqa: F401 a fixture
+from waystation.base.clock import ManualClock
+from waystation.pipeline.job import Context
+from waystation.pipeline.jobs import audit, purge
+from waystation.pipeline.table import Lake
+from waystation.push.store import PushStore
+from waystation.storage.bulk import open_bulk
+
+CLIENTS = 1000
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Servers let rows go by their own clocks, so the jobs begin at the same moment."""
+    return ManualClock(now_ms=int(time.time() * 1000))
+
+
+@pytest.fixture
+def ctx(lake: Lake) -> Context:
+    return Context(lake.spark, lake, lake.clock)
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> StoreUnderTest:
+    return StoreUnderTest(fresh_url(request.param, request), tmp_path / "place")
+
+
+def keeps_orphans(store: StoreUnderTest) -> bool:
+    """PostgreSQL keeps nothing for somebody of whom there is no record."""
+    return not store.url.startswith("postgres")
+
+
+def test_audit_and_purge_find_what_is_there_and_spare_who_came_back(
+    ctx: Context, store: StoreUnderTest
+) -> None:
+    """Two of the stale come back, one before and one after it was confirmed; of the others, and
+    of those without a record, nothing is left."""
+    crowd = Crowd(CLIENTS, ctx.clock.now_ms())
+    store.use(crowd.load)
+    orphans = crowd.orphans if keeps_orphans(store) else 0
+
+    found = {one.kind: one.rows for one in audit.run(ctx, store.place)}
+    assert found == crowd.audit(orphans=keeps_orphans(store))
+
+    stale = crowd.stale()
+    marked = purge.mark(ctx, store.place)
+    assert (marked.candidates, marked.orphans) == (len(stale), orphans)
+    come_back(store, crowd, stale[0])
+    assert isinstance(ctx.clock, ManualClock)
+    ctx.clock.advance(86_401)
+    confirmed = purge.confirm(ctx, store.place)
+    assert (confirmed.candidates, confirmed.unchanged) == (len(stale), len(stale) - 1)
+    assert confirmed.orphans == orphans
+    come_back(store, crowd, stale[1])
+
+    deleted = purge.delete(ctx, store.place, apply=True)
+    assert (deleted.removed, deleted.orphans) == (len(stale) - 2, orphans)
+    gone = set(stale[2:])
+    left = [number for number in range(crowd.size) if number not in gone]
+    assert everything(store) == truth(crowd, left)
+
+
+def test_times_are_asked_of_the_store_itself(store: StoreUnderTest) -> None:
+    now_ms = int(time.time() * 1000)
+    crowd = Crowd(60, now_ms)
+    store.use(crowd.load)
+    bulk = open_bulk(store.place.place)
+    try:
+        bounds = {"connected_at_ms": (None, now_ms - 60 * DAY_MS)}
+        seen = [
+            uaid
+            for part in bulk.ranges("router", 3)
+            for batch in bulk.scan("router", part, now_ms=now_ms, bounds=bounds)
+            for uaid in batch.column("uaid").to_pylist()
+        ]
+    finally:
+        bulk.close()
+
+    assert sorted(seen) == sorted(crowd.uaid(number) for number in crowd.stale())
+
+
+def come_back(store: StoreUnderTest, crowd: Crowd, number: int) -> None:
+    async def change(opened: PushStore) -> None:
+        await crowd.come_back(opened, number, crowd.now_ms)
+
+    store.use(change)
