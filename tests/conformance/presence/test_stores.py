@@ -25,6 +25,8 @@ LOG_MAX = 64
 
 
 class TestMemory(PresenceStoreConformance):
+    races = 10_000
+
     @pytest.fixture
     async def store(self, clock: ManualClock) -> PresenceStore:
         return MemoryPresenceStore(clock, log_max=LOG_MAX, linger_s=60)

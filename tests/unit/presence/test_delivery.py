@@ -191,14 +191,15 @@ def test_a_lag_over_the_limit_becomes_one_list(stage_with: StageWith) -> None:
 
 
 def test_away_for_longer_than_the_log(stage_with: StageWith) -> None:
-    """P-076, with a log of 64"""
-    stage = stage_with(party_log=64, max_lag=32, join_burst=10_000)
+    """P-076: 5,000 events, of which the log keeps 4,096."""
+    stage = stage_with(join_burst=10_000, max_lag=4095)
     a = stage.member(1)
     a.cut()
     visitor = stage.actor(2)
-    for _ in range(40):
+    for _ in range(2500):
         visitor.join()
         visitor.leave()
+    assert len(next(iter(stage.broker.registry.parties.values())).log) == 4096
     stayer = stage.member(3)
 
     a.auto = False
@@ -265,6 +266,30 @@ def test_a_slow_member_delays_nobody(stage: Stage) -> None:
         one.take()
         assert len([m for m in one.seen if m.message_type in (JOIN, LEAVE)]) == 60
         assert one.stream.at[-1] == before
+
+
+def test_who_never_acknowledges_delays_nobody(stage_with: StageWith) -> None:
+    """P-051: the other 19 are told the same at the same moments as without it."""
+
+    def run(*, with_silent: bool) -> list[list[float]]:
+        stage = stage_with(join_burst=1000)
+        silent = stage.member(1, auto=not with_silent)
+        others = [stage.member(client) for client in range(2, 21)]
+        for client in range(100, 160):
+            visitor = stage.member(client)
+            stage.pass_time(0.3)
+            visitor.leave()
+            silent.ping()
+        if with_silent:
+            assert len(silent.stream.holder.session.delivery.inflight) > 100
+        moments: list[list[float]] = []
+        for one in others:
+            pairs = zip(one.stream.raw, one.stream.at, strict=True)
+            decoded = [(ClientMessage.FromString(data), at) for data, at in pairs]
+            moments.append([at for m, at in decoded if m.message_type in (JOIN, LEAVE)])
+        return moments
+
+    assert run(with_silent=True) == run(with_silent=False)
 
 
 # --- what a client comes to believe ---------------------------------------------------------------

@@ -10,10 +10,10 @@ StageWith = Callable[..., Stage]
 
 
 def test_a_party_is_full_at_its_limit(stage_with: StageWith) -> None:
-    """P-083, with a party of ten"""
-    stage = stage_with(party_max=10)
-    members = [stage.member(client) for client in range(1, 11)]
-    late = stage.actor(11).join()
+    """P-083: the thousand-and-first."""
+    stage = stage_with()
+    members = [stage.member(client, flags=8) for client in range(1, 1001)]
+    late = stage.actor(1001).join()
     (error,) = late.take()
     assert (error.status_code, late.status) == (Status.PARTY_FULL, GrpcStatus.RESOURCE_EXHAUSTED)
 
