@@ -79,8 +79,8 @@ class Town:
 
 @pytest.fixture(scope="module")
 def own_redis() -> Any:
-    """Tests here stop it and empty it."""
-    with running_redis() as server:
+    """Tests here stop it, which loses nothing, and empty it."""
+    with running_redis("--appendonly", "yes") as server:
         yield server
 
 
