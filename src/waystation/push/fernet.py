@@ -83,7 +83,11 @@ class Fernet:
                 self._random_bytes(_BLOCK) + plain + _PADDINGS[len(plain) % _BLOCK]
             ),
         )
-        return signed + self._mac(signed)
+        inner = self._inner.copy()  # as `_mac`, without the call: every message has an id
+        inner.update(signed)
+        outer = self._outer.copy()
+        outer.update(inner.digest())
+        return signed + outer.digest()
 
     def open(self, raw: bytes) -> bytes | None:
         """What was sealed, or None for anything that this key did not seal."""

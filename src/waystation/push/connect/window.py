@@ -81,18 +81,17 @@ class DeliveryWindow:
         """None: it may not be sent now, and storage will be looked at."""
         if isinstance(notification, Update):
             return None  # posted to an endpoint of the other protocol
-        message_id = notification.message_id
-        if message_id in (self._direct or ()) or message_id in (self._stored or ()):
+        message_id, direct, stored = notification.message_id, self._direct, self._stored
+        if (direct and message_id in direct) or (stored and message_id in stored):
             return []  # it came twice, or through storage first: one ack is owed
-        directs = len(self._direct) if self._direct else 0
-        strict = self._unacked_max == 1 and bool(self._stored)
-        if self._refused or directs >= self._unacked_max or strict:
+        strict = stored and self._unacked_max == 1
+        if self._refused or strict or (direct and len(direct) >= self._unacked_max):
             self.refuse()
             return None
         if notification.ttl_s > 0:
-            if self._direct is None:
-                self._direct = {}
-            self._direct[message_id] = notification
+            if direct is None:
+                direct = self._direct = {}
+            direct[message_id] = notification
         return [do.Deliver(notification)]
 
     def refuse(self) -> None:
