@@ -271,13 +271,14 @@ class _Reading:
             Notified,
             QuotaReached,
             Received,
+            ServiceTaken,
             SubscriptionFailed,
             Taken,
             Unreadable,
         )
         from waystation.client.queue.parties import Notifier
 
-        if isinstance(event, Notified) or isinstance(event.queue, Notifier):
+        if isinstance(event, Notified | ServiceTaken) or isinstance(event.queue, Notifier):
             return  # nobody subscribes notifiers here
         name = self._names.get(event.queue.recipient_id)
         if name is None:

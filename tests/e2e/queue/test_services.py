@@ -8,7 +8,15 @@ import pytest
 from tests.e2e.queue.conftest import Connect
 from tests.e2e.queue.peer import Mailbox, Peer, ServiceCard, Signer, TurnedAwayError
 from tests.e2e.queue.process import QueueServer
+from tests.e2e.queue.test_client import address_of, soon
 from tests.e2e.queue.test_notifying import Credentials
+from waystation.client.queue import service as services
+from waystation.client.queue.client import QueueClient
+from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.encoding import BadBytesError
+from waystation.client.queue.events import Notified, Received, ServiceTaken
+from waystation.client.queue.parties import SenderQueue
+from waystation.client.queue.tls import client_context
 from waystation.queue.errors import Code
 from waystation.queue.model import QueueMode, ServiceRole, SubMode
 from waystation.queue.wire.boxes import agree, new_dh_pair
@@ -259,3 +267,57 @@ def test_ordinary_clients_come_as_ever_with_or_without_a_certificate(
     assert sender.fault(Nsubs(), bytes(24), Signer()) is Code.SERVICE
     assert connect(server, version=8).ask(Ping()) == Pong()
     assert connect(server, version=15).ask(Ping()) == Pong()
+
+
+def as_service(server: QueueServer, card: services.ServiceCard) -> QueueClient:
+    return QueueClient(
+        address_of(server),
+        settings=LineSettings(service=card, backoff_max_s=0.5),
+        tls=client_context(any_suite=True),
+    )
+
+
+async def test_our_client_is_a_service_and_goes_on_after_a_reconnect(
+    server: QueueServer, tmp_path: Path
+) -> None:
+    """The codec of the client was written by another hand than the server's."""
+    ServiceCard(tmp_path / "service", NOTIFIER, length=2)  # its files
+    files = (tmp_path / "service" / "server.crt", tmp_path / "service" / "server.key")
+    card = services.ServiceCard.load(*files, "N")
+    owner = QueueClient(address_of(server), tls=client_context(any_suite=True))
+    served = as_service(server, card)
+    async with owner, served:
+        queue = await owner.add_notifier(await owner.create())
+        assert queue.notifier is not None
+        assert (await served.connected()).service is not None
+        await served.subscribe_notifier(queue.notifier)
+        await owner.send(SenderQueue(queue.sender_id), b"one", notify=True)
+        assert isinstance(await soon(served.receive()), Notified)
+        assert await served.subscribe_service() == 1
+        await served.drop_connection()
+        await served.connected()
+        assert isinstance(await soon(owner.receive()), Received)
+        await owner.send(SenderQueue(queue.sender_id), b"two", notify=True)
+        told = await soon(served.receive())
+        assert isinstance(told, Notified)
+
+        async with as_service(server, card) as again:
+            assert await again.subscribe_service(queue.notifier) == 1
+            assert await soon(served.receive()) == ServiceTaken(1)
+            await owner.send(SenderQueue(queue.sender_id), b"three", notify=True)
+            assert isinstance(await soon(again.receive()), Notified)
+
+
+async def test_our_client_does_not_come_again_when_it_is_refused(
+    server: QueueServer, tmp_path: Path
+) -> None:
+    ServiceCard(tmp_path / "service", NOTIFIER)
+    files = (tmp_path / "service" / "server.crt", tmp_path / "service" / "server.key")
+    async with as_service(server, services.ServiceCard.load(*files, "N")) as first:
+        await first.connected()
+    async with as_service(server, services.ServiceCard.load(*files, "P")) as refused:
+        with pytest.raises(services.ServiceRefusedError, match="BAD_SERVICE"):
+            await refused.connected()
+    async with QueueClient(address_of(server), tls=client_context(any_suite=True)) as plain:
+        with pytest.raises(BadBytesError, match="only a service"):
+            await plain.subscribe_service()

@@ -53,7 +53,7 @@ from .commands import (
 )
 from .connection import Connection, Dial, NotConnectedError, connect
 from .encoding import BadBytesError
-from .events import Event, QuotaReached, Received, SubscriptionFailed, Unreadable
+from .events import Event, QuotaReached, Received, Unreadable
 from .hello import Session
 from .inbox import Inbox
 from .keys import KeyKind, PrivateKey, PublicKey
@@ -61,6 +61,7 @@ from .line import Line, LineSettings
 from .links import LinkContent, NewLinkPlan, link_outcome, link_request, renewed
 from .parties import Notifier, RecipientQueue, SenderQueue
 from .problems import AuthError, Problem, error_of
+from .subscriptions import ask_for_all, restore
 from .transmission import Reply
 
 
@@ -299,6 +300,13 @@ class QueueClient:
             self._inbox.notifiers.pop(notifier.notifier_id, None)
             raise
 
+    async def subscribe_service(self, *notifiers: Notifier) -> int:
+        """As a service: everything that is ours. How many there are; notifications are opened of
+        those that are given here or were subscribed to before."""
+        self._inbox.notifiers |= {one.notifier_id: one for one in notifiers}
+        self._inbox.all_served = True
+        return await ask_for_all(await self._line.connected())
+
     # the sender
 
     async def send(
@@ -410,26 +418,9 @@ class QueueClient:
             return  # deleted meanwhile
 
     async def _restore(self, connection: Connection) -> None:
-        """Rule 2: every subscription, in as few blocks as they need."""
-        asked = [
-            *((queue, queue.recipient_id, Sub()) for queue in self._inbox.queues.values()),
-            *((one, one.notifier_id, NotifierSub()) for one in self._inbox.notifiers.values()),
-        ]
-        answers = await asyncio.gather(
-            *(
-                connection.ask(command, entity_id=entity_id, key=owner.key)
-                for owner, entity_id, command in asked
-            ),
-            return_exceptions=True,
-        )
-        for (owner, entity_id, _), answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Refused):
-                self._inbox.queues.pop(entity_id, None)
-                self._inbox.notifiers.pop(entity_id, None)
-                self._inbox.put(SubscriptionFailed(owner, error_of(answer.problem)))
-                self._news.set()
-            elif isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
-                raise answer
+        """Rule 2."""
+        if await restore(self._inbox, connection):
+            self._news.set()
 
     def _failed(self, error: BaseException) -> None:
         self._failure = self._failure or error

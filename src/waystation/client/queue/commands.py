@@ -120,6 +120,10 @@ class NotifierSub(msgspec.Struct, frozen=True):
     pass
 
 
+class ServiceNotifiers(msgspec.Struct, frozen=True):
+    """All notifiers of a service, at once."""
+
+
 class Ping(msgspec.Struct, frozen=True):
     pass
 
@@ -166,6 +170,7 @@ Command = (
     | SecureByLink
     | GetLink
     | NotifierSub
+    | ServiceNotifiers
     | Ping
     | OpenRelay
     | Forward
@@ -182,6 +187,7 @@ _BARE: dict[type[object], bytes] = {
     Inspect: b"QUE",
     GetLink: b"LGET",
     NotifierSub: b"NSUB",
+    ServiceNotifiers: b"NSUBS",
     Ping: b"PING",
 }
 

@@ -30,6 +30,7 @@ from .hello import (
     SESSION_ID_BYTES,
     IdentityError,
     Session,
+    VersionError,
     block_ends,
     check_server,
     common_version,
@@ -37,6 +38,8 @@ from .hello import (
     encode_client_hello,
 )
 from .keys import PrivateKey
+from .service import VERSION_MIN as SERVICES_SINCE
+from .service import ServiceCard
 from .tls import ALPN, SUITE
 from .transmission import Reply
 
@@ -67,6 +70,7 @@ class LineSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 60.0
     ping_interval_s: float = 300.0
     inner_encryption: bool = True  # off leaves out our key, as test clients do
+    service: ServiceCard | None = None  # who we are, if a service
 
 
 class _Waiting:
@@ -256,8 +260,18 @@ async def _greet(
     version = common_version(hello.version_min, hello.version_max, settings.versions)
     private = PrivateKey.generate("x25519") if settings.inner_encryption else None
     public = private.public if private is not None else None
-    writer.write(plain_block(encode_client_hello(version, server.fingerprint, public)))
-    session = Session(version, session_id, server_key, hello.version_min, hello.version_max)
+    card, own = settings.service, PrivateKey.generate("ed25519")
+    if card is not None and version < SERVICES_SINCE:
+        raise VersionError(f"services need version {SERVICES_SINCE}; the server speaks {version}")
+    said = None if card is None else card.hello(own)
+    ours = encode_client_hello(version, server.fingerprint, public, service=said)
+    writer.write(plain_block(ours))
+    service = None
+    if card is not None:
+        service = card.welcomed(unpad(await reader.readexactly(BLOCK_BYTES)), own)
+    session = Session(
+        version, session_id, server_key, hello.version_min, hello.version_max, service
+    )
     return Exchange(session, *block_ends(session, private))
 
 

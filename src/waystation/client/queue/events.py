@@ -51,6 +51,13 @@ class SubscriptionFailed(msgspec.Struct, frozen=True):
     error: QueueError
 
 
+class ServiceTaken(msgspec.Struct, frozen=True):
+    """Another session of our service has asked for its notifiers, so many: they are told there
+    now, and we do not ask again."""
+
+    count: int
+
+
 class Notified(msgspec.Struct, frozen=True):
     """A message waits in the queue of this notifier."""
 
@@ -59,4 +66,13 @@ class Notified(msgspec.Struct, frozen=True):
     sent_at_s: int
 
 
-Event = Received | Unreadable | QuotaReached | Taken | Gone | SubscriptionFailed | Notified
+Event = (
+    Received
+    | Unreadable
+    | QuotaReached
+    | Taken
+    | Gone
+    | SubscriptionFailed
+    | ServiceTaken
+    | Notified
+)

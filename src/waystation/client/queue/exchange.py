@@ -19,6 +19,7 @@ from .commands import Command, encode_command
 from .encoding import BadBytesError
 from .hello import Session
 from .keys import PrivateKey
+from .service import signs_twice
 from .transmission import (
     BATCH_BYTES_MAX,
     Reply,
@@ -62,6 +63,7 @@ class Exchange:
             entity_id=entity_id,
             key=key,
             server_key=self.session.server_key,
+            service=self.session.service if signs_twice(command) else None,
         )
         if 2 + len(transmission) > BATCH_BYTES_MAX:  # now, where it can still be told
             raise BadBytesError(f"{type(command).__name__} is too long for a block")

@@ -52,6 +52,14 @@ class ServerHello(msgspec.Struct, frozen=True):
     signed_key: bytes = b""
 
 
+class ServiceSession(msgspec.Struct, frozen=True):
+    """Who we are on one connection, if we are a service (`service`)."""
+
+    service_id: bytes
+    fingerprint: bytes
+    key: PrivateKey
+
+
 class Session(msgspec.Struct, frozen=True):
     """What both sides know once the hellos are through."""
 
@@ -60,6 +68,7 @@ class Session(msgspec.Struct, frozen=True):
     server_key: bytes | None  # raw X25519
     version_min: int = 0  # what the server offered
     version_max: int = 0
+    service: ServiceSession | None = None
 
 
 def decode_server_hello(content: bytes) -> ServerHello:
@@ -74,15 +83,21 @@ def decode_server_hello(content: bytes) -> ServerHello:
 
 
 def encode_client_hello(
-    version: int, fingerprint: bytes, key: PublicKey | None, *, as_proxy: bool = False
+    version: int,
+    fingerprint: bytes,
+    key: PublicKey | None,
+    *,
+    as_proxy: bool = False,
+    service: bytes | None = None,
 ) -> bytes:
+    """`service`: what a service says of itself, from version 16 on."""
     hello = u16(version) + short(fingerprint)
     if version >= 7 and key is not None:
         hello += short(key.der)
     if version >= 14:
         hello += b"T" if as_proxy else b"F"
     if version >= 16:
-        hello += b"0"  # no service certificate
+        hello += b"0" if service is None else b"1" + service
     return hello
 
 

@@ -9,7 +9,7 @@ Rule 3: a notification is only a hint, so those beyond `NOTIFICATIONS_MAX` are c
 from collections import deque
 from collections.abc import Iterable
 
-from .answers import Deleted, End, Message, Notification, Refused
+from .answers import Deleted, End, Message, Notification, Refused, ServiceEnded
 from .bodies import QuotaMarker, open_body, open_notification
 from .deliveries import Deliveries, Verdict
 from .encoding import BadBytesError
@@ -19,6 +19,7 @@ from .events import (
     Notified,
     QuotaReached,
     Received,
+    ServiceTaken,
     SubscriptionFailed,
     Taken,
     Unreadable,
@@ -35,6 +36,7 @@ class Inbox:
     def __init__(self) -> None:
         self.queues: dict[bytes, RecipientQueue] = {}  # subscribed, by recipient id
         self.notifiers: dict[bytes, Notifier] = {}  # subscribed, by notifier id
+        self.all_served = False  # whether we asked, as a service, for all notifiers at once
         self.deliveries = Deliveries()
         self.notifications_dropped = 0
         self._events: deque[Event] = deque()
@@ -81,6 +83,10 @@ class Inbox:
             case Refused(problem) if followed is not None:
                 self._stop(reply.entity_id)
                 self.put(SubscriptionFailed(followed, error_of(problem)))
+            case ServiceEnded(count):
+                self.all_served = False
+                self.notifiers.clear()
+                self.put(ServiceTaken(count))
             case _:
                 pass
         return []

@@ -53,6 +53,8 @@ class Line:
         self._settings = settings
         self._dial = dial
         self._tls = tls or client_context()
+        if settings.service is not None:
+            settings.service.show_in(self._tls)
         self._rng = rng
         self._connection: Connection | None = None
         self._up = asyncio.Event()

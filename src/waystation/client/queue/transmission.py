@@ -12,6 +12,7 @@ import msgspec
 
 from .answers import WITHOUT_ENTITY, Answer, decode_answer
 from .encoding import BadBytesError, Reader, short, u16
+from .hello import ServiceSession
 from .keys import PrivateKey
 
 BATCH_BYTES_MAX = 16_365  # of all (2 + length)
@@ -35,15 +36,19 @@ def encode_transmission(
     entity_id: bytes = b"",
     key: PrivateKey | None = None,
     server_key: bytes | None = None,
+    service: ServiceSession | None = None,
 ) -> bytes:
+    """`service`: that it is a service's is shown beside the key."""
     ids = short(corr_id) + short(entity_id)
     sent = ids + command if version >= 7 else short(session_id) + ids + command
     if key is None:
         return b"\0" + sent
     authorized = short(session_id) + ids + command
+    if service is not None:
+        shown = short(key.authorize(service.fingerprint + authorized, corr_id, server_key))
+        return shown + b"1" + short(service.key.sign(authorized)) + sent
     auth = short(key.authorize(authorized, corr_id, server_key))
-    service = b"0" if version >= 16 else b""
-    return auth + service + sent
+    return auth + (b"0" if version >= 16 else b"") + sent
 
 
 def decode_reply(data: bytes, *, version: int, session_id: bytes) -> Reply:

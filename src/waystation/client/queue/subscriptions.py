@@ -1,0 +1,56 @@
+"""Subscriptions on a connection: all of them anew after a reconnect, or a service's at once."""
+
+import asyncio
+
+from waystation.base.errors import UnavailableError
+
+from .answers import Refused, ServiceSubscribed
+from .commands import Command, NotifierSub, ServiceNotifiers, Sub
+from .connection import Connection
+from .encoding import BadBytesError
+from .events import SubscriptionFailed
+from .inbox import Inbox
+from .parties import Notifier, RecipientQueue
+from .problems import error_of
+
+
+async def restore(inbox: Inbox, connection: Connection) -> bool:
+    """Every subscription, in as few blocks as they need; whether the caller has to hear of one
+    that failed."""
+    asked: list[tuple[RecipientQueue | Notifier, bytes, Command]] = [
+        (queue, queue.recipient_id, Sub()) for queue in inbox.queues.values()
+    ]
+    if not inbox.all_served:
+        asked += [(one, one.notifier_id, NotifierSub()) for one in inbox.notifiers.values()]
+    answers = await asyncio.gather(
+        *(
+            connection.ask(command, entity_id=entity_id, key=owner.key)
+            for owner, entity_id, command in asked
+        ),
+        *([ask_for_all(connection)] if inbox.all_served else []),
+        return_exceptions=True,
+    )
+    failed = False
+    for (owner, entity_id, _), answer in zip(asked, answers, strict=False):
+        if isinstance(answer, Refused):
+            inbox.queues.pop(entity_id, None)
+            inbox.notifiers.pop(entity_id, None)
+            inbox.put(SubscriptionFailed(owner, error_of(answer.problem)))
+            failed = True
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
+            raise answer
+    return failed
+
+
+async def ask_for_all(connection: Connection) -> int:
+    """As a service: how many notifiers are ours. Raises `BadBytesError` if we are none."""
+    service = connection.session.service
+    if service is None:
+        raise BadBytesError("only a service subscribes to all of its notifiers (LineSettings)")
+    answer = await connection.ask(ServiceNotifiers(), entity_id=service.service_id, key=service.key)
+    if isinstance(answer, Refused):
+        raise error_of(answer.problem)
+    if not isinstance(answer, ServiceSubscribed):
+        raise BadBytesError("NSUBS was answered by something else")
+    return answer.count
