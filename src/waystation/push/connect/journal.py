@@ -41,6 +41,7 @@ __all__ = ["Abandoned", "Accepted", "Journal", "JournalHeldError", "Mode", "read
 Mode = Literal["write", "fsync", "off"]
 
 _COMPACT_BYTES = 4 * 2**20
+_HALF_BYTES = 2**19  # of a mapped file: both halves stay in the processor's cache
 _REFUSE_S = 1.0  # after a write error; then one more is tried
 
 
@@ -280,7 +281,7 @@ class Journal:
 
 def _half_bytes(bodies: Sequence[bytes]) -> int:
     """Of a mapped file with room for these and for as much again."""
-    return max(_COMPACT_BYTES // 2, 4 * sum(len(body) + HEAD.size for body in bodies))
+    return max(_HALF_BYTES, 4 * sum(len(body) + HEAD.size for body in bodies))
 
 
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:

@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_COMPACT_BYTES", 4096)
+    monkeypatch.setattr(module, "_HALF_BYTES", 2048)
 
 
 def opened(path: Path, bytes_max: int = 2**20) -> Journal:
