@@ -89,7 +89,7 @@ _TOTALS = ("n", "size", "code", *_TRACE)
 
 _ALL = (
     Kind(0, "push.received", ("mid", "uah", "chh", "ttl", "size", "via"), ("app",)),
-    Kind(1, "push.stored", ("mid", "uah", "flag"), note="flag: it has a topic"),
+    Kind(1, "push.stored", ("mid", "uah", "flag"), ("size",), note="flag: it has a topic"),
     Kind(2, "push.retrieved", ("mid", "uah")),
     Kind(3, "push.int_transmitted", ("mid", "peer")),
     Kind(4, "push.int_accepted", ("mid", "uah")),

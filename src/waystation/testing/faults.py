@@ -26,6 +26,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -192,7 +193,7 @@ class FaultyStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         return await self._call(
             "save",
             uaid,

@@ -12,7 +12,7 @@ from waystation.base.errors import WaystationError
 from waystation.base.limits import BoundedLru
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import VapidError
-from waystation.push.model import WEBPUSH, ChannelId, Notification, Uaid
+from waystation.push.model import WEBPUSH, ChannelId, Notification, Replaced, Uaid
 from waystation.push.node_names import NodeNames
 from waystation.push.vapid import Sender
 from waystation.push.wire.error_forms import form_of
@@ -173,10 +173,16 @@ class Reports(Observer):
     def _stored_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
         """`events.PushStored`, as it is written."""
         time_s = notification.accepted_at_ms // 1000
-        return b',"k":1,%b,"flag":%b}\n' % (
+        return b',"k":1,%b,"flag":%b,"size":%d}\n' % (
             self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000),
             b"false" if notification.topic is None else b"true",
+            len(notification.data or "") * 3 // 4,  # before base64
         )
+
+    def superseded(self, replaced: Replaced) -> None:
+        if replaced.expires_at_ms > self._clock.now_ms():
+            mid = self._hashes.mid(replaced.message_id, replaced.accepted_at_ms // 1000)
+            self._emit(events.PushSuperseded(mid=mid))
 
     def expired(self, notification: Notification) -> None:
         self._expired.value += 1

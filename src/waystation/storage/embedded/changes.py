@@ -16,6 +16,7 @@ from waystation.push.model import (
     MessageStatus,
     MilestoneNote,
     Notification,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -157,12 +158,17 @@ class PushChanges:
         second: int,
         payload: bytes,
         txn: WriteTransaction,
-    ) -> None:
+    ) -> Replaced | None:
         place = self._next_place(txn, second)
         held = txn.replace(key, place + channel_id, db=self._notifications)
+        before = None
         if held is not None:
-            txn.delete(held[: layout.PLACE_BYTES], db=self._payloads)
+            before = txn.pop(held[: layout.PLACE_BYTES], db=self._payloads)
         txn.put(place, payload, db=self._payloads)
+        if held is None or before is None:
+            return None
+        accepted_at_ms, message_id = layout.age_of(before)
+        return Replaced(MessageId(message_id), accepted_at_ms, layout.second_of(held) * 1000)
 
     def save_new(self, uaid: Uaid, notification: Notification, txn: WriteTransaction) -> bool:
         key = layout.notification_key(uaid, notification.sort_key)

@@ -22,6 +22,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -137,11 +138,12 @@ class EmbeddedPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         key = layout.notification_key(uaid, notification.sort_key)
         payload = layout.encode_payload(key, notification)
         second = notification.expires_at_ms // 1000
-        await self._grow(partial(self._changes.save, key, notification.channel_id, second, payload))
+        change = partial(self._changes.save, key, notification.channel_id, second, payload)
+        return await self._grow(change)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._grow(partial(self._changes.save_new, uaid, notification))

@@ -21,6 +21,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -149,8 +150,13 @@ class MemoryPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
-        self._notifications.setdefault(uaid, {})[notification.sort_key] = notification
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        rows = self._notifications.setdefault(uaid, {})
+        held = rows.get(notification.sort_key)
+        rows[notification.sort_key] = notification
+        if held is None:
+            return None
+        return Replaced(held.message_id, held.accepted_at_ms, held.expires_at_ms)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         rows = self._notifications.setdefault(uaid, {})

@@ -24,6 +24,7 @@ class PushStored(Event, frozen=True, kw_only=True):
     mid: str
     uah: int
     flag: bool
+    size: int | None = None
 
 
 class PushRetrieved(Event, frozen=True, kw_only=True):

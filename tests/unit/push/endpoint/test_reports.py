@@ -102,6 +102,20 @@ async def test_a_node_that_did_not_take_it_is_an_event(
     assert reported.count("updates_client_host_gone") == (answer is Answer.UNREACHABLE)
 
 
+async def test_a_stored_one_that_a_newer_of_its_topic_replaced_has_come_to_its_end(
+    reported: Reported,
+) -> None:
+    await reported.world.subscribe()
+    await reported.world.post(topic="t", body=b"x" * 10)
+    await reported.world.post(topic="t", body=b"x" * 10)
+    await reported.world.post(topic="other", body=b"x" * 10)
+
+    told = [event for event in reported.sink.events if isinstance(event, events.PushSuperseded)]
+    stored = [event for event in reported.sink.events if isinstance(event, events.PushStored)]
+    assert [event.mid for event in told] == [stored[0].mid]
+    assert [event.size for event in stored] == [10, 10, 10]
+
+
 async def test_ttl_zero_for_nobody_is_expired(reported: Reported) -> None:
     await reported.world.subscribe()
     await reported.world.post(ttl="0")
