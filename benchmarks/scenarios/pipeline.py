@@ -6,6 +6,7 @@ docs/pipeline.md.
 """
 
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +19,9 @@ from pyspark.sql import functions as F
 from benchmarks.measurement import Measurement
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate, session
+from waystation.pipeline.dag import STEPS
 from waystation.pipeline.job import Context, cpu_seconds
-from waystation.pipeline.jobs import fold as fold_job
-from waystation.pipeline.jobs import ingest, merge
+from waystation.pipeline.jobs import ingest, report
 from waystation.pipeline.schema import EVENTS, contract_schema
 from waystation.pipeline.table import Handle, Lake
 from waystation.pipeline.traffic import Traffic
@@ -29,6 +30,7 @@ from waystation.pipeline.transforms.fold import fold
 EVENTS_DEFAULT = 1_000_000
 EVENTS_A_MESSAGE = 5.06
 WARM_MESSAGES = 20_000
+LINES_MAX = 20_000_000  # events; segments are ten times as large as the table
 HOUR_US = 3_600_000_000
 MINUTE_US = 60_000_000
 
@@ -77,8 +79,8 @@ def _warm(ctx: Context, folder: Path) -> None:
     generate.to_segments(small, traffic, folder / "spool")
     ingest.drain(small, folder / "spool")
     generate.to_lake(small, traffic)
-    fold_job.run(small)
-    merge.run(small)
+    for step in STEPS:
+        step.run(small, None)
 
 
 def _measured(ctx: Context, folder: Path, traffic: Traffic) -> Iterator[Measurement]:
@@ -93,15 +95,27 @@ def _measured(ctx: Context, folder: Path, traffic: Traffic) -> Iterator[Measurem
     with duckdb.connect() as other:
         other.execute("set threads to 2")
         yield from _against_duckdb(handle, paths, other, count)
-        generate.to_segments(ctx, traffic, folder / "spool")
-        yield from _lines(ctx, folder / "spool", other, count)
-    spool = folder / "spool"
-    yield _timed(f"pipeline: ingest, {size}", count, lambda: ingest.drain(ctx, spool))
-    yield _timed(f"pipeline: fold, {size}", count, lambda: fold_job.run(ctx))
-    yield _timed(f"pipeline: merge, {size}", traffic.messages, lambda: merge.run(ctx))
-    jobs = (lambda: ingest.drain(ctx, spool), lambda: fold_job.run(ctx), lambda: merge.run(ctx))
-    yield _timed("pipeline: three jobs without input", 3, lambda: [job() for job in jobs],
-                 notes="bar: under 1 s each")  # fmt: skip
+        yield from _jobs(direct, folder / "report", count)
+        if count <= LINES_MAX:
+            generate.to_segments(ctx, traffic, folder / "spool")
+            yield from _lines(ctx, folder / "spool", other, count)
+            spool = folder / "spool"
+            yield _timed(f"pipeline: ingest, {size}", count, lambda: ingest.drain(ctx, spool))
+
+
+def _jobs(ctx: Context, out: Path, count: int) -> Iterator[Measurement]:
+    """Every job of `waystation pipeline run` after `ingest`, then all of them without input."""
+    size = _size(count)
+    for step in STEPS:
+        yield _timed(f"pipeline: {step.name}, {size}", count, lambda step=step: step.run(ctx, None))
+    yield _timed(f"pipeline: report, {size}", count, lambda: report.run(ctx, out),
+                 notes="bar: 10 s for 30 days")  # fmt: skip
+    yield _timed(
+        f"pipeline: {len(STEPS)} jobs without input, {size}",
+        len(STEPS),
+        lambda: [step.run(ctx, None) for step in STEPS],
+        notes="bar: under 1 s each",
+    )
 
 
 def _against_duckdb(
@@ -172,12 +186,15 @@ def _timed(
 ) -> Measurement:
     wall, cpu = time.perf_counter(), cpu_seconds()
     work()
+    took_s, cpu_s = time.perf_counter() - wall, cpu_seconds() - cpu
+    # At once: a run over many events takes long, and may be given up.
+    print(f"{scenario}: {took_s:.1f} s, {cpu_s:.1f} s of CPU", file=sys.stderr, flush=True)
     return Measurement(
         scenario=scenario,
         operation="event",
         operations=operations,
-        seconds=time.perf_counter() - wall,
-        cpu_us=(cpu_seconds() - cpu) * 1e6 / operations,
+        seconds=took_s,
+        cpu_us=cpu_s * 1e6 / operations,
         against=against,
         notes=notes,
     )

@@ -13,10 +13,21 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import fold, ingest
 from waystation.pipeline.schema import EVENTS, MSG_INC
 from waystation.pipeline.table import Lake
-from waystation.pipeline.traffic import Traffic, draw, rows
+from waystation.pipeline.traffic import SKEWED, Traffic, draw, rows
 from waystation.telemetry import contract
 
 TRAFFIC = Traffic(seed=7, messages=2_345, days=2)
+ODD = Traffic(
+    seed=8,
+    messages=2_345,
+    repeats=50,
+    late=40,
+    disordered=60,
+    endless=70,
+    lossy=30,
+    skew_ms=1_500,
+    restarts=1,
+)
 
 
 def test_the_hash_is_the_one_of_spark(spark: SparkSession) -> None:
@@ -27,15 +38,42 @@ def test_the_hash_is_the_one_of_spark(spark: SparkSession) -> None:
     assert [row[0] for row in theirs] == [draw(*three) for three in numbers]
 
 
-def test_both_twins_make_the_same_rows(spark: SparkSession) -> None:
+@pytest.mark.parametrize("traffic", [TRAFFIC, ODD], ids=["plain", "odd"])
+def test_both_twins_make_the_same_rows(spark: SparkSession, traffic: Traffic) -> None:
     names = list(contract.COLUMNS)
-    ours = Counter(tuple(row.get(name) for name in names) for row in rows(TRAFFIC))
-    theirs = Counter(tuple(row) for row in generate.events(spark, TRAFFIC).select(*names).collect())
+    ours = Counter(tuple(row.get(name) for name in names) for row in rows(traffic))
+    theirs = Counter(tuple(row) for row in generate.events(spark, traffic).select(*names).collect())
 
     assert theirs == ours
+
+
+def test_a_slice_can_be_made_alone(spark: SparkSession) -> None:
+    names = list(contract.COLUMNS)
     slice_ = Counter(tuple(row.get(name) for name in names) for row in rows(TRAFFIC, 900, 1100))
     part = generate.events(spark, TRAFFIC, 900, 1100).select(*names).collect()
+
     assert Counter(tuple(row) for row in part) == slice_
+
+
+def test_oddities_are_there_and_known() -> None:
+    made = list(rows(ODD))
+    numbers: dict[tuple[str, int], set[int]] = {}
+    told: Counter[tuple[str, int]] = Counter()
+    for row in made:
+        numbers.setdefault((row["node"], row["boot"]), set()).add(row["seq"])
+        if "mid" in row:
+            told[row["mid"], row["k"]] += 1
+    skewed = [row for row in made if row["node"] == SKEWED and row["k"] == 6]
+    began = {row["mid"]: row["ts"] for row in made if row["k"] == 0}
+
+    assert Counter(row["k"] for row in made) == ODD.codes()
+    assert len(numbers) == 8 * 2, "every node has two lives"
+    assert sum(max(seqs) + 1 - len(seqs) for seqs in numbers.values()) == ODD.lost_lines() > 0
+    assert sum(count > 1 for count in told.values()) == ODD.repeated() > 0
+    assert any(row["ts"] < began[row["mid"]] for row in skewed if row["mid"] in began)
+    assert any(row["ts"] < ODD.start_us - 86_400_000_000 for row in made), "nothing is late"
+    assert ODD.codes()[20] - ODD.codes()[29] == ODD.unclosed() > 0
+    assert ODD.outcomes()["lost"] > TRAFFIC.outcomes()["lost"]
 
 
 def test_counts_and_sequence_numbers_are_known_without_the_events() -> None:

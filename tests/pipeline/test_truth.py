@@ -12,6 +12,18 @@ from waystation.pipeline.traffic import Traffic
 from waystation.pipeline.transforms import fold, reliability, slots
 
 TRAFFIC = Traffic(seed=11, messages=4_321, days=1)
+ODD = Traffic(
+    seed=12,
+    messages=4_321,
+    days=1,
+    repeats=60,
+    late=50,
+    disordered=70,
+    endless=80,
+    lossy=40,
+    skew_ms=2_000,
+    restarts=2,
+)
 LATER_US = TRAFFIC.start_us + 40 * 86_400_000_000  # every deadline has passed
 
 
@@ -21,6 +33,15 @@ def events(spark: SparkSession) -> DataFrame:
 
 
 def test_every_message_has_the_outcome_that_it_was_made_with(events: DataFrame) -> None:
+    check_outcomes(events, TRAFFIC)
+
+
+def test_outcomes_are_the_known_ones_whatever_befell_the_events(spark: SparkSession) -> None:
+    """Told twice, late, out of order, with a clock that is off, lost, without an end."""
+    check_outcomes(generate.events(spark, ODD), ODD)
+
+
+def check_outcomes(events: DataFrame, traffic: Traffic) -> None:
     outcomes = reliability.outcomes(fold.fold(events), LATER_US)
     found = rows_of(
         outcomes.groupBy("outcome").agg(
@@ -28,8 +49,8 @@ def test_every_message_has_the_outcome_that_it_was_made_with(events: DataFrame) 
         )
     )
 
-    assert {row["outcome"]: row["n"] for row in found} == TRAFFIC.outcomes()
-    assert sum(row["gaps"] for row in found) == TRAFFIC.gaps()
+    assert {row["outcome"]: row["n"] for row in found} == traffic.outcomes()
+    assert sum(row["gaps"] for row in found) == traffic.gaps()
 
 
 def test_every_event_and_every_send_is_counted_where_it_was_made(events: DataFrame) -> None:

@@ -17,14 +17,13 @@ A slot heavier than a whole target cannot be placed well anywhere; it is listed 
 
 import hashlib
 import heapq
-import string
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from waystation.queue.model import SLOTS, slot_letters
+
 MOVE_COST_BYTES = 4096  # moving an empty slot is not free
-SLOTS = 4096
-_ALPHABET = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -247,13 +246,10 @@ def _waves(
             wave, in_wave, wave_bytes = wave + 1, 0, 0
         in_wave += 1
         wave_bytes += cost
-        moves.append(Move(slot, letters(slot), source, target, weights.get(slot, 0.0), cost, wave))
+        moves.append(
+            Move(slot, slot_letters(slot), source, target, weights.get(slot, 0.0), cost, wave)
+        )
     return tuple(moves)
-
-
-def letters(slot: int) -> str:
-    """The first two base64url letters of the ids in a slot."""
-    return _ALPHABET[slot >> 6] + _ALPHABET[slot & 63]
 
 
 def _name_of(moves: Sequence[Move]) -> str:

@@ -5,18 +5,25 @@ Rule 1: every value is a hash of (seed, message, draw), so any slice can be made
 Rule 2: what happens repeats every BLOCK messages in a shuffled order, so counts, outcomes and even
         sequence numbers follow from a message's number alone, without the events before it.
 Rule 3: whole numbers only: fractions would differ between Python and the JVM.
+Rule 4: oddities (repeats, late and disordered events, lost ones, missing ends) befall places of the
+        block too, so the truth about them is known the same way. They never befall a message
+        whose outcome would then hang on its TTL.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
 import msgspec
 
+from waystation.queue.model import SLOTS
+
 BLOCK = 1000
 _STRIDE = 617  # has no factor in common with BLOCK: a walk by it meets every place once
+ODD_STRIDE = 389  # the same for oddities, each from a start of its own
+ODD_STARTS = {"repeats": 0, "late": 211, "disordered": 433, "endless": 677, "lossy": 859}
 _MASK = (1 << 64) - 1
 _P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
 _P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
@@ -24,6 +31,7 @@ SPARK_SEED = 42  # where Spark's xxhash64 begins
 
 ENDPOINTS = ("sim.endpoint.0", "sim.endpoint.1")
 CONNECTS = ("sim.connect.0", "sim.connect.1", "sim.connect.2", "sim.connect.3")
+SKEWED = CONNECTS[1]
 QUEUE = "sim.queue.0"
 PRESENCE = "sim.presence.0"
 DAY_US = 86_400_000_000
@@ -81,6 +89,19 @@ QUEUED = (
 PARTY = (Step(200, 0, 1, "presence"), Step(201, 30_000_000, 1_200_000_000, "presence"))
 
 
+LATE_US = 2 * DAY_US  # how long before its neighbours a late message happened
+AGAIN_US = 1_000_000
+# Whose last event may be missing, and what they end as without it.
+_ENDLESS = {
+    "direct": "lost",
+    "relayed": "lost",
+    "stored": "lost",
+    "undecryptable": "lost",
+    "expired": "expired",
+    "superseded": "expired",
+}
+
+
 class Planned(msgspec.Struct, frozen=True):
     """One event of the message at a place of every block."""
 
@@ -91,6 +112,7 @@ class Planned(msgspec.Struct, frozen=True):
     peer: str
     at_us: int
     spread_us: int
+    shift_us: int  # by how much its node's clock is off
     offset: int  # sequence number inside the block
     per_block: int  # how many sequence numbers its node uses in a block
 
@@ -102,7 +124,16 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     last_day: date = date(2026, 11, 6)
     clients: int = 0  # none: one for twenty messages
     apps: int = 50
-    slots: int = 4096
+    slots: int = SLOTS
+    fates: tuple[Fate, ...] = FATES
+    # Oddities: of how many of a thousand messages …
+    repeats: int = 0  # … the last event is told twice
+    late: int = 0  # … all events are told two days after they happened
+    disordered: int = 0  # … the second and the third event change places in time
+    endless: int = 0  # … the last event is missing; of its connection and session too
+    lossy: int = 0  # … the second event has a sequence number and no line
+    skew_ms: int = 0  # how far the clock of one connection node is behind
+    restarts: int = 0  # how often every node starts anew
 
     @property
     def start_us(self) -> int:
@@ -125,46 +156,87 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _fates(self) -> list[Fate]:
-        ladder = [fate for fate in FATES for _ in range(fate.share)]
-        assert len(ladder) == BLOCK
+        ladder = [fate for fate in self.fates for _ in range(fate.share)]
+        assert len(ladder) == BLOCK, "the shares of all fates are a thousand"
         return [ladder[(place * _STRIDE + self.seed) % BLOCK] for place in range(BLOCK)]
+
+    def befalls(self, oddity: str, place: int) -> bool:
+        """Whether messages at a place of the block are odd in this way."""
+        chosen = (place * ODD_STRIDE + ODD_STARTS[oddity]) % BLOCK < getattr(self, oddity)
+        if oddity == "endless":
+            return chosen and self._fates[place].name in _ENDLESS
+        if oddity == "lossy":
+            return chosen and self._fates[place].name in _ENDLESS and not self._is_endless(place)
+        return chosen
+
+    def _is_endless(self, place: int) -> bool:
+        return self.befalls("endless", place)
 
     @cached_property
     def plan(self) -> list[Planned]:
         """Every event of a block, in the order of messages."""
-        raw: list[tuple[int, int, Step, str, str]] = []
-        for place in range(BLOCK):
-            steps = [*self._fates[place].steps]
-            steps += CONNECTION if place % 10 == 0 else ()
-            steps += QUEUED if place % 5 == 1 else ()
-            steps += PARTY if place % 20 == 2 else ()
-            endpoint, connect = ENDPOINTS[place % 2], CONNECTS[place % 4]
-            nodes = {
-                "endpoint": endpoint,
-                "connect": connect,
-                "queue": QUEUE,
-                "presence": PRESENCE,
-            }
-            raw += [(place, n, step, nodes[step.by], connect) for n, step in enumerate(steps)]
-        totals = Counter(node for *_, node, _ in raw)
+        raw = [(place, *step) for place in range(BLOCK) for step in self._steps(place)]
+        totals = Counter(self._nodes(place)[step.by] for place, _, step, _ in raw)
         used: Counter[str] = Counter()
         planned: list[Planned] = []
-        for place, number, step, node, peer in raw:
-            planned.append(
-                Planned(
-                    place=place,
-                    number=number,
-                    k=step.k,
-                    node=node,
-                    peer=peer,
-                    at_us=step.at_us,
-                    spread_us=step.spread_us,
-                    offset=used[node],
-                    per_block=totals[node],
+        for place, number, step, told in raw:
+            nodes = self._nodes(place)
+            node = nodes[step.by]
+            if told:
+                planned.append(
+                    Planned(
+                        place=place,
+                        number=number,
+                        k=step.k,
+                        node=node,
+                        peer=nodes["connect"],
+                        at_us=step.at_us,
+                        spread_us=step.spread_us,
+                        shift_us=-1000 * self.skew_ms if node == SKEWED else 0,
+                        offset=used[node],
+                        per_block=totals[node],
+                    )
                 )
-            )
             used[node] += 1
         return planned
+
+    def _nodes(self, place: int) -> dict[str, str]:
+        return {
+            "endpoint": ENDPOINTS[place % 2],
+            "connect": CONNECTS[place % 4],
+            "queue": QUEUE,
+            "presence": PRESENCE,
+        }
+
+    def _steps(self, place: int) -> list[tuple[int, Step, bool]]:
+        """(number, event, whether it is told) of a message and what goes with it."""
+        steps = [*self._fates[place].steps]
+        ends = None
+        if self.befalls("endless", place):
+            ends = -1
+            steps = steps[:ends]
+        if self.befalls("disordered", place) and len(steps) > 2:
+            second, third = steps[1:3]
+            steps[1] = Step(second.k, third.at_us, third.spread_us, second.by)
+            steps[2] = Step(third.k, second.at_us, second.spread_us, third.by)
+        lost = steps[1] if self.befalls("lossy", place) else None
+        if self.befalls("repeats", place):
+            last = steps[-1]
+            steps.append(Step(last.k, last.at_us + AGAIN_US, last.spread_us, last.by))
+        steps += CONNECTION[:ends] if place % 10 == 0 else ()
+        steps += QUEUED if place % 5 == 1 else ()
+        steps += PARTY[:ends] if place % 20 == 2 else ()
+        return [(number, step, step is not lost) for number, step in enumerate(steps)]
+
+    @property
+    def blocks_a_life(self) -> int:
+        """How many blocks of messages the nodes see before they start anew."""
+        blocks = -(-self.messages // BLOCK)
+        return -(-blocks // (self.restarts + 1))
+
+    @property
+    def life_us(self) -> int:
+        return self.blocks_a_life * BLOCK * self.spacing_us
 
     def event_count(self) -> int:
         return sum(self.codes().values())
@@ -182,13 +254,33 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         whole, rest = divmod(self.messages, BLOCK)
         counts: Counter[str] = Counter()
         for place, fate in enumerate(self._fates):
-            counts[fate.outcome] += whole + (place < rest)
+            outcome = _ENDLESS[fate.name] if self._is_endless(place) else fate.outcome
+            counts[outcome] += whole + (place < rest)
         return +counts
 
     def gaps(self) -> int:
+        """Messages whose milestones cannot be: of a loss only those that expire show nothing."""
+        return self._messages_at(
+            place
+            for place, fate in enumerate(self._fates)
+            if fate.name == "gap" or (fate.name != "expired" and self.befalls("lossy", place))
+        )
+
+    def lost_lines(self) -> int:
+        """Sequence numbers without a line."""
+        return self._messages_at(place for place in range(BLOCK) if self.befalls("lossy", place))
+
+    def repeated(self) -> int:
+        """Messages of which an event is told twice."""
+        return self._messages_at(place for place in range(BLOCK) if self.befalls("repeats", place))
+
+    def unclosed(self) -> int:
+        """Connections that end without a word."""
+        return self._messages_at(place for place in range(0, BLOCK, 10) if self._is_endless(place))
+
+    def _messages_at(self, places: Iterable[int]) -> int:
         whole, rest = divmod(self.messages, BLOCK)
-        names = [fate.name for fate in self._fates]
-        return whole * names.count("gap") + names[:rest].count("gap")
+        return sum(whole + (place < rest) for place in places)
 
     def slot_of(self, message: int) -> int:
         """Skewed: low slots carry more."""
@@ -240,47 +332,53 @@ def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
         return draw(traffic.seed, message, number)
 
     t0 = traffic.start_us + message * traffic.spacing_us + lot(100) % traffic.spacing_us
+    t0 -= LATE_US if traffic.befalls("late", planned.place) else 0
+    life, block = divmod(message // BLOCK, traffic.blocks_a_life)
     second_ms = t0 // 1_000_000 * 1000
     client = lot(101) % traffic.client_count
     app = lot(102) % traffic.apps
     k = planned.k
-    stored = planned.at_us >= 3_000_000_000
     everything: dict[str, Any] = {
         "mid": f"{second_ms:012x}{lot(103) % (1 << 40):010x}{lot(104) % (1 << 40):010x}",
         "uah": signed(draw(traffic.seed, client, 201)),
         "chh": signed(draw(traffic.seed, client * traffic.apps + app, 202)),
         "app": signed(draw(traffic.seed, app, 203)),
         "cid": message,
-        "via": "fcm" if traffic.fate(message).name == "bridged" else "webpush",
-        "path": 1 if stored else 0,
+        "via": via_of(traffic.fate(message).name),
+        "path": path_of(planned),
         "slot": traffic.slot_of(message),
         "party": signed(draw(traffic.seed, lot(106) % (traffic.messages // 200 + 1), 204)),
         "cli": signed(draw(traffic.seed, client, 205)),
         "sess": signed(lot(107)),
         "peer": planned.peer,
         "iph": signed(draw(traffic.seed, client % 251, 206)),
-        "code": {5: 201, 9: 301, 29: 1001}.get(k, 0),
-        "errno": 201,
+        "code": CODES_OF.get(k, 0),
+        "errno": ERRNO,
         "size": lot(108) % 3994 + 1,
-        "ttl": (0, 60, 3600, 3600, 86_400)[lot(109) % 5],
+        "ttl": TTLS[lot(109) % len(TTLS)],
         "dur": planned.at_us + lot(planned.number) % planned.spread_us,
         "n": 1,
         "flag": lot(110) % 4 == 0,
         "attrs": attrs_of(k, lot(111) % 4),
     }
-    if traffic.fate(message).name in {"stored", "expired", "superseded"}:
-        everything["ttl"] = 3600
+    if traffic.fate(message).name in KEPT:
+        everything["ttl"] = KEPT_TTL_S
     row = {
         "v": 1,
-        "ts": t0 + planned.at_us + lot(planned.number) % planned.spread_us,
+        "ts": t0 + planned.at_us + lot(planned.number) % planned.spread_us + planned.shift_us,
         "node": planned.node,
-        "boot": traffic.start_us,
-        "seq": message // BLOCK * planned.per_block + planned.offset,
+        "boot": traffic.start_us + life * traffic.life_us,
+        "seq": block * planned.per_block + planned.offset,
         "k": k,
     }
     return row | {name: everything[name] for name in COLUMNS_OF[k]}
 
 
+CODES_OF = {5: 201, 9: 301, 29: 1001}
+ERRNO = 201
+TTLS = (0, 60, 3600, 3600, 86_400)
+KEPT = frozenset({"stored", "expired", "superseded"})  # fates that need a TTL
+KEPT_TTL_S = 3600
 COLUMNS_OF: dict[int, tuple[str, ...]] = {
     0: ("mid", "uah", "chh", "ttl", "size", "via", "app"),
     1: ("mid", "uah", "flag"),
@@ -318,6 +416,14 @@ _ATTRS = {
         for n in range(4)
     ),
 }
+
+
+def via_of(fate: str) -> str:
+    return "fcm" if fate == "bridged" else "webpush"
+
+
+def path_of(planned: Planned) -> int:
+    return 1 if planned.at_us >= 3_000_000_000 else 0
 
 
 def attrs_of(k: int, variety: int) -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, letters, rebalance
+from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, rebalance
 
 
 def shapes(shape: str, chance: random.Random, count: int = 4096) -> list[Slot]:
@@ -170,7 +170,3 @@ def test_a_plan_for_all_slots_takes_milliseconds() -> None:
 
     assert time.process_time() - began < 0.5
     assert len(plan.moves) > 2000
-
-
-def test_a_slot_is_named_by_the_letters_that_its_ids_begin_with() -> None:
-    assert [letters(slot) for slot in (0, 1, 63, 64, 4095)] == ["AA", "AB", "A_", "BA", "__"]

@@ -13,6 +13,7 @@ from waystation.pipeline.gold import SLOT_MINUTELY
 from waystation.pipeline.job import Context, JobResult
 from waystation.pipeline.quality import at_most, record
 from waystation.pipeline.transforms import slots
+from waystation.queue.model import SLOTS
 
 NAME = "slots"
 
@@ -23,7 +24,7 @@ def run(ctx: Context, days: Days = None) -> JobResult:
     if not due:
         return work.noop()
     rows = work.put(SLOT_MINUTELY, slots.minutely(work.read(*due)))
-    outside = rows.where(~F.col("slot").between(0, slots.SLOTS - 1)).count()
+    outside = rows.where(~F.col("slot").between(0, SLOTS - 1)).count()
     work.done(*due)
     record(ctx, SLOT_MINUTELY.name, work.name, [at_most("slot_range", "stop", outside)])
     return work.commit()

@@ -11,7 +11,6 @@ from waystation.pipeline.schema import columns
 from waystation.pipeline.transforms.declared import declared
 from waystation.pipeline.transforms.time import date_of, minute_of, weight
 
-SLOTS = 4096
 NEW, SUB, SEND, DELIVER, ACK, GET, DELETE, EXPIRED = 100, 101, 103, 104, 105, 106, 107, 109
 NOTIFY = 112
 SLOT_LOAD = 130
