@@ -244,6 +244,7 @@ class Reports(Observer):
                         mid=self._mid(notification),
                         uah=self._uah(uaid),
                         flag=notification.topic is not None,
+                        size=len(notification.data or "") * 3 // 4,
                     )
                 )
 
