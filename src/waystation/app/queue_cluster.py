@@ -11,16 +11,20 @@ from pathlib import Path
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
+from waystation.queue.cluster.asking import Asking
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.membership import Membership, link_context
 from waystation.queue.cluster.peers import Peers
+from waystation.queue.model import RefKind, Slot
 from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver, NoForwarder
 from waystation.queue.server.link_server import KeptOwnership, LinkServer
 from waystation.queue.server.ownership import OwnedDispatch
+from waystation.queue.server.reference_sweep import ReferenceSweep
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
+from waystation.queue.wire.link_words import Cok, Knows, NotFound
 from waystation.storage.embedded.queue import EmbeddedQueueStore
 from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
@@ -84,6 +88,19 @@ class ClusterPart:
             mono=clock.mono,
             hybrid=settings.id_mode == "hybrid",
         )
+        self._asking = Asking(
+            context=link_context(membership, server_side=False),
+            slot_map=lambda: self.keeping.slot_map,
+        )
+        self.sweep = ReferenceSweep(
+            store,
+            ownership,
+            knows=self._knows,
+            mono=clock.mono,
+            lost_after_s=settings.refs_lost_after_s,
+        )
+        self._tasks = tasks
+        self._sweep_interval_s = settings.refs_sweep_interval_s
         self.links = LinkServer(
             store=store,
             refs=store,
@@ -108,6 +125,19 @@ class ClusterPart:
             ssl=link_context(self._membership, server_side=True),
         )
 
+        self._tasks.spawn("references", self.sweep.run(self._sweep_interval_s, self._asking.close))
+
+    async def _knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> bool | None:
+        """Whether that slot has such a queue, by whoever serves it; None if nobody says."""
+        server = self.keeping.slot_map.slots[home].server
+        if server == self._membership.member.node_id:
+            said = await self.links.knows(kind, entity_id, home)
+        else:
+            said = await self._asking.ask(server, Knows(kind, entity_id, home))
+        if isinstance(said, Cok):
+            return True
+        return False if isinstance(said, NotFound) else None
+
     async def drain(self) -> None:
         if self._server is not None:
             self._server.close()
@@ -115,6 +145,7 @@ class ClusterPart:
 
     async def stop(self) -> None:
         await self.drain()
+        self._asking.close()
         self._peers.close()
         self.keeping.stop()
         await self._cluster_store.close()

@@ -100,6 +100,17 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ),
     ] = "sync"
 
+    refs_sweep_interval_s: Annotated[
+        float,
+        Meta(gt=0),
+        doc("How often a storage server of a cluster looks for references that lead nowhere."),
+    ] = 3600.0
+    refs_lost_after_s: Annotated[
+        float,
+        Meta(gt=0),
+        doc("A reference whose queue is unknown at its home for so long is removed."),
+    ] = 3600.0
+
     store: Annotated[
         str,
         doc(

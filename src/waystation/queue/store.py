@@ -171,6 +171,13 @@ class RefStore(Protocol):
         """With `tx_id`, only one of that transaction. Whether there was one."""
         ...
 
+    async def refs_of(
+        self, slot: Slot, *, after: tuple[RefKind, bytes] | None, limit: int
+    ) -> Sequence[tuple[RefKind, bytes, Ref]]:
+        """References whose ids begin with this slot, in an order of the store's own, beginning
+        behind `after`; at most `limit`."""
+        ...
+
 
 class GrantStore(Protocol):
     """Who may resume a subscription that came with `NEW`, where no `SUB` can be said again; it

@@ -8,8 +8,9 @@ import asyncio
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
@@ -19,6 +20,7 @@ import msgspec
 from tests.e2e.platform import Process, free_ports
 from tests.e2e.queue.process import QueueServer
 from tests.e2e.queue_through.run_edge import READY
+from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.membership import enrol, new_invitation
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.identity import Identity, ensure_identity
@@ -27,6 +29,7 @@ from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
 
 MAP = Store(map_bytes=64 << 20)
+MOVE_LIMIT_S = 60
 
 
 class Way(NamedTuple):
@@ -113,11 +116,33 @@ class Front:
             shutil.copytree(first, edge.data_dir / "keys" / "queue")
 
     async def _commit(self, slot_map: SlotMap) -> None:
+        async with self.map() as store:
+            assert await store.commit(slot_map)
+
+    @asynccontextmanager
+    async def map(self) -> AsyncGenerator[ClusterStore]:
         store = await open_cluster_store(self.store_url, data_dir=self.root, settings=MAP)
         try:
-            assert await store.commit(slot_map)
+            yield store
         finally:
             await store.close()
+
+    async def move(self, slot: int) -> None:
+        """To the next server, until the map says that it is there."""
+        async with asyncio.timeout(MOVE_LIMIT_S), self.map() as store:
+            before = await store.read()
+            target = NodeId(before.slots[slot].owner % len(self.servers) + 1)
+            while not await store.commit(before.preparing(slot, target)):
+                before = await store.read()
+            while (await store.read()).slots[slot].owner != target:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    def owner_of(self, slot: int) -> int:
+        async def look() -> int:
+            async with self.map() as store:
+                return (await store.read()).slots[slot].owner
+
+        return asyncio.run(look())
 
     @property
     def port(self) -> int:

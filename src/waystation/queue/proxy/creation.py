@@ -6,7 +6,9 @@ Rule 2: an id that somebody has already and that the client chose itself is `AUT
         server drew is drawn again.
 Rule 3: whatever else goes wrong before the client knows of a queue, another one is made elsewhere,
         at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.
-Rule 4: of what came to nothing everything that was set is taken back; what cannot be taken back
+Rule 4: ids that a server drew, and whose references would lie with a server that is away, are drawn
+        again at once: creating never fails because one server is down.
+Rule 5: of what came to nothing everything that was set is taken back; what cannot be taken back
         now, the servers sweep later.
 
 A core without I/O.
@@ -33,6 +35,7 @@ from waystation.queue.wire.link_words import Cok, DelRef, Duplicate, Newc, Newq,
 from waystation.queue.wire.responses import Err, Response
 
 TRIES_MAX: Final = 3
+REDRAWS_MAX: Final = 64
 CREATE_S: Final = 15.0
 
 
@@ -199,11 +202,31 @@ class Creating:
         if creation is None or creation.node_id != node_id or creation.stage is not Stage.ASKED:
             return  # given up; the server forgets it by itself
         references = creation.references(made)
+        if any(self._is_away(creation, one) for one in references):
+            self._draw_again(creation)
+            return
         for reference in references:
             done = partial(self._referred, creation, reference)
             self._requests.ask_slot(slot_of(reference.entity_id), reference, done)
         if not references:
             self._commit(creation)
+
+    def _is_away(self, creation: Creation, reference: SetRef) -> bool:
+        server = self._host.slot_map.slots[slot_of(reference.entity_id)].server
+        # A slot on its way has no server; that takes a moment only.
+        is_down = server != NOBODY and not self._host.is_up(server)
+        return is_down and not creation.is_chosen(reference.kind)
+
+    def _draw_again(self, creation: Creation) -> None:
+        """Rule 4."""
+        pending = creation.pending
+        pending.redraws += 1
+        if pending.redraws > REDRAWS_MAX:
+            self.elsewhere(pending)
+            return
+        creation.set_refs.clear()  # none was set
+        self._take_back(creation)
+        self.create(creation.guest, pending)
 
     def _referred(self, creation: Creation, reference: SetRef, body: Body | None) -> None:
         if creation.tx_id not in self._creations:
@@ -252,7 +275,7 @@ class Creating:
         self._host.finish(guest, pending, creation.answer)
 
     def _take_back(self, creation: Creation) -> None:
-        """Nothing may be left of it (rule 4)."""
+        """Nothing may be left of it (rule 5)."""
         self.refused(creation.pending)
         if self._host.is_up(creation.node_id):
             self._requests.ask_server(creation.node_id, Newx(creation.tx_id))

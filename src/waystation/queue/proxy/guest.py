@@ -43,6 +43,7 @@ class Pending:
         "looked_up",
         "node_id",
         "number",
+        "redraws",
         "retries",
         "since",
         "slot",
@@ -76,6 +77,7 @@ class Pending:
         self.looked_up = False  # the reference was asked for
         self.tx_id = b""  # of a reference that was set for it
         self.retries = 0
+        self.redraws = 0  # ids that were drawn anew
         self.doubted = False  # whether a home that was remembered has refused it already
 
     @property
@@ -103,13 +105,20 @@ class Lane:
         self.behind = 0  # under way since earlier terms
         self.refused_by = NOBODY
 
+    def must_wait(self, pending: Pending) -> bool:
+        """Wherever it is to go."""
+        before = self._before(pending)
+        return self.behind > 0 or (before is not None and before.node_id == NOBODY)
+
     def may_go(self, pending: Pending, server: NodeId) -> bool:
-        if self.behind:
-            return False
+        before = self._before(pending)
+        return not self.behind and (before is None or before.node_id == server)
+
+    def _before(self, pending: Pending) -> Pending | None:
         at = len(self.items) - 1
         if self.items[at] is not pending:
             at = self.items.index(pending)
-        return at == 0 or self.items[at - 1].node_id == server
+        return self.items[at - 1] if at else None
 
     def refused(self, pending: Pending, *, is_barred: bool) -> None:
         """`is_barred`: the server refuses everything about the id, until it is said again."""

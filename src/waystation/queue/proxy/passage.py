@@ -112,12 +112,16 @@ class Passage:
                 return
 
     def _go(self, guest: Guest, pending: Pending) -> None:
+        lane = pending.lane
+        if lane is not None and lane.must_wait(pending):
+            self._hold(guest, pending)
+            self.let_out(guest, guest.order.pass_over(pending.number))
+            return
         if self.referring.must_ask(pending, self.requests.mono):
             self.referring.ask(guest, pending)
             return
         pending.slot = self._refs.home(pending.kind, pending.entity_id)
         server = self.slot_map.slots[pending.slot].server
-        lane = pending.lane
         if pending.slot in self.frozen or server not in self.up:
             self._hold(guest, pending)
             self.let_out(guest, guest.order.pass_over(pending.number))

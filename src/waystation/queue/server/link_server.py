@@ -129,6 +129,7 @@ class LinkServer:
         self._tasks = tasks
         self._clock = clock
         self._lines: dict[LinkLine, tuple[Streams, _Port]] = {}
+        self._copying: set[LinkLine] = set()  # links of other servers that bring copies
         self._owned: set[int] = set()
         keeping.on_map.append(self._learned)
 
@@ -163,7 +164,8 @@ class LinkServer:
         if known is not None:
             known[0].close_all()
         node_id = node_of(line.peer_name)
-        if node_id is not None:
+        if node_id is not None and line in self._copying:
+            self._copying.discard(line)
             self._peers.left(node_id)
 
     def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
@@ -197,6 +199,7 @@ class LinkServer:
                 line.send(stream, self._ownership.epoch, Cpong(self._ownership.epoch))
             case CopyPart() | CopyAck():
                 node_id = node_of(line.peer_name)
+                self._copying.add(line)
                 if node_id is None or not self._peers.arrived(node_id, body):
                     line.abort()
             case Newq() | Sres() | Sdlv():
@@ -245,11 +248,11 @@ class LinkServer:
             case Newx(tx_id):
                 return [self._drafts.withdraw(tx_id)]
             case Knows(kind, entity_id, home):
-                return [await self._knows(kind, entity_id, home)]
+                return [await self.knows(kind, entity_id, home)]
             case _:
                 return [await self._reference(asked)]
 
-    async def _knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> Word:
+    async def knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> Word:
         if not self._ownership.begin(home):
             return not_ours(self._ownership, CorrId(b""), home)
         try:

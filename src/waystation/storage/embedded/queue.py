@@ -293,6 +293,11 @@ class EmbeddedQueueStore:
     async def drop_ref(self, kind: RefKind, entity_id: bytes, tx_id: bytes | None) -> bool:
         return await self._change(partial(self._changes.drop_ref, kind, entity_id, tx_id))
 
+    async def refs_of(
+        self, slot: Slot, *, after: tuple[RefKind, bytes] | None, limit: int
+    ) -> Sequence[tuple[RefKind, bytes, Ref]]:
+        return self._read(self._slots.refs, slot, after, limit)
+
     async def set_grant(self, recipient_id: RecipientId, session_id: SessionId) -> None:
         await self._grow(partial(self._changes.set_grant, recipient_id, session_id))
 

@@ -76,14 +76,16 @@ def moved(before: SlotMap, slot: Slot, **changes: object) -> SlotMap:
 class World:
     """Keeps what the edge sends; answers are a test's."""
 
-    def __init__(self, *, up: tuple[NodeId, ...] = (A, B, C)) -> None:
+    def __init__(self, *, up: tuple[NodeId, ...] = (A, B, C), asks_first: bool = False) -> None:
         self.sent: list[tuple[NodeId, int, Body]] = []
         self.answers: list[tuple[Guest, bytes]] = []
         self.hung_up: list[Guest] = []
         self.refreshes = 0
         self.later: list[Callable[[], None]] = []
         self.refs = RefCache(100)
-        self.edge = Edge(self, slot_map(), refs=self.refs, chance=random.Random(1))
+        self.edge = Edge(
+            self, slot_map(), refs=self.refs, chance=random.Random(1), asks_first=asks_first
+        )
         for node_id in up:
             self.edge.link_up(node_id)
         self.corr = 0
