@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from . import nchan
+from .cluster_target import CLUSTER_QUICK, CLUSTER_SMOKE, ClusterScale, own_cluster
 from .environment import environment
 from .floor import floor_server
 from .measurement import Measurement, summarise
@@ -18,6 +19,7 @@ from .queue_target import QUEUE_QUICK, QUEUE_SMOKE, QueueScale, QueueTarget, own
 from .report import Report, to_json, to_markdown, to_terminal
 from .scenarios import (
     broadcast,
+    cluster,
     direct,
     floor,
     hello,
@@ -28,6 +30,7 @@ from .scenarios import (
     queue_blocks,
     queue_idle,
     queue_messages,
+    queue_refusals,
     stored,
     stores,
 )
@@ -38,7 +41,13 @@ from .wire import LoadError
 Step = Callable[[], Sequence[Measurement]]
 
 SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
-ON_REQUEST = ("pipeline", "stores", "queue", "presence")  # they start servers of their own
+ON_REQUEST = (
+    "pipeline",
+    "stores",
+    "queue",
+    "cluster",
+    "presence",
+)  # they start servers of their own
 ONCE = {"idle", "queue idle", "party idle"}  # memory does not vary from round to round as CPU does
 
 
@@ -99,6 +108,37 @@ def _steps(
             yield f"store {place.name}", partial(stores.run, place, scale)
     if "queue" in wanted:
         yield from _queue_steps(options, stack)
+    if "cluster" in wanted:
+        yield from _cluster_steps(options, stack)
+
+
+def _cluster_steps(
+    options: argparse.Namespace, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Step]]:
+    scales = {"full": ClusterScale(), "quick": CLUSTER_QUICK, "smoke": CLUSTER_SMOKE}
+    scale = scales[options.scale]
+    alone = _queue_target(options, stack)
+    yield "cluster alone", lambda: [cluster.messages(alone, scale, cluster.ALONE)]
+    for servers, followed, what in (
+        (1, False, "one server behind an edge"),
+        (4, False, "four servers behind an edge"),
+        (4, True, "four servers with followers"),
+    ):
+        if options.scale == "smoke" and servers > 1:
+            continue
+        name = f"cluster: messages, {what}"
+        # One after the other: an idle cluster of four still renews leases and looks at the map.
+        yield name, partial(_cluster_messages, scale, servers, followed, name)
+    crowded = stack.enter_context(own_cluster(2, crowds=scale.crowds))
+    for slot, crowd in enumerate(scale.crowds):
+        yield f"cluster moves, {crowd}", lambda slot=slot: [cluster.moves(crowded, scale, slot)]
+
+
+def _cluster_messages(
+    scale: ClusterScale, servers: int, followed: bool, name: str
+) -> Sequence[Measurement]:
+    with own_cluster(servers, followed=followed) as target:
+        return [cluster.messages(target, scale, name)]
 
 
 def _queue_steps(
@@ -113,6 +153,7 @@ def _queue_steps(
     for kind in queue_blocks.KINDS:
         yield f"queue {kind}", lambda kind=kind: [queue_blocks.run(ours, scale, kind)]
     yield "queue messages", lambda: [queue_messages.run(ours, scale)]
+    yield "queue refusals", lambda: queue_refusals.run(ours, scale)
 
 
 def _queue_target(options: argparse.Namespace, stack: contextlib.ExitStack) -> QueueTarget:
