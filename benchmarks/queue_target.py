@@ -33,10 +33,11 @@ class QueueScale(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int = 32  # of a sender and a recipient, each with one message under way
     idle: int = 1000
     queues: int = 5000
+    refusals: int = 200  # of each kind
 
 
-QUEUE_QUICK = QueueScale(seconds=1.5, idle=300, queues=1000)
-QUEUE_SMOKE = QueueScale(seconds=0.2, connections=2, pairs=2, idle=5, queues=20)
+QUEUE_QUICK = QueueScale(seconds=1.5, idle=300, queues=1000, refusals=100)
+QUEUE_SMOKE = QueueScale(seconds=0.2, connections=2, pairs=2, idle=5, queues=20, refusals=3)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.queue_floor import queue_floor
 from benchmarks.queue_target import QUEUE_SMOKE, QueueTarget
-from benchmarks.scenarios import queue_blocks, queue_idle, queue_messages
+from benchmarks.scenarios import queue_blocks, queue_idle, queue_messages, queue_refusals
 from tests.e2e.queue.process import QueueServer
 from waystation.client.queue.address import ServerAddress
 
@@ -42,3 +42,11 @@ def test_idle_queues_and_connections_are_counted(target: QueueTarget) -> None:
 
     assert (queues.operations, connections.operations) == (QUEUE_SMOKE.queues, QUEUE_SMOKE.idle)
     assert connections.kib is not None
+
+
+def test_refusals_of_every_kind_are_compared(target: QueueTarget) -> None:
+    measured = queue_refusals.run(target, QUEUE_SMOKE)
+
+    assert [one.scenario.rpartition(", ")[2] for one in measured] == list(queue_refusals.KINDS)
+    assert all("× a wrong key" in one.notes for one in measured)
+    assert all(one.operations == 2 * 2 * 3 * (queue_refusals.WARM + 3) for one in measured)
