@@ -22,6 +22,7 @@ from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.upstreams import Upstreams
 from waystation.queue.server.carrier import tls_context
 from waystation.queue.server.dispatch import Caller
+from waystation.queue.server.lanes import Begun
 from waystation.queue.server.observer import NoObserver
 from waystation.queue.server.proxying import NoProxyObserver, Proxying
 from waystation.queue.server.relay_link import Connector
@@ -36,6 +37,7 @@ from waystation.storage.open_cluster import open_cluster_store
 from .addresses import listen
 from .data_dir import DataDir
 from .ops_port import DEGRADED, ERROR, OK, Condition, OpsPort
+from .proxy_metrics import ProxyMetrics
 from .queue_part import own_identity
 from .settings import Settings
 from .telemetry_part import TelemetryPart
@@ -90,6 +92,7 @@ class ProxyWorker:
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
         )
         self._relays = relays = _relays(queue, tasks, clock)
+        numbers, refs = ProxyMetrics(self._telemetry.metrics), RefCache(settings.proxy.refs_max)
         self._driver = driver = EdgeDriver(
             slot_map=await maps.read(),
             maps=maps,
@@ -97,12 +100,13 @@ class ProxyWorker:
             proxies=Proxying(
                 relays=relays, dispatch=_Nobody(), settings=queue, observer=NoProxyObserver()
             ),
-            refs=RefCache(settings.proxy.refs_max),
+            refs=refs,
             settings=queue,
             tasks=tasks,
             clock=clock,
             chance=random.Random(),
             asks_first=queue.id_mode == "refs",
+            observer=numbers,
         )
         dedicated = settings.proxy.upstream_mode == "dedicated"
         self._links = links = Upstreams(
@@ -112,6 +116,7 @@ class ProxyWorker:
             dedicated_max=settings.proxy.upstream_links_max if dedicated else 0,
         )
         driver.use(links)
+        numbers.watch(driver, links, refs, self._connections)
         # Clients that came before would be sent away again; those of a server that is down are.
         if not await links.settle(LINKS_S):
             self._log.warning("proxy.links", up=len(links), of=len(driver.edge.slot_map.nodes))
@@ -195,7 +200,9 @@ class ProxyWorker:
 class _Nobody:
     """What others pass on to an edge goes to the servers, not through here."""
 
-    async def answer(self, caller: Caller, transmission: Transmission) -> Response:
+    async def answer(
+        self, caller: Caller, transmission: Transmission, begun: Begun | None = None
+    ) -> Response:
         return Err(Code.CMD_PROHIBITED)
 
 

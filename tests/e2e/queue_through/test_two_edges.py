@@ -8,9 +8,11 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from urllib.request import urlopen
 
 import pytest
 
+from tests.e2e.platform import until
 from tests.e2e.queue.peer import Answer, Mailbox, Peer, Signer
 from tests.e2e.queue.test_links import CHANGED, DATA, contact, invitation, link_id_of
 from tests.e2e.queue.test_notifying import Credentials
@@ -349,6 +351,30 @@ def sent_again(peer: Peer, box: Mailbox, body: bytes) -> None:
             return
         assert answer == Err(TRY_LATER)
     raise AssertionError("nobody took it")
+
+
+def test_an_edge_tells_operators_how_it_is(front: Front, here: Peer, way: Way) -> None:
+    here.send(here.create())
+    assert here.ask(Sub(), bytes(24), Signer()) == Err(Code.AUTH)
+
+    def told(path: str) -> str:
+        url = f"http://127.0.0.1:{front.edges[0].ops_port}{path}"
+        with urlopen(url, timeout=20) as answer:
+            return answer.read().decode()
+
+    until(lambda: 'waystation_proxy_commands_total{kind="send"}' in told("/metrics"))
+    numbers = dict(
+        line.replace('worker="proxy.0",', "").replace(',worker="proxy.0"', "").rsplit(" ", 1)
+        for line in told("/metrics").splitlines()
+        if not line.startswith("#")
+    )
+
+    assert float(numbers['waystation_proxy_commands_total{kind="new"}']) >= 1
+    assert float(numbers['waystation_proxy_refusals_total{kind="auth"}']) >= 1
+    assert float(numbers['waystation_proxy_links{kind="shared"}']) == 2
+    own = float(numbers['waystation_proxy_links{kind="own"}'])
+    assert (own > 0) == (way.upstream_mode == "dedicated")
+    assert '"status":"OK"' in told("/__heartbeat__")
 
 
 def test_a_batch_over_all_servers_is_answered_as_one_server_would(here: Peer, there: Peer) -> None:

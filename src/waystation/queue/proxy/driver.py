@@ -21,6 +21,7 @@ from waystation.queue.model import SessionId, VersionRange
 from waystation.queue.proxy.edge import PENDING_MAX, Edge
 from waystation.queue.proxy.forwarded import ForwardedDesk
 from waystation.queue.proxy.guest import Guest
+from waystation.queue.proxy.observer import EdgeObserver
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.visitor import EdgeSession, Visitor
 from waystation.queue.server.client import Client, Line
@@ -74,6 +75,7 @@ class EdgeDriver:
         clock: Clock,
         chance: random.Random,
         asks_first: bool = False,
+        observer: EdgeObserver | None = None,
     ) -> None:
         self._maps = maps
         self._handshake = handshake
@@ -86,7 +88,9 @@ class EdgeDriver:
         self._visitors: dict[int, Visitor] = {}  # by stream
         self._pressed: set[NodeId] = set()  # servers whose link takes no more at the moment
         self._pressing: dict[Visitor, None] = {}  # who waits for that
-        self.edge = Edge(self, slot_map, refs=refs, chance=chance, asks_first=asks_first)
+        self.edge = Edge(
+            self, slot_map, refs=refs, chance=chance, asks_first=asks_first, observer=observer
+        )
         self._desk = ForwardedDesk(self.edge, clock)
         self.clients: dict[Client, None] = {}
 

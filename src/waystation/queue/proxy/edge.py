@@ -25,6 +25,7 @@ from waystation.queue.errors import Code
 from waystation.queue.model import DhPrivateKey, RecipientId, RefKind, Slot
 from waystation.queue.proxy.creation import Creating
 from waystation.queue.proxy.guest import Guest, Pending
+from waystation.queue.proxy.observer import EdgeObserver, NoEdgeObserver
 from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.proxy.passage import Passage
 from waystation.queue.proxy.refs import RefCache
@@ -86,14 +87,21 @@ class Edge:
         refs: RefCache,
         chance: random.Random,
         asks_first: bool = False,
+        observer: EdgeObserver | None = None,
     ) -> None:
         self._out = out
+        self._observer = NoEdgeObserver() if observer is None else observer
         self._refs = refs
         self._guests: dict[int, Guest] = {}
         self._next_stream = 1
         self._hides = not asks_first  # an extra hop would tell that there is a reference
         self._passage = passage = Passage(
-            out, slot_map, refs=refs, hang_up=self.hang_up, asks_first=asks_first
+            out,
+            slot_map,
+            refs=refs,
+            hang_up=self.hang_up,
+            asks_first=asks_first,
+            observer=self._observer,
         )
         self._requests = passage.requests
         self._referring = passage.referring
@@ -122,6 +130,10 @@ class Edge:
     @property
     def under_way(self) -> int:
         return len(self._passage.under_way)
+
+    @property
+    def requests(self) -> int:
+        return len(self._requests)
 
     @property
     def waits(self) -> bool:
@@ -185,6 +197,7 @@ class Edge:
         command = received.command
         kind = _KINDS.get(command.party)
         pending = Pending(item, received.corr_id, received.entity_id, command, mono, kind=kind)
+        self._observer.took(command, len(item))
         if not isinstance(command, New):
             self._passage.take(guest, pending)
         elif self._passage.begin(guest, pending):
@@ -232,6 +245,8 @@ class Edge:
             self.hang_up(guest)
             return
         is_error = answer.response.startswith(b"ERR ")
+        if is_error:
+            self._observer.refused(answer.response)
         pending = None
         if answer.corr_id:
             pending = guest.pending.get((answer.corr_id, answer.entity_id))

@@ -49,6 +49,7 @@ class Pending:
         "slot",
         "term",
         "tx_id",
+        "waited",
     )
 
     def __init__(
@@ -75,6 +76,7 @@ class Pending:
         self.held: Slot | None = None  # where it waits
         self.asking = False  # a reference is asked for, or set, before it may go
         self.looked_up = False  # the reference was asked for
+        self.waited = False  # nobody served its slot when it came, or when it was said again
         self.tx_id = b""  # of a reference that was set for it
         self.retries = 0
         self.redraws = 0  # ids that were drawn anew

@@ -15,6 +15,7 @@ from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.errors import TRY_LATER
 from waystation.queue.model import Slot
 from waystation.queue.proxy.guest import Guest, Lane, Pending
+from waystation.queue.proxy.observer import EdgeObserver
 from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.proxy.referring import Referring
 from waystation.queue.proxy.refs import RefCache
@@ -39,8 +40,10 @@ class Passage:
         refs: RefCache,
         hang_up: Callable[[Guest], None],
         asks_first: bool,
+        observer: EdgeObserver,
     ) -> None:
         self._out = out
+        self._observer = observer
         self._refs = refs
         self.slot_map = slot_map
         self.up: set[NodeId] = set()
@@ -124,6 +127,7 @@ class Passage:
         server = self.slot_map.slots[pending.slot].server
         if pending.slot in self.frozen or server not in self.up:
             self._hold(guest, pending)
+            pending.waited = True
             self.let_out(guest, guest.order.pass_over(pending.number))
         elif lane is not None and not lane.may_go(pending, server):
             self._hold(guest, pending)
@@ -132,6 +136,9 @@ class Passage:
 
     def _send(self, guest: Guest, pending: Pending, node_id: NodeId) -> None:
         pending.node_id = node_id
+        if pending.waited:
+            pending.waited = False
+            self._observer.waited(self.requests.mono - pending.since)
         self.introduce(guest, node_id)
         lane = pending.lane
         if lane is not None:
@@ -213,7 +220,9 @@ class Passage:
 
     def give_up(self, guest: Guest, pending: Pending) -> None:
         """Nobody serves it: in the form that clients take as temporary."""
-        if isinstance(pending.command, _SENDERS):
+        is_sender = isinstance(pending.command, _SENDERS)
+        self._observer.unserved(disconnected=not is_sender)
+        if is_sender:
             self.refuse(guest, pending, Err(TRY_LATER))
         else:
             self.hang_up(guest)
