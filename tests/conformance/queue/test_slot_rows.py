@@ -177,18 +177,16 @@ async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: rand
             await store.delete(recipient_id)
         case 2:
             await store.secure(recipient_id, new_key())
-        case 3:
-            await store.set_link(recipient_id, new_link())
-        case 4:
-            await store.drop_link(recipient_id)
+        case 3 | 4:
+            if not await store.set_link(recipient_id, new_link()):
+                await store.drop_link(recipient_id)
         case 5:
             await store.set_notifier(recipient_id, new_notifier())
         case 6:
             await store.drop_notifier(recipient_id)
-        case 7:
-            await store.block(recipient_id, Blocking(BlockReason.SPAM))
-        case 8:
-            await store.unblock(recipient_id)
+        case 7 | 8:
+            if not await store.unblock(recipient_id):
+                await store.block(recipient_id, Blocking(BlockReason.SPAM))
         case 9:
             head = await store.head(recipient_id)
             await store.acknowledge(recipient_id, head.message_id if head else MessageId(b""))

@@ -84,6 +84,7 @@ class Client:
         "room",
         "service",
         "session",
+        "slowed_until",
         "subscriptions",
         "work",
     )
@@ -98,6 +99,7 @@ class Client:
         self.service: ServiceSession | None = None
         self.room: asyncio.Future[None] | None = None  # somebody waits until it reads again
         self.bucket: TokenBucket | None = None  # of refused authorisations
+        self.slowed_until = 0.0  # mono, for too many of them
         self.forwarding = 0  # commands that are on their way to other servers
         self.offering = False
         self.gone = False

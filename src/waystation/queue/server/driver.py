@@ -4,10 +4,12 @@ Rule 1: one client's commands are looked up and checked in their order, and star
         Several may be under way, so that one flush to the disk serves many; their answers are
         given in the order of the commands. Two commands about one queue are never under way
         together, unless both send to it: the store keeps their order.
-Rule 2: a client that does not read its answers gets no more done: at most `window` commands are
-        under way, `in_blocks_max` blocks wait, then its socket is not read.
+Rule 2: a client that does not read its answers gets no more done, and no more refused or passed on
+        either: at most `window` commands are under way, `in_blocks_max` blocks wait, then its
+        socket is not read. So what is kept for it has a bound, whatever it sends.
 Rule 3: deliveries that a batch has caused follow its answers.
 Rule 4: forwarded commands are answered when they are done, in no order.
+Rule 5: a mistake of ours costs the connection it happened on: silence would cost its client more.
 """
 
 import asyncio
@@ -203,6 +205,7 @@ class Driver:
     async def _work(self, client: Client, work: Work) -> None:
         try:
             while work.inbox and not client.gone:
+                await self._slow_down(client)
                 batch = work.inbox.popleft()
                 if len(work.inbox) < self._settings.in_blocks_max:
                     client.line.resume()
@@ -216,6 +219,9 @@ class Driver:
             await self._offer_deferred(client)
         except (HangUpError, UnavailableError):
             client.line.abort()
+        except Exception:
+            client.line.abort()
+            raise
         finally:
             client.work = None
 
@@ -232,6 +238,8 @@ class Driver:
         proven = iter(await self._checks.ask(proofs) if proofs else ())
         caller = Caller(client, client.session.version, session_key, service)
         for case, proof in zip(cases, asked, strict=True):
+            if len(work.pending) >= WINDOW or client.congested:
+                await self._room(client, work)
             if client.gone:
                 return
             if isinstance(case, Refusal):
@@ -245,8 +253,6 @@ class Driver:
             await self._until_free(client, work, case)
             outcome = eager(self._dispatch.execute(caller, case, proven=holds), self._loop)
             self._add(client, work, case, outcome)
-            if len(work.pending) >= WINDOW or client.congested:
-                await self._room(client, work)
         self._observer.worked_through(batch)
 
     def _add(
@@ -323,6 +329,9 @@ class Driver:
             client.say(sent.corr_id, sent.entity_id, response)
         except (HangUpError, UnavailableError):
             client.line.abort()
+        except Exception:
+            client.line.abort()
+            raise
         finally:
             client.forwarding -= 1
             work = client.work
@@ -339,6 +348,14 @@ class Driver:
         sends = isinstance(case.transmission.command, Send)
         if under_way is not None and not (sends and under_way > 0):
             await self._answered(client, work)
+
+    async def _slow_down(self, client: Client) -> None:
+        """Whoever was refused too often waits before the next block; what it sends meanwhile waits
+        in its socket."""
+        if client.bucket is not None:
+            wait_s = client.slowed_until - self._clock.mono()
+            if wait_s > 0:
+                await asyncio.sleep(wait_s)
 
     async def _answered(self, client: Client, work: Work) -> None:
         while work.pending and not client.gone:
@@ -379,7 +396,7 @@ class Driver:
         if limit and isinstance(response, Err) and response.fault is Code.AUTH:
             if client.bucket is None:
                 client.bucket = TokenBucket(limit / 60, limit)
-            wait_s = client.bucket.take(self._clock.mono())
+            now = self._clock.mono()
+            wait_s = client.bucket.take(now)
             if wait_s:
-                client.line.pause()
-                self._loop.call_later(min(wait_s, _SLOWED_S_MAX), client.line.resume)
+                client.slowed_until = now + min(wait_s, _SLOWED_S_MAX)

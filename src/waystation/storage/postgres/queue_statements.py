@@ -1,7 +1,8 @@
 """Every statement of the queue store: one per operation, so one round trip each.
 
-Statements that take arrays answer several callers at once; `n` says whose a row is, and what they
-change is changed in the order of the callers.
+Statements that take arrays answer several callers at once; `n` says whose a row is. What they change
+is changed queue by queue, in the order of the ids, and within a queue in the order of the callers:
+two statements under way never wait for each other's locks in a circle.
 """
 
 from waystation.storage.postgres.queue_layout import QUEUE_COLUMNS
@@ -95,7 +96,8 @@ SELECT g.n, done.*
 FROM (
     SELECT * FROM unnest($1::bytea[], $2::bytea[], $3::bigint[], $4::boolean[], $5::bytea[],
         $6::int[], $7::bigint[], $8::bigint[])
-    WITH ORDINALITY AS g (id, message, at_s, notify, body, quota, day_s, before_s, n) ORDER BY n
+    WITH ORDINALITY AS g (id, message, at_s, notify, body, quota, day_s, before_s, n)
+    ORDER BY id, n
 ) AS g
 CROSS JOIN LATERAL {append}(
     g.id, g.message, g.at_s, g.notify, g.body, g.quota, g.day_s, g.before_s
@@ -116,7 +118,8 @@ _SIZE = "SELECT size FROM {queue} WHERE recipient_id = $1"
 _ACKNOWLEDGE = """
 SELECT g.n, done.*
 FROM (
-    SELECT * FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS g (id, message, n) ORDER BY n
+    SELECT * FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS g (id, message, n)
+    ORDER BY id, n
 ) AS g
 CROSS JOIN LATERAL {acknowledge}(g.id, g.message) AS done
 """
