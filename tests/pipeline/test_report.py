@@ -164,7 +164,7 @@ def small_tables() -> Tables:
                 "day": days[1],
                 "kind": "hot_slot",
                 "class": "slot",
-                "key": "0000000000000007",
+                "key": "7",
                 "first_minute": 61,
                 "last_minute": 63,
                 "n": 4_004,

@@ -9,6 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, rebalance
+from waystation.queue.cluster.plan import foreseen, merged, read_plan
+from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap, SlotMapError
+from waystation.queue.model import SLOTS
 
 
 def shapes(shape: str, chance: random.Random, count: int = 4096) -> list[Slot]:
@@ -170,3 +173,34 @@ def test_a_plan_for_all_slots_takes_milliseconds() -> None:
 
     assert time.process_time() - began < 0.5
     assert len(plan.moves) > 2000
+
+
+@pytest.mark.parametrize("shape", ["even", "uniform", "skewed"])
+def test_a_plan_file_is_one_that_the_cluster_applies_and_that_evens_its_load_out(
+    shape: str,
+) -> None:
+    """The file as `pipeline rebalance --out` writes it, read as `cluster move --plan` reads it, and
+    everything that it plans carried out in a simulated map."""
+    nodes = [NodeId(number) for number in (1, 2, 3)]
+    slot_map = SlotMap()
+    for node in nodes:
+        slot_map = slot_map.with_node(
+            Node(node_id=node, host="127.0.0.1", port=5225, fingerprint=bytes(32))
+        )
+    slot_map = slot_map.claimed(range(3000), nodes[0]).claimed(range(3000, SLOTS), nodes[1])
+    load = shapes(shape, random.Random(3))
+    owners = {slot: int(one.owner) for slot, one in enumerate(slot_map.slots)}
+    plan = rebalance(load, owners, [Server(int(node)) for node in nodes], epoch=slot_map.epoch)
+    written = msgspec.json.format(msgspec.json.encode(plan), indent=1)
+
+    moves = read_plan(written, slot_map)
+    done = foreseen(slot_map.planning(merged(slot_map, moves)))
+
+    weights = {slot.slot: slot.weight for slot in load}
+    loads = [sum(weights[slot] for slot in done.owned_by(node)) for node in nodes]
+    target = sum(weights.values()) / len(nodes)
+    assert max(loads) <= 1.05 * target + max(weights.values())
+    assert loads == pytest.approx([server.after for server in plan.servers])
+    assert len(moves) == len(plan.moves) > 0
+    with pytest.raises(SlotMapError, match="plan again"):
+        read_plan(written, done)

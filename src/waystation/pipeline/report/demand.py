@@ -119,6 +119,7 @@ def abuse(tables: Tables) -> str:
         row
         | {
             "kind": row["kind"].replace("_", " "),
+            "who": f"{row['class']} {row['key']}",
             "first": f"{row['day']} {row['first_minute'] // 60:02}:{row['first_minute'] % 60:02}",
             "minutes": row["last_minute"] - row["first_minute"] + 1,
         }
@@ -129,11 +130,10 @@ def abuse(tables: Tables) -> str:
     return "<p>Advice, not a verdict: what stands out from the hour before.</p>" + table(
         found,
         Column("kind", "kind", "t"),
-        Column("class", "key", "t"),
-        Column("key", "", "t"),
+        Column("who", "who", "t"),
         Column("first", "from", "t"),
         Column("n", "n"),
-        Column("peak", "in the busiest minute"),
+        Column("peak", "in a minute"),
         Column("baseline", "usual"),
         Column("score", "score"),
         Column("share", "share"),

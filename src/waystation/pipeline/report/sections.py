@@ -189,7 +189,7 @@ def latency(tables: Tables) -> str:
         "<p>Values come from buckets one hundredth wide, so they are off by one hundredth at"
         " most.</p>"
         + figure(
-            "Received to acked",
+            "Messages by the time from received to acked",
             plots.histogram("messages by latency", edges, counts, marks),
         )
         + figure(
@@ -355,7 +355,7 @@ def health(tables: Tables) -> str:
             Column("level", "level", "t"),
             Column("value", "value"),
             Column("bound", "allowed"),
-            Column("ok", "kept", "t"),
+            Column("ok", "kept"),
         )
         + "<h3>Tables, these days</h3>"
         + table(

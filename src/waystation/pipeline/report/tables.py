@@ -329,7 +329,7 @@ class _Collection:
         known = [day for day in kept.partition_values("date") if day <= last]
         return {
             "forecast": _rows(made.read(date=newest).drop("date"), "resource", "target"),
-            "abuse": [row | {"key": _hash(row["key"], "")} for row in found],
+            "abuse": [row | {"key": _key(row["class"], row["key"])} for row in found],
             "usage": _rows(
                 self._read(gold.USAGE_DAILY)
                 .groupBy("what", "detail")
@@ -404,6 +404,10 @@ def _quantiles(buckets: DataFrame, *by: str) -> list[Row]:
 
 def _hash(value: int | None, missing: str) -> str:
     return missing if value is None else f"{value & (1 << 64) - 1:016x}"
+
+
+def _key(kind: str, value: int) -> str:
+    return str(value) if kind == "slot" else _hash(value, "")
 
 
 def _other(rows: list[Row]) -> list[Row]:
