@@ -160,6 +160,18 @@ async def test_a_reference_is_set_once_and_dropped_by_its_own_transaction(
     assert not await store.drop_ref(RefKind.SENDER, entity_id, None)
 
 
+async def _serve(
+    store: EmbeddedQueueStore, recipient_id: RecipientId, chance: random.Random
+) -> None:
+    found = await store.find(Party.RECIPIENT, recipient_id)
+    if found is not None and found.notifier is not None:
+        await store.set_notifier_service(
+            recipient_id, found.notifier.notifier_id, chance.choice(SERVICES)
+        )
+    else:
+        await store.set_queue_service(recipient_id, chance.choice(SERVICES))
+
+
 async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: random.Random) -> None:
     """One command, as clients and operators give them."""
     queue = chance.choice(queues)
@@ -196,14 +208,8 @@ async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: rand
             await store.set_ref(
                 RefKind.SENDER, bytes(recipient_id[:2]) + bytes(22), Ref(Slot(1), b"x" * 16)
             )
-        case 12:
-            await store.set_queue_service(recipient_id, chance.choice(SERVICES))
-        case 13 | 14:
-            found = await store.find(Party.RECIPIENT, recipient_id)
-            if found is not None and found.notifier is not None:
-                await store.set_notifier_service(
-                    recipient_id, found.notifier.notifier_id, chance.choice(SERVICES)
-                )
+        case 12 | 13 | 14:
+            await _serve(store, recipient_id, chance)
         case _:
             await send(store, queue, new_message(secrets.token_bytes(20)), quota=QUOTA)
 
