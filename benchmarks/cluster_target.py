@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.client.local_server import LocalServer
+from waystation.client.local_server import PORTS, LocalServer, free_port_base
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.model import (
     AuthKey,
@@ -99,16 +99,20 @@ def own_cluster(
         )
         root = Path(where)
         store_url = f"embedded://{root / 'map'}"
+        bases = _apart(servers + 1)
         nodes = [
             LocalServer(
                 root / f"node-{number}",
+                port_base=bases[number],
                 roles=("queue", "controller") if number == 1 else ("queue",),
                 options=QUIET,
                 env=env,
             )
             for number in range(1, servers + 1)
         ]
-        edge = LocalServer(root / "edge", roles=("proxy",), options=QUIET, env=env)
+        edge = LocalServer(
+            root / "edge", port_base=bases[0], roles=("proxy",), options=QUIET, env=env
+        )
         _make(store_url, nodes, edge)
         asyncio.run(_share(store_url, root, servers, len(crowds)))
         if crowds:
@@ -127,6 +131,16 @@ def own_cluster(
             edge=edge.pid,
             servers=tuple(node.pid for node in nodes),
         )
+
+
+def _apart(count: int) -> list[int]:
+    """Port bases that do not reach into each other."""
+    bases: list[int] = []
+    while len(bases) < count:
+        base = free_port_base()
+        if all(abs(base - other) >= PORTS for other in bases):
+            bases.append(base)
+    return bases
 
 
 def _make(store_url: str, nodes: Sequence[LocalServer], edge: LocalServer) -> None:

@@ -65,6 +65,7 @@ class ControllerWorker:
             Terms(
                 replicas=chosen.replicas,
                 moves_per_node_max=chosen.moves_per_node_max,
+                moves_max=chosen.moves_max,
                 follower_patience_s=chosen.follower_patience_s,
             ),
             holder=f"{membership.member.name}.{socket.gethostname()}.{os.getpid()}",

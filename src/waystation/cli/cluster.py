@@ -243,6 +243,37 @@ def drain(
     _run_as_member(data_dir, config, apply)
 
 
+@app.command()
+def weight(
+    node: Annotated[int, typer.Argument(help="The server.")],
+    new: Annotated[int, typer.Argument(help="Its share of new queues: 100 is usual, 0 is none.")],
+    *,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Choose how many of the new queues a server gets; those it has stay where they are."""
+    import msgspec
+
+    from waystation.queue.cluster import picture
+    from waystation.queue.cluster.slot_map import NodeId, SlotMapError
+
+    def change(slot_map: "SlotMap") -> "SlotMap":
+        known = slot_map.nodes.get(NodeId(node))
+        if known is None:
+            raise SlotMapError(f"there is no node {node}")
+        return slot_map.with_node(msgspec.structs.replace(known, weight_new=new))
+
+    async def apply(opened: "ClusterStore") -> None:
+        try:
+            slot_map = await _change(opened, change)
+        except SlotMapError as exc:
+            give_up(str(exc), EXIT_USAGE)
+        for line in picture.table(slot_map, await opened.ages()):
+            say(line)
+
+    _run_as_member(data_dir, config, apply)
+
+
 # What the commands share
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import msgspec
 
-from tests.e2e.platform import BIN, Serve, clean_environment, free_ports
+from tests.e2e.platform import BIN, PORTS, Serve, clean_environment, free_ports
 from waystation.client.queue.address import ServerAddress
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
@@ -27,6 +27,7 @@ from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
 
 COMMAND_LIMIT_S = 90
+MEMBERS_MAX = 8
 EDGE_HOSTS = ("127.0.0.1", "127.0.0.2")
 PROXY_PORT, LINK_PORT = 6, 7  # after the base
 
@@ -38,7 +39,8 @@ class Fleet:
         self._settings = settings
         self._token = ""
         self._stack = contextlib.ExitStack()
-        self._edge_base = free_ports()
+        self._bases = free_ports(PORTS * MEMBERS_MAX)  # together, so that no two overlap
+        self._edge_base = self._base(0)
         self.servers: dict[int, Serve] = {}
         self.edges: list[Serve] = []
 
@@ -47,6 +49,10 @@ class Fleet:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def _base(self, number: int) -> int:
+        assert number < MEMBERS_MAX
+        return self._bases + PORTS * number
 
     # Members
 
@@ -78,7 +84,7 @@ class Fleet:
         return number
 
     def _enlist(self, number: int) -> str:
-        base = free_ports()
+        base = self._base(number)
         server = Serve(
             self.folder(number),
             # Two controllers: whichever server is killed, one of them is left.

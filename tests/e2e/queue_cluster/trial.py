@@ -176,6 +176,12 @@ class Trial:
     async def ask(self, *words: str) -> str:
         return await asyncio.to_thread(self.fleet.run, *words)
 
+    async def make_queues(self, count: int) -> None:
+        """New queues are made whatever happens to one server: at another."""
+        client = self.pairs[0].sender
+        made = [await create_queue(client, subscribe=False) for _ in range(count)]
+        assert len({queue.recipient_id for queue in made}) == count
+
     async def gone_on(self, messages: int) -> None:
         """Until every pair has so many more answers, and so life goes on."""
         goals = {pair: pair.sent + messages for pair in self.pairs}

@@ -83,6 +83,8 @@ def test_what_is_planned_stays_planned_when_more_is(members: Members, tmp_path: 
         (("move", "Q?", "2"), "is no slot"),
         (("move", "QQ"), "name a slot and a server"),
         (("drain", "9"), "there is no node 9"),
+        (("weight", "9", "1"), "there is no node 9"),
+        (("weight", "2", "256"), "a weight is between 0 and 255"),
         (("plan", "no-such-file"), "cannot read"),
     ],
 )
@@ -94,6 +96,13 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(
     assert result.exit_code == 2
     assert complaint in result.output
     assert "epoch 3" in members.told("one", "status")
+
+
+def test_new_queues_are_steered_away_from_a_server(members: Members) -> None:
+    said = members.told("one", "weight", "1", "0")
+
+    assert said.splitlines()[1].split()[:7] == ["1", "1", "up", "4096", "0", "0", "0"]
+    assert members.told("two", "status").splitlines()[2].split()[6] == "0"
 
 
 def test_a_server_that_leaves_gives_everything_away(members: Members) -> None:

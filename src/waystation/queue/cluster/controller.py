@@ -6,7 +6,8 @@ Rule 1: it only proposes. Each answer is one next map, committed over the epoch 
 Rule 2: a server whose lease ran out is down. Its slots go to followers that are in step; slots
         without one wait for it, for nobody else has what it answered.
 Rule 3: a move whose target is down, or that stays frozen too long, goes back to its owner.
-Rule 4: at most `moves_per_node_max` slots are under way from or to one server.
+Rule 4: at most `moves_per_node_max` slots are under way from or to one server, and `moves_max` in
+        all: every step is a commit over the whole map, and who loses it stays frozen longer.
 Rule 5: with `replicas` each slot has a follower; one that stays down is replaced. When all are in
         step and nothing moves, `FOLLOWERS_SHIFT_MAX` at a time go from servers that leave or follow
         too many to others.
@@ -34,6 +35,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: int = 0
     moves_per_node_max: int = 4
+    moves_max: int = 8
     lease_s: float = LEASE_S
     freeze_max_s: float = FREEZE_MAX_S
     prepare_max_s: float = PREPARE_MAX_S
@@ -129,12 +131,13 @@ class Controller:
         for _, one in slot_map.moving():
             busy.update((one.owner, one.target))
         limit = self._terms.moves_per_node_max
+        places = self._terms.moves_max - busy.total() // 2
         waiting = list(slot_map.planned)
         for move in slot_map.planned:
             one = slot_map.slots[move.slot]
             if one.state != "S":
                 continue
-            if max(busy[one.owner], busy[move.target]) >= limit:
+            if places <= 0 or max(busy[one.owner], busy[move.target]) >= limit:
                 continue
             waiting.remove(move)
             try:
@@ -143,6 +146,7 @@ class Controller:
                 reasons.append(f"left out of the plan: {exc}")
                 continue
             busy.update((one.owner, move.target))
+            places -= 1
             reasons.append(f"slot {move.slot} begins to move: {one.owner} → {move.target}")
         if len(waiting) == len(slot_map.planned):
             return slot_map

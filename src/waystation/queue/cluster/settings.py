@@ -20,6 +20,14 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     moves_per_node_max: Annotated[
         int, Meta(ge=1, le=64), doc("Slots under way from or to one server at a time.")
     ] = 4
+    moves_max: Annotated[
+        int,
+        Meta(ge=1, le=4096),
+        doc(
+            "Slots under way in the whole cluster at a time. Each step of a move is a commit over"
+            " the map that one server wins: with more of them, slots stay frozen longer."
+        ),
+    ] = 8
     follower_patience_s: Annotated[
         float, Meta(gt=0), doc("A follower that is down for so long is replaced.")
     ] = 60.0

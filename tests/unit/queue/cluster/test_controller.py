@@ -1,4 +1,4 @@
-"""What the leading controller changes about followers, look after look."""
+"""What the leading controller changes about moves and followers, look after look."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ import pytest
 
 from waystation.queue.cluster.controller import FOLLOWERS_SHIFT_MAX, Controller, Terms
 from waystation.queue.cluster.plan import UNEVEN
-from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
+from waystation.queue.cluster.slot_map import NOBODY, Move, Node, NodeId, SlotMap
 
 SLOTS_USED = 400
 
@@ -111,3 +111,16 @@ def test_followers_stay_where_they_are_while_something_moves() -> None:
 
     changed = [] if proposal is None else proposal.reasons
     assert not [reason for reason in changed if "another follower" in reason]
+
+
+def test_a_cluster_moves_so_many_slots_at_a_time_however_many_servers_there_are() -> None:
+    """Every step is a commit over the whole map; who loses it waits with a frozen slot."""
+    slot_map = shared(40)
+    plan = [Move(slot, NodeId(1 + (slot + 1) % 40)) for slot in range(100)]
+    ages = dict.fromkeys(slot_map.nodes, 1.0)
+
+    proposal = Controller(Terms(moves_max=6)).decide(slot_map.planning(plan), ages, 0.0)
+
+    assert proposal is not None
+    assert len(list(proposal.slot_map.moving())) == 6
+    assert len(proposal.slot_map.planned) == 94
