@@ -49,7 +49,8 @@ class Membership:
         self._settings = broker.settings
         self._renewed_at = clock.mono()
         self._fenced = False
-        self._doubtful_until = 0.0
+        # Whoever found the life before us dead may still be at work.
+        self._doubtful_until = clock.mono() + REAPED_FOR_S
         self.nodes: list[PresenceNode] = []
         self.on_change: Callable[[], None] = lambda: None
         broker.fenced = self.fenced

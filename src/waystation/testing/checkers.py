@@ -9,7 +9,8 @@ What a checker excuses, it excuses by what the history knows, never by chance:
   relay's answer or a store's confirmation was lost, or the record of the ack with the node that
   was killed before it was written;
 - a notification may wait for the user agent's next connection if the one who stored it could not
-  tell the node: the world makes such user agents connect again before it asks.
+  tell the node: the world makes such user agents connect again before it asks. The same holds for
+  one that a call of a dead process stores after its journal has been handed back and told.
 """
 
 from collections import defaultdict
@@ -80,6 +81,8 @@ class History:
         self.recorded: dict[MessageId, float] = {}  # acks that must not be forgotten
         self.sent_direct: dict[MessageId, int] = {}  # when last sent; its place in the order
         self.misled: set[MessageId] = set()
+        # By a call of a process that died: it may arrive after all was handed back and told.
+        self.saved_late: set[MessageId] = set()
         self.trouble_at: dict[Uaid, float] = {}
         self.channel_gone_at: dict[tuple[Uaid, ChannelId], float] = {}
         self.agent_gone_at: dict[Uaid, float] = {}
@@ -182,6 +185,9 @@ class History:
             self.saved_at[notification.message_id] = self._clock.elapsed_s
             if ghost:  # its journal owes it still, and will hand it back once more
                 self.misled.add(notification.message_id)
+                self.saved_late.add(notification.message_id)
+            else:
+                self.saved_late.discard(notification.message_id)
 
     def fetched(self, source: str, uaid: Uaid, rows: Sequence[Notification]) -> None:
         self.note(source, f"read {len(rows)} rows", uaid)
@@ -295,8 +301,11 @@ def nothing_left(history: History, now_ms: int) -> list[str]:
     return [
         f"{history.name_of(message_id)} is still in {where}"
         for where, _, message_id in history.left
-        if (post := history.by_message.get(message_id)) is None
-        or (post.outcome == "accepted" and post.uaid not in history.agent_gone_at)
+        if message_id not in history.saved_late
+        and (
+            (post := history.by_message.get(message_id)) is None
+            or (post.outcome == "accepted" and post.uaid not in history.agent_gone_at)
+        )
     ]
 
 

@@ -33,8 +33,10 @@ COMPLAINTS_MAX: Final = 20
 
 
 class PresenceWorld:
-    def __init__(self, seed: int, *, troubled_s: float = 14.0) -> None:
+    def __init__(self, seed: int, *, troubled_s: float = 14.0, only: str = "") -> None:
+        """`only` one kind of misfortune instead of whatever the seed draws."""
         self.seed = seed
+        self._only = only
         self.clock = SimClock()
         self.rng = rng = random.Random(seed)
         self.luck = Luck(rng)
@@ -64,7 +66,7 @@ class PresenceWorld:
             gap_check_s=1.0,
             sweep_s=0.8,
             store_busy_s=0.3,
-            store_outage_grace_s=4.0,
+            store_outage_grace_s=LEASE_S,
         )
         self.redis = RedisModel(self.clock)
         self.truth = Truth()
@@ -153,7 +155,7 @@ class PresenceWorld:
         self.say("calm")
         await asyncio.sleep(2.0)
         for node in self.nodes:
-            if not node.up:
+            if not node.up and not node.gone:
                 await node.start()
         for guest in self.guests:
             guest.stubborn = False
@@ -172,7 +174,7 @@ class PresenceWorld:
         for guest in self.guests:
             guest.check_at_rest()
         for node in self.nodes:
-            if node.life is None:
+            if node.life is None or not node.up:
                 continue
             registry = node.life.server.broker.registry
             if registry.sessions or registry.parties:
@@ -196,6 +198,8 @@ class PresenceWorld:
         rng = self.rng
         names = ("kill", "hide", "hiccup", "sleep", "restart", "outage")
         weights = [rng.choice((0, 1, 3)) for _ in names[:-1]] + [rng.choice((0, 0, 1))]
+        if self._only:
+            weights = [int(name == self._only) for name in names]
         if not any(weights):
             return
         while not self.luck.calm:
@@ -209,7 +213,12 @@ class PresenceWorld:
             match rng.choices(names, weights)[0]:
                 case "kill":
                     node.kill()
-                    self.spawn("revival", self._revive(node, rng.choice((0.2, 2.0, 6.0))))
+                    after_s = rng.choice((0.2, 2.0, 6.0, 60.0))
+                    others = [one for one in self.nodes if not one.gone and one is not node]
+                    if after_s > self._troubled_s and others:
+                        node.gone = True  # for good: somebody else must see to its sessions
+                    else:
+                        self.spawn("revival", self._revive(node, after_s))
                 case "hide":
                     seconds = rng.choice((1.0, 2.5, 5.0, 9.0))
                     self.say(f"{node.name} does not reach Redis for {seconds} s")

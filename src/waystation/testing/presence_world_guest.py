@@ -19,7 +19,7 @@ from waystation.presence.model import (
 from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.testing.presence_world_hearing import Hearing, members_of
-from waystation.testing.presence_world_truth import Fact, Member, excuse
+from waystation.testing.presence_world_truth import Fact, History, Member, excuse
 from waystation.testing.presence_world_way import Wire
 
 if TYPE_CHECKING:
@@ -239,7 +239,8 @@ class Guest:
             self.hearing.listed(message)
         elif kind in PARTY_KINDS:
             self._check_order(message)
-            if self.world.luck.hits(self.deaf_share):
+            known = (message.party_epoch, message.party_seq) in self.hearing.heard
+            if not known and self.world.luck.hits(self.deaf_share):
                 return
             self.hearing.told(message)
         self._acknowledge(message.message_id)
@@ -418,13 +419,23 @@ class Guest:
                 self._complain(f"its {name} view does not show {hole}")
         self._check_completeness()
 
+    def _joined_at(self, history: History) -> int:
+        """Where its session began: it may have ended and begun anew without its knowing."""
+        joins = [
+            seq
+            for seq, fact in history.facts.items()
+            if fact.entry.kind is MessageType.JOIN
+            and (fact.entry.client_id, fact.entry.session_id) == self.member
+        ]
+        return max(joins, default=0)
+
     def _check_completeness(self) -> None:
         began, hearing = self.hearing.began, self.hearing
         assert began is not None
         for (party_id, epoch), history in self.world.truth.histories.items():
             if party_id != self.key.party_id or epoch != began[0]:
                 continue
-            covered = max(hearing.covered.get(epoch, 0), began[1])
+            covered = max(hearing.covered.get(epoch, 0), began[1], self._joined_at(history))
             for seq, fact in history.facts.items():
                 if seq <= covered or (epoch, seq) in hearing.heard or self._passes_over(fact):
                     continue

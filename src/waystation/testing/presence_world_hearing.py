@@ -15,13 +15,17 @@ class Hearing:
         self.simple: set[Member] = set()  # takes everything at face value
         self.careful: set[Member] = set()  # keeps the view rule of the protocol
         self._floor = 0
+        self._last_list = 0
         self._applied: dict[Member, int] = {}
 
     def listed(self, message: ClientMessage) -> None:
         members = members_of(message)
-        self.simple, self.careful = set(members), set(members)
-        self._floor = message.party_seq
-        self._applied.clear()
+        self.simple = set(members)
+        if message.message_id != self._last_list:  # whoever is careful knows what it has had
+            self._last_list = message.message_id
+            self.careful = set(members)
+            self._floor = message.party_seq
+            self._applied.clear()
         if self.began is None:
             self.began = (message.party_epoch, message.party_seq)
         if message.status_code == Status.LIST_RESYNC:

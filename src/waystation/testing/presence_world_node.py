@@ -148,6 +148,7 @@ class SimNode:
         self.name = name
         self.lives = 0
         self.life: Life | None = None
+        self.gone = False  # for good
 
     async def start(self) -> None:
         self.lives += 1

@@ -128,6 +128,14 @@ class RedisModel:
             self.end_in(key, int(options[options.index(b"PX") + 1]))
         return b"OK"
 
+    def _pexpire(self, key: bytes, after_ms: bytes) -> int:
+        self.end_in(key, int(after_ms))
+        return int(self.peek(key) is not None)
+
+    def _persist(self, key: bytes) -> int:
+        self.keep(key)
+        return 1
+
     def _pttl(self, key: bytes) -> int:
         if self.peek(key) is None:
             return -2

@@ -13,10 +13,12 @@ no lost leave   JOIN and LEAVE of a session alternate; a LEAVE that was acknowle
                 whoever is told to have timed out was silent for a TTL
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from waystation.presence.model import Entry, MessageType, PartyId, SessionKey, Status
 from waystation.storage.redis.presence_rows import decode_entry
+
+UNSEEN_S: Final = 2.2
 
 Member = tuple[int, int]
 
@@ -94,7 +96,9 @@ def excuse(fact: Fact, answered_at_s: float | None, ttl_s: float, *, said_leave:
     code = Status(fact.entry.code)
     if code is Status.OK:
         return "" if said_leave else "left, and never said so"
-    if answered_at_s is not None and fact.at_s < answered_at_s + ttl_s - 0.002:
+    # A node that the store has lost answers for a while what it can answer by itself.
+    earlier_s = UNSEEN_S if code is Status.NODE_LOST else 0.002
+    if answered_at_s is not None and fact.at_s < answered_at_s + ttl_s - earlier_s:
         late_s = fact.at_s - answered_at_s
         return f"was sent away with {code.name} {late_s:.3f} s after it was heard"
     return ""

@@ -222,7 +222,10 @@ class Ear:
 
 
 class WorldStore(RedisPresenceStore):
-    """The store of production on the Redis of the world."""
+    """The store of production on the Redis of the world, with times that fit it."""
+
+    reap_ms = 3000
+    lapse_from_ms = 1500
 
     def __init__(self, way: RedisWay, *, log_max: int, linger_s: float) -> None:
         keys = PartyKeys("pp", shards=SHARDS)

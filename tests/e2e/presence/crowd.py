@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -226,7 +226,7 @@ WEIGHTS = {
 class Crowd:
     def __init__(
         self,
-        address: str,
+        addresses: str | Sequence[str],
         seed: int,
         *,
         ttl_ms: int,
@@ -238,9 +238,10 @@ class Crowd:
         self.visitors: list[Visitor] = []
         self.operations = 0
         self._ttl_ms = ttl_ms
-        self._address = address
+        # Of one node, or of several that share a store: then every stream goes to any of them.
+        self._addresses = [addresses] if isinstance(addresses, str) else list(addresses)
         self._count = channels
-        self._channels: list[grpc.aio.Channel] = []
+        self._channels: list[list[grpc.aio.Channel]] = []
         self._clients = clients
         # Few parties are large and many are small.
         weights = [1 / (rank + 1) for rank in range(parties)]
@@ -249,10 +250,12 @@ class Crowd:
         self._sessions = 0
         self._room = asyncio.Semaphore(24)
         self._running: set[asyncio.Task[None]] = set()
+        self._keeper: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Crowd":
         self._channels = [
-            grpc.aio.insecure_channel(self._address, OPTIONS) for _ in range(self._count)
+            [grpc.aio.insecure_channel(address, OPTIONS) for address in self._addresses]
+            for _ in range(self._count)
         ]
         watchers = [
             self._visitor(party, 10_000 + party, WATCHER_TTL_MS)
@@ -262,21 +265,27 @@ class Crowd:
             watcher.life.watches = True
             await watcher.join()
             assert watcher.up, "a watcher could not join"
+        # From now to the end: whoever is to stay must not time out because nothing else is done.
+        self._keeper = asyncio.create_task(self._keep_alive())
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
         await asyncio.gather(*(visitor.close() for visitor in self.visitors))
-        for channel in self._channels:
-            await channel.close()
+        for channels in self._channels:
+            for channel in channels:
+                await channel.close()
 
     def _visitor(self, party: int, client: int, ttl_ms: int | None = None) -> Visitor:
         self._sessions += 1
         life = Life(party=party, client=client, session=self._sessions << 20 | client)
-        channel = self._channels[self._sessions % len(self._channels)]
-        visitor = Visitor(life, lambda: channel, ttl_ms or self._ttl_ms)
+        channels = self._channels[self._sessions % len(self._channels)]
+        visitor = Visitor(life, lambda: self.chance.choice(channels), ttl_ms or self._ttl_ms)
         self.visitors.append(visitor)
         return visitor
 
@@ -286,25 +295,36 @@ class Crowd:
 
     # --- the walk --------------------------------------------------------------------------------
 
-    async def run(self, seconds: float, operations_max: int) -> None:
-        """Random operations until one of the two is used up, each session's one at a time."""
-        keeper = asyncio.create_task(self._keep_alive())
+    async def run(
+        self,
+        seconds: float,
+        operations_max: int,
+        *,
+        meanwhile: "asyncio.Task[None] | None" = None,
+    ) -> None:
+        """Random operations until one of the two is used up, each session's one at a time; with
+        `meanwhile` they are spread over its whole time, and go on until it has ended."""
         names, weights = list(WEIGHTS), list(WEIGHTS.values())
-        deadline = time.monotonic() + seconds
-        try:
-            while time.monotonic() < deadline and self.operations < operations_max:
-                name = self.chance.choices(names, weights)[0]
-                visitor = self._pick(name)
-                if visitor is not None:
-                    await self._room.acquire()
-                    self._spawn(self._operate(name, visitor))
-                    self.operations += 1
-                else:
-                    await asyncio.sleep(0)
-            await asyncio.gather(*self._running)
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+        began = time.monotonic()
+        gap_s = 0.0 if meanwhile is None else seconds / operations_max
+        while self._goes_on(began + seconds, operations_max, meanwhile):
+            await asyncio.sleep(max(0.0, began + self.operations * gap_s - time.monotonic()))
+            name = self.chance.choices(names, weights)[0]
+            visitor = self._pick(name)
+            if visitor is not None:
+                await self._room.acquire()
+                self._spawn(self._operate(name, visitor))
+                self.operations += 1
+        if meanwhile is not None:
+            await meanwhile
+        await asyncio.gather(*self._running)
+
+    def _goes_on(
+        self, deadline: float, operations_max: int, meanwhile: "asyncio.Task[None] | None"
+    ) -> bool:
+        if meanwhile is not None:
+            return not meanwhile.done()
+        return time.monotonic() < deadline and self.operations < operations_max
 
     def _spawn(self, coro: Any) -> None:
         task = asyncio.create_task(coro)
@@ -396,7 +416,10 @@ class Crowd:
         try:
             await self._settle(patience_s)
         except TimeoutError:
-            raise TimeoutError("\n".join(["still waiting for", *self._restless()])) from None
+            behind = [f"{name} {how}" for name, how in self._behind().items()]
+            raise TimeoutError(
+                "\n".join(["still waiting for", *self._restless(), *behind])
+            ) from None
 
     def _restless(self) -> Iterator[str]:
         for visitor in self.visitors:
@@ -417,25 +440,20 @@ class Crowd:
                 yield f"{life.name}: {state}"
 
     async def _settle(self, patience_s: float) -> None:
-        keeper = asyncio.create_task(self._keep_alive())
-        try:
-            async with asyncio.timeout(patience_s):
-                for visitor in self.visitors:
-                    if visitor.life.silent_since_ms is None and not visitor.life.gone:
-                        visitor.wanted = True
-                        if visitor.ack_mode == "late":
-                            visitor.ack_mode = "at once"
-                await self._until(self._all_decided)
-                for visitor in self.visitors:
-                    if visitor.life.stalls and not visitor.life.gone:
-                        async with visitor.busy:
-                            if visitor.up:
-                                await visitor.leave()
-                await self._until(self._all_decided)
-                await self._until(self._all_caught_up)
-        finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, *self._running, return_exceptions=True)
+        async with asyncio.timeout(patience_s):
+            for visitor in self.visitors:
+                if visitor.life.silent_since_ms is None and not visitor.life.gone:
+                    visitor.wanted = True
+                    if visitor.ack_mode == "late":
+                        visitor.ack_mode = "at once"
+            await self._until(self._all_decided)
+            for visitor in self.visitors:
+                if visitor.life.stalls and not visitor.life.gone:
+                    async with visitor.busy:
+                        if visitor.up:
+                            await visitor.leave()
+            await self._until(self._all_decided)
+            await self._until(lambda: not self._behind())
         with contextlib.suppress(TimeoutError):  # what is missing then is the oracle's to say
             async with asyncio.timeout(ANSWER_S):
                 await self._until(lambda: not any(any(check_answers(one)) for one in self.lives))
@@ -461,34 +479,41 @@ class Crowd:
             if word.message.message_type == pb.LEAVE
         }
 
-    def _all_caught_up(self) -> bool:
-        """Nobody waits for a message of its party, its own aside."""
-        newest: dict[int, int] = {}
+    def _behind(self) -> dict[str, str]:
+        """Who still waits for a message of its party, its own aside, and for which."""
+        newest: dict[tuple[int, int], int] = {}  # party and epoch
+        epochs: dict[int, int] = {}  # as the watchers know them
         own: dict[tuple[int, int], set[int]] = {}
         for visitor in self.visitors:
             for word in visitor.life.heard:
                 message = word.message
                 if message.message_type in {pb.JOIN, pb.LEAVE}:
-                    party = visitor.life.party
+                    party = (visitor.life.party, message.party_epoch)
                     newest[party] = max(newest.get(party, 0), message.party_seq)
                     member = (message.client_id, message.session_id)
                     own.setdefault(member, set()).add(message.party_seq)
+                if message.party_epoch and visitor.life.watches:
+                    epochs[visitor.life.party] = message.party_epoch
+        behind: dict[str, str] = {}
         for visitor in self.visitors:
             life = visitor.life
             if life.gone:
                 continue
+            epoch = epochs[life.party]
             heard = max(
                 (
                     word.message.party_seq
                     for word in life.heard
                     if word.message.message_type in {pb.JOIN, pb.LEAVE, pb.LIST}
+                    and word.message.party_epoch == epoch
                 ),
                 default=0,
             )
-            rest = set(range(heard + 1, newest.get(life.party, 0) + 1))
-            if rest - own.get(life.member, set()):
-                return False
-        return True
+            last = newest.get((life.party, epoch), 0)
+            rest = set(range(heard + 1, last + 1)) - own.get(life.member, set())
+            if rest:
+                behind[life.name] = f"has heard {heard} of {last}"
+        return behind
 
     async def go_home(self) -> None:
         """Everybody leaves, and knows it."""

@@ -24,8 +24,12 @@ class Node(Process):
             "presence__ops_port": base + 2,
             **{f"presence__{name}": value for name, value in settings.items()},
         }
+        self._given = given
         env = {**clean_environment(), **variables("WAYSTATION_", given)}
         super().__init__([sys.executable, "-m", "benchmarks.presence_node"], env)
+
+    def setting(self, name: str) -> str:
+        return str(self._given[name])
 
     def start(self) -> None:
         self.out.clear()

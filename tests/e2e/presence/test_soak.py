@@ -35,14 +35,16 @@ def node_of(folder: Path, transport: str) -> Node:
     )
 
 
+async def _run(trouble: Trouble, node: Node) -> None:
+    await trouble(node)
+
+
 async def soak(
     node: Node, seed: int, *, seconds: float, operations: int, trouble: Trouble | None = None
 ) -> Crowd:
     async with Crowd(node.address, seed, ttl_ms=TTL_MS) as crowd:
-        walk = asyncio.create_task(crowd.run(seconds, operations))
-        if trouble is not None:
-            await trouble(node)
-        await walk
+        meanwhile = None if trouble is None else asyncio.create_task(_run(trouble, node))
+        await crowd.run(seconds, operations, meanwhile=meanwhile)
         await crowd.settle(SETTLE_S)
         oracle = Oracle(ttl_ms=TTL_MS, late_ms=LATE_MS, restarts=trouble is not None)
         violations = oracle.check(crowd.lives)

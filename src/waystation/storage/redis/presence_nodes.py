@@ -30,7 +30,7 @@ ORPHAN = load_party("party_orphan")
 RECLAIM = load_party("party_reclaim")
 RESET = load_party("party_reset")
 
-REAP_MS: Final = 30_000
+FORGOTTEN_MS: Final = 86_400_000  # after so long, which parties a dead node was in
 EXPIRE_AT_ONCE: Final = 100
 RECLAIM_AT_ONCE: Final = 200
 
@@ -62,8 +62,9 @@ class NodeRows:
     async def heartbeat(self, node: PresenceNode, lease_ms: int) -> None:
         key, row = self.keys.node(node.node_id), msgspec.json.encode(node)
         await self.session.run(key, (("SET", key, row, "PX", lease_ms),))
-        nodes = self.keys.nodes
+        nodes, parties = self.keys.nodes, self.keys.parties_of(node.node_id)
         await self.session.run(nodes, (("ZADD", nodes, node.heartbeat_ms, node.node_id),))
+        await self.session.run(parties, (("PERSIST", parties),))
 
     async def resign(self, node_id: str) -> None:
         """A clean end: nobody will look for our sessions as lost."""
@@ -95,6 +96,7 @@ class NodeRows:
         left: Any = (await self.session.run(node, (("PTTL", node),)))[0]
         return max(0, int(left)) if int(left) < self.lapse_from_ms else 0
 
+    reap_ms = 30_000  # how long one node has for seeing to another's sessions
     lapse_from_ms = 6000  # a lease that is well is renewed long before it has so little left
 
     # --- those whose node is gone ----------------------------------------------------------------
@@ -103,26 +105,30 @@ class NodeRows:
         """Sessions of a node whose lease has ended wait for one TTL from now; how many."""
         reaper = self.keys.reaper(node_id)
         taken = await self.session.run(
-            reaper, (("SET", reaper, self.owner.node_id, "NX", "PX", REAP_MS),)
+            reaper, (("SET", reaper, self.owner.node_id, "NX", "PX", self.reap_ms),)
         )
         if not taken[0]:
             return 0
         count = await self._orphan(node_id)
+        # Not deleted: should the node be back by now, it writes there, and would not do so again.
         key = self.keys.parties_of(node_id)
-        await self.session.run(key, (("DEL", key),))
+        await self.session.run(key, (("PEXPIRE", key, FORGOTTEN_MS),))
         nodes = self.keys.nodes
         await self.session.run(nodes, (("ZREM", nodes, node_id),))
+        await self.session.run(reaper, (("DEL", reaper),))  # it may come back, and die again
         return count
 
     async def part_with_earlier_lives(self) -> int:
         """Sessions that an earlier life of this node held wait for one TTL. Nobody else will see
         to them: the node is alive again, perhaps before its lease had ended."""
-        return await self._orphan(self.owner.node_id, but=self.owner.incarnation)
+        count = await self._orphan(self.owner.node_id)
+        key = self.keys.parties_of(self.owner.node_id)
+        await self.session.run(key, (("DEL", key),))
+        return count
 
-    async def _orphan(self, node_id: str, *, but: int | None = None) -> int:
+    async def _orphan(self, node_id: str) -> int:
         key = self.keys.parties_of(node_id)
         names: Any = (await self.session.run(key, (("SMEMBERS", key),)))[0]
-        present = None if but is None else str(but).encode()
         count = 0
         for name in names:
             party_id = PartyId(int(name, 16))
@@ -136,13 +142,23 @@ class NodeRows:
                 for row in snapshot
                 if row.split(b"|")[1].decode() == node_id and row[:1] == b"1"
             }
-            for incarnation in sorted(lives - {present}):
+            for incarnation in sorted(lives - await self._living(node_id)):
                 await self.expect_party(party_id)
                 reply: Any = await self.session.run_script(
                     ORPHAN, self.keys.of(party_id), node_id, incarnation
                 )
                 count += int(reply[0])
         return count
+
+    async def _living(self, node_id: str) -> set[bytes]:
+        """The life that the node has now, if it has one: we may have been slow, or asleep."""
+        if node_id == self.owner.node_id:
+            return {str(self.owner.incarnation).encode()}
+        key = self.keys.node(node_id)
+        row: Any = (await self.session.run(key, (("GET", key),)))[0]
+        if row is None:
+            return set()
+        return {str(msgspec.json.decode(row, type=PresenceNode).incarnation).encode()}
 
     async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
         """After a pause of ours: sessions that are still ours are active again. Those returned
