@@ -99,6 +99,22 @@ def test_a_listener_comes_back_to_its_subscription(
         assert listener.wait() == 0
 
 
+def test_a_second_listener_of_one_name_is_refused(server: LocalServer, env: dict[str, str]) -> None:
+    """They would take turns in throwing each other out."""
+    with Listener(server, env):
+        second = subprocess.run(
+            [*WAYSTATION, "listen", "--url", server.ws_url],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert second.returncode == 1
+    assert "another `waystation listen` is this user agent" in second.stderr
+
+
 def test_keys_can_be_given_by_hand(
     server: LocalServer, env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -37,6 +37,8 @@ class ScriptedStore:
         self.after: dict[str, Hook] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name == "look_up_now":
+            raise AttributeError("a hook may wait, so this store has to be waited for")
         method = getattr(self.inner, name)
         before, after = self.before.get(name), self.after.get(name)
         if before is None and after is None:

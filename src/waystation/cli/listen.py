@@ -54,6 +54,7 @@ def listen(
     """
     import asyncio
 
+    from waystation.app.data_dir import Lock
     from waystation.base.errors import WaystationError
     from waystation.client.subscriptions import StateFile
     from waystation.client.vapid import VapidKey
@@ -62,9 +63,17 @@ def listen(
         give_up(f"{url} is not a ws:// or wss:// URL")
     file = StateFile(state or state_path(url))
     try:
+        # Two of one name would take turns in throwing each other out.
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        if (lock := Lock.take(file.path.with_name(f"{file.path.name}.lock"))) is None:
+            give_up(
+                f"another `waystation listen` is this user agent ({file.path});"
+                " to be a second one, give --state FILE"
+            )
         if not key and not from_anybody:
             key = VapidKey.load_or_create(vapid or keep_dir() / "vapid.pem").public_text
         asyncio.run(_listen(url, file, key, count, _Json() if json_lines else _Plain(state, vapid)))
+        lock.release()
     except (WaystationError, OSError) as exc:
         give_up(str(exc))
 
