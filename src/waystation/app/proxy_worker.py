@@ -106,6 +106,7 @@ class ProxyWorker:
             clock=clock,
             chance=random.Random(),
             asks_first=queue.id_mode == "refs",
+            new_per_min=settings.proxy.new_per_min,
             observer=numbers,
         )
         dedicated = settings.proxy.upstream_mode == "dedicated"

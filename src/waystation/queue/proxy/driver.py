@@ -5,6 +5,8 @@ Rule 1: a client is not read while it has much under way, while it does not read
         the servers as well (`SPAUSE`), so that nobody else waits for it. Links are always read.
 Rule 2: the map is read again when somebody tells of a newer one, and now and then anyway; one read
         at a time.
+Rule 3: a client that has spent a budget (queues made, authorisations refused) is read slowly from
+        then on; the answers that it is owed come as they do.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ from typing import Final, Protocol
 
 from waystation.base.clock import Clock
 from waystation.base.errors import UnavailableError
+from waystation.base.limits import TokenBucket
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.errors import BadHelloError
@@ -22,6 +25,7 @@ from waystation.queue.proxy.edge import PENDING_MAX, Edge
 from waystation.queue.proxy.forwarded import ForwardedDesk
 from waystation.queue.proxy.guest import Guest
 from waystation.queue.proxy.observer import EdgeObserver
+from waystation.queue.proxy.outlet import Budget
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.visitor import EdgeSession, Visitor
 from waystation.queue.server.client import Client, Line
@@ -37,6 +41,7 @@ READ_AGAIN_BELOW: Final = PENDING_MAX // 4
 STOP_READING_AT: Final = PENDING_MAX // 2
 STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands under way
 TICK_S: Final = 0.5
+SLOWED_S_MAX: Final = 5.0
 LOOK_S: Final = 0.05  # how often the map is read while something waits for a newer one
 
 
@@ -75,8 +80,13 @@ class EdgeDriver:
         clock: Clock,
         chance: random.Random,
         asks_first: bool = False,
+        new_per_min: int = 0,
         observer: EdgeObserver | None = None,
     ) -> None:
+        self._budgets = {
+            Budget.CREATIONS: new_per_min,
+            Budget.REFUSALS: settings.auth_errors_per_min,
+        }
         self._maps = maps
         self._handshake = handshake
         self._proxies = proxies
@@ -166,7 +176,7 @@ class EdgeDriver:
     def _has_enough(
         self, visitor: Visitor, guest: Guest, commands: int, commands_bytes: int
     ) -> bool:
-        if visitor.congested or visitor.pressed:
+        if visitor.congested or visitor.pressed or visitor.slowed:
             return True
         if self._pressed and self._pressed & {one.node_id for one in guest.pending.values()}:
             self._pressing[visitor] = None
@@ -204,7 +214,7 @@ class EdgeDriver:
         if visitor.congested and not visitor.slow:
             visitor.slow = True
             self._tell_servers(guest, Spause())
-        if visitor.paused:
+        if visitor.paused or visitor.slow:
             self._throttle(visitor)
 
     def hang_up(self, guest: Guest) -> None:
@@ -217,6 +227,27 @@ class EdgeDriver:
     def refresh(self) -> None:
         if self._reading is None or self._reading.done():
             self._reading = self._tasks.spawn("slot map", self.read_map())
+
+    def spent(self, guest: Guest, budget: Budget) -> None:
+        """Rule 3."""
+        limit = self._budgets[budget]
+        visitor = self._visitors.get(guest.stream)
+        if not limit or visitor is None:
+            return
+        if visitor.buckets is None:
+            visitor.buckets = {}
+        bucket = visitor.buckets.setdefault(budget, TokenBucket(limit / 60, limit))
+        wait_s = bucket.take(self._clock.mono())
+        if wait_s and not visitor.slowed:
+            visitor.slowed = True
+            self._throttle(visitor)
+            loop = asyncio.get_running_loop()
+            loop.call_later(min(wait_s, SLOWED_S_MAX), self._read_again, visitor)
+
+    def _read_again(self, visitor: Visitor) -> None:
+        visitor.slowed = False
+        if not visitor.gone:
+            self._throttle(visitor)
 
     def after_a_hop(self, then: Callable[[], None]) -> None:
         assert self._links is not None

@@ -26,7 +26,7 @@ from waystation.queue.model import DhPrivateKey, RecipientId, RefKind, Slot
 from waystation.queue.proxy.creation import Creating
 from waystation.queue.proxy.guest import Guest, Pending
 from waystation.queue.proxy.observer import EdgeObserver, NoEdgeObserver
-from waystation.queue.proxy.outlet import Outlet
+from waystation.queue.proxy.outlet import Budget, Outlet
 from waystation.queue.proxy.passage import Passage
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.renewals import Renewals
@@ -201,6 +201,7 @@ class Edge:
         if not isinstance(command, New):
             self._passage.take(guest, pending)
         elif self._passage.begin(guest, pending):
+            self._out.spent(guest, Budget.CREATIONS)
             self._creating.create(guest, pending)
         else:
             self.hang_up(guest)  # nobody could tell whose answer it is
@@ -283,6 +284,7 @@ class Edge:
 
     def _unauthorised(self, guest: Guest, pending: Pending, item: bytes) -> None:
         self._refused(pending)
+        self._out.spent(guest, Budget.REFUSALS)
         known = pending.doubted or pending.slot != self._refs.home(None, pending.entity_id)
         if self._hides and pending.kind is not None and not known:
             self._out.after_a_hop(partial(self._passage.finish, guest, pending, item))  # rule 6

@@ -1,11 +1,19 @@
 """Where the decisions of an edge go; its shell implements this, and tests record it."""
 
+import enum
 from collections.abc import Callable
 from typing import Protocol
 
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.proxy.guest import Guest
 from waystation.queue.wire.link import Body
+
+
+class Budget(enum.Enum):
+    """What a client may do so often in a minute, and more slowly from then on."""
+
+    CREATIONS = "creations"
+    REFUSALS = "refusals"  # of its authorisation
 
 
 class Outlet(Protocol):
@@ -21,6 +29,10 @@ class Outlet(Protocol):
 
     def refresh(self) -> None:
         """Read the map again; `learned` follows."""
+        ...
+
+    def spent(self, guest: Guest, budget: Budget) -> None:
+        """It has done this once more."""
         ...
 
     def after_a_hop(self, then: Callable[[], None]) -> None:

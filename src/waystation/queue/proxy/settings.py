@@ -36,3 +36,8 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(ge=0),
         doc("Links of single clients at once, with `dedicated`; whoever comes later shares."),
     ] = 10_000
+    new_per_min: Annotated[
+        int,
+        Meta(ge=0),
+        doc("Queues that one connection may create in a minute; then it is slowed. 0: no limit."),
+    ] = 0

@@ -1,7 +1,9 @@
 """A client's connection at an edge: commands leave it as they came, answers enter as they are."""
 
+from waystation.base.limits import TokenBucket
 from waystation.queue.errors import RefusedError
 from waystation.queue.proxy.guest import Guest
+from waystation.queue.proxy.outlet import Budget
 from waystation.queue.server.client import Client, Line
 from waystation.queue.server.session import Session
 from waystation.queue.wire.fields import FieldError
@@ -26,7 +28,7 @@ class EdgeSession(Session):
 
 
 class Visitor(Client):
-    __slots__ = ("guest", "paused", "pressed", "slow")
+    __slots__ = ("buckets", "guest", "paused", "pressed", "slow", "slowed")
 
     def __init__(
         self, line: Line, session: EdgeSession, *, out_blocks_max: int, mono: float
@@ -34,6 +36,8 @@ class Visitor(Client):
         super().__init__(line, session, out_blocks_max=out_blocks_max, mono=mono)
         self.guest: Guest | None = None
         self.paused = False  # it has so much under way that nothing more is read
+        self.slowed = False  # it has spent a budget, and is read again in a while
+        self.buckets: dict[Budget, TokenBucket] | None = None
         self.pressed = False  # a link of its own takes no more at the moment
         self.slow = False  # servers were told that it does not read
 

@@ -19,7 +19,7 @@ from waystation.queue.model import (
     VersionRange,
     slot_of,
 )
-from waystation.queue.proxy.driver import STOP_READING_AT, EdgeDriver
+from waystation.queue.proxy.driver import STOP_READING_AT, STOP_READING_BYTES, EdgeDriver
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.server.client import Client
 from waystation.queue.settings import Queue as QueueSettings
@@ -109,7 +109,7 @@ class World:
             handshake=self.handshake,
             proxies=self,
             refs=RefCache(100),
-            settings=QueueSettings(out_blocks_max=2),
+            settings=QueueSettings(out_blocks_max=2, auth_errors_per_min=3),
             tasks=self.tasks,
             clock=ManualClock(),
             chance=random.Random(1),
@@ -262,6 +262,67 @@ async def test_servers_learn_of_a_client_that_does_not_read() -> None:
     world.driver.has_room(visit.client)
 
     assert world.take() == [(A, w.Sresume())]
+
+
+async def test_a_client_that_does_not_read_is_not_read_either() -> None:
+    """Answers must not pile up at the edge for whoever asks and never listens."""
+    world = World()
+    visit = Visit(world)
+    for number in range(3):
+        visit.say(b"%d" % number, Lget(), AT_A)
+        visit.reply(A, b"%d" % number, AT_A, b"LNK " + bytes(16000))
+    assert visit.line.paused
+
+    while visit.client.session.next_block() is not None:
+        pass
+    world.driver.has_room(visit.client)
+
+    assert not visit.line.paused
+
+
+async def test_commands_under_way_are_bounded_by_their_size_too() -> None:
+    world = World()
+    visit = Visit(world)
+    number = 0
+    while not visit.line.paused:
+        visit.say(b"%d" % number, Send(False, bytes(16000)), AT_A)
+        number += 1
+
+    assert number * 16000 < STOP_READING_BYTES + 3 * 16384
+    for one in range(number):
+        visit.reply(A, b"%d" % one, AT_A, b"OK")
+    assert not visit.line.paused
+
+
+async def test_who_sends_over_a_link_that_takes_no_more_is_not_read() -> None:
+    """Back-pressure goes through: from the server over the link to those clients, and no others."""
+    world = World()
+    visit, other = Visit(world), Visit(world)
+    world.driver.link_pressed(A, is_pressed=True)
+    visit.say(b"1", Send(False, b"x"), AT_A)
+    other.say(b"1", Send(False, b"x"), AT_B)
+
+    assert visit.line.paused
+    assert not other.line.paused
+    world.driver.link_pressed(A, is_pressed=False)
+    assert not visit.line.paused
+    world.driver.stream_pressed(B, other.stream, is_pressed=True)
+    assert other.line.paused
+    world.driver.stream_down(B, other.stream)
+    assert not other.line.paused
+
+
+async def test_whoever_guesses_ids_is_slowed() -> None:
+    """§6.10: three refusals a minute here, then reading pauses."""
+    world = World()
+    visit = Visit(world)
+    for number in range(4):
+        assert not visit.line.paused
+        visit.say(b"%d" % number, Sub(), AT_A)
+        visit.reply(A, b"%d" % number, AT_A, b"ERR AUTH")
+
+    assert visit.line.paused
+    assert len(visit.said()) == 4
 
 
 async def test_a_newer_map_is_read_once_and_followed() -> None:

@@ -29,6 +29,7 @@ from waystation.queue.proxy import edge as edges
 from waystation.queue.proxy import passage
 from waystation.queue.proxy.edge import Edge
 from waystation.queue.proxy.guest import Guest
+from waystation.queue.proxy.outlet import Budget
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.wire import commands as c
 from waystation.queue.wire import link_words as w
@@ -81,6 +82,7 @@ class World:
         self.answers: list[tuple[Guest, bytes]] = []
         self.hung_up: list[Guest] = []
         self.refreshes = 0
+        self.budgets: list[Budget] = []
         self.later: list[Callable[[], None]] = []
         self.refs = RefCache(100)
         self.edge = Edge(
@@ -102,6 +104,9 @@ class World:
 
     def refresh(self) -> None:
         self.refreshes += 1
+
+    def spent(self, guest: Guest, budget: Budget) -> None:
+        self.budgets.append(budget)
 
     def after_a_hop(self, then: Callable[[], None]) -> None:
         self.later.append(then)
@@ -565,6 +570,15 @@ def test_an_id_that_a_server_drew_and_somebody_has_is_drawn_again(world: World) 
 
     assert [type(body) for _, body in world.take()] == [w.Newx, w.DelRef, w.Newq]
     assert world.told(guest) == []
+
+
+def test_what_clients_do_too_often_is_counted(world: World) -> None:
+    guest = world.guest()
+    begin(world, guest)
+    _, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, error(Code.AUTH))
+
+    assert world.budgets == [Budget.CREATIONS, Budget.REFUSALS]
 
 
 def test_a_refused_new_is_told_as_it_is(world: World) -> None:
