@@ -96,6 +96,15 @@ def weigh(record: SessionRecord, proof: Proof, now_ms: int) -> Status | None:
     return Status.RESUME_REJECTED
 
 
+def token_before(record: SessionRecord, proof: Proof) -> bytes:
+    """The hash that stays good beside the new one: of the token that the client has shown, which
+    it certainly has. The newest may never have reached it; if answers are lost twice in a row it
+    must not be locked out."""
+    if proof.token_hash is None or proof.trusted:
+        return record.token_hash
+    return proof.token_hash
+
+
 class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
     proof: Proof
     new_hash: bytes

@@ -211,7 +211,7 @@ def attach(party: PartyRows, args: Sequence[bytes]) -> Any:
         owner=owner,
         incarnation=incarnation,
         fence=whole(int(record["fence"]) + 1),
-        previous=record["hash"],
+        previous=digest if digest and trusted != b"1" else record["hash"],
         previous_until=whole(now_ms + int(grace)),
         hash=new_digest,
         ttl=ttl or record["ttl"],

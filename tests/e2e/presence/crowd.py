@@ -20,6 +20,7 @@ from waystation.presence.wire.party_presence_pb2 import ClientMessage
 METHOD = "/ClientMessagingEndpoint/beginStream"
 ANSWER_S = 15.0
 RESUME_ONLY = 1
+ACKS_MAX = 500  # in one message; the broker takes 1,024, and they may be named twice
 WATCHER_TTL_MS = 300_000  # it must not time out, however busy the machine is
 OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
@@ -140,10 +141,11 @@ class Visitor:
         await self.join()
 
     async def ack_now(self, *, twice: bool = False) -> None:
-        """Everything that waits, in one message."""
-        ids, self.unacked = self.unacked, []
-        if ids:
-            message = ClientMessage(message_type=pb.ACK, ack_message_ids=ids * (1 + twice))
+        """Everything that waits, each once however often it came, as many as one may name."""
+        ids, self.unacked = list(dict.fromkeys(self.unacked)), []
+        for at in range(0, len(ids), ACKS_MAX):
+            some = ids[at : at + ACKS_MAX] * (1 + twice)
+            message = ClientMessage(message_type=pb.ACK, ack_message_ids=some)
             with contextlib.suppress(
                 grpc.aio.AioRpcError, asyncio.InvalidStateError, ConnectionError
             ):

@@ -39,6 +39,7 @@ from waystation.presence.store import (
     Owner,
     Rejected,
     Signalled,
+    token_before,
     weigh,
 )
 
@@ -179,7 +180,7 @@ class PartyLedger:
             ttl_ms=spec.ttl_ms if spec.ttl_ms is not None else found.ttl_ms,
             flags=merged_flags(found.flags, spec.flags),
             token_hash=spec.new_hash,
-            previous_hash=found.token_hash,
+            previous_hash=token_before(found, spec.proof),
             previous_until_ms=now_ms + spec.proof.grace_ms,
             token_exp_ms=spec.token_exp_ms,
             detached_at_ms=0,

@@ -269,6 +269,20 @@ class PresenceStoreConformance:
         short = Proof(token_hash=b"2" * 32, grace_ms=0)
         assert isinstance(await store.attach(key, attach_spec(proof=short)), Attached)
 
+    async def test_answers_that_are_lost_twice_lock_nobody_out(
+        self, store: PresenceStore, heard: Heard
+    ) -> None:
+        """The token that a client has shown stays good, however many new ones never reached it."""
+        key = session(new_party(), 1)
+        await self.joined(store, key)
+        for number in (2, 3, 4):
+            spec = attach_spec(b"1" * 32, new_hash=bytes([number]) * 32)
+            assert isinstance(await store.attach(key, spec), Attached), number
+
+        newest = await store.attach(key, attach_spec(bytes([4]) * 32))
+        assert isinstance(newest, Attached)
+        assert isinstance(await store.attach(key, attach_spec(b"1" * 32)), Rejected)
+
     async def test_nobody_attaches_what_is_not_there(
         self, store: PresenceStore, heard: Heard
     ) -> None:

@@ -25,7 +25,9 @@ if record.detached_ms ~= '0' then
 end
 record.active, record.owner, record.incarnation = '1', ARGV[2], ARGV[3]
 record.fence = whole(tonumber(record.fence) + 1)
-record.previous, record.previous_until = record.hash, whole(now + tonumber(ARGV[7]))
+-- What the client has shown it certainly has; the newest token may never have reached it.
+record.previous = ARGV[5] ~= '1' and ARGV[4] ~= '' and ARGV[4] or record.hash
+record.previous_until = whole(now + tonumber(ARGV[7]))
 record.hash = ARGV[8]
 if ARGV[9] ~= '' then
   record.ttl = ARGV[9]
