@@ -1,4 +1,7 @@
-"""Nodes for the scenarios: every store on every transport."""
+"""Nodes for the scenarios: both stores on both transports, and Redis as a cluster (P-106).
+
+The store in memory is that of the tests in virtual time.
+"""
 
 import asyncio
 import contextlib
@@ -9,19 +12,20 @@ from typing import Any
 import pytest
 
 from tests.conformance.presence.kit import Guest, Node, open_store, until
-from tests.servers.redis import redis_server, redis_url
+from tests.servers.redis import RedisServer, redis_cluster, redis_server, redis_url
 from waystation.base.clock import SystemClock
 from waystation.presence.model import Status
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore
 
-__all__ = ["redis_server", "redis_url"]
+__all__ = ["redis_cluster", "redis_server", "redis_url"]
 
 COMBINATIONS = [
     pytest.param(("grpcio", "embedded"), id="grpcio-embedded"),
     pytest.param(("grpcio", "redis"), id="grpcio-redis", marks=pytest.mark.redis),
-    pytest.param(("native", "memory"), id="native-memory"),
     pytest.param(("native", "embedded"), id="native-embedded"),
+    pytest.param(("native", "redis"), id="native-redis", marks=pytest.mark.redis),
+    pytest.param(("native", "cluster"), id="native-cluster", marks=pytest.mark.redis),
 ]
 
 
@@ -95,7 +99,12 @@ class House:
 @pytest.fixture(params=COMBINATIONS)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
     transport, store_kind = request.param
-    url: str = request.getfixturevalue("redis_url") if store_kind == "redis" else ""
+    url = ""
+    if store_kind == "redis":
+        url = request.getfixturevalue("redis_url")
+    elif store_kind == "cluster":
+        servers: list[RedisServer] = request.getfixturevalue("redis_cluster")
+        url = f"redis+cluster://127.0.0.1:{servers[0].port}"
     house = House(transport, store_kind, tmp_path, url)
     yield house
     await house.close()

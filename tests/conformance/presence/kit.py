@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
@@ -51,10 +52,12 @@ QUIET: Any = structlog.wrap_logger(
 async def open_store(
     kind: str, settings: Presence, tmp_path: Path, clock: Clock, url: str = ""
 ) -> PresenceStore:
-    if kind == "redis":
+    if kind in ("redis", "cluster"):
         return await RedisPresenceStore.open(
             parse_redis_url(url),
-            settings=Store(operation_timeout_s=2.0),
+            settings=Store(operation_timeout_s=10.0),
+            # A cluster has one database: every test has its own names in it.
+            prefix=f"pp{zlib.crc32(str(tmp_path).encode()):x}" if kind == "cluster" else "pp",
             log_max=settings.party_log,
             linger_s=settings.party_linger_s,
         )
@@ -358,6 +361,18 @@ async def until(condition: Callable[[], Any], patience_s: float = PATIENCE_S) ->
     async with asyncio.timeout(patience_s):
         while not condition():  # noqa: ASYNC110 whatever it is, it has no event
             await asyncio.sleep(0.005)
+
+
+async def answered(guest: Guest, message_id: int) -> None:
+    """Until a message of the guest was acknowledged, whatever else came."""
+    await until(lambda: any(message_id in one.ack_message_ids for one in guest.seen))
+
+
+async def left(guest: Guest) -> None:
+    """Says LEAVE and waits for its answer. gRPC's client gives out no message once it has the end
+    of the call, so the end is as good."""
+    said, call = await guest.leave(), guest.call
+    await until(lambda: call.done() or any(said in one.ack_message_ids for one in guest.seen))
 
 
 async def forgotten(store: PresenceStore, party: int = PARTY) -> None:

@@ -275,13 +275,17 @@ async def test_what_is_out_of_place_or_switched_off(house: House) -> None:
     await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(SIGNAL, payload=b"x"))
     await expect_refusal(a, Status.NOT_SUPPORTED, await a.say(MessageType.AUTH, auth_token="x"))
 
-    other = await house.node(signal_enabled=True) if house.store_kind == "memory" else None
-    if other is not None:
-        b = await house.member(other, 2)
-        said = await b.say(SIGNAL, payload=bytes(129))
-        await expect_refusal(b, Status.PAYLOAD_TOO_LARGE, said)
-        await b.say(SIGNAL, payload=bytes(128))
-        await b.expect_kind(ACK)
+
+async def test_a_signal_has_a_limit(house: House) -> None:
+    """P-034"""
+    node = await house.node(signal_enabled=True)
+    b = await house.member(node, 2)
+
+    said = await b.say(SIGNAL, payload=bytes(129))
+    await expect_refusal(b, Status.PAYLOAD_TOO_LARGE, said)
+    await b.say(SIGNAL, payload=bytes(128))
+
+    assert (await b.expect_kind(ACK)).party_seq == 2
 
 
 async def test_a_client_that_knows_only_the_first_fields(house: House) -> None:

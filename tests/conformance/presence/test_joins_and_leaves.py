@@ -6,7 +6,16 @@ import random
 import grpc
 
 from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import PARTY, QUIET_S, Guest, forgotten, kinds, listed, until
+from tests.conformance.presence.kit import (
+    PARTY,
+    QUIET_S,
+    Guest,
+    forgotten,
+    kinds,
+    left,
+    listed,
+    until,
+)
 from waystation.base.clock import ManualClock
 from waystation.presence.model import Flags, MessageType, Status
 
@@ -137,8 +146,7 @@ async def test_parties_do_not_hear_of_each_other(house: House) -> None:
     for _ in range(120):
         guest = rng.choice(members)
         if guest.client in there:
-            await guest.leave()
-            await guest.status()
+            await left(guest)
             there.discard(guest.client)
         else:
             guest.auto = True
