@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -183,15 +184,23 @@ def shared(servers: int, joined: int) -> SlotMap:
     return SlotMap(epoch=1, nodes=nodes, slots=slots)
 
 
-def measured(slot_map: SlotMap, options: argparse.Namespace) -> Costs:
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    """What is not measured."""
+
+    commit_s: float = 0.002  # of the map's store
+    trip_s: float = 0.001  # to it, and between servers
+    copy_s: float = 0.5  # of a slot, while it is served
+
+
+def measured(slot_map: SlotMap, network: Network) -> Costs:
     data = encode_map(slot_map)
     controller = Controller(Terms())
     ages = dict.fromkeys(slot_map.nodes, 0.0)
     decode_s = _cpu_s(lambda: decode_map(data))
     return Costs(
-        commit_s=options.commit_ms / 1000 + _cpu_s(lambda: encode_map(slot_map)),
-        read_s=options.read_ms / 1000 + decode_s,
-        copy_s=options.copy_s,
+        commit_s=network.commit_s + _cpu_s(lambda: encode_map(slot_map)),
+        read_s=network.trip_s + decode_s,
+        copy_s=network.copy_s,
         map_bytes=len(data),
         decode_s=decode_s,
         decide_s=_cpu_s(lambda: controller.decide(decode_map(data), ages, 0.0)),
@@ -205,12 +214,14 @@ def _cpu_s(work: Callable[[], object], times: int = 10) -> float:
     return (time.process_time() - began) / times
 
 
-def story(servers: int, terms: Terms, options: argparse.Namespace) -> tuple[Outcome, Costs]:
+def story(
+    servers: int, terms: Terms, costs_of: Callable[[SlotMap], Costs], *, seed: int = 1
+) -> tuple[Outcome, Costs]:
     joined = max(1, servers // 10)
     slot_map = shared(servers, joined)
-    costs = measured(slot_map, options)
+    costs = costs_of(slot_map)
     plan = equalised(slot_map)
-    world = World(slot_map.planning(plan), terms, costs, options.seed)
+    world = World(slot_map.planning(plan), terms, costs, seed)
     world.live()
     counts = Counter(one.owner for _, one in world.slot_map.owned)
     assert len(counts) == min(servers + joined, 4096), "somebody got no slot"
@@ -236,13 +247,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     terms = Terms(moves_max=options.moves_max)
+    network = Network(
+        commit_s=options.commit_ms / 1000, trip_s=options.read_ms / 1000, copy_s=options.copy_s
+    )
+    costs_of = partial(measured, network=network)
     print(
         "| servers | join | slots that move | it takes | commits (lost) | frozen: median, p99, most"
         " | the map | asked for each second | to read it | a controller's look |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
     for servers in options.servers:
-        outcome, costs = story(servers, terms, options)
+        outcome, costs = story(servers, terms, costs_of, seed=options.seed)
         members = outcome.servers + outcome.joined
         freezes = outcome.freezes_s
         asked = members / LOOK_S + members / RENEW_S

@@ -36,6 +36,7 @@ from waystation.storage.settings import Store
 from .process_tree import Usage, usage
 
 COMMAND_LIMIT_S = 90
+START_LIMIT_S = 120.0  # five processes at once on a busy machine
 SETTLE_LIMIT_S = 300
 LINK_PORT = 7  # after the base
 _WAYSTATION = (sys.executable, "-m", "waystation.cli.main")
@@ -120,9 +121,9 @@ def own_cluster(
         for one in (*nodes, edge):
             stack.callback(one.close)
         with ThreadPoolExecutor() as pool:
-            list(pool.map(LocalServer.start, nodes))
+            list(pool.map(lambda node: node.start(START_LIMIT_S), nodes))
         asyncio.run(_settled(store_url, root, followed=followed))
-        edge.start()
+        edge.start(START_LIMIT_S)
         serving = msgspec.json.decode((edge.data_dir / "run" / "serve.json").read_bytes())
         yield ClusterTarget(
             address=serving["queue_address"],
