@@ -1,10 +1,12 @@
 """A client's connection at an edge: commands leave it as they came, answers enter as they are."""
 
+from typing import Final
+
 from waystation.base.limits import TokenBucket
 from waystation.queue.errors import RefusedError
 from waystation.queue.proxy.guest import Guest
 from waystation.queue.proxy.outlet import Budget
-from waystation.queue.server.client import Client, Line
+from waystation.queue.server.client import Client, Line, Work
 from waystation.queue.server.session import Session
 from waystation.queue.wire.fields import FieldError
 from waystation.queue.wire.handshake import ServerHandshake
@@ -27,6 +29,9 @@ class EdgeSession(Session):
             return None
 
 
+_ELSEWHERE: Final = Work()
+
+
 class Visitor(Client):
     __slots__ = ("buckets", "guest", "paused", "pressed", "slow", "slowed")
 
@@ -40,6 +45,16 @@ class Visitor(Client):
         self.buckets: dict[Budget, TokenBucket] | None = None
         self.pressed = False  # a link of its own takes no more at the moment
         self.slow = False  # servers were told that it does not read
+
+    @property
+    def work(self) -> Work | None:
+        """Something, while servers owe it answers: a stop waits for them."""
+        guest = self.guest
+        return None if guest is None or not guest.pending else _ELSEWHERE
+
+    @work.setter
+    def work(self, _: Work | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """It is the servers' work, not ours."""
 
     @property
     def is_idle(self) -> bool:

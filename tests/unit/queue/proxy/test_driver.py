@@ -325,6 +325,18 @@ async def test_whoever_guesses_ids_is_slowed() -> None:
     assert len(visit.said()) == 4
 
 
+async def test_a_stop_waits_for_what_servers_owe() -> None:
+    world = World()
+    visit = Visit(world)
+    assert visit.client.work is None
+    visit.say(b"1", Send(False, b"x"), AT_A)
+    assert visit.client.work is not None
+
+    visit.reply(A, b"1", AT_A, b"OK")
+
+    assert visit.client.work is None
+
+
 async def test_a_newer_map_is_read_once_and_followed() -> None:
     world = World()
     visit = Visit(world)

@@ -19,7 +19,7 @@ from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.model import SessionId
 from waystation.queue.proxy import upstreams
 from waystation.queue.proxy.upstreams import Upstreams
-from waystation.queue.wire.link import REQUESTS_FROM, Frame
+from waystation.queue.wire.link import REQUESTS_FROM, Frame, Sent
 from waystation.queue.wire.link_words import Cping, Cpong, Sclose, Sopen
 
 ONE = NodeId(1)
@@ -73,6 +73,7 @@ class World:
         self.up: list[NodeId] = []
         self.down: list[NodeId] = []
         self.heard_frames: list[tuple[NodeId, Frame]] = []
+        self.pressed: list[bool] = []
         self.streams_down: list[tuple[NodeId, int]] = []
         self.tasks = Tasks(lambda name, error: pytest.fail(f"{name}: {error!r}"))
         self.links = Upstreams(
@@ -95,7 +96,8 @@ class World:
     def stream_down(self, node_id: NodeId, stream: int) -> None:
         self.streams_down.append((node_id, stream))
 
-    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None: ...
+    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None:
+        self.pressed.append(is_pressed)
 
     def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
 
@@ -255,5 +257,33 @@ async def test_a_clients_own_link_that_breaks_concerns_that_client(
         await until(lambda: world.down == [ONE])
 
         assert len(world.links.own) == 0
+    finally:
+        await world.close()
+
+
+async def test_a_server_that_does_not_keep_up_is_felt(
+    storage: tuple[Storage, Membership],
+) -> None:
+    """Whoever writes is told, and told again when there is room; nothing gets lost in between."""
+    server, edge = storage
+    world = World(edge)
+    count = 2000
+    try:
+        world.learn(server.port)
+        assert await world.links.settle(20.0)
+        server.lines[0].pause_reading()
+        for _ in range(count):
+            world.links.send(ONE, 1, 7, Sent(bytes(16_000)))
+            if world.pressed:
+                break
+            await asyncio.sleep(0)
+        assert world.pressed == [True]
+
+        server.lines[0].resume_reading()
+
+        await until(lambda: world.pressed == [True, False])
+        world.links.send(ONE, 2, 7, Cping())
+        await until(lambda: bool(world.heard_frames))
+        assert world.down == []
     finally:
         await world.close()
