@@ -138,7 +138,7 @@ class Edge:
     @property
     def waits(self) -> bool:
         """Whether something goes on as soon as there is a newer map."""
-        return bool(self._passage.frozen) or self._renewals.has_due
+        return self._passage.waits or self._renewals.has_due or self._requests.waits
 
     def is_up(self, node_id: NodeId) -> bool:
         return self._passage.is_up(node_id)

@@ -58,6 +58,13 @@ class Passage:
     def is_up(self, node_id: NodeId) -> bool:
         return node_id in self.up
 
+    @property
+    def waits(self) -> bool:
+        """Whether something goes on as soon as there is a newer map. A server that is away is not
+        waited for so eagerly: a link tells of its return."""
+        slots = self.slot_map.slots
+        return bool(self.frozen) or any(slots[slot].server == NOBODY for slot in self._held)
+
     # Beginning
 
     def begin(self, guest: Guest, pending: Pending) -> bool:

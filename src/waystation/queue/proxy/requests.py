@@ -59,6 +59,11 @@ class Requests:
     def __len__(self) -> int:
         return len(self._requests)
 
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be said again where a newer map says."""
+        return any(one.node_id == NOBODY for one in self._requests.values())
+
     def ask_slot(self, slot: Slot, body: Body, done: Done = ignored) -> None:
         self._begin(_Request(slot, body, done, self.mono))
 

@@ -84,6 +84,26 @@ def test_a_reference_found_meanwhile_lets_nothing_overtake() -> None:
     assert world.take() == [(C, first), (C, second), (C, third)]
 
 
+def test_a_newer_map_is_looked_for_while_something_waits_for_it() -> None:
+    """The pause that a client sees is that of the freeze, not of our next look at the map."""
+    world = World()
+    guest = world.guest()
+    assert not world.edge.waits
+    _, corr_id = send(world, guest, b"1")
+    world.hear(A, guest.stream, w.Frozen(corr_id))
+    assert world.edge.waits
+    frozen = moved(slot_map(), slot_of(AT_A), owner=A, target=C, state="F")
+    world.edge.learned(frozen)
+    assert world.edge.waits
+
+    world.edge.learned(moved(frozen, slot_of(AT_A), owner=C))
+
+    assert not world.edge.waits
+    world.edge.link_down(B)
+    send(world, world.guest(), b"2", AT_B)
+    assert not world.edge.waits  # a link tells when that server is back
+
+
 def test_commands_about_other_ids_do_not_wait() -> None:
     world = World()
     guest = world.guest()
