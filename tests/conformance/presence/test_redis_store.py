@@ -11,6 +11,7 @@ from waystation.presence.store import Attached, Joined, Owner, PresenceNode, Pre
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
+from waystation.testing.conformance.presence_races import PresenceStoreRaces
 from waystation.testing.conformance.presence_store import (
     OWNER,
     Heard,
@@ -32,7 +33,7 @@ async def open_redis(url: str) -> RedisPresenceStore:
     return await RedisPresenceStore.open(parse_redis_url(url), settings=Store(), log_max=LOG_MAX)
 
 
-class TestRedis(PresenceStoreConformance):
+class TestRedis(PresenceStoreConformance, PresenceStoreRaces):
     @pytest.fixture
     async def store(self, redis_url: str) -> AsyncIterator[PresenceStore]:
         store = await open_redis(redis_url)
@@ -40,7 +41,7 @@ class TestRedis(PresenceStoreConformance):
         await store.close()
 
 
-class TestRedisCluster(PresenceStoreConformance):
+class TestRedisCluster(PresenceStoreConformance, PresenceStoreRaces):
     @pytest.fixture
     async def store(self, redis_cluster: list[RedisServer]) -> AsyncIterator[PresenceStore]:
         store = await open_redis(f"redis+cluster://127.0.0.1:{redis_cluster[0].port}")

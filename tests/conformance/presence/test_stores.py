@@ -11,6 +11,7 @@ from waystation.presence.store import Attached, Joined, PresenceStore
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.memory.presence import MemoryPresenceStore
 from waystation.storage.settings import Store
+from waystation.testing.conformance.presence_races import PresenceStoreRaces
 from waystation.testing.conformance.presence_store import (
     OWNER,
     Heard,
@@ -24,7 +25,7 @@ from waystation.testing.conformance.presence_store import (
 LOG_MAX = 64
 
 
-class TestMemory(PresenceStoreConformance):
+class TestMemory(PresenceStoreConformance, PresenceStoreRaces):
     races = 10_000
 
     @pytest.fixture
@@ -37,7 +38,7 @@ async def open_embedded(path: Path, clock: ManualClock) -> EmbeddedPresenceStore
     return await EmbeddedPresenceStore.open(path, settings=settings, clock=clock, log_max=LOG_MAX)
 
 
-class TestEmbedded(PresenceStoreConformance):
+class TestEmbedded(PresenceStoreConformance, PresenceStoreRaces):
     @pytest.fixture
     async def store(self, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PresenceStore]:
         store = await open_embedded(tmp_path / "presence", clock)
