@@ -5,19 +5,20 @@ Rule 2: a request may be lost, or its answer: the asker hears `UNREACHABLE` in b
         only the network knows the difference. It tells its witness.
 Rule 3: a pair of nodes may be parted for a while.
 Rule 4: when the luck is calm nothing is lost, and everything arrives soon.
+Rule 5: an endpoint and a node may be near: then a push is a function call, as within one worker.
 
 `wires.py` has the connections of user agents.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from waystation.push.model import MessageId, Notification, Uaid, Update
-from waystation.push.wire.relay import Answer, Node
+from waystation.push.wire.relay import Answer, NearNode, Node
 
 ANSWER_TIMEOUT_S = 3.0  # the endpoint's request_timeout_s
 
@@ -74,6 +75,7 @@ class Network:
         self.places = places
         self.witness = witness
         self._parted: set[tuple[str, str]] = set()
+        self.near: set[tuple[str, str]] = set()  # an endpoint's name, and a node's id
 
     def part(self, source: str, node_id: str) -> None:
         self._parted.add((source, node_id))
@@ -95,6 +97,15 @@ class SimRelay:
         self._network = network
         self._source = source
         self._loop = asyncio.get_running_loop()
+
+    def offer(
+        self, node_id: str, uaid: Uaid, notification: Notification | Update
+    ) -> Answer | Awaitable[Answer]:
+        if (self._source, node_id) in self._network.near:
+            node = self._network.places[node_id].node
+            if isinstance(node, NearNode):
+                return node.offer(uaid, notification)
+        return self.push(node_id, uaid, notification)
 
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
         message_id = notification.message_id if isinstance(notification, Notification) else None

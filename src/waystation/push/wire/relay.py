@@ -56,6 +56,7 @@ class Relay(Protocol):
     async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer: ...
 
 
+@runtime_checkable
 class NearNode(Node, Protocol):
     """The connection worker of this process."""
 
