@@ -163,6 +163,29 @@ async def test_sessions_of_a_lost_node_wait_and_may_be_reclaimed(pair: Pair) -> 
     assert all(record.active for record in snapshot.sessions)
 
 
+async def test_parties_that_a_node_has_left_are_struck_from_its_list(pair: Pair) -> None:
+    """Else the list would grow with every party that a node has ever served."""
+    store = pair[0]
+    store.released_for_s = 0.0
+    await store.start(OWNER, Heard())
+    left, kept, again = (session(new_party(), 1) for _ in range(3))
+    for key in (left, kept, again):
+        await store.subscribe(key.party_id)
+        await store.join(key, join_spec())
+    for key in (left, again):
+        await store.leave(key, 1, Status.OK)
+        store.unsubscribe(key.party_id)
+    await store.join(again, join_spec())
+    await store.heartbeat(PresenceNode(node_id=OWNER.node_id, incarnation=1), 60_000)
+    parties = store.keys.parties_of(OWNER.node_id)
+    listed = (await store.session.run(parties, (("SMEMBERS", parties),)))[0]
+
+    assert {int(name, 16) for name in listed} == {kept.party_id, again.party_id}
+    await store.join(left, join_spec())
+    listed = (await store.session.run(parties, (("SMEMBERS", parties),)))[0]
+    assert len(listed) == 3
+
+
 async def test_a_store_that_lost_everything_gets_it_back(pair: Pair) -> None:
     """P-112"""
     await pair[0].start(OWNER, Heard())

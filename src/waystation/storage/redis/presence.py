@@ -131,6 +131,7 @@ class RedisPresenceStore(NodeRows):
 
     def unsubscribe(self, party_id: PartyId) -> None:
         self._bell.unsubscribe(self.keys.bell(party_id))
+        self.release_party(party_id)
 
     def _hear(self, channel: str, data: bytes) -> None:
         listener = self._listener

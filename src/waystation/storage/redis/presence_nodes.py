@@ -33,6 +33,7 @@ RESET = load_party("party_reset")
 FORGOTTEN_MS: Final = 86_400_000  # after so long, which parties a dead node was in
 EXPIRE_AT_ONCE: Final = 100
 RECLAIM_AT_ONCE: Final = 200
+STRIKE_AT_ONCE: Final = 1000
 
 
 class NodeRows:
@@ -43,14 +44,41 @@ class NodeRows:
         self.linger_ms = round(linger_s * 1000)
         self.owner = Owner("", 0)
         self._known: set[PartyId] = set()  # parties that stand in our set already
+        self._released: dict[PartyId, float] = {}  # without a session of ours, since when
+        self._listing = asyncio.Lock()  # one who writes our set of parties at a time
         self._live: list[str] = []
 
     async def remember_party(self, party_id: PartyId) -> None:
         """Before the first session of ours there."""
+        if self._released.pop(party_id, None) is not None:
+            self._known.discard(party_id)  # it may be about to be struck from the list
         if party_id not in self._known:
+            async with self._listing:
+                key = self.keys.parties_of(self.owner.node_id)
+                await self.session.run(key, (("SADD", key, f"{party_id:016x}"),))
+                self._known.add(party_id)
+
+    def release_party(self, party_id: PartyId) -> None:
+        """No session of ours is there, as far as we know."""
+        if party_id in self._known:
+            self._released[party_id] = asyncio.get_running_loop().time()
+
+    async def strike_released(self) -> None:
+        """Parties in which we have had nobody for a while need not be walked through if we die.
+        For a while, because a join whose answer was lost may have put somebody there."""
+        late = asyncio.get_running_loop().time() - self.released_for_s
+        async with self._listing:
+            over = [one for one, at in self._released.items() if at <= late][:STRIKE_AT_ONCE]
+            if not over:
+                return
             key = self.keys.parties_of(self.owner.node_id)
-            await self.session.run(key, (("SADD", key, f"{party_id:016x}"),))
-            self._known.add(party_id)
+            await self.session.run(key, (("SREM", key, *(f"{one:016x}" for one in over)),))
+            for party_id in over:
+                # Whoever came while we were asking waits for us, and writes it down again.
+                if self._released.pop(party_id, None) is not None:
+                    self._known.discard(party_id)
+
+    released_for_s = 120.0
 
     async def expect_party(self, party_id: PartyId) -> None:
         """Before a session of it waits for its end: the sweep looks there from now on."""
@@ -65,6 +93,7 @@ class NodeRows:
         nodes, parties = self.keys.nodes, self.keys.parties_of(node.node_id)
         await self.session.run(nodes, (("ZADD", nodes, node.heartbeat_ms, node.node_id),))
         await self.session.run(parties, (("PERSIST", parties),))
+        await self.strike_released()
 
     async def resign(self, node_id: str) -> None:
         """A clean end: nobody will look for our sessions as lost."""
