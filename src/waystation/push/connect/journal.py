@@ -280,8 +280,8 @@ class Journal:
 
 
 def _half_bytes(bodies: Sequence[bytes]) -> int:
-    """Of a mapped file with room for these and for as much again."""
-    return max(_HALF_BYTES, 4 * sum(len(body) + HEAD.size for body in bodies))
+    """Of a mapped file with room for these and for twice as much."""
+    return max(_HALF_BYTES, 3 * sum(len(body) + HEAD.size for body in bodies))
 
 
 def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
