@@ -37,7 +37,7 @@ from .store import Notice, Owner, PresenceStore
 from .timekeeper import Timekeeper
 from .transport.port import Gone, GrpcStatus, Stream
 from .wire.broker import handoff_info
-from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
+from .wire.client import Ack, Join, MalformedMessageError, Ping, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
 
@@ -169,7 +169,10 @@ class Broker:
             # What comes most is an ack of something: it needs no answer and takes no token.
             if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
                 return
-            self.requests.take(conversation, session, message, now)
+            if type(message) is Ping and session.plain_ping(message, now):
+                conversation.ack(message.message_id, now)
+            else:
+                self.requests.take(conversation, session, message, now)
             if not conversation.stream.writable and not conversation.over:
                 session.delivery.block(now.mono)  # answers count against who does not read them
         elif conversation.phase is Phase.STANDBY:

@@ -22,7 +22,7 @@ from waystation.base.limits import TokenBucket
 from .delivery import Delivery
 from .log import Now
 from .model import EXTENDED, NO_DELIVERY, WANT_UPDATES, Detached, SessionKey, Status
-from .wire.client import Ack, ClientInput, Input, Join, Unfit
+from .wire.client import Ack, ClientInput, Input, Join, Ping, Unfit
 
 if TYPE_CHECKING:
     from .party import Party
@@ -202,6 +202,20 @@ class Session:
         self.last_rx = now.mono
         self.messages_in += 1
         delivery.acked(ids, 0, now)
+        return True
+
+    def plain_ping(self, message: Ping, now: Now) -> bool:
+        """The same for a PING that is new, within its rate, and says nothing else."""
+        message_id, seen = message.message_id, self._seen
+        if message.ack_ids or message.party_seq or message.names is not None or message_id in seen:
+            return False
+        if self._bucket.take(now.mono):
+            return False  # nothing was taken: the long way answers it
+        self.last_rx = now.mono
+        self.messages_in += 1
+        seen[message_id] = None
+        if len(seen) > self._dedup_max:
+            del seen[next(iter(seen))]
         return True
 
     def _told_seq(self) -> int:
