@@ -1,8 +1,8 @@
 """Every statement of the queue store: one per operation, so one round trip each.
 
-Statements that take arrays answer several callers at once; `n` says whose a row is. What they change
-is changed queue by queue, in the order of the ids, and within a queue in the order of the callers:
-two statements under way never wait for each other's locks in a circle.
+Statements that take arrays answer several callers at once; `n` says whose a row is. What they
+change is changed queue by queue, in the order of the ids, and within a queue in the order of the
+callers: two statements under way never wait for each other's locks in a circle.
 """
 
 from waystation.storage.postgres.queue_layout import QUEUE_COLUMNS
