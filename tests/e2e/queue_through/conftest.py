@@ -1,11 +1,13 @@
 """The servers of `tests/e2e/queue/conftest.py`, each of which is a cluster behind an edge here.
 
 Both ways to find a queue and both ways to share links are run: two of their four combinations in
-`make test`, so that each of the ways is there once, and the other two in `make soak`.
+`make test`, so that each of the ways is there once, and the other two in `make soak`. What an edge
+does by itself, before it looks for a queue, is run once in `make test`.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +15,24 @@ from tests.e2e.queue.peer import Peer
 from tests.e2e.queue_through.front import Front, Way
 
 Connect = Callable[..., Peer]
+USUAL = Way("hybrid", "shared")
+BY_ITSELF = ("test_syntax.py", "test_transport.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before soaks are left out
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.parent == here and item.path.name in BY_ITSELF:
+            assert isinstance(item, pytest.Function)
+            if item.callspec.params["way"] != USUAL:
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(
     scope="session",
     params=[
-        Way("hybrid", "shared"),
+        USUAL,
         Way("refs", "dedicated"),
         pytest.param(Way("hybrid", "dedicated"), marks=pytest.mark.soak),
         pytest.param(Way("refs", "shared"), marks=pytest.mark.soak),
@@ -55,6 +69,7 @@ def impatient_queue_server(way: Way, tmp_path_factory: pytest.TempPathFactory) -
     with Front(
         tmp_path_factory.mktemp("impatient-queue"),
         way,
+        servers=1,
         inactive_timeout_s=1.0,
         inactive_check_s=0.2,
         expire_ntfs_hours=1 / 3600,
