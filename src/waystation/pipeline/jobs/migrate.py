@@ -85,7 +85,7 @@ def copy(
     run = _Run(ctx, move, anew=anew)
     for phase, table in [(f"{phase} {table}", table) for phase in phases for table in TABLES]:
         since_ms = run.begun_at_ms - MARGIN_MS if phase.startswith("tail") else 0
-        wanted = run.planned(phase, lambda table=table: move.parts(table, parts))
+        wanted = run.planned(phase, lambda table=table: move.source.parts(table, parts))
         left = [part for part in wanted if part not in run.done(phase)]
         work = partial(move.copy, ctx.spark, table, since_ms=since_ms, rate_per_s=rate_per_s)
         for wave in _waves(left, 2 * ctx.spark.sparkContext.defaultParallelism):

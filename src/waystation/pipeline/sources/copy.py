@@ -76,14 +76,6 @@ class Move:
         self.target = target
         self.name = name  # of the move, without anything secret: how a later run knows it again
 
-    def parts(self, table: str, count: int) -> list[str]:
-        """As text, which the lake can keep."""
-        bulk = open_named(self.source.opener, self.source.place)
-        try:
-            return [base64.b64encode(part).decode() for part in bulk.ranges(table, count)]
-        finally:
-            bulk.close()
-
     def copy(
         self,
         spark: SparkSession,
