@@ -144,6 +144,8 @@ class NodeRows:
         await self.session.run(key, (("PEXPIRE", key, FORGOTTEN_MS),))
         nodes = self.keys.nodes
         await self.session.run(nodes, (("ZREM", nodes, node_id),))
+        if await self._living(node_id):  # back meanwhile: whoever looks for the dead must find it
+            await self.session.run(nodes, (("ZADD", nodes, 0, node_id),))
         await self.session.run(reaper, (("DEL", reaper),))  # it may come back, and die again
         return count
 
