@@ -71,7 +71,7 @@ class Pair:
     async def send(self, over: asyncio.Event) -> None:
         assert self.queue is not None
         there = SenderQueue(self.queue.sender_id, PrivateKey.generate("x25519"))
-        await self.sender.secure_as_sender(there)
+        await self._secure(there)
         while not over.is_set():
             began = time.monotonic()
             await self._until_ok(there)
@@ -79,6 +79,15 @@ class Pair:
             self.sent += 1
             await asyncio.sleep(self._pause_s)
         self._complete.set()
+
+    async def _secure(self, there: SenderQueue) -> None:
+        """With one key it may be said again."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    return await self.sender.secure_as_sender(there)
+                except (TemporaryError, NotConnectedError, OutcomeUnknownError):
+                    await asyncio.sleep(0.05)
 
     async def _until_ok(self, there: SenderQueue) -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -152,6 +161,7 @@ class Trial:
                 for pair in self.pairs:
                     group.create_task(pair.send(self._over))
                     group.create_task(pair.receive())
+                await self.gone_on(3)
                 await story(self)
                 self._over.set()
 
