@@ -255,6 +255,7 @@ async def test_a_minute_with_restarts_and_kills_is_told_as_it_was(data_dir: Path
         assert ended.returncode == 0, ended.stdout + ended.stderr
     tables = json.loads((data_dir / "report" / "report.json").read_text())
 
+    assert (data_dir / "report" / "report.html").exists()
     assert load.witness.verdict() == []
     # A worker's buffer holds at most 100 ms of its events.
     check_counts(load, tables, missing=load.kills * 60)

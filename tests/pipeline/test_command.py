@@ -52,6 +52,18 @@ def test_a_walk_from_segments_to_an_answer(spark: SparkSession, tmp_path: Path) 
     assert "--apply" in dry.stderr
 
 
+def test_a_run_ends_with_the_report_and_says_where_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Even of nothing: whoever asks for the first time finds a page."""
+    done = call("run", "--data-dir", tmp_path, "--profile", "test")
+
+    page = tmp_path / "report" / "report.html"
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[-1] == f"report       {page}"
+    assert "<title>" in page.read_text()
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 

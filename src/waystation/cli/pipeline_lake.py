@@ -37,6 +37,7 @@ FollowOption = Annotated[
 DateOption = Annotated[str | None, typer.Option("--date", metavar="D", help="One day, UTC.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="D", help="The first day.")]
 ToOption = Annotated[str | None, typer.Option("--to", metavar="D", help="The day after the last.")]
+OddOption = Annotated[int, typer.Option(min=0, max=1000, help="Of a thousand messages.")]
 ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without, only count.")]
 
 
@@ -58,14 +59,21 @@ def run(
     until: Annotated[str | None, typer.Option(metavar="TABLE", help="As far as it.")] = None,
     day: DateOption = None,
     follow: FollowOption = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Of the report; `report` in the data directory."),
+    ] = None,
 ) -> None:
-    """Everything in order: ingest, then every job that has something new."""
+    """Everything in order: ingest, then every job that has something new, then the report."""
     asked: Asked = ctx.obj
+    page = None if only or until else (out or asked.settings.data_dir / "report")
     names = [name.strip() for name in only.split(",") if name.strip()]
     days = days_between(day, None, None)
     with alone(asked), opened(asked) as context:
         while True:
-            _run_all(asked, context, names, until, days[0] if days else None)
+            changed = _run_all(asked, context, names, until, days[0] if days else None)
+            if page is not None and (changed or not (page / "report.html").exists()):
+                _write_report(asked, context, page)
             if follow is None:
                 return
             time.sleep(follow)
@@ -73,18 +81,32 @@ def run(
 
 def _run_all(
     asked: "Asked", context: "Context", only: list[str], until: str | None, day: date | None
-) -> None:
+) -> bool:
+    """Whether anything was new."""
     from waystation.pipeline.dag import STEPS as ALL
     from waystation.pipeline.dag import chosen, run_steps
     from waystation.pipeline.jobs import ingest as job
 
     steps = chosen(ALL, only=[name for name in only if name != "ingest"], until=until)
+    changed = False
     if not only or "ingest" in only:
-        tell(asked, job.drain(context, asked.spool))
-    if only and not set(only) - {"ingest"}:
-        return
-    for result in run_steps(context, steps, day):
+        result = job.drain(context, asked.spool)
+        changed = result.state == "done"
         tell(asked, result)
+    if only and not set(only) - {"ingest"}:
+        return changed
+    for result in run_steps(context, steps, day):
+        changed = changed or result.state == "done"
+        tell(asked, result)
+    return changed
+
+
+def _write_report(asked: "Asked", context: "Context", out: Path) -> None:
+    from waystation.pipeline.jobs import report as job
+
+    tell(asked, job.run(context, out))
+    if not asked.as_json:
+        say(f"report       {out / 'report.html'}")
 
 
 def ingest(
@@ -227,14 +249,42 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 1,
     out: Annotated[str, typer.Option(help="Folder for segments; empty: into the lake.")] = "",
     last: Annotated[str | None, typer.Option(metavar="D", help="The last day; today.")] = None,
+    clients: Annotated[int, typer.Option(min=0, help="0: one for twenty messages.")] = 0,
+    apps: Annotated[int, typer.Option(min=1, help="How many senders.")] = 50,
+    repeats: OddOption = 0,
+    late: OddOption = 0,
+    disordered: OddOption = 0,
+    endless: OddOption = 0,
+    lossy: OddOption = 0,
+    skew_ms: Annotated[int, typer.Option(min=0, help="How far one node's clock is behind.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="How often every node starts anew.")] = 0,
 ) -> None:
-    """Make events of realistic traffic, of which everything is known beforehand."""
+    """Make events of realistic traffic, of which everything is known beforehand.
+
+    Of so many of a thousand messages the last event comes twice (--repeats), everything comes two
+    days late (--late), two events change places (--disordered), the end is missing (--endless) or
+    an event is lost and leaves a hole in the sequence numbers (--lossy).
+    """
     from datetime import UTC, datetime
 
     from waystation.pipeline.traffic import Traffic
 
     end = date.fromisoformat(last) if last else datetime.now(UTC).date()
-    traffic = Traffic(seed=seed, messages=messages, days=days, last_day=end)
+    traffic = Traffic(
+        seed=seed,
+        messages=messages,
+        days=days,
+        last_day=end,
+        clients=clients,
+        apps=apps,
+        repeats=repeats,
+        late=late,
+        disordered=disordered,
+        endless=endless,
+        lossy=lossy,
+        skew_ms=skew_ms,
+        restarts=restarts,
+    )
     with opened(ctx.obj) as context:
         from waystation.pipeline import generate as job
 
