@@ -104,8 +104,8 @@ class Membership:
 
     async def _take_back(self, now: float) -> None:
         broker = self._broker
-        if self._fenced:
-            await self._compare()  # a store that was away may come back with less than it had
+        # A store that has less than it had is told again first: who is missing there has not moved.
+        await self._compare()
         sessions = list(broker.registry.sessions.values())
         active = [(one.key, one.fence) for one in sessions if one.state is State.ACTIVE]
         moved = await self._store.reclaim(active)
