@@ -97,7 +97,9 @@ def excuse(fact: Fact, answered_at_s: float | None, ttl_s: float, *, said_leave:
     if code is Status.OK:
         return "" if said_leave else "left, and never said so"
     # A node that the store has lost answers for a while what it can answer by itself.
-    earlier_s = UNSEEN_S if code is Status.NODE_LOST else 0.002
+    # And a PING that was answered is no receipt: who owes some may be sent away soon after it.
+    slack = {Status.NODE_LOST: UNSEEN_S, Status.ACK_TIMEOUT: ttl_s - 0.5}
+    earlier_s = slack.get(code, 0.002)
     if answered_at_s is not None and fact.at_s < answered_at_s + ttl_s - earlier_s:
         late_s = fact.at_s - answered_at_s
         return f"was sent away with {code.name} {late_s:.3f} s after it was heard"
