@@ -38,7 +38,7 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.push.store import PushStore
-from waystation.storage.embedded.backup import backup_store, restore_store
+from waystation.storage.embedded.backup import backup_stores, restore_stores
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.memory.push import MemoryPushStore
@@ -283,9 +283,9 @@ class EmbeddedMachine(PushStoreMachine):
     def save_and_bring_back(self) -> None:
         assert isinstance(self.store, EmbeddedPushStore)
         saved = self.folder / "saved"
-        backup_store(self.store.env, saved)
+        backup_stores([("push", self.store.env)], saved)
         self.run(self.store.close())
-        restore_store(saved, self.folder / "push", settings=STORE, force=True)
+        restore_stores(saved, {"push": self.folder / "push"}, settings=STORE, force=True)
         saved.unlink()
         self.open_again()
 

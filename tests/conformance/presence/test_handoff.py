@@ -43,7 +43,8 @@ class Mover(Guest):
         heir.ids = self.ids
         self.next = heir
         channel = channels.get(heir.target)
-        await heir.join(resume_token=where.ticket, **({"channel": channel} if channel else {}))
+        opening: dict[str, Any] = {"channel": channel} if channel else {}
+        await heir.join(resume_token=where.ticket, **opening)
         assert (await heir.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
         return heir
 
@@ -126,7 +127,7 @@ async def test_a_drained_node_hands_everybody_over(town: Town) -> None:
     # At 200 a second it is 2.5 s; the bar of the specification is 10 s, on a quiet machine.
     assert took_s < 30
     for mover in movers:
-        order = [one.message_type for one in mover.seen]
+        order: list[int] = [one.message_type for one in mover.seen]
         assert order.index(DRAIN) < order.index(HANDOFF)
         assert await mover.status() is grpc.StatusCode.OK
     assert not first.broker.registry.sessions

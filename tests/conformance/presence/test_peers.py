@@ -304,9 +304,13 @@ async def test_where_clients_are_sent_instead(village: Village) -> None:
 def ask(channel: grpc.aio.Channel, name: str, answer: Any) -> Any:
     return channel.unary_unary(
         f"/{admin.SERVICE}/{name}",
-        request_serializer=lambda request: request.SerializeToString(),
+        request_serializer=_serialized,
         response_deserializer=answer.FromString,
     )
+
+
+def _serialized(request: Any) -> bytes:
+    return request.SerializeToString()
 
 
 OPERATOR = (("authorization", f"Bearer {PEER_TOKEN}"),)

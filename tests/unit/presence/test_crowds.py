@@ -75,8 +75,10 @@ def test_mutated_messages_over_a_hundred_streams(stage_with: StageWith, messages
     told = len(watcher.stream.raw)
     valid = [
         ClientMessage(
-            message_id=9, message_type=kind, ack_message_ids=[1, 2, 3]
-        ).SerializeToString()  # pyright: ignore[reportArgumentType]
+            message_id=9,
+            message_type=kind,  # pyright: ignore[reportArgumentType] two enums of the same numbers
+            ack_message_ids=[1, 2, 3],
+        ).SerializeToString()
         for kind in (MessageType.PING, MessageType.LIST, MessageType.ACK, MessageType.JOIN)
     ]
 

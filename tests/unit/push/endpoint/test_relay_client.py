@@ -47,6 +47,9 @@ class CountingNode:
         self.calls += 1
         return self.answer
 
+    def offer(self, uaid: Uaid, notification: Notification | Update) -> Awaitable[Answer]:
+        return self.push(uaid, notification)
+
     async def check_stored(self, uaid: Uaid) -> Answer:
         self.calls += 1
         return self.answer
