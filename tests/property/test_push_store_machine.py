@@ -62,6 +62,8 @@ message_ids = st.sampled_from([MessageId(f"gAAAAA{n}") for n in range(4)])
 class PushStoreMachine(RuleBasedStateMachine):
     """`open_store` is what a backend brings."""
 
+    tells_replaced = False  # whether `save` says which notification of its topic is gone
+
     async def open_store(self, clock: ManualClock) -> PushStore:
         raise AssertionError("a backend's machine opens its own store")
 
@@ -169,7 +171,10 @@ class PushStoreMachine(RuleBasedStateMachine):
         ttl_s: int,
         topic: str | None,
     ) -> None:
-        self.both("save", uaid, self.notification(channel_id, message_id, ttl_s, topic))
+        notification = self.notification(channel_id, message_id, ttl_s, topic)
+        replaced = self.run(self.model.save(uaid, notification))
+        told = self.run(self.store.save(uaid, notification))
+        assert told == (replaced if self.tells_replaced else None)
 
     @rule(
         uaid=uaids,
@@ -268,6 +273,8 @@ class PushStoreMachine(RuleBasedStateMachine):
 
 
 class EmbeddedMachine(PushStoreMachine):
+    tells_replaced = True
+
     async def open_store(self, clock: ManualClock) -> EmbeddedPushStore:
         self.folder = Path(tempfile.mkdtemp(prefix="push-machine-"))
         return await EmbeddedPushStore.open(self.folder / "push", settings=STORE, clock=clock)

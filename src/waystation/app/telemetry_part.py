@@ -41,6 +41,7 @@ class TelemetryPart:
         counts: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._clock = clock
+        self._name = name
         self._connections = connections
         self._spool = data.events
         self._numbers = data.reports(service)
@@ -78,10 +79,14 @@ class TelemetryPart:
         await self.events.close()
 
     def exposition(self) -> bytes:
-        """The numbers of all workers of this machine: whichever port is scraped tells them all."""
-        from waystation.telemetry.exposition import render  # noqa: PLC0415 slow to load
+        """The numbers of all workers of this machine: whichever port is scraped tells them all.
+        Those of others are a second old, ours are not."""
+        from waystation.telemetry.exposition import expose, read_snapshots  # noqa: PLC0415 slow
 
-        return render(self._numbers, self._clock.now_ms()).body
+        now_ms = self._clock.now_ms()
+        others = [one for one in read_snapshots(self._numbers) if one.worker != self._name]
+        ours = self.metrics.snapshot(self._name, now_ms)
+        return expose([*others, ours], now_ms=now_ms).body
 
     def _count_lines(self) -> None:
         log = self.events

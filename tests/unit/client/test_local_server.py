@@ -15,7 +15,8 @@ from waystation.client.local_server import (
     free_port_base,
 )
 
-READY = "import sys, time; print(sys.argv[1:], 'waystation is ready', sep='\\n', flush=True)\n"
+# In one write: of two processes that say it, neither cuts into the other's line.
+READY = "import os, sys, time\nos.write(1, f'{sys.argv[1:]}\\nwaystation is ready\\n'.encode())\n"
 
 
 def server(tmp_path: Path, script: str) -> LocalServer:

@@ -57,8 +57,9 @@ def write_archive(
     return written
 
 
-def read_archive(source: Path, saved: Saved) -> Iterator[tuple[str, Entry]]:
-    """The store and the row of each frame; raises at the end unless the file is whole."""
+def read_archive(source: Path, saved: Saved) -> Iterator[tuple[str, Entry | None]]:
+    """Each store, with None before its rows and then with each of them; raises at the end unless
+    the file is whole."""
     try:
         with source.open("rb") as file:
             yield from _read(file, source, saved)
@@ -66,13 +67,16 @@ def read_archive(source: Path, saved: Saved) -> Iterator[tuple[str, Entry]]:
         raise StoreUnavailableError(f"{source} cannot be read: {exc}") from exc
 
 
-def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Entry]]:
+def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Entry | None]]:
     digest = hashlib.sha256()
     magic = file.read(len(_MAGIC))
     if magic not in (_MAGIC, _MAGIC_OF_PUSH):
         raise StoreUnavailableError(f"{source} is not a backup that this version reads")
     digest.update(magic)
-    store = "push" if magic == _MAGIC_OF_PUSH else ""
+    store = ""
+    if magic == _MAGIC_OF_PUSH:
+        store = "push"
+        yield store, None
     while True:
         head = file.read(_FRAME.size)
         if len(head) < _FRAME.size:
@@ -91,6 +95,7 @@ def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Ent
             store = body.decode(errors="replace")
             if store not in saved:
                 raise StoreUnavailableError(f"{source} names a store that we do not know")
+            yield store, None
         elif number >= len(saved.get(store, ())):
             raise StoreUnavailableError(f"{source} is damaged: it names a table we do not know")
         else:

@@ -175,7 +175,8 @@ def _build(
         settings=msgspec.structs.replace(settings, sync=False),  # flushed once, at the end
     )
     try:
-        _fill(env, part, (row for name, row in read_archive(source, _SAVED) if name == part.name))
+        entries = read_archive(source, _SAVED)
+        _fill(env, part, (row for name, row in entries if row is not None and name == part.name))
         env.lmdb.sync(True)
         return part.check(env)
     except lmdb.Error as exc:
