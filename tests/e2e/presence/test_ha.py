@@ -18,7 +18,7 @@ from tests.conformance.presence.kit import until
 from tests.e2e.presence.node import Node
 from tests.servers.redis import redis_server, redis_url
 from waystation.client.party.member import PartyMember
-from waystation.client.party.model import Event, Joined, Left, State, StateChanged
+from waystation.client.party.model import Event, Joined, Left, Snapshot, State, StateChanged
 
 __all__ = ["redis_server", "redis_url"]
 
@@ -87,6 +87,10 @@ class Told:
         return [
             (type(one).__name__, one.who.client_id, one.party_seq) for one in self.of(Joined, Left)
         ]
+
+    def party_seq(self) -> int:
+        """How far it has come, by what happened or by who is there now."""
+        return max((one.party_seq for one in self.of(Snapshot, Joined, Left)), default=0)
 
     def has_left(self, client: int) -> bool:
         return any(one.who.client_id == client for one in self.of(Left))
@@ -164,8 +168,8 @@ async def test_a_highly_available_client_outlives_its_nodes(cluster: Cluster) ->
             await asyncio.to_thread(one.kill)
         await until(lambda: holds("primary") is last, PATIENCE_S)
         await visit(last.address, 12)
-        for one in (told, seen):
-            await until(lambda one=one: one.has_left(12), PATIENCE_S)
+        await until(lambda: told.has_left(12), PATIENCE_S)
+        await until(lambda: seen.party_seq() >= told.party_seq(), PATIENCE_S)
 
         mine = told.comings_and_goings()
         assert len(set(mine)) == len(mine), "nothing is told twice"
