@@ -101,6 +101,13 @@ def eager(
     return loop.create_task(_Rest(coro, waits_for))
 
 
+async def in_task() -> None:
+    """Go on within a task, also if this is the first step that `eager` takes: for those who enter
+    `asyncio.timeout` and its like."""
+    if asyncio.current_task() is None:
+        await asyncio.sleep(0)
+
+
 class _Rest(Coroutine[Any, Any, T]):
     """A coroutine whose first step has been taken: its task takes that step again, from here.
 

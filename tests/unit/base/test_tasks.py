@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from waystation.base.tasks import Done, Tasks, TurnBatch, eager, end_of_turn
+from waystation.base.tasks import Done, Tasks, TurnBatch, eager, end_of_turn, in_task
 
 Scenario = Callable[[asyncio.AbstractEventLoop], Awaitable[None]]
 
@@ -81,6 +81,20 @@ class TestEager:
             task = eager(yields(), loop)
             assert isinstance(task, asyncio.Task)
             assert await task == "after"
+
+        run(scenario)
+
+    def test_who_needs_a_task_can_have_one_from_the_first_step_on(self, run: Any) -> None:
+        async def scenario(loop: asyncio.AbstractEventLoop) -> None:
+            async def patient() -> str:
+                await in_task()
+                async with asyncio.timeout(5):
+                    await asyncio.sleep(0)
+                    return "in time"
+
+            started: asyncio.Future[Any] = loop.create_future()
+            loop.call_soon(lambda: started.set_result(eager(patient(), loop)))
+            assert await (await started) == "in time"
 
         run(scenario)
 

@@ -22,6 +22,7 @@ import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
 from waystation.base.errors import BusyError
+from waystation.base.tasks import in_task
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.postgres.layout import Row
 from waystation.storage.postgres.url import PostgresUrl
@@ -183,6 +184,7 @@ class Session:
             )
         self._queued += 1
         try:
+            await in_task()
             async with asyncio.timeout(self._settings.operation_timeout_s):
                 await self._slots.acquire()
         except TimeoutError:
@@ -200,6 +202,7 @@ class Session:
             self._all.discard(connection)
         if self._loop.time() < self._paused_until_mono:
             raise ConnectionError(self._why)
+        await in_task()  # the driver has a timeout of its own
         try:
             connection = await connect(self._url, self._settings)
         except DriverError as exc:
