@@ -17,21 +17,16 @@ from tests.e2e.queue_through.front import Front, Way
 Connect = Callable[..., Peer]
 USUAL = Way("hybrid", "shared")
 BY_ITSELF = ("test_syntax.py", "test_transport.py")
-# Known fault: a subscriber whose slots were moved twice misses a message in about one run of four.
-# The test that shows it runs in `make soak` until the cause is found.
-FAULTY = "test_subscribers_go_on_where_their_slots_went"
 
 
 @pytest.hookimpl(tryfirst=True)  # before soaks are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
-        if item.path.parent != here:
-            continue
-        assert isinstance(item, pytest.Function)
-        by_itself = item.path.name in BY_ITSELF and item.callspec.params["way"] != USUAL
-        if by_itself or item.originalname == FAULTY:
-            item.add_marker(pytest.mark.soak)
+        if item.path.parent == here and item.path.name in BY_ITSELF:
+            assert isinstance(item, pytest.Function)
+            if item.callspec.params["way"] != USUAL:
+                item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(

@@ -145,6 +145,7 @@ class Subscription(msgspec.Struct):
     slot: Slot
     item: bytes | None
     corr_id: bytes  # of these words; the queue's id stands for it if there are none
+    refused_by: NodeId = NOBODY  # who refuses everything about this id until it is said again
 
 
 class Guest:
@@ -197,6 +198,11 @@ class Guest:
         self.pending[pending.key] = pending
         self.pending_bytes += len(pending.item)
         self.order.expect(pending.number, subscribes=pending.subscribes)
+
+    def is_at(self, node_id: NodeId, entity_id: EntityId) -> bool:
+        """Whether a command about this id is under way there."""
+        lane = self.lanes.get(entity_id)
+        return lane is not None and any(one.node_id == node_id for one in lane.items)
 
     def queue_up(self, pending: Pending) -> None:
         lane = self.lanes.get(pending.entity_id)

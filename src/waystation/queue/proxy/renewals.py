@@ -2,7 +2,9 @@
 
 Rule 1: a subscription is renewed by the client's own words, or, where it never said any, by the
         grant that the servers hand on; what answers is the edge's, not the client's.
-Rule 2: a server that does not know itself responsible yet is asked again, until it is.
+Rule 2: a server that does not know itself responsible yet is asked again, until it is. What it
+        refused bars everything about the id (`server.bars`), so it is told that we begin again;
+        not while commands of the client are under way there, or one could overtake another.
 Rule 3: a renewal that is refused ends the client's connection; it is never told END.
 
 A core without I/O.
@@ -11,12 +13,12 @@ A core without I/O.
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from waystation.queue.cluster.slot_map import NodeId, SlotMap
+from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.model import EntityId, MessageId, RecipientId, Slot, slot_of
 from waystation.queue.proxy.guest import Guest, Subscription
 from waystation.queue.proxy.outlet import Outlet
 from waystation.queue.wire.link import Sent
-from waystation.queue.wire.link_words import Sdlv, Sres
+from waystation.queue.wire.link_words import Sagain, Sdlv, Sres
 from waystation.queue.wire.transmission import decode_transmission
 
 
@@ -114,10 +116,16 @@ class Renewals:
         server = self._host.slot_map.slots[subscription.slot].server
         if not self._host.is_up(server):
             return  # `taken_up` comes when there is one
+        if subscription.refused_by == server and guest.is_at(server, entity_id):
+            self._due[guest, entity_id] = None
+            return
         key = (server, subscription.corr_id)
         _, before = guest.renewing.get(key, (entity_id, 0))
         guest.renewing[key] = (entity_id, before + 1)
         self._host.introduce(guest, server)
+        if subscription.refused_by == server:
+            self._out.send(server, guest.stream, Sagain(entity_id))
+        subscription.refused_by = NOBODY
         item = subscription.item
         body = Sres(RecipientId(entity_id)) if item is None else Sent(item)
         self._out.send(server, guest.stream, body)
@@ -154,7 +162,10 @@ class Renewals:
         entity_id = self._settle(guest, node_id, corr_id)
         if entity_id is None:
             entity_id = EntityId(corr_id)  # of a grant, settled when another one was answered
-        if entity_id in guest.subscriptions:
+        subscription = guest.subscriptions.get(entity_id)
+        if subscription is not None:
+            if subscription.item is not None:
+                subscription.refused_by = node_id
             self._due[guest, entity_id] = None
             self._out.refresh()
 
