@@ -66,6 +66,9 @@ class Assignment(msgspec.Struct, frozen=True):
     follower: NodeId = NOBODY
     in_step: bool = False  # the follower has everything that was answered
     move: int = 0  # the epoch at which the present move began: tells one attempt from the next
+    # How often it changed hands. Who has not read every map sees by it that a slot was away and
+    # came back, though its owner is the same.
+    turn: int = 0
 
     @property
     def server(self) -> NodeId:
@@ -183,7 +186,8 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def moved(self, slot: int) -> "SlotMap":
         one = self._in_state(slot, "F")
-        return self._with(slot, Assignment(one.target, NOBODY, "S", one.follower))
+        moved = Assignment(one.target, follower=one.follower, turn=one.turn + 1)
+        return self._with(slot, moved)
 
     def returned(self, slot: int, *, again: bool = False) -> "SlotMap":
         """A move is given up: the owner, who has everything, serves again. `again` plans it anew,
@@ -201,7 +205,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         one = self.slots[slot]
         if one.follower == NOBODY or not one.in_step:
             raise SlotMapError(f"slot {slot_letters(slot)} has no follower that is in step")
-        return self._with(slot, Assignment(one.follower))
+        return self._with(slot, Assignment(one.follower, turn=one.turn + 1))
 
     # Plans
 
@@ -275,12 +279,24 @@ def runs_of(slots: tuple[Assignment, ...]) -> Iterator[tuple[int, int, Assignmen
             start = slot
 
 
+class _Run(msgspec.Struct, array_like=True):
+    start: int
+    count: int
+    owner: int
+    target: int
+    state: State
+    follower: int
+    in_step: bool
+    move: int
+    turn: int = 0  # maps that were stored before it was counted have none
+
+
 class _Stored(msgspec.Struct, array_like=True):
     """As it lies in the cluster's store: runs, because 4,096 rows would say the same slower."""
 
     epoch: int
     nodes: list[Node]
-    runs: list[tuple[int, int, int, int, State, int, bool, int]]
+    runs: list[_Run]
     planned: list[tuple[int, int]] = []
 
 
@@ -290,7 +306,7 @@ def encode_map(slot_map: SlotMap) -> bytes:
             slot_map.epoch,
             list(slot_map.nodes.values()),
             [
-                (start, count, *msgspec.structs.astuple(one))
+                _Run(start, count, *msgspec.structs.astuple(one))
                 for start, count, one in runs_of(slot_map.slots)
             ],
             [(move.slot, move.target) for move in slot_map.planned],
@@ -302,11 +318,19 @@ def decode_map(data: bytes) -> SlotMap:
     """Raises `msgspec.MsgspecError` or `SlotMapError` for what is no map."""
     stored = msgspec.msgpack.decode(data, type=_Stored)
     slots: list[Assignment] = []
-    for start, count, owner, target, state, follower, in_step, move in stored.runs:
-        if start != len(slots) or count < 1 or start + count > SLOTS:
+    for run in stored.runs:
+        if run.start != len(slots) or run.count < 1 or run.start + run.count > SLOTS:
             raise SlotMapError("the runs of a stored map do not join")
-        one = Assignment(NodeId(owner), NodeId(target), state, NodeId(follower), in_step, move)
-        slots.extend([one] * count)
+        one = Assignment(
+            NodeId(run.owner),
+            NodeId(run.target),
+            run.state,
+            NodeId(run.follower),
+            run.in_step,
+            run.move,
+            run.turn,
+        )
+        slots.extend([one] * run.count)
     if len(slots) != SLOTS:
         raise SlotMapError(f"a stored map names {len(slots)} slots instead of {SLOTS}")
     return SlotMap(

@@ -363,10 +363,11 @@ class Edge:
             return False
         before, self._passage.slot_map = self.slot_map, slot_map
         self._creating.learned()
+        # A slot that came back since the map before is at its server, but its clients are not.
         changed = {
             Slot(slot)
-            for slot, one in enumerate(slot_map.slots)
-            if one.server != before.slots[slot].server
+            for slot, (one, was) in enumerate(zip(slot_map.slots, before.slots, strict=True))
+            if one.server != was.server or one.turn != was.turn
         }
         self._renewals.taken_up(changed)
         self._look_again()

@@ -3,6 +3,7 @@
 import base64
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,7 +70,7 @@ def test_a_move_goes_through_its_three_epochs_and_nobody_serves_while_it_is_froz
     assert not frozen.serves(B, 7)
     assert moved.serves(B, 7)
     assert not moved.serves(A, 7)
-    assert moved.slots[7] == Assignment(B)
+    assert moved.slots[7] == Assignment(B, turn=1)
 
 
 def test_a_move_can_be_given_up_before_and_after_the_freeze() -> None:
@@ -104,7 +105,7 @@ def test_only_a_follower_in_step_is_promoted() -> None:
 
     with pytest.raises(SlotMapError, match="in step"):
         followed.promoted(7)
-    assert followed.in_step(7, True).promoted(7).slots[7] == Assignment(B)
+    assert followed.in_step(7, True).promoted(7).slots[7] == Assignment(B, turn=1)
     with pytest.raises(SlotMapError, match="in step"):
         followed.in_step(7, True).in_step(7, False).promoted(7)
 
@@ -112,10 +113,10 @@ def test_only_a_follower_in_step_is_promoted() -> None:
 def test_after_a_move_the_follower_has_to_catch_up_with_its_new_owner() -> None:
     in_step = cluster(A, B, C).followed(7, C).in_step(7, True)
 
-    assert in_step.preparing(7, B).frozen(7).moved(7).slots[7] == Assignment(B, follower=C)
+    assert in_step.preparing(7, B).frozen(7).moved(7).slots[7] == Assignment(B, follower=C, turn=1)
     to_its_follower = in_step.preparing(7, C)
     assert to_its_follower.slots[7] == Assignment(A, C, "P", move=to_its_follower.epoch)
-    assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C)
+    assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C, turn=1)
 
 
 def test_a_server_with_slots_is_not_forgotten() -> None:
@@ -149,10 +150,27 @@ def test_a_map_survives_its_stored_form(changes: list[tuple[int, NodeId]]) -> No
     for slot, target in changes:
         if slot_map.slots[slot].state == "S" and slot_map.slots[slot].owner != target:
             slot_map = slot_map.preparing(slot, target)
+            if slot % 2:
+                slot_map = slot_map.frozen(slot).moved(slot)
 
     assert decode_map(encode_map(slot_map)) == slot_map
     assert sum(count for _, count, _ in runs_of(slot_map.slots)) == SLOTS
     assert slot_map.slots[0].follower == NOBODY
+
+
+def test_a_slot_that_came_back_can_be_told_from_one_that_stayed() -> None:
+    before = cluster(A, B)
+    there = before.preparing(7, B).frozen(7).moved(7)
+    back = there.preparing(7, A).frozen(7).moved(7)
+
+    assert back.slots[7].owner == before.slots[7].owner
+    assert [one.slots[7].turn for one in (before, there, back)] == [0, 1, 2]
+
+
+def test_a_map_that_was_stored_without_turns_is_read() -> None:
+    runs = [[0, SLOTS, 0, 0, "S", 0, False, 0]]
+
+    assert decode_map(msgspec.msgpack.encode([3, [], runs, []])) == SlotMap(epoch=3)
 
 
 def test_a_stored_map_with_a_hole_is_refused() -> None:

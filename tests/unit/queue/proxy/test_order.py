@@ -197,6 +197,20 @@ def test_a_renewal_that_comes_too_early_is_said_again() -> None:
     assert not world.edge.waits
 
 
+def test_a_subscription_is_renewed_when_its_slot_was_away_and_came_back_unseen() -> None:
+    """Maps are not all read: the owner is the one of before, and knows of no subscriber."""
+    world = World()
+    guest = world.guest()
+    item, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, b"SOK 0")
+    world.told(guest)
+    world.take()
+
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=A, turn=2))
+
+    assert world.take() == [(A, Sent(item))]
+
+
 def test_a_renewal_is_not_said_again_while_a_command_of_the_client_may_be_refused() -> None:
     """Or a later command would be of the next term, and done before the one that comes back."""
     world = World()
