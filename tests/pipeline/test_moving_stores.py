@@ -8,8 +8,9 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from tests.pipeline.acts import differences
 from tests.pipeline.crowd import Crowd
-from tests.pipeline.load import Load, differences
+from tests.pipeline.load import Load
 from tests.pipeline.places import StoreUnderTest, everything, fresh_url, truth
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
@@ -156,7 +157,7 @@ def test_dynamodb_moves_to_bigtable_under_load_and_nothing_is_lost(
 
     assert load.again == []
     assert sum(step.refused for step in steps) == 0
-    assert target.use(lambda store: differences(store, load.known)) == []
+    assert target.use(lambda store: differences(store, load.known, load.now_ms())) == []
 
 
 def dual_url(source: StoreUnderTest, target: StoreUnderTest) -> str:
@@ -192,11 +193,18 @@ def test_a_job_copies_goes_on_where_it_was_cut_off_and_proves_what_it_did(
         (note,) = [one for one in member.messages if one.topic is None][:1]
         await store.save(member.record.uaid, msgspec.structs.replace(note, data="A" * 192))
 
+    async def leave_some_behind(store: PushStore) -> None:
+        """One that its user agent could fetch, and one of a subscription that is gone."""
+        uaid, own = crowd.uaid(1), crowd.channel(1, 0)
+        for channel in (own, crowd.channel(1, 97)):
+            await store.save(uaid, crowd.message(1, channel, crowd.now_ms, "left"))
+
     target.use(change_a_byte)
+    source.use(leave_some_behind)
     records, waiting = migrate.verify(ctx, move)
 
     assert (records.source, records.target, records.buckets, records.lost) == (600, 600, 0, 0)
-    assert (waiting.missing, waiting.different) == (0, 1)  # orphans wait for nobody
+    assert (waiting.missing, waiting.different) == (1, 1)  # orphans wait for nobody
 
 
 class CutOffError(Exception):

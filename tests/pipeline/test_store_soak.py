@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import pytest
 
+from tests.pipeline.acts import differences
 from tests.pipeline.crowd import Crowd
-from tests.pipeline.load import Load, differences
+from tests.pipeline.load import Load
 from tests.pipeline.places import KINDS, StoreUnderTest, everything, fresh_url, truth
 from tests.pipeline.test_moving_stores import dual_url
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
@@ -116,4 +117,4 @@ def test_a_hundred_thousand_move_under_load(
     assert load.again == []
     assert [one.lost for one in live] == [0, 0]
     assert sum(step.refused for step in steps) == 0
-    assert target.use(lambda store: differences(store, load.known)) == []
+    assert target.use(lambda store: differences(store, load.known, load.now_ms())) == []

@@ -22,8 +22,10 @@ from pyspark.sql import functions as F
 
 from waystation.pipeline.job import Context
 from waystation.pipeline.sources.copy import Move
+from waystation.pipeline.sources.store import StorePlace
 from waystation.pipeline.stores import MIGRATE_PROGRESS
 from waystation.pipeline.transforms.comparison import (
+    awaited,
     bucket,
     compared,
     covers,
@@ -104,24 +106,25 @@ def verify(ctx: Context, move: Move) -> list[Verified]:
 
 def _verify(ctx: Context, move: Move, table: str) -> Verified:
     keys = _KEYS[table]
-    now_ms = ctx.clock.now_ms()
+    now_ms = ctx.clock.now_ms()  # of all reads: hashes of ids go by it
+    places = (move.source, move.target)
 
-    def both(buckets: Sequence[int] | None = None) -> tuple[DataFrame, DataFrame]:
-        frames = (place.read(ctx.spark, table, now_ms) for place in (move.source, move.target))
-        source, target = (
-            frame if buckets is None else frame.where(bucket().isin(*buckets)) for frame in frames
-        )
-        return source, target
+    def read(place: StorePlace, name: str) -> DataFrame:
+        return place.read(ctx.spark, name, now_ms)
 
-    source, target = (digests(frame, keys).persist() for frame in both())
+    source, target = (digests(read(place, table), keys).persist() for place in places)
     counts = [frame.agg(F.coalesce(F.sum("rows"), F.lit(0))).first() for frame in (source, target)]
     buckets: list[int] = [row.bucket for row in differing(source, target).collect()]
     for frame in (source, target):
         frame.unpersist()
+
+    def read_some(place: StorePlace, name: str) -> DataFrame:
+        return read(place, name).where(bucket().isin(*buckets))
+
     found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
     newer: set[Any] = set()
     for look in range(LOOKS if buckets else 0):
-        seen, ahead = _look(ctx, move, table, both(buckets), now_ms)
+        seen, ahead = _look(move, table, read_some)
         newer |= ahead
         lost = seen["missing"] | seen["different"]
         if look == 0:
@@ -142,21 +145,18 @@ def _verify(ctx: Context, move: Move, table: str) -> Verified:
 
 
 def _look(
-    ctx: Context, move: Move, table: str, both: tuple[DataFrame, DataFrame], now_ms: int
+    move: Move, table: str, read: Callable[[StorePlace, str], DataFrame]
 ) -> tuple[dict[str, set[Any]], set[Any]]:
     """Keys of rows by kind, and those of records that went on in the target."""
     keys = _KEYS[table]
-    source, target = (frame.persist() for frame in both)
+    source, target = (read(place, table).persist() for place in (move.source, move.target))
     rows = compared(source, target, keys)
     ahead: set[Any] = set()
     if table == "records":
         ahead = {(row.uah,) for row in covers(source, target).collect()}
     else:
         # What waits for nobody goes with its time.
-        known = move.source.read(ctx.spark, "router", now_ms).select("uah")
-        orphans = (F.col("kind") == "missing") & F.col("known").isNull()
-        known = known.distinct().withColumn("known", F.lit(True))
-        rows = rows.join(known, on="uah", how="left").where(~orphans)
+        rows = awaited(rows, read(move.source, "router"), read(move.target, "records"))
     found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
     for row in rows.select("kind", *keys).limit(_BAD_MAX).collect():
         found[row.kind].add(tuple(row)[1:])

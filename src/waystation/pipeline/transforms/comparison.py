@@ -69,3 +69,22 @@ def covers(source: DataFrame, target: DataFrame) -> DataFrame:
     return (
         source.join(other, on="uah", how="inner").where(newer & (F.size(lost) == 0)).select("uah")
     )
+
+
+def awaited(rows: DataFrame, agents: DataFrame, records: DataFrame) -> DataFrame:
+    """Of rows of notifications that were compared, all but missing ones that nobody can fetch: of
+    user agents that the source does not know (`agents`), and of subscriptions that are gone.
+    These are told by the target's record, where there is one; one that lost a subscription which
+    the source still has is itself different."""
+    known = agents.select("uah").distinct().withColumn("known", F.lit(True))
+    home = records.select("uah", channel_list("channels").alias("subscribed"))
+    # The body begins with the channel: `["0123…",`.
+    channel = F.upper(F.substring(F.col("body").cast("string"), 3, 32))
+    gone = F.coalesce(~F.array_contains("subscribed", channel), F.lit(False))
+    fetchable = F.col("known").isNotNull() & ~gone
+    return (
+        rows.join(known, on="uah", how="left")
+        .join(home, on="uah", how="left")
+        .where((F.col("kind") != "missing") | fetchable)
+        .drop("known", "subscribed")
+    )

@@ -50,24 +50,26 @@ def open_copier(source: str, target: str) -> "Copier":
 
 
 class Copier:
+    """A copy in a process of its own, between two places."""
+
     def __init__(self, source: str, target: str, clock: Clock) -> None:
-        self._clock = clock
         self._runner = asyncio.Runner()
         self._source: PagedBulk = open_bulk(source, self._runner)
         place = read_place(target)
-        self._store: PushStore = self._runner.run(self._opened(place))
+        self._store: PushStore = self._runner.run(self._opened(place, clock))
         # Of an embedded store one process has one environment, and its servers' code will do.
         self._target = None if _is_embedded(place) else open_bulk(target, self._runner)
+        self._copy = Copy(self._source, self._store, self._target, clock)
 
-    async def _opened(self, place: Place) -> PushStore:
+    async def _opened(self, place: Place, clock: Clock) -> PushStore:
         return await open_push_store(
-            place.url, data_dir=Path(place.data_dir), settings=place.patient, clock=self._clock
+            place.url, data_dir=Path(place.data_dir), settings=place.patient, clock=clock
         )
 
     def copy(self, table: str, part: bytes, since_ms: int) -> Iterator[Copied]:
         """`records` or `notifications` of a part, a page at a time; only those that connected or
         were accepted since then."""
-        pages = self._records if table == "records" else self._waiting
+        pages = self._copy.records if table == "records" else self._copy.notifications
         work = pages(part, since_ms)
 
         async def step() -> Copied | None:
@@ -82,9 +84,22 @@ class Copier:
             self._runner.run(self._target.part_with())
         self._source.close()
 
+
+class Copy:
+    """From what a source's bulk reads into a store; `target` is the same store's own bulk, where
+    that writes faster than its servers do."""
+
+    def __init__(
+        self, source: PagedBulk, store: PushStore, target: PagedBulk | None, clock: Clock
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._target = target
+        self._clock = clock
+
     # Records
 
-    async def _records(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
+    async def records(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
         bounds = {"connected_at_ms": (since_ms, None)} if since_ms else {}
         async for page in self._source.dossiers(part, bounds, whole=True):
             read_mono = time.monotonic()
@@ -172,7 +187,7 @@ class Copier:
 
     # Notifications
 
-    async def _waiting(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
+    async def notifications(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
         async for page in self._source.waiting(part, {}, whole=True):
             read_mono = time.monotonic()
             now_ms = self._clock.now_ms()

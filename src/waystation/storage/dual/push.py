@@ -6,7 +6,9 @@ Rule 1: records, routes, subscriptions and updates are read and written at the u
         Whoever wrote to the secondary looks again: if the user agent was moved meanwhile, the
         write is repeated in the primary.
 Rule 2: a notification is saved at home. A topic is saved in the secondary as well, and there first:
-        what it replaces may lie there. With `write_to_secondary` all of them are.
+        what it replaces may lie there, if the subscription is of before the move. Of a newer one
+        the secondary does not know, so that a row there would stay when the subscription goes.
+        With `write_to_secondary` all of them are.
 Rule 3: a fetch asks both, and delivers in one order; of two of one topic the older is forgotten.
         Without the secondary's answer it gives what the primary has, but never says "nothing".
 Rule 4: removals and acks go to both, to the secondary first: what is gone in the primary alone
@@ -38,6 +40,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -46,6 +49,7 @@ from waystation.push.model import (
 )
 from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.storage.capabilities import Capabilities
+from waystation.storage.dossier import GONE
 from waystation.storage.dual.graves import Graves, without_tombstones
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.storage.dual.moves import DualStats, Moves
@@ -165,14 +169,24 @@ class DualPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         home = await self._home("save", uaid)
-        if home is self.secondary or notification.topic is not None:
-            await self._counted("save", self.secondary.save(uaid, notification))
-        if home is self.primary:
-            await self.primary.save(uaid, notification)
-            if notification.topic is None:
-                await self._repeat("save", lambda store: store.save(uaid, notification))
+        if home is self.secondary:
+            return await self._counted("save", home.save(uaid, notification))
+        there: Replaced | None = None
+        if notification.topic is not None:
+            there = await self._counted("save", self._save_topic_there(uaid, notification))
+        here = await self.primary.save(uaid, notification)
+        if notification.topic is None:
+            await self._repeat("save", lambda store: store.save(uaid, notification))
+        return there if here is None or here.message_id.startswith(GONE) else here
+
+    async def _save_topic_there(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        if not self._writes_to_both:
+            found = await self.secondary.look_up(uaid, notification.channel_id)
+            if found is None or not found.subscribed:
+                return None
+        return await self.secondary.save(uaid, notification)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         home = await self._home("save_new", uaid)
