@@ -4,14 +4,20 @@ Rule 1: every new or changed id moves to the end of a change list and bumps a
         counter; a subscription remembers the counter it has seen.
 Rule 2: ids are never forgotten, and an empty source removes nothing.
 Rule 3: an unknown id is an error for that id alone, and it is not subscribed.
+Rule 4: what a change has to say is made once, frame and all, for everybody who follows the same
+        ids and has heard the same; another user agent costs a look-up.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 
+from waystation.push.wire.client import broadcast_message
+from waystation.push.wire.websocket import text_frame
+
 NOT_FOUND = "Broadcast not found"
 SHARED_MAX = 1024  # sets of ids that are shared; further ones are each user agent's own
+NEWS_MAX = 1024  # frames that are kept until the next change; further ones are made each time
 
 Delta = dict[str, "str | dict[str, str]"]
 
@@ -35,6 +41,7 @@ class Broadcasts:
         self._counter = 0
         # Most user agents follow the same one or two ids: they share one tuple.
         self._tuples: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._news: dict[Subscriptions, tuple[Subscriptions, bytes | None]] = {}  # since a change
 
     @property
     def versions(self) -> Mapping[str, str]:
@@ -51,6 +58,8 @@ class Broadcasts:
             self._versions.pop(broadcast_id, None)
             self._versions[broadcast_id] = version
             self._changed[broadcast_id] = self._counter
+        if changes:
+            self._news.clear()
         return changes
 
     def subscribe(
@@ -91,3 +100,15 @@ class Broadcasts:
             if self._changed[broadcast_id] > subscriptions.seen:
                 delta[broadcast_id] = self._versions[broadcast_id]
         return Subscriptions(subscriptions.ids, self._counter), delta
+
+    def news(self, subscriptions: Subscriptions) -> tuple[Subscriptions, bytes | None]:
+        """`delta` as the frame that tells it; None if there is nothing to tell."""
+        if subscriptions.seen == self._counter or not subscriptions.ids:
+            return subscriptions, None
+        news = self._news.get(subscriptions)
+        if news is None:
+            told, delta = self.delta(subscriptions)
+            news = told, text_frame(broadcast_message(delta)) if delta else None
+            if len(self._news) < NEWS_MAX:
+                self._news[subscriptions] = news
+        return news

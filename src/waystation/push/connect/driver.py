@@ -207,6 +207,8 @@ class ConnectDriver:
                     self._settled(client, effect)
                 case do.Send():
                     connection.send(text_frame(effect.payload))
+                case do.SendFrame():
+                    connection.send(effect.frame)
                 case do.Deliver():
                     connection.send(frame_of(effect.notification))
                 case do.DeliverStored():
@@ -228,8 +230,6 @@ class ConnectDriver:
                 case do.Close():
                     connection.close(effect.code, effect.reason)
                     self._end(client, effect.code, effect.reason)
-                case do.HandBack():
-                    raise AssertionError("only an ended connection hands back")
                 case _:
                     self._ask(client, effect)
 
@@ -307,6 +307,7 @@ class ConnectDriver:
                 return session.dropped()
             case (
                 do.Send()
+                | do.SendFrame()
                 | do.SendPing()
                 | do.Deliver()
                 | do.DeliverStored()

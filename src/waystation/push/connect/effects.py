@@ -17,6 +17,12 @@ class Send(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
+class SendFrame(msgspec.Struct, frozen=True, gc=False):
+    """A text message as its frame: one object, whoever is told the same."""
+
+    frame: bytes
+
+
 class SendPing(msgspec.Struct, frozen=True, gc=False):
     """A WebSocket Ping."""
 
@@ -166,6 +172,7 @@ class HandBack(msgspec.Struct, frozen=True, gc=False):
 
 Effect = (
     Send
+    | SendFrame
     | SendPing
     | Deliver
     | DeliverStored

@@ -157,12 +157,12 @@ class Session(MonthSwitching):
         if self._pong_due:
             return self._close(INTERNAL, "PongTimeout")
         settings = self._terms.settings
-        self._subscriptions, delta = self._terms.broadcasts.delta(self._subscriptions)
+        self._subscriptions, news = self._terms.broadcasts.news(self._subscriptions)
         stored = self.state is State.IDENTIFIED and self._record is None
         confirm: list[Effect] = [do.Confirm()] if stored else []
-        if delta:
+        if news is not None:
             self.wake_at = mono + settings.auto_ping_interval_s
-            return [do.Send(wire.broadcast_message(delta)), *confirm]
+            return [do.SendFrame(news), *confirm]
         self._pong_due = True
         self.wake_at = mono + settings.auto_ping_timeout_s
         return [do.SendPing(), *confirm]

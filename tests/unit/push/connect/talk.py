@@ -114,8 +114,13 @@ def of(kind: type[E], effects: Sequence[Effect]) -> list[E]:
 
 
 def said(effects: Sequence[Effect]) -> list[dict[str, Any]]:
-    """The messages among the effects."""
-    return [orjson.loads(effect.payload) for effect in of(do.Send, effects)]
+    """The messages among the effects; those that come as frames are short."""
+    payloads = [
+        effect.payload if isinstance(effect, do.Send) else effect.frame[2:]
+        for effect in effects
+        if isinstance(effect, do.Send | do.SendFrame)
+    ]
+    return [orjson.loads(payload) for payload in payloads]
 
 
 class Talk:
