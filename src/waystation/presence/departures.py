@@ -44,6 +44,7 @@ class Departures:
         self._run = run
         self._node_id = node_id
         self._recording: dict[SessionKey, asyncio.Event] = {}
+        self._heard: dict[SessionKey, Left] = {}  # of those who are leaving: what the log says
         self._doubts = 0
         # Nobody is declared gone while the store cannot be asked.
         self.fenced: Callable[[], bool] = lambda: False
@@ -179,10 +180,8 @@ class Departures:
     async def _leave(self, session: Session, code: Status) -> Left | None:
         """Recorded, or not: then the session is as it was, or has gone elsewhere."""
         try:
-            left = await self._store.leave(session.key, session.fence, code)
-        except STORE_TROUBLE as exc:
-            self._reports.store_trouble("leave", exc)
-            session.leaving = False
+            left = await self._record_leave(session, code)
+        except STORE_TROUBLE:
             if session.life_handle:
                 self._registry.wheel.cancel(session.life_handle)
             at = self._registry.now().mono + TRY_AGAIN_S
@@ -192,16 +191,25 @@ class Departures:
             self.gone(session, Status.TAKEN_OVER)
         return left
 
+    async def _record_leave(self, session: Session, code: Status) -> Left | None:
+        """Raises `STORE_TROUBLE` unless the log has told us what the answer would have."""
+        key = session.key
+        try:
+            return await self._store.leave(key, session.fence, code)
+        except STORE_TROUBLE as exc:
+            self._reports.store_trouble("leave", exc)
+            if key in self._heard:
+                return self._heard[key]
+            session.leaving = False
+            raise
+        finally:
+            self._heard.pop(key, None)
+
     # --- ends ------------------------------------------------------------------------------------
 
     async def leave(self, conversation: Conversation, session: Session, message_id: int) -> None:
         """A client says LEAVE."""
-        try:
-            left = await self._store.leave(session.key, session.fence, Status.OK)
-        except STORE_TROUBLE as exc:
-            self._reports.store_trouble("leave", exc)
-            session.leaving = False
-            raise
+        left = await self._record_leave(session, Status.OK)
         now = self._registry.now()
         if left is None:
             self.gone(session, Status.TAKEN_OVER)
@@ -230,10 +238,13 @@ class Departures:
         assert entry.kind is MessageType.LEAVE
         key = SessionKey(party.party_id, entry.client_id, entry.session_id)
         session = party.sessions.get(key)
-        if session is None or session.leaving or session.joined_seq >= entry.seq:
+        if session is None or session.joined_seq >= entry.seq:
             return
-        code = Status(entry.code)
-        self._finish(session, State.LEFT, code, Left(entry.seq, party.roster.size, entry.count))
+        left = Left(entry.seq, party.roster.size, entry.count)
+        if session.leaving:  # what the store answers says the same, if its answer comes
+            self._heard[key] = left
+        else:
+            self._finish(session, State.LEFT, Status(entry.code), left)
 
     def _finish(self, session: Session, state: State, code: Status, left: Left) -> None:
         if session.state in (State.LEFT, State.EXPIRED):
@@ -241,8 +252,11 @@ class Departures:
         now = self._registry.now()
         conversation = session.conversation
         if isinstance(conversation, Conversation) and not conversation.over:
-            self._reports.error(code)
-            conversation.end(code, now)
+            if code is Status.OK:  # it said LEAVE, and was told to say so again
+                conversation.finish(GrpcStatus.OK)
+            else:
+                self._reports.error(code)
+                conversation.end(code, now)
         self._reports.left(session, code, left.seq)
         if not left.party_size:
             party = session.party

@@ -86,7 +86,7 @@ class Membership:
             if self.fenced():
                 self._doubtful_until = began + REAPED_FOR_S
             if began < self._doubtful_until:
-                await self._take_back(began)
+                await self._take_back()
             self._renewed_at = began
             if alive != self.nodes:
                 self.nodes = alive
@@ -102,25 +102,27 @@ class Membership:
                         conversation, Status.STORE_UNAVAILABLE, cause=Detached.TRANSPORT
                     )
 
-    async def _take_back(self, now: float) -> None:
+    async def _take_back(self) -> None:
         broker = self._broker
         # A store that has less than it had is told again first: who is missing there has not moved.
         await self._compare()
-        sessions = list(broker.registry.sessions.values())
-        active = [(one.key, one.fence) for one in sessions if one.state is State.ACTIVE]
-        moved = await self._store.reclaim(active)
-        for key in moved:
-            session = broker.registry.sessions.get(key)
-            if session is not None:
+        sessions = [(one, one.fence) for one in broker.registry.sessions.values()]
+        active = [(one, fence) for one, fence in sessions if one.state is State.ACTIVE]
+        moved = set(await self._store.reclaim([(one.key, fence) for one, fence in active]))
+        for session, fence in active:
+            # Whoever was attached again meanwhile, or is leaving, has an answer of its own.
+            if session.key in moved and session.fence == fence and not session.leaving:
                 broker.departures.gone(session, Status.TAKEN_OVER)
         if not self._fenced:
             return
-        for session in sessions:
-            if session.state is State.DETACHED and not await self._still_waits(session):
+        for session, fence in sessions:
+            if session.state is not State.DETACHED or await self._still_waits(session):
+                continue
+            if session.state is State.DETACHED and session.fence == fence:
                 broker.departures.gone(session, Status.TAKEN_OVER)
-        lost_s = now - self._renewed_at
+        now = broker.registry.now().mono
         for session in broker.registry.sessions.values():
-            _shift(session, lost_s, now)
+            _shift(session, self._renewed_at, now)
             broker.registry.arm_life(session)
         self._fenced = False
         broker.reports.node_state("ready", len(broker.registry.sessions), "renewed")
@@ -193,8 +195,9 @@ class Membership:
             )
             for one in party.sessions.values()
             # Of those that waited for their streams while we could not ask, some may have been
-            # told to have left; whoever has a stream is there.
-            if one.state is State.ACTIVE or not self._fenced
+            # told to have left; whoever has a stream is there, unless we heard that it has left.
+            if (one.state is State.ACTIVE or not self._fenced)
+            and (one.key.client_id, one.key.session_id) in party.roster
         ]
         reset = await self._store.reset(
             party.party_id,
@@ -223,8 +226,9 @@ class Membership:
             broker.following.resync_all(party, broker.registry.now())
 
 
-def _shift(session: Session, lost_s: float, now: float) -> None:
-    """Nobody grows older while we could not ask."""
+def _shift(session: Session, lost_at: float, now: float) -> None:
+    """Nobody grows older while we could not ask: from `lost_at` until this very moment."""
+    lost_s = now - lost_at
     session.detached_mono = min(now, session.detached_mono + lost_s)
     session.last_rx = min(now, session.last_rx + lost_s)
     since = session.delivery.unacked_since

@@ -107,6 +107,8 @@ class Guest:
         waited = [said_s for _, said_s in self._asked.values()]
         if waited and now_s - min(waited) > PONG_S:
             self._drop("no answer")
+        elif not self.joined and now_s - self._said_at_s > PONG_S:
+            self._drop("it was refused, and the end of the call did not arrive")
         elif self.joined and self._said_leave and not self._left:
             if not any(kind == MessageType.LEAVE for kind, _ in self._asked.values()):
                 self._say(MessageType.LEAVE)

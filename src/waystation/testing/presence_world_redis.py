@@ -192,10 +192,10 @@ class RedisModel:
         return [member for _, member in self.ranked(key)]
 
     def _zrangebyscore(
-        self, key: bytes, _low: bytes, high: bytes, _limit: bytes, _from: bytes, count: bytes
+        self, key: bytes, _low: bytes, high: bytes, *_scores_and_limit: bytes
     ) -> list[bytes]:
-        due = [member for score, member in self.ranked(key) if score <= float(high)]
-        return due[: int(count)]
+        due = [(member, raw(int(s))) for s, member in self.ranked(key) if s <= float(high)]
+        return [part for pair in due[: int(_scores_and_limit[-1])] for part in pair]
 
     def _xrange(self, key: bytes, first: bytes, _last: bytes, *count: bytes) -> list[Any]:
         after = 0 if first == b"-" else int(first.lstrip(b"(").split(b"-")[0])

@@ -345,6 +345,20 @@ def reset(party: PartyRows, args: Sequence[bytes]) -> Any:
     return [known, whole(at), party.seen_from(b"", b"0")[1]]
 
 
+def swept(redis: "RedisModel", keys: Sequence[bytes], args: Sequence[bytes]) -> Any:
+    """Of the index of a shard, not of a party."""
+    name, seen, following = args
+    index = redis.rows(keys[0])
+    if index.get(name) != float(seen):
+        return 0
+    if following:
+        index[name] = float(following)
+    else:
+        del index[name]
+        redis.tidy(keys[0])
+    return 1
+
+
 Step = Callable[[PartyRows, Sequence[bytes]], Any]
 _STEPS: Final[dict[str, Step]] = {
     "party_join": join,
@@ -364,4 +378,4 @@ def _script(step: Step) -> Callable[["RedisModel", Sequence[bytes], Sequence[byt
     return lambda redis, keys, args: step(PartyRows(redis, keys), args)
 
 
-SCRIPTS: Final = {name: _script(step) for name, step in _STEPS.items()}
+SCRIPTS: Final = {name: _script(step) for name, step in _STEPS.items()} | {"party_swept": swept}

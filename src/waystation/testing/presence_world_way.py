@@ -226,6 +226,7 @@ class WorldStore(RedisPresenceStore):
 
     reap_ms = 3000
     lapse_from_ms = 1500
+    second_look_ms = 1500
 
     def __init__(self, way: RedisWay, *, log_max: int, linger_s: float) -> None:
         keys = PartyKeys("pp", shards=SHARDS)

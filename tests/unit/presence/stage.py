@@ -8,7 +8,7 @@ from typing import Any
 
 import structlog
 
-from waystation.base.clock import ManualClock
+from waystation.base.clock import Clock, ManualClock
 from waystation.base.tasks import Tasks
 from waystation.presence.broker import Broker
 from waystation.presence.grants import Authority
@@ -167,14 +167,19 @@ class Stage:
         self.events = RecordedEvents()
         self.metrics = Metrics()
         self.actors: list[Actor] = []
-        self.store = MemoryPresenceStore(
-            self.clock,
-            log_max=self.settings.party_log,
-            linger_s=self.settings.party_linger_s,
-        )
+        self.store = self.make_store(self.clock)
         self.failures: list[str] = []
-        self.loop = asyncio.new_event_loop()
+        self.loop = self.make_loop()
         self.broker = self.new_broker(authority=authority)
+
+    def make_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
+
+    def make_store(self, clock: Clock) -> MemoryPresenceStore:
+        settings = self.settings
+        return MemoryPresenceStore(
+            clock, log_max=settings.party_log, linger_s=settings.party_linger_s
+        )
 
     def new_broker(self, **more: Any) -> Broker:
         self.tasks = Tasks(lambda name, error: self.failures.append(f"{name}: {error!r}"))

@@ -3,6 +3,8 @@
 Rule 1: a node is alive while its row exists with its incarnation; the row lives for one lease.
 Rule 2: what leads to a session is written before the session is: the set of a node's parties, and
         the sweep's index, which may be early and never late.
+        Whoever sweeps believes an expectation for a moment longer than it finds nobody: the
+        session that is about to wait may come after the look.
 Rule 3: sweeping and reaping may be done by several nodes at once; scripts make it harmless.
 """
 
@@ -22,7 +24,7 @@ from waystation.storage.redis.presence_rows import (
     field_of,
     ids_of,
 )
-from waystation.storage.redis.scripts import load_party
+from waystation.storage.redis.scripts import PARTY_SWEPT, load_party
 from waystation.storage.redis.session import Session
 
 EXPIRE = load_party("party_expire")
@@ -34,6 +36,7 @@ FORGOTTEN_MS: Final = 86_400_000  # after so long, which parties a dead node was
 EXPIRE_AT_ONCE: Final = 100
 RECLAIM_AT_ONCE: Final = 200
 STRIKE_AT_ONCE: Final = 1000
+EXPECTED: Final = 0  # the score of a party where somebody is about to wait
 
 
 class NodeRows:
@@ -83,7 +86,7 @@ class NodeRows:
     async def expect_party(self, party_id: PartyId) -> None:
         """Before a session of it waits for its end: the sweep looks there from now on."""
         key = self.keys.sweep(self.keys.shard(party_id))
-        await self.session.run(key, (("ZADD", key, "LT", 0, f"{party_id:016x}"),))
+        await self.session.run(key, (("ZADD", key, "LT", EXPECTED, f"{party_id:016x}"),))
 
     # --- leases ----------------------------------------------------------------------------------
 
@@ -127,6 +130,7 @@ class NodeRows:
 
     reap_ms = 30_000  # how long one node has for seeing to another's sessions
     lapse_from_ms = 6000  # a lease that is well is renewed long before it has so little left
+    second_look_ms = 2000  # after an expectation; shorter than any TTL in production
 
     # --- those whose node is gone ----------------------------------------------------------------
 
@@ -216,29 +220,32 @@ class NodeRows:
         shards = [shard for shard in range(self.keys.shards) if self._is_ours(shard)]
         looks = await asyncio.gather(
             *(
-                self.session.run(key, (("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit),))
+                self.session.run(
+                    key,
+                    (("ZRANGEBYSCORE", key, "-inf", now_ms, "WITHSCORES", "LIMIT", 0, limit),),
+                )
                 for key in map(self.keys.sweep, shards)
             )
         )
         count = 0
         for shard, look in zip(shards, looks, strict=True):
-            for name in look[0]:
-                count += await self._expire(PartyId(int(name, 16)), self.keys.sweep(shard), name)
+            for name, score in zip(look[0][::2], look[0][1::2], strict=True):
+                count += await self._expire(self.keys.sweep(shard), name, float(score), now_ms)
         return count
 
-    async def _expire(self, party_id: PartyId, sweep: str, name: bytes) -> int:
+    async def _expire(self, sweep: str, name: bytes, score: float, now_ms: int) -> int:
         reply: Any = await self.session.run_script(
-            EXPIRE, self.keys.of(party_id), EXPIRE_AT_ONCE, self.log_max, self.linger_ms
+            EXPIRE,
+            self.keys.of(PartyId(int(name, 16))),
+            EXPIRE_AT_ONCE,
+            self.log_max,
+            self.linger_ms,
         )
-        if reply[1]:
-            await self.session.run(sweep, (("ZADD", sweep, "XX", reply[1], name),))
-        else:
-            await self.session.run(sweep, (("ZREM", sweep, name),))
-            # Somebody may have begun to wait in between: better early than never.
-            detached = self.keys.of(party_id)[4]
-            left: Any = (await self.session.run(detached, (("ZCARD", detached),)))[0]
-            if left:
-                await self.expect_party(party_id)
+        following: int | str = int(reply[1]) if reply[1] else ""
+        if score == EXPECTED:
+            again = now_ms + self.second_look_ms
+            following = min(following, again) if isinstance(following, int) else again
+        await self.session.run_script(PARTY_SWEPT, (sweep,), name, int(score), following)
         return int(reply[0])
 
     def _is_ours(self, shard: int) -> bool:
