@@ -123,6 +123,8 @@ class Crowd:
             "router_stale_60": len(self.stale()),
             "router_bad_type": sum(number % 50 == 3 for number in numbers),
             "stale_index": 0,
+            "dup_topic": 0,
+            "month_mismatch": 0,
         }
 
     # Into a store, by what a server does

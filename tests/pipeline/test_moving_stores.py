@@ -21,10 +21,11 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import migrate
 from waystation.pipeline.sources.copy import Move
 from waystation.pipeline.table import Lake
+from waystation.push.model import Milestone, MilestoneNote
 from waystation.push.store import PushStore
 from waystation.storage.bulk import open_bulk
 from waystation.storage.dual.copy import Copied, open_copier
-from waystation.storage.dual.moves import MOVING, begun
+from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tombstone
 
 PAIRS = [
     pytest.param(
@@ -41,6 +42,7 @@ PAIRS = [
 ]  # fmt: skip
 
 
+BURIED = 8  # has no messages
 PHASES = ("copy records", "copy notifications", "tail records", "tail notifications")
 
 
@@ -97,28 +99,36 @@ def rows(store: StoreUnderTest, table: str) -> set[tuple[object, ...]]:
         bulk.close()
 
 
+def alive(records: set[tuple[object, ...]], crowd: Crowd) -> set[tuple[object, ...]]:
+    return {row for row in records if row[0] != crowd.uaid(BURIED)}
+
+
 def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnderTest]) -> None:
-    """Every field arrives; who was begun by a move that was cut off is finished; a second run
-    finds everything there, and a newer record comes with the tail."""
+    """Every field arrives; who was begun by a move that was cut off is finished; who was removed
+    stays removed; a second run finds everything there, and a newer record comes with the tail."""
     source, target = stores
     crowd = Crowd(120, int(time.time() * 1000), orphans=0)
     source.use(crowd.load)
 
-    async def begin_one(store: PushStore) -> None:
+    async def begin_one_and_bury_another(store: PushStore) -> None:
         assert await store.add_user_agent(begun(crowd.member(7).record))
+        stone, kept_ms = tombstone(crowd.uaid(BURIED)), crowd.now_ms + TOMBSTONE_KEPT_MS
+        note = MilestoneNote(stone, bytes(32), Milestone.ERRORED, crowd.now_ms, kept_ms)
+        await store.note_milestones([note])
 
-    target.use(begin_one)
+    target.use(begin_one_and_bury_another)
     records, waiting = (copied(source, target, table) for table in ("records", "notifications"))
 
-    numbers = list(range(crowd.size))
-    assert (records.read, records.written, records.present) == (120, 120, 0)
+    numbers = [number for number in range(crowd.size) if number != BURIED]
+    assert (records.read, records.written, records.present, records.gone) == (120, 119, 0, 1)
     assert (waiting.written, waiting.refused) == (waiting.read, 0)
-    assert everything(target) == everything(source) == truth(crowd, numbers)
-    assert rows(target, "records") == rows(source, "records")
+    assert everything(target) == truth(crowd, numbers)
+    assert everything(source) == truth(crowd, list(range(crowd.size)))
+    assert rows(target, "records") == alive(rows(source, "records"), crowd)
     assert rows(target, "notifications") == rows(source, "notifications")
 
     again = copied(source, target, "records")
-    assert (again.read, again.written, again.present) == (120, 0, 120)
+    assert (again.read, again.written, again.present, again.gone) == (120, 0, 119, 1)
 
     started_ms = int(time.time() * 1000)
 
@@ -127,7 +137,7 @@ def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnd
 
     source.use(come_back)
     assert copied(source, target, "records", since_ms=started_ms).read == 1
-    assert rows(target, "records") == rows(source, "records")
+    assert rows(target, "records") == alive(rows(source, "records"), crowd)
 
     async def nodes(store: PushStore) -> set[str | None]:
         found = [await store.get_user_agent(crowd.uaid(number)) for number in numbers]

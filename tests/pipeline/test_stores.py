@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.frames import events_frame
 from tests.pipeline.places import MASTER, OPENER
@@ -13,9 +14,9 @@ from waystation.base.clock import ManualClock
 from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import audit, purge
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.sources.store import StorePlace
+from waystation.pipeline.sources.store import TABLES, StorePlace
 from waystation.pipeline.stores import STORE_AUDIT, STORE_PURGE
-from waystation.pipeline.table import Lake
+from waystation.pipeline.table import Lake, local_frame
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bulk import Place, open_bulk, write_place
@@ -25,6 +26,7 @@ from waystation.telemetry.hashes import EventHashes
 
 DAY_MS = 86_400_000
 SETTINGS = Store(map_bytes=1 << 28)
+NODES = ["http://a:1", "http://a:1/w/0"]
 
 
 def uaid(number: int) -> Uaid:
@@ -109,13 +111,15 @@ def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: EmbeddedPlace
         await store.save(uaid(1), message(7, now_ms - 5001, 3600))  # a channel that is gone
         await store.save(uaid(2), message(2, now_ms - 90_000, 60))  # expired
         await store.save(uaid(2), message(2, now_ms + 900_000, 60))  # from the future
-        odd = UserAgent(uaid=uaid(5), connected_at_ms=now_ms, router_type="pigeon")
+        odd = UserAgent(
+            uaid=uaid(5), connected_at_ms=now_ms, router_type="pigeon", node_id="http://a:1/w/1"
+        )
         assert await store.add_user_agent(odd)
 
     place.write(change)
     add_hello(ctx, 4, now_ms - 1000)  # the store says: a day ago
 
-    found = {one.kind: (one.rows, one.samples) for one in audit.run(ctx, place.store)}
+    found = {one.kind: (one.rows, one.samples) for one in audit.run(ctx, place.store, nodes=NODES)}
 
     assert found == {
         "msg_no_router": (1, [place.uah(9)]),
@@ -127,11 +131,40 @@ def test_every_row_is_in_one_class_or_in_none(ctx: Context, place: EmbeddedPlace
         "router_stale_60": (1, [place.uah(3)]),
         "router_bad_type": (1, [place.uah(5)]),
         "stale_index": (1, [place.uah(4)]),
+        "dup_topic": (0, []),
+        "month_mismatch": (0, []),
+        "router_dead_node": (1, [place.uah(5)]),
     }
     kept = ctx.lake.read(STORE_AUDIT).select("class", "rows").collect()
     assert {row["class"]: row["rows"] for row in kept} == {
         name: rows for name, (rows, _) in found.items()
     }
+
+
+def test_a_topic_in_two_months_and_a_message_in_the_wrong_one_are_found(
+    spark: SparkSession,
+) -> None:
+    """Number 1 is on June; one of its topics lies in May as well, one message in May alone."""
+
+    def of(table: str, *rows: dict[str, Any]) -> DataFrame:
+        schema = TABLES[table]
+        return local_frame(
+            spark, [[row.get(name) for name in schema.names] for row in rows], schema
+        )
+
+    places = [(5, "june"), (5, "may"), (6, "june"), (None, "june"), (None, "may")]
+    waiting = [{"uah": 1, "chh": 1, "topic_key": key, "month": month} for key, month in places]
+    tables = audit.Tables(
+        of("router", {"uah": 1, "month": "june"}, {"uah": 2}),
+        of("channels", {"uah": 1, "chh": 1}),
+        of("messages", *waiting, {"uah": 2, "topic_key": 5}),
+        spark.sql("select 0L as uah, 0L as last_ms"),
+    )
+    found = audit.classes(tables, 0)
+
+    assert [row.uah for row in found["dup_topic"].collect()] == [1]
+    assert [row.uah for row in found["month_mismatch"].collect()] == [1, 1]
+    assert "router_dead_node" not in found
 
 
 def sorted_as_numbers(place: EmbeddedPlace, *numbers: int) -> list[str]:

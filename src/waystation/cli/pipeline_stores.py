@@ -57,13 +57,20 @@ def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
     return StorePlace("waystation.storage.bulk:open_bulk", str(path.absolute()), key_file)
 
 
-def audit(ctx: typer.Context) -> None:
+def audit(
+    ctx: typer.Context,
+    *,
+    node: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="A relay URL that is in use; name all of them, or none."),
+    ] = None,
+) -> None:
     """Count what does not fit together in the store, by class. Servers may run."""
     place = _place(ctx.obj)
     with opened(ctx.obj) as context:
         from waystation.pipeline.jobs import audit as job
 
-        tell_rows(ctx.obj, job.run(context, place))
+        tell_rows(ctx.obj, job.run(context, place, nodes=node or None))
 
 
 def mark(

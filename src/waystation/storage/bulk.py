@@ -11,7 +11,7 @@ Raw ids are in these batches. They stay in the process that asked.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from waystation.base.settings import SettingsError
-from waystation.push.model import Route, Uaid, UserAgent
+from waystation.push.model import MessageId, Route, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage import dossier
 from waystation.storage.bigtable.url import BigtableUrl
@@ -114,6 +114,10 @@ class PagedBulk:
         """The parts of a table, about `count`."""
         raise AssertionError("each backend has its own")
 
+    def month_of(self, part: bytes) -> str | None:
+        """The table of a part of what waits, in a store with a table for each month."""
+        return None
+
     def dossiers(
         self, part: bytes, bounds: Bounds, *, whole: bool
     ) -> AsyncIterator[Sequence[Dossier]]:
@@ -144,6 +148,17 @@ class PagedBulk:
         """Replace the routes of records that were begun by those that they shall have."""
         await asyncio.gather(*(_settle(store, *pair) for pair in zip(begun, records, strict=True)))
 
+    async def kept_until(
+        self, store: PushStore, ids: Sequence[MessageId], now_ms: int
+    ) -> Mapping[MessageId, int]:
+        """Until when statuses are kept, of those messages that have one."""
+        found = await asyncio.gather(*(store.get_status(one, now_ms=now_ms) for one in ids))
+        return {
+            one: status.keep_until_ms
+            for one, status in zip(ids, found, strict=True)
+            if status is not None
+        }
+
     async def remove_if_same(self, agents: Sequence[tuple[Uaid, int]]) -> int:
         raise AssertionError("each backend has its own")
 
@@ -160,7 +175,8 @@ class PagedBulk:
         compared by, of `records` and `notifications`. Rows outside of `bounds` may be left out."""
         for page in self._walk(self._pages(table, part, bounds)):
             if page:
-                yield dossier.batch(self._arrow, table, page, now_ms)
+                month = self.month_of(part) if table == "messages" else None
+                yield dossier.batch(self._arrow, table, page, now_ms, month=month)
 
     def remove_unchanged(self, agents: Sequence[tuple[bytes, int]]) -> int:
         """User agents (uaid, version) with all that is theirs, each only if its row is still the

@@ -29,6 +29,7 @@ class Dossier(msgspec.Struct, frozen=True, kw_only=True):
     updates: tuple[Update, ...] = ()
     expires_at_ms: int | None = None
     version: int = 0  # of the row as it was read, in at most 63 bits
+    month: str | None = None  # whose table it is on, in a store that has such tables
 
     def over(self, now_ms: int) -> bool:
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
@@ -98,14 +99,17 @@ TYPES: Mapping[str, Mapping[str, str]] = {
         "router_type": "string",
         "node_id": "string",
         "version": "int64",
+        "month": "string",
     },
     "channels": {"uaid": "binary", "channel_id": "binary"},
     "messages": {
         "uaid": "binary",
         "channel_id": "binary",
         "topic": "bool_",
+        "topic_key": "int64",
         "accepted_at_ms": "int64",
         "expires_at_ms": "int64",
+        "month": "string",
     },
     "records": {
         "uaid": "binary",
@@ -122,9 +126,14 @@ TYPES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def batch(arrow: Any, table: str, rows: Sequence[Any], now_ms: int) -> Any:
-    """One batch of a table from what its backend read: dossiers, subscriptions or what waits."""
+def batch(
+    arrow: Any, table: str, rows: Sequence[Any], now_ms: int, *, month: str | None = None
+) -> Any:
+    """One batch of a table from what its backend read: dossiers, subscriptions or what waits.
+    `month` is the table of what waits, where there are several."""
     columns = _MAKERS[table](rows, now_ms)
+    if table == "messages":
+        columns["month"] = [month] * len(columns["uaid"])
     arrays = [
         arrow.array(columns[name], getattr(arrow, kind)()) for name, kind in TYPES[table].items()
     ]
@@ -139,6 +148,7 @@ def _router(rows: Sequence[Dossier], _now_ms: int) -> dict[str, list[Any]]:
         "router_type": [row.record.router_type for row in rows],
         "node_id": [row.record.node_id for row in rows],
         "version": [row.version for row in rows],
+        "month": [row.month for row in rows],
     }
 
 
@@ -156,9 +166,16 @@ def _messages(rows: Sequence[Waiting], _now_ms: int) -> dict[str, list[Any]]:
         "uaid": [uaid for uaid, _ in rows],
         "channel_id": [row.channel_id for _, row in rows],
         "topic": [row.sort_key.startswith("01:") for _, row in rows],
+        "topic_key": [_topic_key(row) for _, row in rows],
         "accepted_at_ms": [row.accepted_at_ms or None for _, row in rows],
         "expires_at_ms": [row.expires_at_ms for _, row in rows],
     }
+
+
+def _topic_key(notification: Notification) -> int | None:
+    """The same for two of one topic, which says nothing of either."""
+    key = notification.sort_key
+    return version_of(key.encode()) if key.startswith("01:") else None
 
 
 def _records(rows: Sequence[Dossier], now_ms: int) -> dict[str, list[Any]]:

@@ -4,10 +4,10 @@ Inputs: all rows of a push store; `events` for what the store should know of use
 Output: `store_audit`, one row a class. Progress: none; each run looks at everything.
 Idempotence: it only reads the store. Rows change while it looks: a class with few rows in a busy
 store may be a client that was just coming or going, so numbers matter, not single rows.
-Cost: one pass over each of the store's tables, five joins.
+Cost: one pass over each of the store's tables, six joins, one count of topics.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import msgspec
@@ -34,21 +34,34 @@ class Found(msgspec.Struct, frozen=True):
     samples: list[str]
 
 
+class Tables(msgspec.Struct, frozen=True):
+    """What is looked at: the store's tables, and `uah` and `last_ms` of events of `hellos`."""
+
+    router: DataFrame
+    channels: DataFrame
+    messages: DataFrame
+    hellos: DataFrame
+
+
 def classes(
-    router: DataFrame, channels: DataFrame, messages: DataFrame, hellos: DataFrame, now_ms: int
+    tables: Tables, now_ms: int, nodes: Sequence[str] | None = None
 ) -> Mapping[str, DataFrame]:
-    """Class -> the hashes (`uah`) of its rows. `hellos` has `uah` and `last_ms` of events."""
+    """Class -> the hashes (`uah`) of its rows. Without the `nodes` that there are, nobody can be
+    said to be on one that there is not."""
+    router, channels, messages = tables.router, tables.channels, tables.messages
     known = router.select("uah")
     subscribed = channels.select("uah", "chh")
     reachable = messages.join(known, on="uah", how="left_semi")
-    later = router.join(hellos, on="uah", how="inner").where(
+    later = router.join(tables.hellos, on="uah", how="inner").where(
         F.col("last_ms") > F.col("connected_at_ms") + INDEX_LAG_MS
     )
+    topics = messages.where(F.col("topic_key").isNotNull()).groupBy("uah", "topic_key")
+    homes = router.select("uah", F.col("month").alias("home"))
 
     def older(days: int) -> Column:
         return F.col("connected_at_ms") < now_ms - days * DAY_MS
 
-    return {
+    found = {
         "msg_no_router": messages.join(known, on="uah", how="left_anti"),
         "channel_no_router": channels.join(known, on="uah", how="left_anti"),
         "msg_no_channel": reachable.join(subscribed, on=["uah", "chh"], how="left_anti"),
@@ -58,24 +71,32 @@ def classes(
         "router_stale_60": router.where(older(60)),
         "router_bad_type": router.where(~F.col("router_type").isin(*ROUTER_TYPES)),
         "stale_index": later,
+        "dup_topic": topics.count().where(F.col("count") > 1),
+        "month_mismatch": messages.join(homes, on="uah", how="inner").where(
+            F.col("month") != F.col("home")
+        ),
     }
+    if nodes is not None:
+        dead = F.col("node_id").isNotNull() & ~F.col("node_id").isin(*nodes)
+        found["router_dead_node"] = router.where(dead)
+    return found
 
 
-def run(ctx: Context, store: StorePlace) -> list[Found]:
+def run(ctx: Context, store: StorePlace, *, nodes: Sequence[str] | None = None) -> list[Found]:
+    """`nodes` are the relay URLs of all nodes that there are."""
     now_ms = ctx.clock.now_ms()
     # Kept, on disk if need be: every class asks, and each scan of a store starts processes.
-    tables = [
+    router, channels, messages = kept = [
         store.read(ctx.spark, name, now_ms).persist() for name in ("router", "channels", "messages")
     ]
-    router, channels, messages = tables
     hellos = (
         ctx.lake.read(EVENTS)
         .where(F.col("k") == HELLO)
         .groupBy("uah")
         .agg(F.floor(F.max("ts") / 1000).alias("last_ms"))
     )
-    found = _counted(classes(router, channels, messages, hellos, now_ms))
-    for table in tables:
+    found = _counted(classes(Tables(router, channels, messages, hellos), now_ms, nodes))
+    for table in kept:
         table.unpersist()
     name = ctx.new_run()
     handle = ctx.lake.table(STORE_AUDIT).open()

@@ -47,11 +47,12 @@ _arrow: Any = import_module("pyarrow")
 TABLES = {
     "router": columns(
         "uah bigint, uah_before bigint, connected_at_ms bigint, expires_at_ms bigint,"
-        " router_type string, node_id string, version bigint"
+        " router_type string, node_id string, version bigint, month string"
     ),
     "channels": columns("uah bigint, chh bigint"),
     "messages": columns(
-        "uah bigint, chh bigint, topic boolean, accepted_at_ms bigint, expires_at_ms bigint"
+        "uah bigint, chh bigint, topic boolean, topic_key bigint, accepted_at_ms bigint,"
+        " expires_at_ms bigint, month string"
     ),
     "records": columns("uah bigint, connected_at_ms bigint, channels binary, body binary"),
     "notifications": columns("uah bigint, sort_key string, message_id string, body binary"),

@@ -7,7 +7,7 @@ every claim changes; a removal states the value again.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import import_module
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.clock import SystemClock
 from waystation.base.ids import new_uuid4, parse_uuid
-from waystation.push.model import Notification, Uaid, Update, UserAgent
+from waystation.push.model import MessageId, Notification, Uaid, Update, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import filters, layout
 from waystation.storage.bigtable.cells import Row, drop_column, drop_row, replace_cell, set_cell
@@ -190,6 +190,14 @@ class BigtableBulk(PagedBulk):
                 mutations += replace_cell(ROUTER, name, columns[name], ends_at_ms)
         same = filters.holds(ROUTER, layout.NODE_ID, begun.node_id.encode())
         await self._session.check(layout.agent_key(begun.uaid), same, then=mutations)
+
+    async def kept_until(
+        self, store: PushStore, ids: Sequence[MessageId], now_ms: int
+    ) -> Mapping[MessageId, int]:
+        """One read for all."""
+        keys = {layout.status_key(one): one for one in ids}
+        rows = await self._session.read_rows(filters.alive(now_ms, OWN), keys=list(keys))
+        return {keys[row.key]: max(cell.ends_at_ms for cell in row.cells.values()) for row in rows}
 
     # Inside
 

@@ -127,7 +127,7 @@ class Copy:
             return
         looked = await self._source.look([one.record.uaid for _, one in ours])
         now = {one.record.uaid: one for one in looked}
-        buried = await asyncio.gather(*(self._is_buried(one) for _, one in ours))
+        buried = await self._buried([one for _, one in ours])
         settled: list[tuple[UserAgent, Dossier]] = []
         for (record, one), is_buried in zip(ours, buried, strict=True):
             again = now.get(one.record.uaid)
@@ -178,12 +178,18 @@ class Copy:
         for update in set(now.updates) - set(seen.updates):
             await self._store.save_update(uaid, update)
 
-    async def _is_buried(self, one: Dossier) -> bool:
+    async def _buried(self, dossiers: Sequence[Dossier]) -> Sequence[bool]:
+        """Which of them were removed after they connected."""
+        stones = [tombstone(one.record.uaid) for one in dossiers]
         now_ms = self._clock.now_ms()
-        found = await self._store.get_status(tombstone(one.record.uaid), now_ms=now_ms)
-        if found is None:
-            return False
-        return one.record.connected_at_ms <= found.keep_until_ms - TOMBSTONE_KEPT_MS
+        if self._target is not None:
+            kept = await self._target.kept_until(self._store, stones, now_ms)
+        else:
+            kept = await PagedBulk.kept_until(self._source, self._store, stones, now_ms)
+        return [
+            one.record.connected_at_ms <= kept.get(stone, 0) - TOMBSTONE_KEPT_MS
+            for one, stone in zip(dossiers, stones, strict=True)
+        ]
 
     # Notifications
 

@@ -83,6 +83,9 @@ class DynamoBulk(PagedBulk):
             names = sorted(self._site.tables.names)
         return [f"{name} {at} {count}".encode() for name in names for at in range(count)]
 
+    def month_of(self, part: bytes) -> str | None:
+        return part.decode().split(" ")[0]
+
     async def dossiers(
         self, part: bytes, bounds: Bounds, *, whole: bool
     ) -> AsyncIterator[Sequence[Dossier]]:
@@ -120,6 +123,7 @@ class DynamoBulk(PagedBulk):
                 updates=await self._updates(one),
                 expires_at_ms=one.expires_at_ms,
                 version=one.version,
+                month=one.month,
             )
             for one in found
             if tables[one.record.uaid.hex()] in self._site.tables.names  # §6.8 d: no record else
@@ -284,6 +288,7 @@ def _dossier(item: Item) -> Dossier | None:
         record=record,
         expires_at_ms=None if expiry is None else expiry * 1000,
         version=_version(item),
+        month=get_string(item, "current_month"),
     )
 
 
