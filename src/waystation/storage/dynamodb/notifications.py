@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
+from waystation.push.model import ChannelId, MessageId, Notification, Replaced, SortKey, Uaid
 from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
 from waystation.storage.dynamodb.layout import (
@@ -54,11 +54,12 @@ class NotificationRows:
 
     # Saving
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         table = await self._agents.place(uaid) or await self._tables.current()
-        await self._put(table, uaid, notification)
+        replaced = await self._put(table, uaid, notification)
         if (moved_to := await self._moved(uaid, table)) is not None:
             await self.carry(table, moved_to, uaid, notification)
+        return replaced
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         table = await self._agents.place(uaid) or await self._tables.current()
@@ -97,8 +98,17 @@ class NotificationRows:
             return False
         return True
 
-    async def _put(self, table: str, uaid: Uaid, notification: Notification) -> None:
-        await self._dynamo.write("put_item", **self._item(table, uaid, notification))
+    async def _put(self, table: str, uaid: Uaid, notification: Notification) -> Replaced | None:
+        """Of a topic, which one it replaced: that is no round trip and no unit more."""
+        request = self._item(table, uaid, notification)
+        if notification.topic is None:
+            await self._dynamo.write("put_item", **request)
+            return None
+        answer = await self._dynamo.write("put_item", **request, ReturnValues="ALL_OLD")
+        old = self.decode([answer["Attributes"]] if answer.get("Attributes") else [])
+        if not old or old[0].message_id == notification.message_id:  # sent twice
+            return None
+        return Replaced(old[0].message_id, old[0].accepted_at_ms, old[0].expires_at_ms)
 
     def _item(self, table: str, uaid: Uaid, notification: Notification) -> Item:
         key = self._keys.message(uaid, notification.sort_key)

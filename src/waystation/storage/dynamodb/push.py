@@ -11,6 +11,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -45,6 +46,7 @@ class DynamoPushStore:
         row_versions=False,
         cursor=True,
         clears_with_channel=True,
+        tells_replaced=True,
     )
 
     def __init__(self, site: Site) -> None:
@@ -109,8 +111,8 @@ class DynamoPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
-        await self._notifications.save(uaid, notification)
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        return await self._notifications.save(uaid, notification)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._notifications.save_new(uaid, notification)

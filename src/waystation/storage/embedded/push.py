@@ -59,6 +59,7 @@ class EmbeddedPushStore:
         native_expiry=False,
         row_versions=False,
         clears_with_channel=True,
+        tells_replaced=True,
     )
 
     def __init__(self, env: Environment, writer: Writer, clock: Clock) -> None:

@@ -60,6 +60,7 @@ class MemoryPushStore:
         row_versions=False,
         cursor=True,
         clears_with_channel=True,
+        tells_replaced=True,
     )
 
     def __init__(self, clock: Clock) -> None:

@@ -20,6 +20,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -56,6 +57,7 @@ class RedisPushStore:
         native_expiry=False,
         row_versions=False,
         clears_with_channel=True,
+        tells_replaced=True,
     )
 
     def __init__(self, session: Session, url: RedisUrl, clock: Clock) -> None:
@@ -141,9 +143,9 @@ class RedisPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         now_s = self._clock.now_ms() // 1000
-        await self._agent_script(
+        held: object = await self._agent_script(
             scripts.SAVE,
             uaid,
             notification.sort_key,
@@ -151,6 +153,12 @@ class RedisPushStore:
             now_s,
             *self._ends(notification, now_s),
         )
+        if not isinstance(held, bytes):
+            return None
+        old = layout.decode_message(notification.sort_key, held, b"")
+        if old is None or old.message_id == notification.message_id:  # sent twice
+            return None
+        return Replaced(old.message_id, old.accepted_at_ms, old.expires_at_ms)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         now_s = self._clock.now_ms() // 1000
@@ -302,7 +310,7 @@ class RedisPushStore:
         over = expires_at_ms is not None and expires_at_ms <= self._clock.now_ms()
         return None if over else record
 
-    async def _agent_script(self, script: Script, uaid: Uaid, *args: Argument) -> int:
+    async def _agent_script(self, script: Script, uaid: Uaid, *args: Argument) -> Reply:
         agent = self.keys.agent(uaid)
         return await self.session.run_script(
             script, (self.keys.user(agent),), agent, self._clock.now_ms(), *args
