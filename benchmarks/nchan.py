@@ -23,10 +23,6 @@ from .senders import until
 from .target import Scale, Target, per_operation_us
 from .wire import AgentConnection, host_and_port
 
-_MODULES = (
-    Path("/usr/lib/nginx/modules/ngx_nchan_module.so"),
-    Path("/usr/share/nginx/modules/ngx_nchan_module.so"),
-)
 _CONF = """
 load_module {module};
 daemon off; worker_processes 1; pid {dir}/pid; error_log stderr error;
@@ -44,9 +40,13 @@ http {{
 
 
 def nchan_module() -> Path | None:
-    if shutil.which("nginx") is None:
+    """Beside the nginx that is found first, be it in /usr or elsewhere."""
+    nginx = shutil.which("nginx")
+    if nginx is None:
         return None
-    return next((path for path in _MODULES if path.exists()), None)
+    home = Path(nginx).parents[1]
+    places = (home / where / "nginx/modules/ngx_nchan_module.so" for where in ("lib", "share"))
+    return next((path for path in places if path.exists()), None)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True):
     hellos: int = 4000
     idle: int = 10_000
     broadcast_agents: int = 4000
-    broadcasts: int = 5
+    broadcasts: int = 5  # ticks of each, and messages of nchan
     store_agents: int = 256
     party_guests: int = 200
     party_idle: int = 2000

@@ -65,7 +65,17 @@ class PostConnection(asyncio.Protocol):
 class AgentConnection(asyncio.Protocol):
     """A WebSocket client: text frames in, masked text frames out."""
 
-    __slots__ = ("_buffer", "_host", "_open", "agent", "closed", "on_text", "opened", "transport")
+    __slots__ = (
+        "_buffer",
+        "_host",
+        "_open",
+        "agent",
+        "closed",
+        "on_text",
+        "opened",
+        "pings",
+        "transport",
+    )
 
     def __init__(self, host: str, on_text: Callable[["AgentConnection", bytes], None]) -> None:
         self._host = host
@@ -74,6 +84,7 @@ class AgentConnection(asyncio.Protocol):
         self.on_text = on_text
         self.opened: asyncio.Future[None] | None = None
         self.closed = False
+        self.pings = 0  # that came
         self.agent: object = None  # whose connection this is
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -126,6 +137,7 @@ class AgentConnection(asyncio.Protocol):
             if opcode == 0x81:
                 self.on_text(self, payload)
             elif opcode == 0x89:
+                self.pings += 1
                 self.transport.write(client_frame(0x8A, payload))
             elif opcode == 0x88:
                 self.transport.close()
