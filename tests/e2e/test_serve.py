@@ -282,6 +282,45 @@ async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
             assert (await agent.receive()).payload is None
 
 
+def has_ipv6() -> bool:
+    """A container may have it taken away; then the test below is one of IPv4."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+async def test_the_any_address_serves_every_port_by_ipv6_and_ipv4(tmp_path: Path) -> None:
+    ipv6 = has_ipv6()
+    with LocalServer(
+        tmp_path / "data",
+        roles=PUSH_ROLES,
+        env={"WAYSTATION_HOST": "::" if ipv6 else "0.0.0.0"},
+        options=("--workers", "2"),
+    ) as server:
+        serving = told(server)
+        vapid = VapidKey.generate()
+        async with UserAgent(serving.connect_url) as agent, AppServer(vapid) as app_server:
+            await agent.connected(WAIT_S)
+            subscription = await agent.subscribe(vapid.public_text)
+            for _ in range(4):  # at either worker
+                await app_server.send(
+                    subscription.endpoint, subscription.public_keys, b"by any address", ttl_s=60
+                )
+                assert (await agent.receive()).payload == b"by any address"
+        hosts = ["127.0.0.1", "[::1]"] if ipv6 else ["127.0.0.1"]
+        answers = {
+            (setting, host): (await get(f"http://{host}:{port}/__lbheartbeat__"))[0]
+            for setting, port in serving.ports.items()
+            for host in hosts
+        }
+
+        assert subscription.endpoint.startswith("http://[::1]:" if ipv6 else "http://127.0.0.1:")
+        assert len(answers) == len(hosts) * len(serving.ports) > len(hosts) * 3
+        assert set(answers.values()) == {200}
+
+
 async def test_journals_of_workers_that_no_longer_exist_are_handed_back(tmp_path: Path) -> None:
     """Fewer workers than before: what the last one held un-acked still arrives."""
     vapid = VapidKey.generate()

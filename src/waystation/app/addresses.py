@@ -41,7 +41,7 @@ class Reservation:
 def reserve(host: str, port: int, setting: str) -> Reservation:
     """Probe, then hold. Port 0 takes a free one."""
     family, address = _resolve(host, port, setting)
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    with _socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # pass over TIME_WAIT only
         try:
             probe.bind(address)
@@ -49,7 +49,7 @@ def reserve(host: str, port: int, setting: str) -> Reservation:
                 probe.listen(1)  # REUSEADDR lets bind pass beside one that only reserved it
         except OSError as exc:
             raise PortTakenError(_why(exc, host, port, setting)) from exc
-    held = socket.socket(family, socket.SOCK_STREAM)
+    held = _socket(family)
     try:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(address)
@@ -62,7 +62,7 @@ def reserve(host: str, port: int, setting: str) -> Reservation:
 def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
     """A worker's own listening socket on a port that it shares with its siblings."""
     family, address = _resolve(host, port, setting)
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = _socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,6 +86,14 @@ def open_doors(settings: Settings, roles: tuple[Role, ...]) -> dict[str, socket.
         if is_address(host):
             doors[port.setting] = listen(host, number, port.setting)
     return doors
+
+
+def _socket(family: int) -> socket.socket:
+    """`::` takes IPv4 as well, whatever the machine's default is."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    return made
 
 
 def is_address(host: str) -> bool:

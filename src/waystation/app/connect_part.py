@@ -7,7 +7,7 @@ import os
 import ssl
 
 from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpServer
+from waystation.base.http_server import HttpLimits, HttpServer
 from waystation.base.ids import new_uuid4
 from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
 from waystation.push.connect.broadcasts import Broadcasts
@@ -104,6 +104,7 @@ class ConnectPart:
             clock=base.clock,
             body_limit=api.body_limit,
             on_failure=self._node_api_failed,
+            limits=HttpLimits(connections_max=base.shares.nodes),
             upgrades=frozenset({TOKEN}),
         )
         source = (

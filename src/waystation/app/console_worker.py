@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import uvicorn
 from structlog.typing import FilteringBoundLogger
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waystation.base.clock import SystemClock
 from waystation.base.tasks import Tasks
@@ -25,9 +26,38 @@ from .version import build
 
 SHUTDOWN_TIMEOUT_S = 3
 CONNECTIONS_MAX = 200
+FIRST_REQUEST_S = 20.0
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
 
 
-class _Server(uvicorn.Server):
+class Connection(HttpToolsProtocol):
+    """`limit_concurrency` counts connections only when a request comes, and a connection on which
+    none has come yet has no end: one that says nothing would stay. Both are mended here."""
+
+    _said = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        full = len(self.connections) >= CONNECTIONS_MAX
+        super().connection_made(transport)
+        if full:
+            transport.write(_BUSY)
+            transport.close()
+        else:
+            self.loop.call_later(FIRST_REQUEST_S, self._check_said)
+
+    def data_received(self, data: bytes) -> None:
+        self._said = True
+        super().data_received(data)
+
+    def _check_said(self) -> None:
+        if not self._said and not self.transport.is_closing():
+            self.transport.close()
+
+
+class Server(uvicorn.Server):
     """Signals belong to our own life cycle."""
 
     @contextlib.contextmanager
@@ -43,7 +73,7 @@ class ConsoleWorker:
         self._lines = lines
         self._data = DataDir(settings.data_dir)
         self._store: PushStore | None = None
-        self._server: _Server | None = None
+        self._server: Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._tasks: Tasks | None = None
 
@@ -92,13 +122,14 @@ class ConsoleWorker:
             log_level="warning",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
+            http=Connection,
+            limit_concurrency=CONNECTIONS_MAX + 1,  # the last of them may ask as well
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
         config.load()
         config.ssl = load_tls(settings.tls)
         sock = listen(settings.console_host, settings.console.port, "console.port")
-        self._server = server = _Server(config)
+        self._server = server = Server(config)
         self._serving = asyncio.create_task(server.serve(sockets=[sock]), name="console")
         while not server.started:
             if self._serving.done():

@@ -23,17 +23,18 @@ class Shares(msgspec.Struct, frozen=True):
 
     user_agents: int
     app_servers: int
+    nodes: int = 0  # of the rest: whoever asks at an internal port
 
     @staticmethod
     def of(limit: int, roles: Collection[str]) -> "Shares":
         rest = max(REST_MIN, min(limit // 16, REST_MAX))
         ours = max(limit - rest, 2)
         if "connect" not in roles:
-            return Shares(0, ours)
+            return Shares(0, ours, rest // 2)
         if "endpoint" not in roles:
-            return Shares(ours, 0)
+            return Shares(ours, 0, rest // 2)
         app_servers = min(limit // 8, APP_SERVERS_MAX)
-        return Shares(max(ours - app_servers, 1), app_servers)
+        return Shares(max(ours - app_servers, 1), app_servers, rest // 2)
 
 
 def raise_limit() -> int:

@@ -11,7 +11,7 @@ class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     headers_max: int = 100
     pipelined_max: int = 16  # beyond that, reading pauses
     discarded_bytes_max: int = 262_144  # of a body too long, so that its sender sees our answer
-    connections_max: int = 0  # 0 is no limit
+    connections_max: int = 512  # beyond that: 503; 0 is no limit
     idle_timeout_s: float = 75.0
     request_timeout_s: float = 20.0  # first byte to last
     stalled_timeout_s: float = 30.0  # of a client that does not read

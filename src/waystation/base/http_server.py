@@ -69,7 +69,16 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
         sock: socket.socket | None = None,
     ) -> int:
-        """The port that is bound, for those who asked for port 0. `sock` listens there already."""
+        """The port that is bound, for those who asked for port 0. `sock` listens there already.
+        `::` is every address of the machine, IPv4 as well."""
+        if sock is None and host == "::":  # left to the loop it would be IPv6 alone
+            sock = socket.create_server(
+                (host, port),
+                family=socket.AF_INET6,
+                backlog=backlog,
+                reuse_port=reuse_port,
+                dualstack_ipv6=True,
+            )
         server = await (
             self.loop.create_server(
                 self.connection,

@@ -35,6 +35,7 @@ from waystation.push.wire.relay import Answer, Node
 
 IN_FLIGHT_MAX: Final = 4_096
 SWEEP_S: Final = 0.25
+PROOF_S: Final = 5.0  # from the upgrade to the proof of the client's
 
 
 class NotALinkError(Exception):
@@ -81,6 +82,12 @@ class LinkServer(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._writer.transport = cast(asyncio.Transport, transport)
+        if self._proof is not None:
+            self._loop.call_later(PROOF_S, self._check_proven)
+
+    def _check_proven(self) -> None:
+        if self._proof is not None:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._writer.transport = None  # what is under way goes on: it was asked for

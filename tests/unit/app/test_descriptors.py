@@ -17,6 +17,7 @@ def test_the_shares_leave_something_for_the_rest(limit: int, roles: tuple[str, .
     shares = Shares.of(limit, roles)
 
     assert shares.user_agents + shares.app_servers <= limit - 32
+    assert 0 < shares.nodes <= limit - shares.user_agents - shares.app_servers - 16
     assert (shares.user_agents > 0) == ("connect" in roles)
     assert (shares.app_servers > 0) == ("endpoint" in roles)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -693,3 +694,30 @@ def test_an_answer_that_waits_for_the_end_of_its_turn_leaves_before_any_other_en
             assert drained.done == [b"HTTP/1.1 200 OK", "closed"]
 
     run(test())
+
+
+def test_the_any_address_of_ipv6_takes_ipv4_as_well() -> None:
+    async def test() -> None:
+        async with serving(Site()) as (server, _):
+            port = await server.listen("::", 0, reuse_port=True)
+            shared = await server.listen("::", port, reuse_port=True)
+            for host in ("::1", "127.0.0.1"):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(post(b"/a", b"1"))
+
+                assert (await answer(reader))[0] == 200
+                writer.close()
+            assert shared == port
+
+    if socket.has_ipv6 and not no_ipv6():
+        run(test())
+    assert HttpLimits().connections_max > 0, "whoever says nothing has a limit"
+
+
+def no_ipv6() -> bool:
+    """A container may have it taken away."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return True
+    return False

@@ -330,6 +330,34 @@ def test_a_client_without_the_proof_is_cut_off() -> None:
     run(test())
 
 
+def test_a_client_that_says_nothing_after_the_upgrade_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or it could hold as many connections as it likes without the secret."""
+    monkeypatch.setattr(link_module, "PROOF_S", 0.05)
+
+    async def test() -> None:
+        node = RecordingNode()
+        server, port, _ = await relay_port(node)
+        proven = LinkClient(upgrade_dial(port, SECRET), asyncio.get_running_loop())
+        assert await proven.check_stored(UAID) is Answer.FLAGGED
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"GET /w/2/link HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: waystation-link\r\n"
+            b"Waystation-Nonce: " + b"n" * 32 + b"\r\n\r\n"
+        )
+        head = await reader.readuntil(b"\r\n\r\n")
+
+        assert head.startswith(b"HTTP/1.1 101")
+        assert await reader.read() == b""
+        assert await proven.check_stored(UAID) is Answer.FLAGGED
+        writer.close()
+        await proven.close()
+        await server.close()
+
+    run(test())
+
+
 def test_a_server_that_answers_otherwise_is_no_link() -> None:
     async def serve(answer: bytes) -> tuple[asyncio.Server, int]:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
