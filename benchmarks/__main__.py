@@ -215,7 +215,7 @@ def _party_steps(scale: Scale, stack: contextlib.ExitStack) -> Iterator[tuple[st
             yield f"{setting}, {kind}", lambda s=server, w=setting: list(presence.run(s, w, scale))
     for kind in KINDS:
         server = stack.enter_context(party_server(kind))
-        yield f"party latency, {kind}", lambda s=server: [presence.latency(s, 10_000.0, scale)]
+        yield f"party latency, {kind}", lambda s=server: [presence.latency(s, scale)]
 
 
 def _target(options: argparse.Namespace, stack: contextlib.ExitStack) -> Target:

@@ -30,7 +30,9 @@ class TokenBucket:
 
     def take(self, mono: float) -> float:
         """0.0 if a token was taken, else the seconds until one is there (and none is taken)."""
-        full_at = max(self._full_at, mono)
+        full_at = self._full_at
+        if full_at < mono:  # noqa: PLR1730 for every message
+            full_at = mono
         wait_s = full_at - mono - self._slack_s
         if wait_s > 1e-9:  # rounding must not make a caller who waited exactly long enough wait on
             return wait_s

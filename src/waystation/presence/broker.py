@@ -20,11 +20,12 @@ from .conversation import Conversation, Phase
 from .departures import Departures
 from .desk import DeliveryDesk
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
+from .fan_out import fan_out
 from .following import Following
 from .grants import Authority, bearer
 from .handoff import Tickets
 from .log import Now
-from .model import Detached, Entry, Flags, MessageType, PartyId, Status
+from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status
 from .party import Party, Place
 from .reception import Reception
 from .registry import Registry
@@ -32,12 +33,13 @@ from .reports import Reports
 from .requests import Requests
 from .session import Refusal, Session
 from .settings import Presence
+from .short_way import ShortWay
 from .standbys import Standbys
 from .store import Notice, Owner, PresenceStore
 from .timekeeper import Timekeeper
 from .transport.port import Gone, GrpcStatus, Stream
 from .wire.broker import handoff_info
-from .wire.client import Ack, Join, MalformedMessageError, Ping, Unfit, decode_client
+from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
 
@@ -100,6 +102,7 @@ class Broker:
         self.fenced: Callable[[], bool] = lambda: False
         self.overloaded = False
         self._plain_acks = not settings.answer_acks
+        self._short_way = ShortWay(self.registry).take
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -148,7 +151,9 @@ class Broker:
             conversation.wait(data, self.settings.inbox_max)
             return
         try:
-            self._take(conversation, data)
+            session = conversation.session
+            if session is None or not self._short_way(session, stream, data):
+                self._take(conversation, data)
         except Exception as exc:
             self.failed(conversation, exc)
 
@@ -166,13 +171,10 @@ class Broker:
             return
         session = conversation.session
         if session is not None:
-            # What comes most is an ack of something: it needs no answer and takes no token.
+            # An ack of something needs no answer and takes no token.
             if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
                 return
-            if type(message) is Ping and session.plain_ping(message, now):
-                conversation.ack(message.message_id, now)
-            else:
-                self.requests.take(conversation, session, message, now)
+            self.requests.take(conversation, session, message, now)
             if not conversation.stream.writable and not conversation.over:
                 session.delivery.block(now.mono)  # answers count against who does not read them
         elif conversation.phase is Phase.STANDBY:
@@ -250,7 +252,7 @@ class Broker:
             return refusal
         if self.reception.ahead(join):
             return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
-        if join.flags & Flags.STANDBY:
+        if join.flags & STANDBY:
             return await self.standbys.stand_by(conversation, join)
         return await self.reception.enter(conversation, join)
 
@@ -380,8 +382,7 @@ class Broker:
         now = self.registry.now()
         recipients = tuple(party.recipients)
         before = self.tally.out
-        for delivery in recipients:
-            delivery.offer(one, now)
+        fan_out(recipients, one, now, self.tally)
         self.reports.broadcast(
             party.party_id,
             entry,

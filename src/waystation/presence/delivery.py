@@ -14,12 +14,15 @@ Rule 7: `unacked_since` is set when something is sent while nothing is unacknowl
         acks that leave something, cleared by acks that leave nothing, set anew by a resume; drops,
         retries and LISTs that replace do not move it.
 
-Every message to everybody passes through `offer`, so it calls its stream and desk instead of
-returning effects.
+Every message to everybody passes here (`fan_out`), so streams and desk are called; there are no
+effects to return.
 """
 
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
+from .fan_out import fan_out
 from .flight import Desk, Flight, Terms
 from .log import Announcement, Now
 from .model import (
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
 LISTS_MAX: Final = 4  # unacknowledged LISTs of a session; older ones are superseded
 _REPLACED_BY_LIST: Final = frozenset((MessageType.JOIN, MessageType.LIST, MessageType.UPDATE))
 _EARLY_S: Final = 1e-6
-_PARTY: Final = MessageType.JOIN
 
 
 class Delivery:
@@ -156,9 +158,7 @@ class Delivery:
             return 0
         self.send_list(Status.OK, now)
         for flight in left:
-            self.inflight[flight.message_id] = flight
-            flight.tries = 1
-            self._send_again(flight, now.mono)
+            self._send_again(flight, now.mono, tries=1)
         before = self.out_n
         self.pump(now)
         count = len(left) + self.out_n - before
@@ -169,34 +169,8 @@ class Delivery:
 
     # --- sending ---------------------------------------------------------------------------------
 
-    def offer(self, one: Announcement, now: Now) -> None:
-        """Something was appended to the party's log."""
-        seq = one.seq
-        if not self.flowing or seq != self.sent_seq + 1:
-            self._offer_later(one, now)
-            return
-        self.sent_seq = seq
-        if one.session_id == self.session_id and one.client_id == self.client_id:
-            return  # nobody is told of what they did themselves
-        if one.is_signal and self.seed:
-            return
-        mono, inflight = now[0], self.inflight
-        inflight[one.message_id] = Flight(seq, one.message_id, one.data, _PARTY, mono, mono)
-        if self.unacked_since is None:
-            self.unacked_since = mono
-        self.out_n += 1
-        self.tally.out += 1
-        stream = self.stream
-        assert stream is not None
-        stream.send(one.data)
-        if not self.retry_handle:
-            self._arm()
-        if len(inflight) >= self.inflight_max:
-            self.flowing = False
-        elif not stream.writable:
-            self.block(mono)
-
-    def _offer_later(self, one: Announcement, now: Now) -> None:
+    def offer_later(self, one: Announcement, now: Now) -> None:
+        """Something that cannot be sent at once: in its turn, or covered by a LIST."""
         if self.stream is None or self.muted or one.seq <= self.sent_seq:
             return
         if self._resync_due:
@@ -230,7 +204,7 @@ class Delivery:
                 self.sent_seq = one.seq
                 continue
             self.flowing = True
-            self.offer(one, now)
+            fan_out((self,), one, now, self.tally)
             if self.blocked_at is not None:
                 return
         self.known = None
@@ -279,19 +253,21 @@ class Delivery:
         self.tally.out += 1
         stream.send(data)
         if not self.retry_handle:
-            self._arm()
+            self.arm()
         if len(self.inflight) >= self.inflight_max:
             self.flowing = False
         if not stream.writable:
             self.block(mono)
 
-    def _send_again(self, flight: Flight, mono: float) -> None:
-        flight.deliveries += 1
-        flight.last_mono = mono
+    def _send_again(self, flight: Flight, mono: float, *, tries: int) -> Flight:
+        """Others may have the same flight: ours becomes one of its own."""
+        flight = replace(flight, last_mono=mono, tries=tries, deliveries=flight.deliveries + 1)
+        self.inflight[flight.message_id] = flight
         assert self.stream is not None, "retries stand still without a stream"
         self.stream.send(write.repeated(flight.data, flight.deliveries))
         if not self.retry_handle:
-            self._arm()
+            self.arm()
+        return flight
 
     # --- acks ------------------------------------------------------------------------------------
 
@@ -326,6 +302,16 @@ class Delivery:
             self.pump(now)
         return True
 
+    def acked_one(self, message_id: int, mono: float) -> bool:
+        """`acked` for one id that is in flight; else nothing is done. Whoever calls it pumps."""
+        inflight = self.inflight
+        flight = inflight.pop(message_id, None)
+        if flight is None:
+            return False
+        self._settle(flight, mono)
+        self.unacked_since = mono if inflight else None
+        return True
+
     def _settle(self, flight: Flight, mono: float) -> None:
         self.acked_n += 1
         desk = self._desk
@@ -345,7 +331,7 @@ class Delivery:
 
     # --- retries, drops, conflation --------------------------------------------------------------
 
-    def _arm(self) -> None:
+    def arm(self) -> None:
         oldest = next(iter(self.inflight.values()), None)
         if oldest is not None:
             due = oldest.last_mono + self._ladder[oldest.tries - 1]
@@ -359,7 +345,7 @@ class Delivery:
         oldest = next(iter(self.inflight.values()))
         due = oldest.last_mono + self._ladder[oldest.tries - 1]
         if due > now.mono + _EARLY_S:
-            self._arm()
+            self.arm()
         elif self.blocked_at is not None:
             self.retry_handle = self._desk.arm_retry(self, now.mono + self._ladder[0])
         else:
@@ -379,11 +365,10 @@ class Delivery:
         if repair:
             self._forget_lists(0)
         for flight in list(self.inflight.values()):
-            flight.tries += 1
-            self._send_again(flight, now.mono)
+            again = self._send_again(flight, now.mono, tries=flight.tries + 1)
             self.retried_n += 1
             tally.retried += 1
-            self._desk.retried(self, flight, now.mono)
+            self._desk.retried(self, again, now.mono)
         if repair:
             tally.resyncs += 1
             self.list_when_caught_up(Status.LIST_RESYNC, now)
@@ -392,7 +377,7 @@ class Delivery:
             self.block(now.mono)
         self.pump(now)
         if not self.retry_handle:
-            self._arm()
+            self.arm()
 
     def _misleads(self, flight: Flight) -> bool:
         """Whether sending it again shows a client something that it has left behind."""

@@ -29,8 +29,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(wait * ttl_s / LADDER_TTL_S for wait in self.ladder_s)
 
 
-class Flight(msgspec.Struct, gc=False):
-    """Something sent. `kind` JOIN stands for any party message."""
+class Flight(msgspec.Struct, frozen=True, gc=False):
+    """Something sent. `kind` JOIN is any party message; all who got it at once share it."""
 
     seq: int
     message_id: int

@@ -1,7 +1,6 @@
 """The last messages of a party, each serialised once for everybody who gets it."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import msgspec
 
@@ -9,7 +8,7 @@ from .model import ClientId, Entry, MessageType, PartyId, SessionId
 from .wire.broker import announcement
 
 
-class Now(NamedTuple):
+class Now(msgspec.Struct, frozen=True, gc=False):
     """A moment on both clocks; it comes with every input."""
 
     mono: float

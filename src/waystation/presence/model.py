@@ -102,7 +102,10 @@ class Flags(enum.IntFlag):
     NO_DELIVERY = 8
 
 
-WANT_UPDATES: Final = int(Flags.WANT_UPDATES)  # plain: asked at every broadcast
+# Plain numbers: an enum's `&` costs as much as a delivery.
+RESUME_ONLY: Final = int(Flags.RESUME_ONLY)
+STANDBY: Final = int(Flags.STANDBY)
+WANT_UPDATES: Final = int(Flags.WANT_UPDATES)
 NO_DELIVERY: Final = int(Flags.NO_DELIVERY)
 FLAGS_KEPT: Final = WANT_UPDATES | NO_DELIVERY
 EXTENDED: Final = 256  # beside the flags kept: the client knows more than the seed's fields

@@ -19,7 +19,7 @@ from .conversation import Conversation, Phase
 from .departures import Departures
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import ClientId, Detached, Flags, Status
+from .model import RESUME_ONLY, ClientId, Detached, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -149,7 +149,7 @@ class Reception:
         self, party: Party, conversation: Conversation, join: Join, token: bytes, *, promoted: bool
     ) -> Refusal | None:
         key = join.key
-        attach_first = bool(join.resume_token or join.flags & Flags.RESUME_ONLY or promoted)
+        attach_first = bool(join.resume_token or join.flags & RESUME_ONLY or promoted)
         attach_first = attach_first or key in self._registry.sessions
         proof, how = self._proof(join, promoted=promoted)
         for _ in range(ROUNDS_MAX):
@@ -171,7 +171,7 @@ class Reception:
                 if isinstance(attached, Rejected):
                     return Refusal(attached.status, retry_after_ms=attached.retry_after_ms)
                 assert isinstance(attached, Missing)
-                if join.flags & Flags.RESUME_ONLY or promoted:
+                if join.flags & RESUME_ONLY or promoted:
                     return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
             joined = await self._store.join(key, self._join_spec(party, join, token, conversation))
             if isinstance(joined, Joined):

@@ -28,7 +28,8 @@ Timer = Session | Delivery | Conversation | Callable[[Now], None]
 class Registry:
     def __init__(self, settings: Presence, clock: Clock, desk: Desk) -> None:
         self.settings = settings
-        self._clock = clock
+        self.mono = clock.mono
+        self._now_ms = clock.now_ms
         self._desk = desk
         self.parties: dict[PartyId, Party] = {}
         self.sessions: dict[SessionKey, Session] = {}
@@ -47,8 +48,7 @@ class Registry:
         )
 
     def now(self) -> Now:
-        clock = self._clock
-        return Now(clock.mono(), clock.now_ms())
+        return Now(self.mono(), self._now_ms())
 
     # --- timers ----------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Registry:
         """The party, for somebody who is about to need it: `release` when that is done."""
         party = self.parties.get(party_id)
         if party is None:
-            party = Party(party_id, log_max=self.settings.party_log, mono=self._clock.mono())
+            party = Party(party_id, log_max=self.settings.party_log, mono=self.mono())
             self.parties[party_id] = party
         party.busy += 1
         return party

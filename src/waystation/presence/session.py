@@ -22,7 +22,8 @@ from waystation.base.limits import TokenBucket
 from .delivery import Delivery
 from .log import Now
 from .model import EXTENDED, NO_DELIVERY, WANT_UPDATES, Detached, SessionKey, Status
-from .wire.client import Ack, ClientInput, Input, Join, Ping, Unfit
+from .recent_ids import RecentIds
+from .wire.client import Ack, ClientInput, Input, Join, Unfit
 
 if TYPE_CHECKING:
     from .party import Party
@@ -74,8 +75,7 @@ class Faults:
 class Session:
     __slots__ = (
         "_bucket",
-        "_dedup_max",
-        "_seen",
+        "_recent",
         "auth",
         "cause",
         "conversation",
@@ -144,8 +144,7 @@ class Session:
         self.resumes = 0
         self.life_handle = self.stall_handle = self.token_handle = 0
         self.faults: Faults | None = None
-        self._dedup_max = dedup_max
-        self._seen: dict[int, None] = {}
+        self._recent = RecentIds(dedup_max)
         self._bucket = make_bucket()
         self.delivery = make_delivery(self)
         self.set_wishes(ttl_s, flags)
@@ -204,18 +203,14 @@ class Session:
         delivery.acked(ids, 0, now)
         return True
 
-    def plain_ping(self, message: Ping, now: Now) -> bool:
+    def pinged(self, message_id: int, mono: float) -> bool:
         """The same for a PING that is new, within its rate, and says nothing else."""
-        message_id, seen = message.message_id, self._seen
-        if message.ack_ids or message.party_seq or message.names is not None or message_id in seen:
-            return False
-        if self._bucket.take(now.mono):
+        recent = self._recent
+        if message_id in recent.known or self._bucket.take(mono):
             return False  # nothing was taken: the long way answers it
-        self.last_rx = now.mono
+        recent.add(message_id)
+        self.last_rx = mono
         self.messages_in += 1
-        seen[message_id] = None
-        if len(seen) > self._dedup_max:
-            del seen[next(iter(seen))]
         return True
 
     def _told_seq(self) -> int:
@@ -227,24 +222,17 @@ class Session:
 
     def remember(self, message: Input) -> bool:
         """Whether its id is new to the session."""
-        seen = self._seen
-        if message.message_id in seen:
-            return False
-        seen[message.message_id] = None
-        if len(seen) > self._dedup_max:
-            del seen[next(iter(seen))]
-        return True
+        return self._recent.add(message.message_id)
 
     def forget_id(self, message_id: int) -> None:
         """It had no effect after all, so it may come again."""
-        self._seen.pop(message_id, None)
+        self._recent.forget(message_id)
 
     def recent_ids(self) -> list[int]:
-        return list(self._seen)
+        return self._recent.oldest_first()
 
     def remember_ids(self, ids: list[int]) -> None:
-        for one in ids[-self._dedup_max :]:
-            self._seen[one] = None
+        self._recent.extend(ids)
 
     def fault(self, status: Status, mono: float) -> bool:
         """A soft error was answered; whether the stream must end for it."""

@@ -56,6 +56,7 @@ class EventHashes:
         self._presence = PeriodTagger(master, "presence")
         self._queue = PeriodTagger(master, "queue")
         self._uahs = _Memo(self._uaid)
+        self._parties = _Memo(self._presence)
         self._chhs = _Memo(self._channel)
         self._mids: dict[str, str] = {}
         self._names: dict[str, bytes] = {}  # as `_Memo`, for one UTC day
@@ -72,7 +73,7 @@ class EventHashes:
 
     def presence(self, raw: bytes, time_ms: int) -> int:
         """For `party`, `cli` and `sess`."""
-        return self._presence.at(time_ms).hash64(raw)
+        return self._parties.hash64(raw, time_ms)
 
     def claim(self, text: str, time_ms: int) -> int:
         """For a token's `aud` and `sub`."""

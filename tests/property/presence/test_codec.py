@@ -25,6 +25,9 @@ from waystation.presence.wire.party_presence_pb2 import ClientMessage
 ids = st.integers(1, 2**64 - 1)
 times = st.integers(1, 2**48)
 EXAMPLES = settings(max_examples=150, deadline=None)
+JOIN = ClientMessage(
+    session_id=1, client_id=2, party_id=3, message_id=4, message_type=2, session_ttl_ms=120_000
+)
 
 
 def proto(**fields: object) -> ClientMessage:
@@ -40,6 +43,48 @@ def test_an_ack(message_id: int, at_ms: int, acked: int) -> None:
         message_id=message_id, message_type=1, timestamp=at_ms, ack_message_ids=[acked]
     )
     assert ClientMessage.FromString(written) == expected
+    assert written == expected.SerializeToString()
+
+
+@EXAMPLES
+@given(
+    st.tuples(ids, times),
+    st.lists(ids, max_size=20),
+    st.sampled_from([Status.OK, Status.SESSION_RESUMED, Status.TOKEN_ACCEPTED]),
+    st.tuples(st.integers(0, 2**40), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1)),
+    st.tuples(st.binary(max_size=200), st.text(max_size=70)),
+)
+def test_an_ack_with_more(
+    head: tuple[int, int],
+    acked: list[int],
+    status: Status,
+    numbers: tuple[int, int, int],
+    texts: tuple[bytes, str],
+) -> None:
+    seq, epoch, ttl_ms = numbers
+    written = write.ack_with(
+        *head,
+        acked,
+        status=status,
+        party_seq=seq,
+        party_epoch=epoch,
+        resume_token=texts[0],
+        session_ttl_ms=ttl_ms,
+        node_id=texts[1],
+    )
+
+    expected = proto(
+        message_id=head[0],
+        message_type=1,
+        timestamp=head[1],
+        ack_message_ids=acked,
+        status_code=status,
+        party_seq=seq,
+        party_epoch=epoch,
+        resume_token=texts[0],
+        session_ttl_ms=ttl_ms,
+        node_id=texts[1],
+    )
     assert written == expected.SerializeToString()
 
 
@@ -139,6 +184,41 @@ def test_pings_of_clients_are_read_the_same_either_way(message_id: int) -> None:
     assert decode_client(data, ack_ids_max=1024) == _decode_any(data, 1024) == Ping(message_id)
 
 
+@EXAMPLES
+@given(
+    st.tuples(st.integers(0, 2**64 - 1), ids, ids),
+    ids,
+    st.integers(0, 2**32 - 1),
+    st.binary(max_size=3),
+)
+def test_joins_of_clients_are_read_the_same_either_way(
+    names: tuple[int, int, int], message_id: int, ttl_ms: int, more: bytes
+) -> None:
+    party, client, session = names
+    message = proto(
+        session_id=session,
+        client_id=client,
+        party_id=party,
+        message_id=message_id,
+        message_type=2,
+        session_ttl_ms=ttl_ms,
+    )
+    plain, with_token = message.SerializeToString(), message
+    with_token.resume_token = more
+
+    assert decode_client(plain, ack_ids_max=1024) == _decode_any(plain, 1024)
+    data = with_token.SerializeToString()
+    assert decode_client(data, ack_ids_max=1024) == _decode_any(data, 1024)
+
+
+@EXAMPLES
+@given(ids, st.integers(0, 127))
+def test_a_type_and_an_id_are_read_the_same_either_way(message_id: int, kind: int) -> None:
+    data = proto(message_id=message_id, message_type=kind).SerializeToString()
+
+    assert decode_client(data, ack_ids_max=1024) == _decode_any(data, 1024)
+
+
 @settings(max_examples=600, deadline=None)
 @given(
     st.one_of(
@@ -149,6 +229,9 @@ def test_pings_of_clients_are_read_the_same_either_way(message_id: int) -> None:
                     proto(message_id=9, message_type=5).SerializeToString(),
                     proto(message_id=9, message_type=1, ack_message_ids=[1]).SerializeToString(),
                     proto(message_type=1, ack_message_ids=[1, 2]).SerializeToString(),
+                    proto(message_id=9, message_type=3).SerializeToString(),
+                    JOIN.SerializeToString(),
+                    proto(session_ttl_ms=120_000).SerializeToString(),
                 ]
             ),
             st.integers(0, 40),

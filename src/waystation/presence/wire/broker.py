@@ -15,6 +15,7 @@ from .party_presence_pb2 import ClientMessage, HandoffInfo
 
 # Tag bytes are the field's number times 8, plus 1 for a fixed64 and 0 for a varint.
 _ack = struct.Struct("<BQBBBQBBQ")
+_head = struct.Struct("<BQBBBQ")
 _announcement = struct.Struct("<BQBQBQBQBBBQBQ")
 _list_head = struct.Struct("<BQBBBQBQ")
 _update = struct.Struct("<BQBQBQBQBBBQBQBB")
@@ -52,18 +53,25 @@ def ack_with(
     session_ttl_ms: int = 0,
     node_id: str = "",
 ) -> bytes:
-    return ClientMessage(
-        message_id=message_id,
-        message_type=MessageType.ACK,  # pyright: ignore[reportArgumentType] the same numbers
-        timestamp=at_ms,
-        ack_message_ids=acked,
-        status_code=status,  # pyright: ignore[reportArgumentType] as above
-        party_seq=party_seq,
-        party_epoch=party_epoch,
-        resume_token=resume_token,
-        session_ttl_ms=session_ttl_ms,
-        node_id=node_id,
-    ).SerializeToString()
+    """The answer to a JOIN, LEAVE or SIGNAL."""
+    parts = _head.pack(0x21, message_id, 0x28, MessageType.ACK, 0x31, at_ms)
+    if party_seq:
+        parts += _fixed.pack(0x39, party_seq)
+    if resume_token:
+        parts += b"\x5a" + varint(len(resume_token)) + resume_token
+    if session_ttl_ms:
+        parts += b"\x60" + varint(session_ttl_ms)
+    if acked:
+        count = len(acked)
+        parts += b"\x72" + varint(8 * count) + struct.pack(f"<{count}Q", *acked)
+    if status:
+        parts += b"\x78" + varint(status)
+    if party_epoch:
+        parts += _epoch.pack(_EPOCH_TAG, party_epoch)
+    if node_id:
+        name = node_id.encode()
+        parts += b"\xb2\x01" + varint(len(name)) + name
+    return parts
 
 
 def error(

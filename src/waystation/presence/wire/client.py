@@ -2,8 +2,9 @@
 
 Rule 1: bytes that are no ClientMessage raise `MalformedMessageError`; all others give a value.
 Rule 2: what breaks a rule of its own becomes `Unfit`, with the status that answers it.
-Rule 3: the two messages that come all the time, a bare PING and an ACK, are read by their layout;
-        whatever does not match it to the byte goes to protobuf, which is the authority.
+Rule 3: messages that come all the time (an ACK, a JOIN with nothing unusual, a type and an id) are
+        read by their layout; whatever does not match it to the byte goes to protobuf, which is the
+        authority.
 """
 
 import struct
@@ -107,14 +108,39 @@ _PLAIN: Final = {
 }
 _FROM_CLIENTS: Final = frozenset((*_PLAIN, MessageType.AUTH, MessageType.SIGNAL, MessageType.JOIN))
 _FLAGS_KNOWN: Final = 15
+_BARE: Final = {
+    int(kind): _PLAIN[kind] for kind in (MessageType.PING, MessageType.LEAVE, MessageType.LIST)
+}
+_join_layout = struct.Struct("<BQBQBQBQBB")
+_JOIN_BYTES: Final = _join_layout.size
+_JOIN_TAGS: Final = (0x09, 0x11, 0x19, 0x21, 0x28)
+RECEIPT_BYTES: Final = 12
+_ONE_RECEIPT: Final = b"\x28\x01\x72\x08"  # ACK, and eight bytes of ids
+_PING: Final = b"\x28\x05"
+
+
+def one_receipt(data: bytes) -> int:
+    """The id that an ACK of one id and nothing else names; 0 if it is none."""
+    if len(data) == RECEIPT_BYTES and data.startswith(_ONE_RECEIPT):
+        return _u64.unpack_from(data, 4)[0]
+    return 0
+
+
+def bare_ping(data: bytes) -> int:
+    """The message_id of a PING that says nothing else; 0 if it is none."""
+    if len(data) == 11 and data[0] == 0x21 and data.endswith(_PING):
+        return _u64.unpack_from(data, 1)[0]
+    return 0
 
 
 def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
     size = len(data)
-    if size == 11 and data[0] == 0x21 and data[9:] == b"\x28\x05":  # message_id, PING
-        (message_id,) = _u64.unpack_from(data, 1)
-        if message_id:
-            return Ping(message_id)
+    if size == 11:
+        bare = _BARE.get(data[10])
+        if bare is not None and data[0] == 0x21 and data[9] == 0x28:  # message_id, type
+            (message_id,) = _u64.unpack_from(data, 1)
+            if message_id:
+                return bare(message_id)
     elif size > 3 and data[:2] == b"\x28\x01":  # ACK, then one to fifteen ids
         count, rest = divmod(size - 4, 8)
         if data[2] == 0x72 and not rest and 0 < count < 16 and data[3] == count * 8:
@@ -124,7 +150,31 @@ def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
         if not rest and 0 < count < 16 and data[12] == count * 8:
             (message_id,) = _u64.unpack_from(data, 1)
             return Ack(message_id, _ids[count].unpack_from(data, 13))
+    elif _JOIN_BYTES <= size <= _JOIN_BYTES + 4 and data[37] == MessageType.JOIN:
+        join = _plain_join(data, size)
+        if join is not None:
+            return join
     return _decode_any(data, ack_ids_max)
+
+
+def _plain_join(data: bytes, size: int) -> Join | None:
+    """Ids and type, and perhaps a wish for a TTL."""
+    one, session, two, client, three, party, four, message_id, five, _ = _join_layout.unpack_from(
+        data
+    )
+    ttl_ms = 0
+    if size > _JOIN_BYTES:
+        rest = data[_JOIN_BYTES + 1 :]
+        if data[_JOIN_BYTES] != 0x60 or not rest or rest[-1] > 127:
+            return None
+        for at, byte in enumerate(rest):
+            if byte < 128 and at < len(rest) - 1:
+                return None
+            ttl_ms |= (byte & 127) << 7 * at
+    if not message_id or (one, two, three, four, five) != _JOIN_TAGS:
+        return None
+    key = SessionKey(PartyId(party), ClientId(client), SessionId(session))
+    return Join(message_id, key=key, ttl_ms=ttl_ms, extended=bool(ttl_ms))
 
 
 def _decode_any(data: bytes, ack_ids_max: int) -> ClientInput:

@@ -35,8 +35,8 @@ REMOTE_CLOSED = 2  # END_STREAM has come
 ENDED = 4  # neither side of the port says anything more
 PAUSED = 8
 BUSY = 16  # messages are being handed over right now
-CONGESTED = 32  # the broker was told, or will find, that `writable` is False
-HALF_CLOSE_TOLD = 64
+HALF_CLOSE_TOLD = 32
+NOT_NOW = REMOTE_CLOSED | ENDED | PAUSED | BUSY  # nothing is handed over as it comes
 
 
 class Carrier(Protocol):
@@ -49,6 +49,11 @@ class Carrier(Protocol):
     strikes: int
     held_bytes: int
     peer: str
+    out: list[bytes]
+
+    def has_output(self) -> None:
+        """Before something is appended to an empty `out`."""
+        ...
 
     def write(self, data: bytes) -> None: ...
 
@@ -75,6 +80,7 @@ class Call:
         "stream_id",
         "unread",
         "unsent",
+        "writable",
     )
 
     def __init__(
@@ -86,6 +92,7 @@ class Call:
         self.send_window = send_window
         self.receive_window = frames.WINDOW_DEFAULT_BYTES
         self.state = 0
+        self.writable = True  # the broker was told, or will find, that it is not
         self.unread: bytearray | None = None
         self.unsent: bytearray | None = None
         self._end_block: bytes | None = None  # trailers that follow what is unsent
@@ -96,10 +103,6 @@ class Call:
     @property
     def peer(self) -> str:
         return self._link.peer
-
-    @property
-    def writable(self) -> bool:
-        return not self.state & CONGESTED
 
     def send(self, message: bytes) -> None:
         state = self.state
@@ -114,21 +117,24 @@ class Call:
         length = len(message)
         size = length + PREFIX_BYTES
         if (
-            self.unsent is None
-            and size <= self.send_window
-            and size <= link.send_window
-            and size <= frames.FRAME_BYTES_MAX
-            and not link.blocked
+            size > self.send_window
+            or size > link.send_window
+            or size > frames.FRAME_BYTES_MAX
+            or self.unsent is not None
+            or link.blocked
         ):
-            self.send_window -= size
-            link.send_window -= size
-            link.strikes = 0
-            link.write(
-                _message_head(size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length)
-                + message
-            )
+            self._keep(b"\x00" + length.to_bytes(4, "big") + message)
             return
-        self._keep(b"\x00" + length.to_bytes(4, "big") + message)
+        self.send_window -= size
+        link.send_window -= size
+        link.strikes = 0
+        out = link.out  # `link.write` without the call
+        if not out:
+            link.has_output()
+        out.append(
+            _message_head(size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length)
+            + message
+        )
 
     def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
         if self.state & ENDED:
@@ -163,24 +169,7 @@ class Call:
             if not state & ENDED:
                 self._hold(data, at, stop)
             return
-        first = at + PREFIX_BYTES
-        length = int.from_bytes(data[at + 1 : first], "big")
-        if (
-            first + length != stop
-            or data[at]
-            or self.unread is not None
-            or length > self._link.limits.message_bytes_max
-        ):
-            self._hand_over(data, at, stop)
-            return
-        # Nearly always: one whole message.
-        self.state = state | BUSY
-        try:
-            self._link.handler.message(self, data[first:stop])
-        except Exception as exc:  # the broker's own mistake must not end the other streams
-            self._link.failed(self, exc)
-        finally:
-            self.state &= ~BUSY
+        self._hand_over(data, at, stop)
 
     def remote_closed(self) -> None:
         self.state |= REMOTE_CLOSED
@@ -249,8 +238,8 @@ class Call:
             if self._end_block is not None:
                 self._end()
                 return True
-        if self.state & CONGESTED and len(unsent) < link.limits.send_low_bytes:
-            self.state &= ~CONGESTED
+        if not self.writable and len(unsent) < link.limits.send_low_bytes:
+            self.writable = True
             if not self.state & ENDED:
                 link.handler.unblocked(self)
         return self.unsent is None
@@ -329,7 +318,7 @@ class Call:
             self._link.wait_for_window(self)
         self.unsent += framed
         if len(self.unsent) >= self._link.limits.send_high_bytes:
-            self.state |= CONGESTED
+            self.writable = False
         self.pump()
 
     def _end(self) -> None:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
 
 from . import frames
-from .call import ANSWERED, ENDED, HALF_WINDOW_BYTES, REMOTE_CLOSED, Call
+from .call import ANSWERED, ENDED, HALF_WINDOW_BYTES, NOT_NOW, PREFIX_BYTES, REMOTE_CLOSED, Call
 from .frames import ConnectionFault, ErrorCode, StreamFault
 from .hpack import Decoder, HpackError, TooManyHeadersError
 from .limits import PING_STRIKES_MAX, Guard, Limits
@@ -34,6 +34,7 @@ class Connection(Link):
         "_decoder",
         "_guard",
         "_held",
+        "_message_bytes_max",
         "_needed",
         "_paths",
         "_receive_window",
@@ -63,6 +64,8 @@ class Connection(Link):
             on_hold=on_hold,
         )
         self._paths = paths
+        whole = frames.FRAME_BYTES_MAX - PREFIX_BYTES
+        self._message_bytes_max = min(limits.message_bytes_max, whole)  # in one frame
         self._decoder: Decoder | None = None
         self._guard: Guard | None = None
         self._held: bytearray | None = None  # of a frame that is not complete
@@ -112,6 +115,11 @@ class Connection(Link):
             self._start()
         unpack = frames.HEAD.unpack_from
         while end - at >= frames.HEADER_BYTES:
+            at = self._messages(data, at, end)
+            if self.closing:
+                return end
+            if end - at < frames.HEADER_BYTES:
+                break
             high, low, kind, flags, stream_id = unpack(data, at)
             length = high << 8 | low
             if length > frames.FRAME_BYTES_MAX:
@@ -131,6 +139,42 @@ class Connection(Link):
                 return end
             at = stop
         self._needed = frames.HEADER_BYTES
+        return at
+
+    def _messages(self, data: bytes, at: int, end: int) -> int:
+        """Nearly every frame is DATA with one whole message for a call that takes it: all of these
+        that come in a row. Where the next other frame begins; what is unusual is left to `_data`.
+        """
+        unpack, message = frames.MESSAGE_HEAD.unpack_from, self.handler.message
+        size_max = self._message_bytes_max
+        while end - at >= frames.MESSAGE_HEAD.size and self._block is None:
+            high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
+            length = high << 8 | low
+            stop = at + frames.HEADER_BYTES + length
+            call = self.calls.get(stream_id)
+            if (
+                (kind or flags or compressed or stop > end)
+                or length != size + PREFIX_BYTES
+                or size > size_max
+                or call is None
+                or call.state & NOT_NOW
+                or call.unread is not None
+                or length > call.receive_window
+                or length > self._receive_window
+            ):
+                return at
+            self._receive_window -= length
+            call.receive_window -= length
+            at += frames.MESSAGE_HEAD.size
+            try:
+                message(call, data[at:stop])
+            except Exception as exc:  # the broker's own mistake must not end the other streams
+                self.failed(call, exc)
+            if call.receive_window <= HALF_WINDOW_BYTES and stream_id in self.calls:
+                call.open_window()
+            at = stop
+            if self.closing:
+                return at
         return at
 
     def _start(self) -> None:

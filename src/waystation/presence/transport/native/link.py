@@ -89,6 +89,9 @@ class Link:
 
     # --- for calls -------------------------------------------------------------------------------
 
+    def has_output(self) -> None:
+        self._on_output(self)
+
     def write(self, data: bytes) -> None:
         out = self.out
         if not out:

@@ -1,0 +1,52 @@
+"""The last ids that a client gave its messages, so that a repeated one has no further effect.
+
+A dict answers, a ring beside it knows which id is the oldest: asking the dict for its first key
+costs microseconds once keys have been deleted in front of it, and every message passes here.
+"""
+
+from collections.abc import Iterable
+
+
+class RecentIds:
+    __slots__ = ("_at", "_ids_max", "_ring", "known")
+
+    def __init__(self, ids_max: int) -> None:
+        assert ids_max >= 1
+        self._ids_max = ids_max
+        self.known: dict[int, None] = {}  # in the order in which they came; to be read only
+        self._ring: list[int] = []
+        self._at = 0  # where the oldest is, once the ring is full
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def __contains__(self, message_id: int) -> bool:
+        return message_id in self.known
+
+    def add(self, message_id: int) -> bool:
+        """Whether it is new; at `ids_max` the oldest is forgotten for it."""
+        ids = self.known
+        if message_id in ids:
+            return False
+        ids[message_id] = None
+        ring = self._ring
+        if len(ring) < self._ids_max:
+            ring.append(message_id)
+            return True
+        at = self._at
+        ids.pop(ring[at], None)
+        ring[at] = message_id
+        self._at = at + 1 if at + 1 < len(ring) else 0
+        return True
+
+    def forget(self, message_id: int) -> None:
+        if message_id in self.known:
+            del self.known[message_id]
+            self._ring[self._ring.index(message_id)] = 0  # no message has that id
+
+    def extend(self, ids: Iterable[int]) -> None:
+        for one in ids:
+            self.add(one)
+
+    def oldest_first(self) -> list[int]:
+        return list(self.known)
