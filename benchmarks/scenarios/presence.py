@@ -274,16 +274,17 @@ def _measure(
 def latency(server: PartyServer, scale: Scale) -> Measurement:
     """At a share of the rate that keeps the server's core busy: what that rate is, is found first,
     from the CPU of a delivery under full load."""
-    full = _measure(server, "plain", "fan-out", Load.fan_out, scale).cpu_us
-    assert full, "our own servers can be looked into"
-    per_s = 1e6 / full * QUIET_SHARE
+    full = _measure(server, "plain", "fan-out", Load.fan_out, scale)
+    per_s = QUIET_SHARE * (1e6 / full.cpu_us if full.cpu_us else full.rate)
 
     async def go() -> Load:
         async with Load(server, scale.party_guests, scale.party_guests) as load:
             gc.collect()
             gc.disable()  # a pause of the load would be taken for the server's
-            await load.fan_out_at(per_s, scale.seconds)
-            gc.enable()
+            try:
+                await load.fan_out_at(per_s, scale.seconds)
+            finally:
+                gc.enable()
             return load
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

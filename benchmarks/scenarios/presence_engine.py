@@ -75,8 +75,13 @@ class NoStream:
 
 
 def run(scale: Scale) -> Measurement:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measure(scale))
+    thresholds = gc.get_threshold()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_measure(scale))
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 async def _measure(scale: Scale) -> Measurement:
