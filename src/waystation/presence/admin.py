@@ -18,6 +18,7 @@ from .errors import STORE_TROUBLE, NotAllowedError
 from .grants import Grant, bearer
 from .model import PartyId, SessionRecord, Status
 from .peer import shows
+from .rpc import add_service, authorization, method, unauthenticated
 from .store import PresenceNode
 from .wire import presence_cluster_pb2 as pb
 
@@ -47,13 +48,13 @@ class PresenceAdmin:
         self._undo_drain = undo_drain
 
     def add(self, server: aio.Server) -> None:
-        handlers: dict[str, Any] = {
-            "GetParty": _unary(self._get_party, pb.PartyRequest, pb.PartyView),
-            "Kick": _unary(self._kick, pb.KickRequest, pb.Count),
-            "CloseParty": _unary(self._close_party, pb.PartyRequest, pb.Count),
-            "Drain": _unary(self._drain, pb.DrainRequest, pb.Node),
+        methods = {
+            "GetParty": method(self._get_party, pb.PartyRequest, pb.PartyView),
+            "Kick": method(self._kick, pb.KickRequest, pb.Count),
+            "CloseParty": method(self._close_party, pb.PartyRequest, pb.Count),
+            "Drain": method(self._drain, pb.DrainRequest, pb.Node),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        add_service(server, SERVICE, methods)
 
     async def _admit(self, context: Any, party_id: int | None = None) -> None:
         """Returns for an operator; for `party_id` also for whoever may remove its sessions."""
@@ -62,13 +63,12 @@ class PresenceAdmin:
         grant: Grant | None = None
         authority = self._broker.authority
         if authority is not None:
-            metadata: dict[str, str] = dict(context.invocation_metadata() or ())
             try:
-                grant = await authority.verify(bearer(metadata.get("authorization")))
+                grant = await authority.verify(bearer(authorization(context)))
             except NotAllowedError:
                 grant = None
         if grant is None:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+            await unauthenticated(context)
             return
         if grant.admin or (party_id is not None and grant.allows("kick", PartyId(party_id))):
             return
@@ -159,12 +159,4 @@ def _session_row(record: SessionRecord) -> pb.SessionView:
         cursor=record.cursor,
         joined_ms=record.joined_at_ms,
         deadline_ms=record.deadline_ms,
-    )
-
-
-def _unary(method: Any, request: Any, answer: Any) -> Any:
-    return grpc.unary_unary_rpc_method_handler(
-        method,
-        request_deserializer=request.FromString,
-        response_serializer=answer.SerializeToString,
     )

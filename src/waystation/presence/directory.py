@@ -14,6 +14,7 @@ from grpc import aio
 
 from .errors import NotAllowedError
 from .grants import Authority, bearer
+from .rpc import ONCE_MANY, add_service, authorization, method, unauthenticated
 from .store import PresenceNode
 from .wire.presence_cluster_pb2 import (
     FENCED,
@@ -76,28 +77,19 @@ class Directory:
         self._changed = asyncio.Event()
 
     def add(self, server: aio.Server) -> None:
-        handlers: dict[str, Any] = {
-            "ListNodes": grpc.unary_unary_rpc_method_handler(
-                self._list,
-                request_deserializer=ListNodesRequest.FromString,
-                response_serializer=NodeList.SerializeToString,
-            ),
-            "WatchNodes": grpc.unary_stream_rpc_method_handler(
-                self._watch,
-                request_deserializer=ListNodesRequest.FromString,
-                response_serializer=NodeList.SerializeToString,
-            ),
+        methods = {
+            "ListNodes": method(self._list, ListNodesRequest, NodeList),
+            "WatchNodes": method(self._watch, ListNodesRequest, NodeList, ONCE_MANY),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        add_service(server, SERVICE, methods)
 
     async def _admit(self, context: Any) -> None:
         if self._authority is None:
             return
-        metadata: dict[str, str] = dict(context.invocation_metadata() or ())
         try:
-            await self._authority.verify(bearer(metadata.get("authorization")))
+            await self._authority.verify(bearer(authorization(context)))
         except NotAllowedError:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+            await unauthenticated(context)
 
     async def _list(self, request: ListNodesRequest, context: Any) -> NodeList:
         await self._admit(context)

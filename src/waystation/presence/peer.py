@@ -17,8 +17,17 @@ from grpc import aio
 from .errors import STORE_TROUBLE
 from .handoff import Offer
 from .handover import OFFERS_MAX
-from .model import ClientId, PartyId, SessionId, SessionKey
+from .model import PartyId
 from .neighbours import SERVICE
+from .rpc import (
+    MANY_MANY,
+    MANY_ONCE,
+    add_service,
+    authorization,
+    method,
+    session_key,
+    unauthenticated,
+)
 from .session import State
 from .store import MovablePresenceStore
 from .wire.presence_cluster_pb2 import (
@@ -42,8 +51,7 @@ Frames = Callable[[AsyncIterator[RelayFrame], Any], AsyncIterator[RelayFrame]]
 
 def shows(context: Any, token: str) -> bool:
     """Whether the caller has the cluster's token."""
-    metadata: dict[str, str] = dict(context.invocation_metadata() or ())
-    given = metadata.get("authorization", "")
+    given = authorization(context) or ""
     return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
@@ -65,33 +73,17 @@ class PeerLink:
         self._relayed = relayed
 
     def add(self, server: aio.Server) -> None:
-        handlers: dict[str, Any] = {
-            "PrepareHandoff": grpc.unary_unary_rpc_method_handler(
-                self._prepare,
-                request_deserializer=HandoffRequest.FromString,
-                response_serializer=HandoffReply.SerializeToString,
-            ),
-            "TransferParty": grpc.stream_unary_rpc_method_handler(
-                self._transfer,
-                request_deserializer=PartyChunk.FromString,
-                response_serializer=TransferReply.SerializeToString,
-            ),
-            "ProbeSession": grpc.unary_unary_rpc_method_handler(
-                self._probe,
-                request_deserializer=ProbeRequest.FromString,
-                response_serializer=ProbeReply.SerializeToString,
-            ),
-            "Relay": grpc.stream_stream_rpc_method_handler(
-                self._relay,
-                request_deserializer=RelayFrame.FromString,
-                response_serializer=RelayFrame.SerializeToString,
-            ),
+        methods = {
+            "PrepareHandoff": method(self._prepare, HandoffRequest, HandoffReply),
+            "TransferParty": method(self._transfer, PartyChunk, TransferReply, MANY_ONCE),
+            "ProbeSession": method(self._probe, ProbeRequest, ProbeReply),
+            "Relay": method(self._relay, RelayFrame, RelayFrame, MANY_MANY),
         }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        add_service(server, SERVICE, methods)
 
     async def _admit(self, context: Any) -> None:
         if not shows(context, self._token):
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+            await unauthenticated(context)
 
     # --- hand-off --------------------------------------------------------------------------------
 
@@ -110,11 +102,7 @@ class PeerLink:
     def _grant(self, offer: Any) -> HandoffGrant:
         broker = self._broker
         registry, settings = broker.registry, broker.settings
-        key = SessionKey(
-            PartyId(offer.key.party_id),
-            ClientId(offer.key.client_id),
-            SessionId(offer.key.session_id),
-        )
+        key = session_key(offer.key)
         room = len(registry.sessions) + len(broker.tickets) < settings.node_sessions_max
         ready = not (broker.draining or broker.overloaded or broker.fenced())
         if not (all(key) and room and ready):
@@ -169,12 +157,7 @@ class PeerLink:
 
     async def _probe(self, request: ProbeRequest, context: Any) -> ProbeReply:
         await self._admit(context)
-        key = SessionKey(
-            PartyId(request.key.party_id),
-            ClientId(request.key.client_id),
-            SessionId(request.key.session_id),
-        )
-        session = self._broker.registry.sessions.get(key)
+        session = self._broker.registry.sessions.get(session_key(request.key))
         if session is None or (request.fence and session.fence != request.fence):
             return ProbeReply()
         now = self._broker.registry.now()
