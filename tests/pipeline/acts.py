@@ -1,7 +1,7 @@
 """What servers do with user agents, and what they know for certain of them: plain Python.
 
-A user agent belongs to one task, which does one thing after the other with it; so what must be
-true of it is always known.
+A user agent belongs to one task, which does one thing after the other with it, and to one other at
+most, which posts to it, with a topic of its own; so what must be true of it is always known.
 """
 
 import asyncio
@@ -23,7 +23,13 @@ class Known(msgspec.Struct):
     channels: set[ChannelId]
     waiting: dict[MessageId, tuple[ChannelId, SortKey]]
     acked: set[MessageId]
+    going: ChannelId | None = None  # is being removed
+    leaves: bool = False
     removed: bool = False
+
+    def may_lack(self, channel: ChannelId) -> bool:
+        """Whether somebody may find it gone."""
+        return self.leaves or channel == self.going or channel not in self.channels
 
 
 class Acts:
@@ -53,26 +59,27 @@ class Acts:
         await self.subscribe(store, uaid, self.known[uaid])
         return uaid
 
-    async def post(self, store: PushStore, uaid: Uaid, known: Known) -> None:
+    async def post(self, store: PushStore, uaid: Uaid, known: Known, hot: str = "hot") -> None:
         if not known.channels:
             return
         channel = self._rng.choice(sorted(known.channels))
         recipient = await store.look_up(uaid, channel)
-        assert recipient is not None, "a user agent is not found"
-        assert recipient.subscribed, "a subscription is not found"
+        if recipient is None or not recipient.subscribed:
+            assert known.may_lack(channel), "a user agent or a subscription is not found"
+            return
         now_ms = self._now_ms()
         message_id = MessageId(f"gAAA-load-{self._rng.getrandbits(64):016x}")
-        topic = "hot" if self._rng.random() < 0.2 else None
+        topic = hot if self._rng.random() < 0.2 else None
         key = f"01:{dashed(channel)}:{topic}" if topic else f"02:{now_ms}:{dashed(channel)}"
         key += "" if topic else f":{self._rng.getrandbits(32):08x}"
         sort_key = SortKey(key)
         note = Notification(channel, message_id, sort_key, now_ms, 86_400, topic=topic, data="AA")
+        for other, (_, other_key) in list(known.waiting.items()):
+            if other_key == sort_key:
+                del known.waiting[other]  # from now on it may be replaced
         await store.save(uaid, note)
-        if topic:
-            for other, (_, other_key) in list(known.waiting.items()):
-                if other_key == sort_key:
-                    del known.waiting[other]
-        known.waiting[message_id] = (channel, sort_key)
+        if channel in known.channels and not known.removed and message_id not in known.acked:
+            known.waiting[message_id] = (channel, sort_key)
 
     async def _connect(self, store: PushStore, uaid: Uaid, known: Known) -> None:
         held = await store.get_user_agent(uaid)
@@ -82,12 +89,13 @@ class Acts:
         assert await store.claim_route(claim), "a route cannot be claimed"
         after: SortKey | None = None
         seen: list[Notification] = []
+        waiting = set(known.waiting)
         while rows := await store.fetch(uaid, now_ms=now_ms, after=after, limit=10):
             seen += rows
             after = rows[-1].sort_key
         ids = {row.message_id for row in seen}
         self.again += [one for one in ids if one in known.acked]
-        assert known.waiting.keys() <= ids, "a notification is not delivered"
+        assert waiting & known.waiting.keys() <= ids, "a notification is not delivered"
         acked = [row for row in seen if self._rng.random() < 0.7]
         await store.forget(uaid, [(row.sort_key, row.message_id) for row in acked])
         for row in acked:
@@ -103,6 +111,7 @@ class Acts:
         if len(known.channels) < 2:
             return
         channel = self._rng.choice(sorted(known.channels))
+        known.going = channel
         assert await store.remove_channel(uaid, channel)
         known.channels.discard(channel)
         known.waiting = {one: at for one, at in known.waiting.items() if at[0] != channel}
@@ -110,6 +119,7 @@ class Acts:
     async def _leave(self, store: PushStore, uaid: Uaid, known: Known) -> None:
         if self._rng.random() < 0.9:
             return
+        known.leaves = True
         assert await store.remove_user_agent(uaid)
         known.removed = True
         known.waiting.clear()

@@ -209,7 +209,14 @@ def test_a_job_copies_goes_on_where_it_was_cut_off_and_proves_what_it_did(
         for channel in (own, crowd.channel(1, 97)):
             await store.save(uaid, crowd.message(1, channel, crowd.now_ms, "left"))
 
+    async def replace_a_topic(store: PushStore) -> None:
+        """By one that was posted to the target a moment later."""
+        number, channel = 7, crowd.channel(7, 0)
+        note = crowd.message(number, channel, crowd.now_ms, "newer", topic="news")
+        await store.save(crowd.uaid(number), note)
+
     target.use(change_a_byte)
+    target.use(replace_a_topic)
     source.use(leave_some_behind)
     records, waiting = migrate.verify(ctx, move)
 

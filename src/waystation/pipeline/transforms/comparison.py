@@ -75,16 +75,24 @@ def awaited(rows: DataFrame, agents: DataFrame, records: DataFrame) -> DataFrame
     """Of rows of notifications that were compared, all but missing ones that nobody can fetch: of
     user agents that the source does not know (`agents`), and of subscriptions that are gone.
     These are told by the target's record, where there is one; one that lost a subscription which
-    the source still has is itself different."""
+    the source still has is itself different. Nor is it a loss if two of one topic, posted at the
+    same time, are the last in one store each, and the target has the newer: it is delivered."""
     known = agents.select("uah").distinct().withColumn("known", F.lit(True))
     home = records.select("uah", channel_list("channels").alias("subscribed"))
     # The body begins with the channel: `["0123…",`.
     channel = F.upper(F.substring(F.col("body").cast("string"), 3, 32))
     gone = F.coalesce(~F.array_contains("subscribed", channel), F.lit(False))
     fetchable = F.col("known").isNotNull() & ~gone
+    newer = F.col("sort_key").startswith("01:") & (_accepted_at("body_") > _accepted_at("body"))
     return (
         rows.join(known, on="uah", how="left")
         .join(home, on="uah", how="left")
         .where((F.col("kind") != "missing") | fetchable)
+        .where((F.col("kind") != "different") | ~newer)
         .drop("known", "subscribed")
     )
+
+
+def _accepted_at(body: str) -> Column:
+    """The third of a canonical notification's values."""
+    return F.get_json_object(F.col(body).cast("string"), "$[2]").cast("bigint")
