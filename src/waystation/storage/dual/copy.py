@@ -3,9 +3,9 @@
 What `moves.py` does for one user agent that was met is done here for pages of them:
 
 Rule 1: a user agent is written whole, with `MOVING` as its node, if there is no record of it; then
-        it is looked at in the source once more: what was removed meanwhile is removed again, and
-        who has a tombstone is. Only then it gets its node. Who finds one that was left behind
-        goes on with it, here or in a server; each step may be done twice.
+        it is looked at in the source once more: what was removed meanwhile is removed again. Only
+        then it gets its node; and who has a tombstone after that is removed. Who finds one that
+        was left behind goes on with it, here or in a server; each step may be done twice.
 Rule 2: notifications come after all records, so that whoever saves one meanwhile saves it in the
         target too. One is written only if nothing is there under its key, neither it nor another
         nor the tombstone that an ack has left (`push.py`, rule 8).
@@ -127,18 +127,25 @@ class Copy:
             return
         looked = await self._source.look([one.record.uaid for _, one in ours])
         now = {one.record.uaid: one for one in looked}
-        buried = await self._buried([one for _, one in ours])
         settled: list[tuple[UserAgent, Dossier]] = []
-        for (record, one), is_buried in zip(ours, buried, strict=True):
+        for record, one in ours:
             again = now.get(one.record.uaid)
-            if again is None or is_buried:
-                await self._store.remove_user_agent(one.record.uaid)
-                copied.gone += 1
+            if again is None:
+                await self._remove(one, copied)
             else:
                 await self._catch_up(one, again)
                 settled.append((record, one))
         await self._settle([record for record, _ in settled], [one.record for _, one in settled])
-        copied.written += len(settled)
+        # Not before: who is removed while it is settled would stay.
+        for one, is_buried in await self._buried([one for _, one in settled]):
+            if is_buried:
+                await self._remove(one, copied)
+            else:
+                copied.written += 1
+
+    async def _remove(self, one: Dossier, copied: Copied) -> None:
+        await self._store.remove_user_agent(one.record.uaid)
+        copied.gone += 1
 
     async def _begin(self, dossiers: Sequence[Dossier]) -> Sequence[bool]:
         if self._target is not None:
@@ -178,8 +185,8 @@ class Copy:
         for update in set(now.updates) - set(seen.updates):
             await self._store.save_update(uaid, update)
 
-    async def _buried(self, dossiers: Sequence[Dossier]) -> Sequence[bool]:
-        """Which of them were removed after they connected."""
+    async def _buried(self, dossiers: Sequence[Dossier]) -> Sequence[tuple[Dossier, bool]]:
+        """Whether they were removed after they connected."""
         stones = [tombstone(one.record.uaid) for one in dossiers]
         now_ms = self._clock.now_ms()
         if self._target is not None:
@@ -187,7 +194,7 @@ class Copy:
         else:
             kept = await PagedBulk.kept_until(self._source, self._store, stones, now_ms)
         return [
-            one.record.connected_at_ms <= kept.get(stone, 0) - TOMBSTONE_KEPT_MS
+            (one, one.record.connected_at_ms <= kept.get(stone, 0) - TOMBSTONE_KEPT_MS)
             for one, stone in zip(dossiers, stones, strict=True)
         ]
 

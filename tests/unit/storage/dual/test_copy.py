@@ -6,9 +6,12 @@ import random
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from tests.pipeline.acts import Acts, Known, differences
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.push.store import PushStore
 from waystation.storage.bulk import PagedBulk
 from waystation.storage.dossier import Bounds, Dossier, Waiting
 from waystation.storage.dual.copy import Copied, Copy
@@ -259,3 +262,30 @@ async def test_a_topic_of_a_newer_subscription_is_the_primarys_alone() -> None:
     left = [*pair.secondary._notifications[pair.uaid].values()]
     assert left == [pair.old]
     assert pair.uaid not in pair.primary._notifications
+
+
+async def test_who_is_removed_while_its_copy_ends_stays_removed() -> None:
+    """A claim where there is no record makes one; seed 1862 found it."""
+    pair = Replaceable()
+    await pair.set_up()
+    record = await pair.secondary.get_user_agent(pair.uaid)
+    assert record is not None
+    connected = msgspec.structs.replace(
+        record, node_id="http://10.0.0.1:8081", connected_at_ms=record.connected_at_ms + 1
+    )
+    assert await pair.secondary.claim_route(connected)
+    bulk = MemoryBulk(pair.secondary, random.Random(1))
+
+    class Late(MemoryBulk):
+        async def settle(
+            self, store: PushStore, begun: Sequence[UserAgent], records: Sequence[UserAgent]
+        ) -> None:
+            assert await pair.store.remove_user_agent(pair.uaid)
+            await super().settle(store, begun, records)
+
+    copy = Copy(bulk, pair.primary, Late(pair.primary, random.Random(1)), pair.clock)
+    (copied,) = [page async for page in copy.records(b"", 0)]
+
+    assert (copied.read, copied.written, copied.gone) == (1, 0, 1)
+    assert await pair.primary.get_user_agent(pair.uaid) is None
+    assert await pair.store.get_user_agent(pair.uaid) is None
