@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.session import Session, State
+from waystation.push.connect.session import Session
+from waystation.push.connect.states import State
 from waystation.push.connect.terms import Terms
 from waystation.push.errors import BadFrameError
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update

@@ -124,7 +124,12 @@ class HttpConnection(asyncio.Protocol):
             self._unfed += data
             return
         self._turn = True
-        self._feed(data)
+        if len(data) <= self._head_bytes_max:  # as `_feed`: nearly all that is read
+            more = self._reader.feed(data)
+            if more is not None:
+                self._feed_on(more, data, len(data))
+        else:
+            self._feed(data)
         self._turn = False
         if self._out:
             self._server.answered(self)

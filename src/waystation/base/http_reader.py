@@ -126,11 +126,11 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._taking:
             return  # a head of our own, or trailers, which nobody needs
-        name = name.lower()
-        if name in self._headers:
-            self._repeat(name, self._headers[name], value.rstrip(b" \t"))
+        name, value, headers = name.lower(), value.rstrip(b" \t"), self._headers
+        if name in headers:
+            self._repeat(name, headers[name], value)
         else:
-            self._headers[name] = value.rstrip(b" \t")
+            headers[name] = value
 
     def _repeat(self, name: bytes, known: bytes, value: bytes) -> None:
         self._repeated += 1

@@ -61,10 +61,10 @@ class Keys:
     def parse(cls, text: str, clock: Clock) -> "Keys":
         return cls(parse_key_list(text), clock)
 
-    def seal(self, plain: bytes) -> str:
-        """Base64url with its padding."""
-        raw = self._first.seal(plain, self._clock.now_ms() // 1000)
-        return pybase64.b64encode_as_string(raw, b"-_")
+    def seal(self, plain: bytes, at_ms: int | None = None) -> str:
+        """Base64url with its padding; the time inside is now, unless the caller knows it."""
+        at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
+        return pybase64.b64encode_as_string(self._first.seal(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
         """Padding may be missing or there; None for what none of the keys sealed."""
@@ -151,10 +151,14 @@ class MessageIds:
     ) -> tuple[MessageId, SortKey]:
         if self._recent is not None:
             return self._three_parts(uaid, channel_id, at_ms)
-        n = self._tie_breaker(at_ms)
+        if at_ms == self._last_ms:
+            self._count += 1
+            n = f"{self._count:04x}{self._mark}"
+        else:
+            n = self._tie_breaker(at_ms)
         text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}"
         return (
-            MessageId(self._keys.seal(text.encode())),
+            MessageId(self._keys.seal(text.encode(), at_ms)),
             SortKey(f"02:{at_ms}:{dashed(channel_id)}:{n}"),
         )
 
@@ -163,15 +167,13 @@ class MessageIds:
         return self.for_timestamp(uaid, channel_id, key_ms(taken) + 1)
 
     def _tie_breaker(self, at_ms: int) -> str:
-        if at_ms == self._last_ms:
-            self._count += 1
-        else:
-            if at_ms < self._last_ms:
-                # The wall clock went back: these milliseconds were used before under our mark.
-                self._mark = self._random_bytes(4).hex()
-            self._last_ms = at_ms
-            self._count = 0
-        return f"{self._count:04x}{self._mark}"
+        """Of the first message in a millisecond."""
+        if at_ms < self._last_ms:
+            # The wall clock went back: these milliseconds were used before under our mark.
+            self._mark = self._random_bytes(4).hex()
+        self._last_ms = at_ms
+        self._count = 0
+        return f"0000{self._mark}"
 
     def _three_parts(
         self, uaid: Uaid, channel_id: ChannelId, at_ms: int

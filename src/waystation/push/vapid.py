@@ -90,11 +90,13 @@ class Vapid:
         with a legacy scheme's Crypto-Key."""
         if self._verified is None:
             return self._verify(authorization, crypto_key, now_s)
-        # With the legacy schemes the key that the token was verified with is in another header.
         seen = authorization
-        if authorization[:6].lower() != b"vapid ":
-            seen = authorization + b"\n" + (crypto_key or b"")
         sender = self._verified.get(seen, now_s)
+        if sender is None and authorization[:6].lower() != b"vapid ":
+            # With the legacy schemes the key that the token was verified with is in another
+            # header; a header has no line end, so that none of them is found above.
+            seen = authorization + b"\n" + (crypto_key or b"")
+            sender = self._verified.get(seen, now_s)
         if sender is not None:
             self._check_time_and_audience(sender.exp_s, sender.aud, now_s)
             return sender

@@ -318,7 +318,7 @@ class SimKeys(Keys):
         super().__init__([bytes(32)], world.clock)
         self._rng = world.rng
 
-    def seal(self, plain: bytes) -> str:
+    def seal(self, plain: bytes, at_ms: int | None = None) -> str:
         salt = self._rng.getrandbits(48).to_bytes(6, "big")
         return pybase64.b64encode_as_string(salt + plain, b"-_")
 
@@ -374,9 +374,8 @@ class EndpointNode:
         if post.topic is not None:
             headers[b"topic"] = post.topic.encode()
         request = Request(b"POST", path, headers, body=b"%06d" % post.number)
-        _, _, version, token = path.split(b"/")
         try:
-            answer = self._intake.post(request, version, token)
+            answer = self._intake.post(request)
             response = answer if isinstance(answer, Response) else await answer
         except GoneError:
             return "gone"

@@ -3,7 +3,8 @@
 from collections import deque
 
 from waystation.push.connect.connection import Connection
-from waystation.push.connect.session import Session, State
+from waystation.push.connect.session import Session
+from waystation.push.connect.states import CLOSED
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.wire import client as wire
 from waystation.push.wire.websocket import text_frame
@@ -23,7 +24,7 @@ class Client:
 
     @property
     def alive(self) -> bool:
-        return self.session.state is not State.CLOSED
+        return self.session.state is not CLOSED
 
 
 def client_of(connection: Connection) -> Client:

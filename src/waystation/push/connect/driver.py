@@ -33,6 +33,7 @@ from waystation.push.wire.websocket import ping_frame, text_frame
 
 SPREAD_STEP_S = 0.05  # a stop does not wait for less
 SERVICE_RESTART = 1012
+_TAKEN = Answer.TAKEN  # by itself, as in `states`
 _PING_FRAME = ping_frame()
 
 
@@ -78,14 +79,18 @@ class ConnectDriver:
 
     def text(self, connection: Connection, text: bytes) -> None:
         client = client_of(connection)
-        if client.waiting or client.session.busy:
+        session = client.session
+        if client.waiting or session.busy:
             if client.waiting is None:
                 client.waiting = deque()
             client.waiting.append(text)
             if len(client.waiting) >= self._terms.settings.max_commands:
                 connection.pause()
             return
-        self._feed(client, text)
+        clock = self._clock  # as in `_feed`: nearly all that user agents say passes here
+        effects = session.received(text, now_ms=clock.now_ms(), mono=clock.mono())
+        if effects:
+            self._perform(client, effects)
 
     def binary(self, connection: Connection) -> None:
         client = client_of(connection)
@@ -140,7 +145,7 @@ class ConnectDriver:
             return Answer.TAKEN
         written = journal.accept(uaid, notification)
         if written is True:
-            return Answer.TAKEN
+            return _TAKEN
         return self._unwritten(client) if written is False else self._written(client, written)
 
     def _unwritten(self, client: Client) -> Answer:

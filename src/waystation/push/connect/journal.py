@@ -128,9 +128,11 @@ class Journal:
         return waiter
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
-        sequence = self._release(key_of(uaid, notification))
-        if sequence is None:
+        live = self._live.pop(key_of(uaid, notification), None)  # as `_release`
+        if live is None:
             return
+        self._live_bytes -= live[1]
+        sequence = live[0].sequence
         if self._map is not None:
             self._append(settled_body(sequence))
         else:

@@ -29,6 +29,8 @@ from waystation.push.connect.journal_records import (
 )
 
 MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
+_HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
+_pack_head: Final = HEAD.pack
 _GENERATION: Final = slice(8, 16)  # in the page
 
 
@@ -53,12 +55,12 @@ class JournalMap:
 
     def append(self, body: bytes) -> bool:
         """Whether there was room in this half."""
-        at = self._at
-        end = at + HEAD.size + len(body)
-        if end + len(NOTHING) > self._end:
+        at, length = self._at, len(body)
+        end = at + _HEAD_BYTES + length
+        if end + _HEAD_BYTES > self._end:
             return False
-        self._map[at : end + len(NOTHING)] = b"%b%b%b" % (
-            HEAD.pack(len(body), crc32c(self._seed, body)),
+        self._map[at : end + _HEAD_BYTES] = b"%b%b%b" % (
+            _pack_head(length, crc32c(self._seed, body)),
             body,
             NOTHING,
         )

@@ -30,9 +30,11 @@ from waystation.push.wire.upgrade import Upgrade
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag
-from waystation.telemetry.metrics import Cell, Metrics
+from waystation.telemetry.metrics import Metrics
 
 STORED = 1  # the contract's `path`; direct is 0
+# By themselves, as in `states`.
+_END_DELIVERED, _TRANSMITTED = Milestone.DELIVERED, Milestone.TRANSMITTED
 
 _ENDS = {
     DELIVERED: Milestone.DELIVERED,
@@ -80,17 +82,17 @@ class Reports(Observer):
         self._clock = clock
         self._log = log
         self._cid = 0
-        self._sent = {
-            source: tuple(
+        self._sent_direct, self._sent_stored = (  # without and with a topic
+            tuple(
                 metrics.counter("ua_notification_sent", source=source, topic=topic)
                 for topic in ("false", "true")
             )
             for source in ("Direct", "Stored")
-        }
-        self._bytes: dict[str, Cell] = {
-            source: metrics.counter("ua_message_data_bytes", source=source)
+        )
+        self._bytes_direct, self._bytes_stored = (
+            metrics.counter("ua_message_data_bytes", source=source)
             for source in ("Direct", "Stored")
-        }
+        )
         self._acks = metrics.counter("ua_command", command="ack")
         self._refusals = metrics.counter("client_channel_full")
 
@@ -178,10 +180,12 @@ class Reports(Observer):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
         self._write(self._transmitted_kind, uaid, notification)
-        self._count_sent("Direct", notification)
+        self._sent_direct[notification.topic is not None].value += 1
+        if notification.data is not None:
+            self._bytes_direct.value += len(notification.data)
         if notification.reliability_id is not None:  # a sender need not hear of every hop
             self._milestones.note(notification, Milestone.INT_ACCEPTED)
-        self._milestones.note(notification, Milestone.TRANSMITTED)
+        self._milestones.note(notification, _TRANSMITTED)
 
     def _transmitted_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
         """`events.PushTransmitted` of a direct one, as it is written."""
@@ -198,7 +202,9 @@ class Reports(Observer):
             mid = self._mid(notification)
             self._emit(events.PushRetrieved(mid=mid, uah=uah))
             self._emit(events.PushTransmitted(mid=mid, uah=uah, path=STORED))
-            self._count_sent("Stored", notification)
+            self._sent_stored[notification.topic is not None].value += 1
+            if notification.data is not None:
+                self._bytes_stored.value += len(notification.data)
             self._milestones.note(notification, Milestone.RETRIEVED)
 
     def looked(self, uaid: Uaid, rows: int, payload_bytes: int, took_s: float) -> None:
@@ -214,8 +220,8 @@ class Reports(Observer):
         self._acks.value += 1
         if isinstance(notification, Update):
             return
-        end = _ENDS.get(code, Milestone.DELIVERED)
-        if end is Milestone.DELIVERED:
+        end = _ENDS.get(code, _END_DELIVERED)
+        if end is _END_DELIVERED:
             self._write(self._delivered_kind, uaid, notification)
         elif end is Milestone.DECRYPTION_ERROR:
             self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
@@ -258,12 +264,6 @@ class Reports(Observer):
         self._emit(events.ConnDropUser(uah=self._uah(uaid), code=_RESETS[reason]))
         self._metrics.counter("ua_expiration", reason=reason).value += 1
         self._log.warning("user_agent.reset", uaid=tag(uaid), reason=reason)
-
-    def _count_sent(self, source: str, notification: Notification) -> None:
-        count, data_bytes = self._sent[source], self._bytes[source]
-        count[notification.topic is not None].value += 1
-        if notification.data is not None:
-            data_bytes.value += len(notification.data)
 
     def _uah(self, uaid: Uaid) -> int:
         return self._hashes.uah(uaid, self._clock.now_ms())

@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
 from waystation.push.connect import broadcasts as _broadcasts
 from waystation.push.connect import effects as do
+from waystation.push.connect import states
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.rotation import MonthSwitching
 from waystation.push.connect.simplepush import UpdateWindow
-from waystation.push.connect.states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED, State
+from waystation.push.connect.states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED
 from waystation.push.connect.terms import Terms
 from waystation.push.connect.window import DeliveryWindow
 from waystation.push.errors import BadFrameError
@@ -77,7 +78,7 @@ class Session(MonthSwitching):
 
     def __init__(self, terms: Terms, *, mono: float) -> None:
         self._terms = terms
-        self.state = State.UNIDENTIFIED
+        self.state = states.UNIDENTIFIED
         self.uaid: Uaid | None = None
         self.connected_at_ms = 0
         self.wake_at = mono + terms.settings.open_handshake_timeout_s
@@ -89,17 +90,16 @@ class Session(MonthSwitching):
         self._reset_after_pass = False
         self._switch = None
         self._last_ping = -1.0
-        self._pong_due = False
-        self.greeted = False
-        self.known = self.reset = False
+        self._pong_due = self.greeted = self.known = self.reset = False
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
         self.nacks = self.registers = self.unregisters = 0
 
     @property
     def busy(self) -> bool:
-        """A command is under way; further ones wait."""
-        held = self._command is not None or self.state is State.DROPPING
-        return held or (self._switch is not None and self._moving)
+        """A command is under way; further ones wait, and nothing is `received` meanwhile."""
+        if self._command is not None or self.state is states.DROPPING:
+            return True
+        return self._switch is not None and self._moving
 
     @property
     def simple(self) -> bool:
@@ -108,22 +108,22 @@ class Session(MonthSwitching):
     # The peer
 
     def received(self, text: bytes, *, now_ms: int, mono: float) -> list[Effect]:
-        assert not self.busy
-        if self.state is State.CLOSED:
+        if self.state is states.CLOSED:
             return []
         try:
             message = wire.decode_client(text)
         except BadFrameError as exc:
-            if self.state is State.IDENTIFIED and self._terms.settings.ws_error_replies:
+            if self.state is states.IDENTIFIED and self._terms.settings.ws_error_replies:
                 return [self._error_reply(wire.message_type(text), str(exc))]
             return self._close(INTERNAL, "Json")
-        if self.state is State.UNIDENTIFIED:
+        if self.state is states.UNIDENTIFIED:
             if not isinstance(message, wire.Hello):
                 return self._close(INTERNAL, "SM")
             return self._hello(message, now_ms=now_ms, mono=mono)
         match message:
             case wire.Ack():
-                return self._window.acked(message.updates) + self._look()
+                effects, look = self._window.acked(message.updates), self._look()
+                return effects + look if look else effects
             case wire.Register() | wire.Unregister() if self._switch and self._draining:
                 return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ping():
@@ -150,15 +150,15 @@ class Session(MonthSwitching):
             self.wake_at = mono + self._terms.settings.auto_ping_interval_s
 
     def woken(self, *, mono: float) -> list[Effect]:
-        if self.state is State.CLOSED or mono < self.wake_at:
+        if self.state is states.CLOSED or mono < self.wake_at:
             return []
-        if self.state < State.IDENTIFIED:
+        if self.state < states.IDENTIFIED:
             return self._close(INTERNAL, "HandshakeTimeout")
         if self._pong_due:
             return self._close(INTERNAL, "PongTimeout")
         settings = self._terms.settings
         self._subscriptions, news = self._terms.broadcasts.news(self._subscriptions)
-        stored = self.state is State.IDENTIFIED and self._record is None
+        stored = self.state is states.IDENTIFIED and self._record is None
         confirm: list[Effect] = [do.Confirm()] if stored else []
         if news is not None:
             self.wake_at = mono + settings.auto_ping_interval_s
@@ -168,21 +168,21 @@ class Session(MonthSwitching):
         return [do.SendPing(), *confirm]
 
     def confirmed(self, record: UserAgent | None) -> list[Effect]:
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return []
         if record is None or record.connected_at_ms > self.connected_at_ms:
             return self._close(INTERNAL, "Ghosted")  # it is gone, or is somewhere else by now
         return [do.Reclaim(self._own_record(record))] if record.node_id is None else []
 
     def reclaimed(self, applied: bool) -> list[Effect]:
-        if self.state is not State.IDENTIFIED or not applied:
+        if self.state is not states.IDENTIFIED or not applied:
             return []
         self._window.check()
         return self._look()
 
     def closed(self) -> list[Effect]:
         """The connection is gone, whoever ended it."""
-        self.state = State.CLOSED
+        self.state = states.CLOSED
         window, self._window = self._window, _NO_UPDATES if self.simple else _NO_WINDOW
         self.direct_acked, self.stored_acked = window.direct_acked, window.stored_acked
         self.stored_retrieved = window.stored_sent
@@ -193,19 +193,19 @@ class Session(MonthSwitching):
 
     def direct(self, notification: Notification | Update) -> list[Effect] | None:
         """None: it cannot be taken now, and storage will be looked at."""
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return None  # the look after the greeting sees what is stored instead
         return self._window.direct(notification)
 
     def congested(self) -> list[Effect]:
         """The driver refused a direct notification: too much is unsent, or the journal is full."""
-        if self.state is State.IDENTIFIED:
+        if self.state is states.IDENTIFIED:
             self._window.refuse()
         return self._look()  # with nothing unacked there will be no ack to remind us
 
     def check_stored(self) -> tuple[bool, list[Effect]]:
         """Whether storage is looked at now, or will be later."""
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return False, []
         return self._window.check(), self._look()
 
@@ -223,12 +223,12 @@ class Session(MonthSwitching):
         claimed_uaid = parse_uuid(hello.uaid) if hello.uaid else None
         if claimed_uaid is None:
             return self._greet_newcomer(mono)
-        self.state = State.GREETING
+        self.state = states.GREETING
         self._command = hello
         return [do.LookUp(Uaid(claimed_uaid))]
 
     def looked_up(self, record: UserAgent | None, *, now_ms: int, mono: float) -> list[Effect]:
-        if self.state is State.CLOSED:
+        if self.state is states.CLOSED:
             return []
         self._command = None
         if record is None or record.router_type not in (WEBPUSH, SIMPLEPUSH):
@@ -244,7 +244,7 @@ class Session(MonthSwitching):
         return [do.Enter(record.uaid), do.Claim(self._own_record(record))]
 
     def claimed(self, applied: bool, *, mono: float) -> list[Effect]:
-        if self.state is State.CLOSED:
+        if self.state is states.CLOSED:
             return []
         self._command = None
         before, self._record = self._record, None
@@ -280,7 +280,7 @@ class Session(MonthSwitching):
 
     def _greet(self, uaid: Uaid, mono: float) -> list[Effect]:
         settings = self._terms.settings
-        self.state = State.IDENTIFIED
+        self.state = states.IDENTIFIED
         self.greeted = True
         self.wake_at = mono + settings.auto_ping_interval_s
         if not self.simple:
@@ -312,7 +312,7 @@ class Session(MonthSwitching):
         """Not applied: the user agent has as many subscriptions as it may have."""
         message = self._command
         self._command = None
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return []
         assert isinstance(message, wire.Register)
         assert message.channelID is not None
@@ -338,7 +338,7 @@ class Session(MonthSwitching):
     def unsubscribed(self) -> list[Effect]:
         message = self._command
         self._command = None
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return []
         assert isinstance(message, wire.Unregister)
         assert message.channelID is not None
@@ -366,7 +366,7 @@ class Session(MonthSwitching):
     # Storage
 
     def _look(self) -> list[Effect]:
-        if self.state is not State.IDENTIFIED or (self._switch is not None and self._moving):
+        if self.state is not states.IDENTIFIED or (self._switch is not None and self._moving):
             return []
         settings = self._terms.settings
         # SimplePush sends all it has in one message; there is one row a channel.
@@ -375,7 +375,7 @@ class Session(MonthSwitching):
 
     def fetched(self, rows: Sequence[Notification]) -> list[Effect]:
         window = self._window
-        if self.state is not State.IDENTIFIED or not isinstance(window, DeliveryWindow):
+        if self.state is not states.IDENTIFIED or not isinstance(window, DeliveryWindow):
             return []
         limit = self._terms.settings.msg_limit
         if limit and window.sent_in_pass + len(rows) > limit:
@@ -388,19 +388,19 @@ class Session(MonthSwitching):
 
     def fetched_updates(self, rows: Sequence[Update]) -> list[Effect]:
         window = self._window
-        if self.state is not State.IDENTIFIED or not isinstance(window, UpdateWindow):
+        if self.state is not states.IDENTIFIED or not isinstance(window, UpdateWindow):
             return []
         return window.read(rows) + (self._read_through() if self._draining else self._look())
 
     def forgotten(self, rows: int) -> list[Effect]:
-        if self.state is not State.IDENTIFIED:
+        if self.state is not states.IDENTIFIED:
             return []
         self._window.forgotten(rows)
         return self._look()
 
     def _drop(self, reason: str) -> list[Effect]:
         self.reset = True
-        self.state = State.DROPPING
+        self.state = states.DROPPING
         return [do.DropUserAgent(reason)]
 
     def dropped(self) -> list[Effect]:
@@ -414,14 +414,14 @@ class Session(MonthSwitching):
         if isinstance(effect, do.Confirm | do.Reclaim | do.AdvanceCursor):
             return []  # the next tick, or the next pass, asks again
         command, self._command = self._command, None
-        if self.state is State.CLOSED:
+        if self.state is states.CLOSED:
             return []
         match effect, command:
             case do.Subscribe(), wire.Register(channelID=str(channel_id)):
                 return [do.Send(wire.register_reply(channel_id, 500, "")), *self._look()]
             case do.Unsubscribe(), wire.Unregister(channelID=str(channel_id)):
                 return [do.Send(wire.unregister_reply(channel_id, 500)), *self._look()]
-            case do.SwitchMonth(), _ if self.state is State.IDENTIFIED:
+            case do.SwitchMonth(), _ if self.state is states.IDENTIFIED:
                 return self._switch_later()
             case _:
                 return self._close(INTERNAL, "Store")
@@ -440,9 +440,9 @@ class Session(MonthSwitching):
         return do.Send(wire.error_reply(kind, 401, reason, self._terms.more_info_url))
 
     def _close(self, code: int, reason: str) -> list[Effect]:
-        if self.state is State.CLOSED:
+        if self.state is states.CLOSED:
             return []
-        self.state = State.CLOSED  # what is unacked is handed back when the socket is gone
+        self.state = states.CLOSED  # what is unacked is handed back when the socket is gone
         return [do.Close(code, reason)]
 
 

@@ -12,3 +12,8 @@ class State(enum.IntEnum):
     IDENTIFIED = 2
     DROPPING = 3  # its record is being removed, and nothing new is begun
     CLOSED = 4
+
+
+# By themselves: a member of an enum costs 75 ns where a global costs 5 (CPython 3.11), and every
+# message asks several times.
+UNIDENTIFIED, GREETING, IDENTIFIED, DROPPING, CLOSED = State

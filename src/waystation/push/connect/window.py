@@ -34,6 +34,10 @@ class Pass(enum.Enum):
     WAITING = "waiting"  # for the acks of a batch
 
 
+# By themselves, as in `states`.
+NONE, DUE, READING, WAITING = Pass
+
+
 class DeliveryWindow:
     """Direct and stored notifications of one user agent on one connection."""
 
@@ -61,7 +65,7 @@ class DeliveryWindow:
         self._forgetting = 0  # acked rows whose deletion has not been confirmed
         self._refused = False
         self._check_needed = False
-        self._pass = Pass.NONE
+        self._pass = NONE
         self._left: set[ChannelId] | None = None  # channels that ended while we read
         self.sent_in_pass = 0
         self.direct_acked = self.stored_acked = self.stored_sent = 0
@@ -105,13 +109,16 @@ class DeliveryWindow:
         """Repeated acks and those for somebody else's message change nothing."""
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
+        direct, stored = self._direct, self._stored
         for update in updates:
-            message_id = MessageId(str(update.version))
-            code = DELIVERED if update.code is None else update.code
-            if self._direct and (acked := self._direct.pop(message_id, None)) is not None:
+            version, code = update.version, update.code
+            message_id = MessageId(version if isinstance(version, str) else str(version))
+            if code is None:
+                code = DELIVERED
+            if direct and (acked := direct.pop(message_id, None)) is not None:
                 self.direct_acked += 1
                 effects.append(do.Settle(acked, code))
-            elif self._stored and (acked := self._stored.pop(message_id, None)) is not None:
+            elif stored and (acked := stored.pop(message_id, None)) is not None:
                 self.stored_acked += 1
                 rows.append((acked, code))
         if rows:
@@ -127,7 +134,7 @@ class DeliveryWindow:
     def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
         """Its subscription ended: nothing of it is owed any more."""
         effects: list[Effect] = []
-        if self._pass is Pass.READING:
+        if self._pass is READING:
             self._left = (self._left or set()) | {channel_id}
         for notification in self.unacked_directs:
             if notification.channel_id == channel_id and self._direct:
@@ -143,17 +150,17 @@ class DeliveryWindow:
     def check(self) -> bool:
         """Somebody says that there is something in storage. Whether it is looked at
         now; if not, it will be as soon as nothing is unacked."""
-        if self._pass is Pass.NONE and not self.unacked:
-            self._pass = Pass.DUE
+        if self._pass is NONE and not self.unacked:
+            self._pass = DUE
             return True
         self._check_needed = True
         return False
 
     def look(self, limit: int) -> list[Effect]:
         """Read storage now if the rules allow it."""
-        if self._pass is Pass.READING or self._forgetting or self._stored:
+        if self._pass is READING or self._forgetting or self._stored:
             return []
-        if self._pass is Pass.NONE and not self._check_needed:
+        if self._pass is NONE and not self._check_needed:
             return []
         if self._direct:
             self._refused = True  # rule 2: it must come to an end
@@ -161,15 +168,15 @@ class DeliveryWindow:
         # A look that begins now sees whatever was stored before we were told.
         self._check_needed = False
         self._refused = False
-        self._pass = Pass.READING
+        self._pass = READING
         return [do.Fetch(limit)]
 
     def read(self, rows: Sequence[Notification]) -> list[Effect]:
         """What of the rows is to be sent. No rows: the pass is over."""
-        assert self._pass is Pass.READING
+        assert self._pass is READING
         left, self._left = self._left or (), None
         if not rows:
-            self._pass = Pass.NONE
+            self._pass = NONE
             self.sent_in_pass = 0
             return []
         if self._stored is None:
@@ -190,11 +197,11 @@ class DeliveryWindow:
             self._stored[row.message_id] = row
         self.sent_in_pass += len(fresh)
         self.stored_sent += len(fresh)
-        self._pass = Pass.WAITING
+        self._pass = WAITING
         if fresh:
             effects.append(do.DeliverStored(fresh))
         return effects
 
     @property
     def pass_over(self) -> bool:
-        return self._pass is Pass.NONE
+        return self._pass is NONE

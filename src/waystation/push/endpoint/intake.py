@@ -53,6 +53,9 @@ _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
 _WITHDRAW_ROWS: Final = 100  # looked at together, and so often at most
 _WITHDRAW_LOOKS_MAX: Final = 10
 _NO_SUBSCRIPTION: Final = "No such subscription"
+# By themselves, because a member of an enum costs 75 ns where a global costs 5 (CPython 3.11).
+_TAKEN: Final = Answer.TAKEN
+_RECEIVED: Final = Milestone.RECEIVED
 
 
 class _Posting:
@@ -115,27 +118,28 @@ class Intake:
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
         )
 
-    def post(
-        self, request: Request, version: bytes, token: bytes
-    ) -> Response | Coroutine[Any, Any, Response]:
-        """`POST /wpush/{version}/{token}`: answered at once where neither the store nor the node
-        of the user agent has to be waited for."""
-        clock, headers = self._clock, request.headers
+    def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
+        """`POST /wpush/{version}/{token}`, or `/wpush/{token}`: answered at once where neither the
+        store nor the node of the user agent has to be waited for."""
+        clock, headers, path = self._clock, request.headers, request.path
         began = clock.mono()
         now_ms = clock.now_ms()
         sender: Sender | None = None
-        endpoint: EndpointToken | None = None
+        # A path that was good before is good: keys do not change while we run.
+        endpoint = None if self._endpoints is None else self._endpoints.get(path)
         try:
-            endpoint, plain = self._open(request.path, version, token)
+            plain = b"" if endpoint is not None else self._open(path)
             authorization = headers.get(b"authorization")
             if authorization is not None:
                 sender = self._vapid.verify(
                     authorization, headers.get(b"crypto-key"), now_ms / 1000
                 )
             if endpoint is None:
-                endpoint = self._split(request.path, version, plain)
-            if endpoint.key_hash is not None:
-                _check_owner(endpoint.key_hash, sender)
+                endpoint = self._split(path, plain)
+            if endpoint.key_hash is not None and (
+                sender is None or not hmac.compare_digest(endpoint.key_hash, sender.key_hash)
+            ):
+                _refuse_owner(sender)
             if self._limited:
                 self._limits.check(
                     None if sender is None else sender.key_hash,
@@ -195,7 +199,7 @@ class Intake:
         except Exception as error:
             self._errored(notification, error)
             raise
-        if answer is Answer.TAKEN:
+        if answer is _TAKEN:
             return self._answer(posting, notification, notification.message_id)
         return self._deliver_on(posting, answer, user_agent, notification)
 
@@ -255,20 +259,15 @@ class Intake:
             channel_id=None if endpoint is None else endpoint.channel_id,
         )
 
-    def _open(
-        self, path: bytes, version: bytes, token: bytes
-    ) -> tuple[EndpointToken | None, bytes]:
-        """Steps 1 and 2. A path that was good before is good: keys do not change while we run."""
-        if self._endpoints is not None:
-            endpoint = self._endpoints.get(path)
-            if endpoint is not None:
-                return endpoint, b""
+    def _open(self, path: bytes) -> bytes:
+        """Steps 1 and 2."""
+        version, token = _parts(path)
         check_api_version(version)
-        return None, self._keys.open_token(token)
+        return self._keys.open_token(token)
 
-    def _split(self, path: bytes, version: bytes, plain: bytes) -> EndpointToken:
+    def _split(self, path: bytes, plain: bytes) -> EndpointToken:
         """Step 6."""
-        endpoint = split_token(check_api_version(version), plain)
+        endpoint = split_token(check_api_version(_parts(path)[0]), plain)
         if self._endpoints is not None:
             self._endpoints.put(path, endpoint)
         return endpoint
@@ -324,7 +323,7 @@ class Intake:
             reliability_id,
         )
         self._observer.received(uaid, notification, size)
-        self._milestones.note(notification, Milestone.RECEIVED)
+        self._milestones.note(notification, _RECEIVED)
         return notification
 
     def _errored(self, notification: Notification, error: Exception) -> None:
@@ -381,9 +380,14 @@ class Intake:
             after = rows[-1].sort_key
 
 
-def _check_owner(key_hash: bytes, sender: Sender | None) -> None:
-    """Step 7."""
+def _parts(path: bytes) -> tuple[bytes, bytes]:
+    """Version and token; the first version had no name."""
+    version, slash, token = path[len(b"/wpush/") :].partition(b"/")
+    return (version, token) if slash else (b"v1", version)
+
+
+def _refuse_owner(sender: Sender | None) -> NoReturn:
+    """Step 7 failed."""
     if sender is None:
         raise VapidError("Missing VAPID public key")
-    if not hmac.compare_digest(key_hash, sender.key_hash):
-        raise VapidError("VAPID public key mismatch")
+    raise VapidError("VAPID public key mismatch")

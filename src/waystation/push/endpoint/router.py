@@ -36,6 +36,7 @@ from waystation.push.store import PushStore
 from waystation.push.token import MessageIds
 from waystation.push.wire.relay import Answer, NearRelay, Relay
 
+_TAKEN: Final = Answer.TAKEN  # on every message's path, where a member of an enum costs 75 ns
 KEYS_TRIED_MAX: Final = 100  # a channel with that many messages in as many milliseconds can wait
 
 
@@ -83,7 +84,7 @@ class Router:
         if notification.reliability_id is not None:
             self._milestones.note(notification, Milestone.INT_TRANSMITTED)
         answer = self._offer(node_id, user_agent.uaid, notification)
-        if answer is Answer.TAKEN:
+        if answer is _TAKEN:
             self._observer.taken(user_agent.uaid, notification)
         return answer
 

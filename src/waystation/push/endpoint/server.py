@@ -48,6 +48,7 @@ class EndpointServer:
         on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._intake = intake
+        self._post = intake.post
         self._status = status
         self._simplepush = simplepush
         self._matrix = matrix
@@ -76,10 +77,11 @@ class EndpointServer:
 
     def handle(self, request: Request) -> Response | Serving:
         self.requests += 1
-        if request.method == b"POST" and request.path.startswith(b"/wpush/"):
-            return self._serve_post(request)
-        if b"%" in request.path:
-            request.path = unquote_to_bytes(request.path)
+        path = request.path
+        if request.method == b"POST" and path.startswith(b"/wpush/"):
+            return self._serve_post(request, path)
+        if b"%" in path:
+            request.path = unquote_to_bytes(path)
         if request.method == b"OPTIONS":
             return self._options(request)
         serving = self._route(request)
@@ -90,20 +92,16 @@ class EndpointServer:
             return self._with_cors(request, response)
         return self._serve(request, serving)
 
-    def _serve_post(self, request: Request) -> Response | Serving:
+    def _serve_post(self, request: Request, path: bytes) -> Response | Serving:
         """As `_serve`; nearly all requests are of this kind, and most of them do not wait."""
-        if self._under_way.used >= self._under_way.limit:
-            self._under_way.refused += 1
+        under_way = self._under_way
+        if under_way.used >= under_way.limit:
+            under_way.refused += 1
             return self._busy(request)
-        path = request.path
         if b"%" in path:
-            path = request.path = unquote_to_bytes(path)
-        version, slash, token = path[7:].partition(b"/")
+            request.path = unquote_to_bytes(path)
         try:
-            if slash:
-                answer = self._intake.post(request, version, token)
-            else:
-                answer = self._intake.post(request, b"v1", version)
+            answer = self._post(request)
         except WaystationError as error:
             answer = self.error_response(error, request)
         if not isinstance(answer, Response):

@@ -31,6 +31,7 @@ Sections = list[dict[str, str]]
 TOPIC_LETTERS_MAX: Final = 32
 _BASE64URL: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _URGENCIES: Final = {urgency.value.encode(): urgency for urgency in Urgency}
+_NORMAL: Final = Urgency.NORMAL
 _TTL_DIGITS_MAX: Final = 19  # more than that is lowered all the same, without counting
 _PADDING: Final = re.compile(r"=+(?=[,;]|$)")
 _AES128GCM_ONLY: Final = {"encoding": "aes128gcm"}  # shared by all, never changed
@@ -108,8 +109,9 @@ def read_topic(value: bytes) -> str:
 def read_urgency(value: bytes | None) -> Urgency:
     """Unknown values count as normal: nobody else validates them, so senders get them wrong."""
     if value is None:
-        return Urgency.NORMAL
-    return _URGENCIES.get(value.strip().lower(), Urgency.NORMAL)
+        return _NORMAL
+    known = _URGENCIES.get(value)  # as it should be written
+    return known if known is not None else _URGENCIES.get(value.strip().lower(), _NORMAL)
 
 
 def read_encryption(headers: Headers) -> dict[str, str]:

@@ -26,7 +26,7 @@ from waystation.base.ids import dashed
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.rotation import MonthSwitch, Stage
-from waystation.push.connect.session import State
+from waystation.push.connect.states import State
 from waystation.push.model import SIMPLEPUSH, UserAgent
 
 REGISTER = {"messageType": "register", "channelID": dashed(OTHER_CHANNEL)}

@@ -14,7 +14,7 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.ids import dashed
 from waystation.push.connect import effects as do
-from waystation.push.connect.session import State
+from waystation.push.connect.states import State
 
 
 class TestAcks:

@@ -17,7 +17,7 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
-from waystation.push.connect.session import ALREADY_CONNECTED, State
+from waystation.push.connect.states import ALREADY_CONNECTED, State
 from waystation.push.model import Uaid
 
 CLOSE_SM = [do.Close(1011, "SM")]
