@@ -276,14 +276,17 @@ class LinkClient:
         connection = await self._connected()
         if connection is None:
             return Answer.UNREACHABLE
-        if connection.full:
-            return Answer.BUSY
-        number = connection.next_number()
-        if isinstance(notification, Update):
-            frame = encode_frame(PushUpdate(number, uaid, notification))
-        else:
-            frame = encode_frame(Push(number, uaid, notification))
-        return await connection.ask(number, frame)
+        answer = _offered(connection, uaid, notification)
+        return answer if isinstance(answer, Answer) else await answer
+
+    def offer(
+        self, uaid: Uaid, notification: Notification | Update
+    ) -> Answer | asyncio.Future[Answer] | None:
+        """As `push`, without a coroutine; None if there is no connection yet."""
+        connection = self._connection
+        if connection is None or not connection.open:
+            return None
+        return _offered(connection, uaid, notification)
 
     async def check_stored(self, uaid: Uaid) -> Answer:
         """Goes on when pushes are refused: what was stored instead wants to be told."""
@@ -330,6 +333,19 @@ class LinkClient:
             await asyncio.wait({self._dialling})
         if self._connection is not None:
             self._connection.close()
+
+
+def _offered(
+    connection: LinkConnection, uaid: Uaid, notification: Notification | Update
+) -> Answer | asyncio.Future[Answer]:
+    if connection.full:
+        return Answer.BUSY
+    number = connection.next_number()
+    if isinstance(notification, Update):
+        frame = encode_frame(PushUpdate(number, uaid, notification))
+    else:
+        frame = encode_frame(Push(number, uaid, notification))
+    return connection.ask(number, frame)
 
 
 def _seen(task: asyncio.Task[LinkConnection]) -> None:

@@ -330,6 +330,24 @@ def test_a_client_without_the_proof_is_cut_off() -> None:
     run(test())
 
 
+def test_an_open_link_is_offered_to_without_a_coroutine(tmp_path: Path) -> None:
+    async def test() -> None:
+        node = RecordingNode()
+        server, client = await unix_pair(tmp_path / "w0", node)
+
+        assert client.offer(UAID, message(1)) is None, "nobody has connected yet"
+        assert await client.push(UAID, message(1)) is Answer.TAKEN
+        answer = client.offer(UAID, message(2))
+        assert isinstance(answer, asyncio.Future)
+        assert await answer is Answer.TAKEN
+        assert node.seen == [message(1), message(2)]
+        server.close()
+        await client.close()
+        await until(lambda: client.offer(UAID, message(3)) is None)
+
+    run(test())
+
+
 def test_a_client_that_says_nothing_after_the_upgrade_is_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -61,13 +61,17 @@ class RelayClient:
     def offer(
         self, node_id: str, uaid: Uaid, notification: Notification | Update
     ) -> Answer | Awaitable[Answer]:
-        if node_id != self._own_node_id or self.node is None:
-            return self.push(node_id, uaid, notification)
+        answer: Answer | Awaitable[Answer] | None = None
         try:
-            return self.node.offer(uaid, notification)
+            if node_id == self._own_node_id and self.node is not None:
+                return self.node.offer(uaid, notification)
+            peer = self._peers.get(node_id)
+            if isinstance(peer, LinkClient):  # another worker, most likely with an open link
+                answer = peer.offer(uaid, notification)
         except Exception:
             self.odd += 1
             return Answer.ODD
+        return self.push(node_id, uaid, notification) if answer is None else answer
 
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
         node = self.node if node_id == self._own_node_id else None
