@@ -325,8 +325,7 @@ class Reports:
             self.write_lines()
         latencies = self.latencies_s[:]
         self.latencies_s.clear()  # the same list: deliveries hold it
-        for latency_s in latencies:
-            self._ack_latency.observe(latency_s)
+        self._ack_latency.observe_all(latencies)
         if len(self._window_s) < LATENCIES_MAX:
             self._window_s.extend(latencies)
 

@@ -13,7 +13,7 @@ Rule 4: a family has at most `children_max` label sets; further ones share one w
 What is seen from outside is made of snapshots; see `exposition`.
 """
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 
 import msgspec
@@ -45,6 +45,17 @@ class HistogramCell:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
+
+    def observe_all(self, values: Iterable[float]) -> None:
+        """The same for many at once, at a fraction of the cost."""
+        ordered = sorted(values)
+        below = 0
+        for at, bound in enumerate(self._bounds):
+            upto = bisect_right(ordered, bound, below)
+            self.counts[at] += upto - below
+            below = upto
+        self.counts[-1] += len(ordered) - below
+        self.sum += sum(ordered)
 
 
 class Sample(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,7 @@
 import pytest
 
 from waystation.telemetry.catalogue import CATALOGUE, Spec, counter, gauge, histogram
-from waystation.telemetry.metrics import Metrics, decode_snapshot, encode_snapshot
+from waystation.telemetry.metrics import HistogramCell, Metrics, decode_snapshot, encode_snapshot
 
 SPECS = (
     counter("hello", "Hellos.", "kind"),
@@ -142,3 +142,18 @@ def test_every_metric_of_autopush_has_a_place(name: str) -> None:
 
     assert len(found) == 1
     assert isinstance(found[0], Spec)
+
+
+def test_many_values_at_once_count_as_each_of_them_would() -> None:
+    """Bounds belong to the bucket that they end, in either way."""
+    bounds = (0.1, 0.5, 1.0)
+    one_by_one, together = HistogramCell(bounds), HistogramCell(bounds)
+    values = [0.5, 0.05, 3.0, 0.1, 0.7, 1.0, 0.1, 9.0]
+    for value in values:
+        one_by_one.observe(value)
+    together.observe_all(values[:3])
+    together.observe_all(values[3:])
+    together.observe_all(())
+
+    assert together.counts == one_by_one.counts == [3, 1, 2, 2]
+    assert together.sum == pytest.approx(one_by_one.sum)
