@@ -90,10 +90,12 @@ class EventLines:
         lines: list[bytes] = []
         for ts_us, event, w, made_of in entries:
             if isinstance(event, Written):
-                fields = event.fields(ts_us, *made_of)
-                counts[event.k] = counts.get(event.k, 0) + 1
-                lines.append(b'%b%d,"seq":%d%b' % (start, ts_us, self.seq, fields))
-                self.seq += 1
+                k, seq = event.k, self.seq
+                lines.append(
+                    b'%b%d,"seq":%d%b' % (start, ts_us, seq, event.fields(ts_us, *made_of))
+                )
+                counts[k] = counts.get(k, 0) + 1
+                self.seq = seq + 1
             else:
                 made = event if isinstance(event, Event) else event(*made_of)
                 lines.append(self.line(ts_us, made, w))

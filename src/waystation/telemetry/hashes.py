@@ -94,18 +94,22 @@ class EventHashes:
     def names(self, uaid: bytes, version: str, time_s: int, event_ms: int) -> bytes:
         """`mid` and `uah` as they stand in a line: all that tells most events of a message apart.
         A message has one user agent, so its version names both."""
+        known = self._names.get(version)
+        if known is not None and self._names_from_ms <= event_ms < self._names_until_ms:
+            return known
+        return self._new_names(uaid, version, time_s, event_ms)
+
+    def _new_names(self, uaid: bytes, version: str, time_s: int, event_ms: int) -> bytes:
         names = self._names
         if not self._names_from_ms <= event_ms < self._names_until_ms or len(names) > MEMO_MAX:
             names.clear()
             self._names_from_ms = event_ms - event_ms % DAY_MS
             self._names_until_ms = self._names_from_ms + DAY_MS
-        known = names.get(version)
-        if known is None:
-            known = names[version] = b'"mid":"%b","uah":%d' % (
-                mid(self._message.at(time_s * 1000), version, time_s).encode(),
-                self._uahs.hash64(uaid, event_ms),
-            )
-        return known
+        made = names[version] = b'"mid":"%b","uah":%d' % (
+            mid(self._message.at(time_s * 1000), version, time_s).encode(),
+            self._uahs.hash64(uaid, event_ms),
+        )
+        return made
 
     @staticmethod
     def app(public_key: bytes) -> int:
