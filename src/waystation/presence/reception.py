@@ -11,7 +11,7 @@ Rule 3: between asking the store and its answer the stream may end, and the sess
 import hashlib
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from waystation.base.limits import BucketTable
 
@@ -52,6 +52,13 @@ def _nothing(session: Session, conversation: Conversation, now: Now) -> None:
 
 def hashed(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
+
+
+class _Token(NamedTuple):
+    """A resume token as the client gets it, and as it is kept."""
+
+    raw: bytes
+    digest: bytes
 
 
 class Reception:
@@ -131,7 +138,8 @@ class Reception:
     ) -> Refusal | None:
         """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed, or
         is taken back."""
-        token = self._make_token(TOKEN_BYTES)
+        raw = self._make_token(TOKEN_BYTES)
+        token = _Token(raw, hashed(raw))
         party = self._registry.follow(join.key.party_id)
         try:
             if not party.loaded:
@@ -139,22 +147,24 @@ class Reception:
             return await self._enter(party, conversation, join, token, promoted=promoted)
         except STORE_TROUBLE:
             # It may have happened all the same: only its answer, or what we needed next, is lost.
-            self._departures.doubt(join.key, hashed(token))
+            self._departures.doubt(join.key, token.digest)
             raise
         finally:
             party.busy -= 1
             self._departures.release(party)
 
     async def _enter(
-        self, party: Party, conversation: Conversation, join: Join, token: bytes, *, promoted: bool
+        self, party: Party, conversation: Conversation, join: Join, token: _Token, *, promoted: bool
     ) -> Refusal | None:
         key = join.key
         attach_first = bool(join.resume_token or join.flags & RESUME_ONLY or promoted)
         attach_first = attach_first or key in self._registry.sessions
-        proof, how = self._proof(join, promoted=promoted)
+        proof, how = None, ""
         for _ in range(ROUNDS_MAX):
             await self._departures.settled(key)
             if attach_first:
+                if proof is None:  # once: a ticket is redeemed by it
+                    proof, how = self._proof(join, promoted=promoted)
                 try:
                     attached = await self._store.attach(
                         key, self._attach_spec(party, join, proof, token, conversation)
@@ -197,12 +207,12 @@ class Reception:
         return proof, "promote" if promoted else "handoff" if ticket else ""
 
     def _attach_spec(
-        self, party: Party, join: Join, proof: Proof, token: bytes, conversation: Conversation
+        self, party: Party, join: Join, proof: Proof, token: _Token, conversation: Conversation
     ) -> AttachSpec:
         grant = conversation.grant
         return AttachSpec(
             proof=proof,
-            new_hash=hashed(token),
+            new_hash=token.digest,
             ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000) if join.ttl_ms else None,
             flags=join.kept_flags,
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
@@ -211,7 +221,7 @@ class Reception:
         )
 
     def _join_spec(
-        self, party: Party, join: Join, token: bytes, conversation: Conversation
+        self, party: Party, join: Join, token: _Token, conversation: Conversation
     ) -> JoinSpec:
         settings, grant = self._settings, conversation.grant
         sessions_max = settings.client_sessions_max
@@ -220,7 +230,7 @@ class Reception:
         return JoinSpec(
             ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000),
             flags=join.kept_flags,
-            token_hash=hashed(token),
+            token_hash=token.digest,
             party_max=settings.party_max,
             client_sessions_max=sessions_max,
             evict_oldest=settings.client_sessions_policy == "evict_oldest",
@@ -232,7 +242,7 @@ class Reception:
     # --- after the store -------------------------------------------------------------------------
 
     async def _created(
-        self, party: Party, conversation: Conversation, join: Join, joined: Joined, token: bytes
+        self, party: Party, conversation: Conversation, join: Join, joined: Joined, token: _Token
     ) -> None:
         await self._following.caught_up(
             party,
@@ -281,7 +291,7 @@ class Reception:
         join: Join,
         attached: Attached,
         *,
-        token: bytes,
+        token: _Token,
         how: str,
     ) -> Refusal | None:
         record = attached.record
@@ -379,11 +389,11 @@ class Reception:
         join: Join,
         now: Now,
         *,
-        token: bytes,
+        token: _Token,
         status: Status,
         seq: int = 0,
     ) -> None:
-        session.token_hash = hashed(token)
+        session.token_hash = token.digest
         conversation.send(
             write.ack_with(
                 conversation.next_id(),
@@ -392,7 +402,7 @@ class Reception:
                 status=status,
                 party_seq=seq,
                 party_epoch=session.party.epoch,
-                resume_token=token,
+                resume_token=token.raw,
                 session_ttl_ms=round(session.ttl_s * 1000),
                 node_id=self._node_id,
             )
