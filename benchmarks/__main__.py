@@ -65,10 +65,10 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"round {number + 1} of {options.rounds}: {name}", file=sys.stderr)
                 measurements.extend(step())
             rounds.append(measurements)
-    report = Report(environment(), summarise(rounds, "floor"), rounds)
+            if options.out:  # after each: a run that is cut short has measured something, too
+                options.out.write_bytes(to_json(_report(rounds)))
+    report = _report(rounds)
     to_terminal(report)
-    if options.out:
-        options.out.write_bytes(to_json(report))
     if options.markdown:
         if str(options.markdown) == "-":
             print(to_markdown(report))
@@ -78,6 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if lost:
         print(f"{lost} were lost: see the table", file=sys.stderr)
     return 1 if lost else 0
+
+
+def _report(rounds: list[list[Measurement]]) -> Report:
+    return Report(environment(), summarise(rounds, "floor"), rounds)
 
 
 def _steps(
