@@ -139,11 +139,15 @@ def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def run_sim(
-    coro: Coroutine[Any, Any, T], clock: SimClock | None = None, *, limit_s: float = 7_200.0
+    coro: Coroutine[Any, Any, T],
+    clock: SimClock | None = None,
+    *,
+    limit_s: float = 7_200.0,
+    loop_class: type[SimLoop] = SimLoop,
 ) -> T:
     """Run `coro` to its end, `limit_s` of simulated time at most, and clear up behind it."""
     clock = clock if clock is not None else SimClock()
-    loop = SimLoop(clock, until_s=clock.elapsed_s + limit_s)
+    loop = loop_class(clock, until_s=clock.elapsed_s + limit_s)
     main = loop.create_task(coro)
     try:
         result = loop.run_until_complete(main)

@@ -50,6 +50,7 @@ from waystation.queue.wire.link_words import (
     Newr,
     NotFound,
     Sclose,
+    Unknown,
     WrongSlot,
 )
 from waystation.queue.wire.responses import (
@@ -228,7 +229,7 @@ class Edge:
                 self._said(node_id, guest, item)
             case Newr() as made:
                 self._creating.made(node_id, made)
-            case WrongSlot() | Moved() | Frozen() | Busy() as failure:
+            case WrongSlot() | Unknown() | Moved() | Frozen() | Busy() as failure:
                 self._failed(node_id, guest, failure)
             case DelRef(kind, entity_id):
                 self._referring.drop(kind, entity_id)
@@ -324,7 +325,7 @@ class Edge:
                 self._renewals.unsubscribe(guest, entity_id)
 
     def _failed(
-        self, node_id: NodeId, guest: Guest, failure: WrongSlot | Moved | Frozen | Busy
+        self, node_id: NodeId, guest: Guest, failure: WrongSlot | Unknown | Moved | Frozen | Busy
     ) -> None:
         pending = next(
             (one for one in guest.pending.values() if one.corr_id == failure.corr_id), None
@@ -345,7 +346,7 @@ class Edge:
             self._refs.learn(failure.kind, pending.entity_id, failure.home)
             self._passage.come_back(guest, pending)
             return
-        if isinstance(failure, WrongSlot) and failure.epoch <= self.slot_map.epoch and ours:
+        if isinstance(failure, Unknown) and failure.epoch <= self.slot_map.epoch and ours:
             strayed = pending.slot != self._refs.home(None, pending.entity_id)
             if strayed:
                 self._unknown_at_home(guest, pending)
@@ -367,7 +368,7 @@ class Edge:
         changed = {
             Slot(slot)
             for slot, (one, was) in enumerate(zip(slot_map.slots, before.slots, strict=True))
-            if one.server != was.server or one.turn != was.turn
+            if one != was and (one.server != was.server or one.turn != was.turn)
         }
         self._renewals.taken_up(changed)
         self._look_again()

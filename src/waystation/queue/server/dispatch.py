@@ -134,7 +134,7 @@ class Dispatch:
         try:
             return await look_up(self._store, transmission, service)
         except (UnavailableError, BusyError):
-            return Case(transmission, refused=_later(transmission.command))
+            return Case(transmission, refused=later(transmission.command))
 
     async def answer(
         self, caller: Caller, transmission: Transmission, begun: Begun | None = None
@@ -156,7 +156,7 @@ class Dispatch:
             try:
                 response = await self._perform(caller, case)
             except (UnavailableError, BusyError):
-                response = Err(_later(command))
+                response = Err(later(command))
         else:
             response = Err(fault)
         self._observer.answered(case.transmission, case.queue, response)
@@ -418,7 +418,7 @@ class Dispatch:
             await self._store.touch(recipient_id, today_s)
 
 
-def _later(command: Command) -> Fault:
+def later(command: Command) -> Fault:
     """How "come back later" is said to whoever sent this; raises if only a closed door says it."""
     if isinstance(command, _SENDERS):
         return TRY_LATER

@@ -77,6 +77,13 @@ class KeptOwnership:
     def epoch(self) -> int:
         return self._keeping.slot_map.epoch
 
+    def is_certain(self) -> bool:
+        return self._keeping.keeper.member.leased(self._clock.mono())
+
+    def owns(self, slot: int) -> bool:
+        member = self._keeping.keeper.member
+        return member.slot_map.slots[slot].owner == member.node_id
+
     def answers(self, slot: int) -> bool:
         """Ours by the map, and nobody can have taken it meanwhile; frozen or not."""
         member = self._keeping.keeper.member

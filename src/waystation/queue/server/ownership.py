@@ -1,10 +1,12 @@
 """Commands in a cluster: only for slots that are ours, from their beginning to their answer.
 
 Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` while the slot is on
-        its way, or `MOVED` if a reference of ours says where the queue lives.
+        its way, or `MOVED` if a reference of ours says where the queue lives, or `UNKNOWN` if we
+        have neither the queue nor the slot of its id: somebody followed a reference in vain.
 Rule 2: ownership is looked at when a command begins and once more before its answer: an answer
         that came too late is none. A slot that we freeze ourselves waits for what is running,
-        so that is answered still.
+        so that is answered still. What has changed something is not sent on then: it would be done
+        twice. Whoever said it has to come back, as after any end that nobody knows.
 Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
 Rule 4: after a refusal everything that follows about the same id is refused too (`bars`).
 """
@@ -19,12 +21,25 @@ from waystation.queue.server.admission import Case
 from waystation.queue.server.bars import Bars
 from waystation.queue.server.checks import Proven
 from waystation.queue.server.client import Client
-from waystation.queue.server.dispatch import Caller, Dispatch
+from waystation.queue.server.dispatch import Caller, Dispatch, later
 from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscriber
 from waystation.queue.store import RefStore, drops_link
-from waystation.queue.wire.commands import Command, Del, Ldel, Ndel, Nkey, Party, Send
-from waystation.queue.wire.link_words import DelRef, Frozen, Moved, WrongSlot
+from waystation.queue.wire.commands import (
+    Command,
+    Del,
+    Get,
+    Ldel,
+    Lget,
+    Ndel,
+    Nkey,
+    Nsub,
+    Party,
+    Que,
+    Send,
+    Sub,
+)
+from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Transmission
 
@@ -33,6 +48,9 @@ _REFERRED: Final = {
     Party.NOTIFIER: RefKind.NOTIFIER,
     Party.LINK: RefKind.LINK,
 }
+
+
+_REPEATABLE: Final = (Sub, Nsub, Get, Lget, Que)
 
 
 class Ownership(Protocol):
@@ -51,6 +69,14 @@ class Ownership(Protocol):
 
     def frozen(self, slot: int) -> bool: ...
 
+    def is_certain(self) -> bool:
+        """Whether nobody can have taken anything from us without our knowing."""
+        ...
+
+    def owns(self, slot: int) -> bool:
+        """Whether it is ours by the map, served or not."""
+        ...
+
     def begin(self, slot: int) -> bool:
         """Whether a command for this slot may run; if so, `end` must follow."""
         ...
@@ -61,7 +87,7 @@ class Ownership(Protocol):
 class Elsewhere(msgspec.Struct, frozen=True):
     """Instead of a response: what the edge, and nobody else, is told."""
 
-    word: WrongSlot | Frozen | Moved | DelRef
+    word: WrongSlot | Unknown | Frozen | Moved | DelRef
 
 
 class OwnedDispatch:
@@ -90,15 +116,19 @@ class OwnedDispatch:
         else:
             return await self._dispatch.execute(caller, case, proven=proven)
         if not self._ownership.begin(slot):
-            return self._elsewhere(sent, slot, bars)
+            return self._elsewhere(sent, slot, bars, is_known=case.queue is not None)
         try:
             if case.queue is None and case.refused is Code.AUTH:
                 moved = await self._referred(sent)
-                if moved is not None:
+                if moved is not None and not self._is_unserved(moved.home):
                     return _as_response(moved)
+                if moved is not None:
+                    return self._elsewhere(sent, moved.home, bars)
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
-                return self._elsewhere(sent, slot, bars)
+                if isinstance(response, Err) or isinstance(sent.command, _REPEATABLE):
+                    return self._elsewhere(sent, slot, bars)
+                return Err(later(sent.command))
             if bars is not None:
                 bars.done(sent)
             if case.queue is not None and not isinstance(response, Err):
@@ -129,6 +159,10 @@ class OwnedDispatch:
             elif await self._refs.get_ref(kind, entity_id) is not None:
                 await self._refs.drop_ref(kind, entity_id, None)
 
+    def _is_unserved(self, home: Slot) -> bool:
+        """Ours, but not at present: whether its queue is here we must not say."""
+        return self._ownership.owns(home) and not self._ownership.serves(home)
+
     async def _referred(self, sent: Transmission) -> Moved | None:
         kind = _REFERRED.get(sent.command.party)
         if kind is None:
@@ -136,10 +170,19 @@ class OwnedDispatch:
         ref = await self._refs.get_ref(kind, sent.entity_id)
         return None if ref is None else Moved(sent.corr_id, kind, ref.home)
 
-    def _elsewhere(self, sent: Transmission, slot: Slot, bars: Bars | None) -> Response:
+    def _elsewhere(
+        self, sent: Transmission, slot: Slot, bars: Bars | None, *, is_known: bool = True
+    ) -> Response:
+        ownership = self._ownership
+        if not is_known and not ownership.frozen(slot) and ownership.is_certain():
+            # There is no queue, so nothing that follows could overtake this.
+            return _as_response(Unknown(sent.corr_id, ownership.epoch))
         if bars is not None:
             bars.bar(sent, slot)
-        return _as_response(not_ours(self._ownership, sent.corr_id, slot))
+        if is_known:
+            return _as_response(not_ours(ownership, sent.corr_id, slot))
+        # The edge may have followed a reference to a home that we must not answer for.
+        return _as_response(Frozen(sent.corr_id))
 
 
 def bars_of(client: Subscriber) -> Bars | None:
@@ -154,6 +197,6 @@ def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | Wrong
     return WrongSlot(corr_id, ownership.epoch)
 
 
-def _as_response(word: WrongSlot | Frozen | Moved | DelRef) -> Response:
+def _as_response(word: WrongSlot | Unknown | Frozen | Moved | DelRef) -> Response:
     """It travels where responses do; `StreamSession.say` takes it out again."""
     return cast(Response, Elsewhere(word))

@@ -65,6 +65,7 @@ from waystation.queue.wire.link_words import (
     Spause,
     Sres,
     Sresume,
+    Unknown,
     Word,
     WrongSlot,
 )
@@ -167,16 +168,16 @@ def encode_word(word: Word) -> bytes:
             return start + fields.i64(copy) + fields.i64(seq) + fields.flag(broken)
         case Cpong(epoch):
             return start + fields.i64(epoch)
-        case WrongSlot() | Moved() | Frozen() | Busy():
+        case WrongSlot() | Unknown() | Moved() | Frozen() | Busy():
             return start + _encode_failure(word)
         case _:
             return word.tag
 
 
-def _encode_failure(word: WrongSlot | Moved | Frozen | Busy) -> bytes:
+def _encode_failure(word: WrongSlot | Unknown | Moved | Frozen | Busy) -> bytes:
     corr_id = fields.short(word.corr_id)
     match word:
-        case WrongSlot(_, epoch):
+        case WrongSlot(_, epoch) | Unknown(_, epoch):
             return corr_id + fields.i64(epoch)
         case Moved(_, kind, home):
             return corr_id + kind.value.encode() + fields.u16(home)
@@ -310,6 +311,7 @@ _READERS: Final[dict[bytes, Callable[[Reader], Word]]] = {
     Sdlv.tag: _sdlv,
     Cpong.tag: lambda r: Cpong(r.i64()),
     WrongSlot.tag: lambda r: WrongSlot(_corr(r), r.i64()),
+    Unknown.tag: lambda r: Unknown(_corr(r), r.i64()),
     Moved.tag: lambda r: Moved(_corr(r), _kind(r.byte()), _slot(r)),
     Frozen.tag: lambda r: Frozen(_corr(r)),
     Busy.tag: lambda r: Busy(_corr(r)),

@@ -161,6 +161,14 @@ class WrongSlot(_Word, frozen=True):
     epoch: int
 
 
+class Unknown(_Word, frozen=True):
+    """No queue here has this id, and its own slot is not ours; by our map, of this epoch."""
+
+    tag = b"UNKNOWN"
+    corr_id: CorrId
+    epoch: int
+
+
 class Moved(_Word, frozen=True):
     """The id is a reference to a queue in this slot."""
 
@@ -211,7 +219,7 @@ class CopyAck(_Word, frozen=True):
 
 
 # fmt: off
-Failure: TypeAlias = WrongSlot | Moved | Frozen | Duplicate | NotFound | Busy
+Failure: TypeAlias = WrongSlot | Unknown | Moved | Frozen | Duplicate | NotFound | Busy
 Word: TypeAlias = (
     Sopen | Sclose | Spause | Sresume | Newq | Newr | Newc | Newx | SetRef | GetRef | DelRef | RefIs
     | Sres | Sagain | Knows | Sdlv | Cok | Cping | Cpong | Failure | CopyPart | CopyAck

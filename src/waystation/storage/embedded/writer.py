@@ -96,10 +96,12 @@ class Writer:
         self._closing = False
         self._ended: asyncio.Future[None] = loop.create_future()
         self._readers_checked_at = time.monotonic()
+        self._start()
+
+    def _start(self) -> None:
         if sys.getswitchinterval() > _SWITCH_INTERVAL_S:
             sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="store-writer", daemon=True).start()
 
     # In the loop
 

@@ -271,14 +271,28 @@ def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
     item, corr_id = world.say(guest, c.Lget(), AT_A)
     assert world.take() == [(B, Sent(item))]
 
-    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+    world.hear(B, guest.stream, w.Unknown(corr_id, 1))
     assert world.take() == [(A, Sent(item))]
     world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, slot_of(AT_B)))
     assert world.take() == [(B, Sent(item))]
-    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+    world.hear(B, guest.stream, w.Unknown(corr_id, 1))
 
     assert world.told(guest) == [error(Code.AUTH)]
     assert not guest.pending
+
+
+def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> None:
+    """Its server has lost its lease for a moment: the queue is there, and nobody may say so."""
+    guest = world.guest()
+    world.refs.learn(RefKind.SENDER, AT_A, slot_of(AT_B))
+    item, corr_id = world.say(guest, c.Send(False, b"x"), AT_A)
+
+    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+    assert world.told(guest) == []
+    world.take()
+    world.edge.tick(0.5)
+
+    assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
 
 
 def test_a_home_at_the_server_of_the_reference_does_not_send_in_circles(world: World) -> None:

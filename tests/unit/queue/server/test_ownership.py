@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.unit.queue.server.connected import Told
-from waystation.queue.errors import Code
-from waystation.queue.model import CorrId, EntityId, Queue, RefKind, Slot, slot_of
+from waystation.queue.errors import TRY_LATER, Code
+from waystation.queue.model import CorrId, EntityId, MessageId, Queue, RefKind, Slot, slot_of
 from waystation.queue.server.admission import Case
-from waystation.queue.server.dispatch import Caller
+from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
 from waystation.queue.store import Ref
-from waystation.queue.wire.commands import Command, Del, Ping, Send, Sub
-from waystation.queue.wire.link_words import DelRef, Frozen, Moved, WrongSlot
+from waystation.queue.wire.commands import Ack, Command, Del, Ping, Send, Sub
+from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import OK, PONG, Err, Response
 from waystation.queue.wire.transmission import Transmission
 from waystation.testing.conformance.queue_samples import new_link, new_queue
@@ -30,16 +30,24 @@ class Slots:
     def __init__(self) -> None:
         self.owned = True
         self.is_frozen = False
+        self.certain = True
+        self.unserved: int | None = None  # ours by the map, without a lease
         self.running: list[int] = []
 
     def serves(self, slot: int) -> bool:
-        return self.owned and not self.is_frozen
+        return self.owned and not self.is_frozen and slot != self.unserved
 
     def answers(self, slot: int) -> bool:
         return self.owned
 
     def frozen(self, slot: int) -> bool:
         return self.is_frozen
+
+    def is_certain(self) -> bool:
+        return self.certain
+
+    def owns(self, slot: int) -> bool:
+        return self.owned or slot == self.unserved
 
     def begin(self, slot: int) -> bool:
         if self.serves(slot):
@@ -130,7 +138,25 @@ async def test_an_answer_that_came_after_the_slot_was_lost_is_none() -> None:
     def lose() -> None:
         slots.owned = False
 
-    word = await executed(slots, Done(meanwhile=lose), case_of(Send(False, b""), new_queue()))
+    word = await executed(slots, Done(meanwhile=lose), case_of(Sub(), new_queue()))
+    assert word == WrongSlot(CorrId(b"c"), 7)
+
+
+async def test_what_was_done_is_not_done_again_by_whoever_has_the_slot_now() -> None:
+    """Its sender comes back by itself; a recipient's view of the queue begins anew."""
+    slots = Slots()
+
+    def lose() -> None:
+        slots.owned = False
+
+    done = Done(meanwhile=lose)
+    assert await executed(slots, done, case_of(Send(False, b""), new_queue())) == Err(TRY_LATER)
+    slots.owned = True
+    with pytest.raises(HangUpError):
+        await executed(slots, done, case_of(Ack(MessageId(b"m" * 24)), new_queue()))
+    slots.owned = True
+    refused = Done(Err(Code.NO_MSG), meanwhile=lose)
+    word = await executed(slots, refused, case_of(Ack(MessageId(b"m" * 24)), new_queue()))
     assert word == WrongSlot(CorrId(b"c"), 7)
 
 
@@ -143,6 +169,26 @@ async def test_an_unknown_id_may_be_a_reference() -> None:
     assert moved == Moved(CorrId(b"c"), RefKind.SENDER, Slot(9))
     other = await executed(Slots(), steps, case_of(Sub(), None, entity_id), refs)
     assert other == Err(Code.AUTH)  # recipients' ids are never references
+
+
+async def test_a_server_says_that_it_has_no_such_queue_only_while_it_is_certain() -> None:
+    """An edge that followed a reference here takes it for the end of the queue."""
+    slots, case = Slots(), case_of(Send(False, b""), None)
+    slots.owned = False
+
+    assert await executed(slots, Done(), case) == Unknown(CorrId(b"c"), 7)
+    slots.certain = False
+    assert await executed(slots, Done(), case) == Frozen(CorrId(b"c"))
+
+
+async def test_a_reference_to_a_slot_that_we_must_not_serve_now_leads_nowhere_yet() -> None:
+    refs, slots, entity_id = Refs(), Slots(), b"\x12\x34" + bytes(22)
+    await refs.set_ref(RefKind.SENDER, entity_id, Ref(Slot(9), b"t" * 16))
+    slots.unserved = 9
+
+    word = await executed(slots, Done(), case_of(Send(False, b""), None, entity_id), refs)
+
+    assert word == WrongSlot(CorrId(b"c"), 7)
 
 
 async def test_what_names_no_queue_is_nobodys() -> None:

@@ -71,6 +71,7 @@ WORDS: list[w.Word] = [
     w.Cping(),
     w.Cpong(2**40),
     w.WrongSlot(CORR, 9),
+    w.Unknown(CORR, 9),
     w.Moved(CORR, RefKind.SENDER, Slot(3)),
     w.Frozen(CORR),
     w.Duplicate(),

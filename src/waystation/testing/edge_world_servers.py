@@ -1,0 +1,297 @@
+"""Storage servers of the world with edges: the production code on a disk that outlives it.
+
+What is exchanged is what would touch the machine: the thread that writes (group commit is a timer
+here), the threads that check proofs, and the source of ids, which all lie in slots of this world.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from waystation.queue.cluster.asking import Asking
+from waystation.queue.cluster.keeping import Keeping
+from waystation.queue.cluster.peers import Peers
+from waystation.queue.cluster.slot_map import NodeId
+from waystation.queue.model import ID_BYTES, MessageId, RecipientId, RefKind, Slot, slot_of
+from waystation.queue.server.checks import Checks, Proof, Proven, prove
+from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.dispatch import Dispatch
+from waystation.queue.server.drafts import Drafts
+from waystation.queue.server.driver import Driver, NoForwarder
+from waystation.queue.server.ids import IdMaker
+from waystation.queue.server.link_server import KeptOwnership, LinkServer
+from waystation.queue.server.notifications import Notifications
+from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.observer import NoObserver
+from waystation.queue.server.ownership import OwnedDispatch
+from waystation.queue.server.reference_sweep import ReferenceSweep
+from waystation.queue.server.subscribers import Subscribers
+from waystation.queue.settings import Queue as QueueSettings
+from waystation.queue.wire.link_words import Cok, Knows, NotFound
+from waystation.storage.embedded import queue_layout
+from waystation.storage.embedded.environment import Environment
+from waystation.storage.embedded.queue import EmbeddedQueueStore
+from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.writer import Writer
+from waystation.storage.settings import Store
+from waystation.testing.edge_world_wires import TLS, context_of
+from waystation.testing.nodes import NodeTasks
+
+if TYPE_CHECKING:
+    from waystation.testing.edge_world import EdgeWorld
+
+MAP_BYTES = 16 << 20
+SWEEP_S = 3.0
+LOST_AFTER_S = 20.0  # longer than a queue may take to be made
+
+
+class LifeTasks(NodeTasks):
+    """Tasks of a process. What a dead one still asks for never begins."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        super().__init__(on_failure)
+        self.is_dead = False
+
+    def spawn(self, name: str, coro: Any) -> Any:
+        if not self.is_dead:
+            return super().spawn(name, coro)
+        coro.close()
+        never: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        never.cancel()
+        return never
+
+    def kill(self) -> None:
+        self.is_dead = True
+        super().kill()
+
+
+class DiskWriter(Writer):
+    """Group commit by the loop's timers. What a killed one had not committed is lost, and of what
+    it had, nobody need have heard."""
+
+    def __init__(self, env: Environment, disk_s: Callable[[], float]) -> None:
+        self._disk_s = disk_s
+        self._waiting: list[Any] = []
+        self._is_writing = False
+        self.is_dead = False
+        super().__init__(
+            env,
+            Room(env, disk_reserve_bytes=0),
+            commit_batch_max=64,
+            queue_max=10_000,
+            loop=asyncio.get_running_loop(),
+        )
+
+    def _start(self) -> None:
+        """No thread."""
+
+    def _hand_over(self) -> None:
+        self._waiting += self._turn
+        self._turn = []
+        if self._waiting and not self._is_writing and not self.is_dead:
+            self._is_writing = True
+            self._loop.call_later(self._disk_s(), self._commit)
+
+    def _commit(self) -> None:
+        if self.is_dead:
+            return
+        group, self._waiting = self._waiting, []
+        outcomes = self._perform(group)
+        self._loop.call_later(self._disk_s() / 4, self._committed, outcomes)
+
+    def _committed(self, outcomes: list[Any]) -> None:
+        if not self.is_dead:
+            self._is_writing = False
+            self._resolve(outcomes)
+            self._hand_over()
+
+
+class TimedChecks(Checks):
+    """Proofs that take a moment, in no thread."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__(threads=0, loop=asyncio.get_running_loop())
+        self._chance = chance
+
+    def ask(self, proofs: list[Proof]) -> "asyncio.Future[list[Proven]]":
+        answered: asyncio.Future[list[Proven]] = self._loop.create_future()
+        self._loop.call_later(self._chance.uniform(0.0001, 0.003), self._prove, proofs, answered)
+        return answered
+
+    def _prove(self, proofs: list[Proof], answered: "asyncio.Future[list[Proven]]") -> None:
+        if not answered.done():
+            answered.set_result([prove(one) for one in proofs])
+
+
+class DrawnIds(IdMaker):
+    """Ids from the world's chance, all in slots that somebody owns."""
+
+    def __init__(self, chance: random.Random, slots: list[Slot], *, hybrid: bool) -> None:
+        super().__init__(hybrid=hybrid)
+        self._chance = chance
+        self._slots = slots
+
+    def recipient(self, slot: Slot) -> RecipientId:
+        return RecipientId(id_in(slot, self._chance))
+
+    def message(self) -> MessageId:
+        return MessageId(self._chance.randbytes(ID_BYTES))
+
+    def _beside(self, recipient_id: RecipientId) -> bytes:
+        slot = slot_of(recipient_id) if self._hybrid else self._chance.choice(self._slots)
+        return id_in(slot, self._chance)
+
+
+def id_in(slot: Slot, chance: random.Random) -> bytes:
+    drawn = chance.randbytes(ID_BYTES - 1)
+    return bytes((slot >> 4, (slot & 15) << 4 | drawn[0] & 15)) + drawn[1:]
+
+
+class StorageNode:
+    """One storage server: its disk stays, everything else ends with a life."""
+
+    def __init__(self, world: "EdgeWorld", node_id: NodeId, folder: Path) -> None:
+        self.world = world
+        self.node_id = node_id
+        self.name = f"node-{node_id}"
+        self._env = Environment.open(
+            folder / self.name,
+            form=queue_layout.FORMAT,
+            tables=queue_layout.TABLES,
+            settings=Store(map_bytes=MAP_BYTES, sync=False),
+        )
+        self.is_up = False
+        self.keeping: Keeping | None = None
+        self._tasks: LifeTasks | None = None
+        self._writer: DiskWriter | None = None
+        world.wires.contexts[self.name] = context_of(self.name)
+
+    def start(self) -> None:
+        self.is_up = True
+        tasks = self._tasks = LifeTasks(self.world.task_failed)
+        context = self.world.wires.contexts[self.name]
+        context.run(tasks.spawn, "boot", self._boot(tasks))
+
+    def kill(self, *, vanished: bool = False) -> None:
+        self.is_up = False
+        self.keeping = None
+        self.world.wires.died(self.name, vanished=vanished)
+        if self._writer is not None:
+            self._writer.is_dead = True
+        if self._tasks is not None:
+            self._tasks.kill()
+
+    def close(self) -> None:
+        self._env.close()
+
+    def serves(self, slot: int) -> bool:
+        return self.is_up and self.keeping is not None and self.keeping.serves(slot)
+
+    async def _boot(self, tasks: LifeTasks) -> None:
+        """As `app.queue_part` and `app.queue_cluster` put it together."""
+        world, clock = self.world, self.world.clock
+        settings = QueueSettings(
+            id_mode=world.id_mode,
+            queue_quota=100_000,
+            refs_sweep_interval_s=SWEEP_S,
+            refs_lost_after_s=LOST_AFTER_S,
+        )
+        hybrid = world.id_mode == "hybrid"
+        writer = self._writer = DiskWriter(self._env, world.disk_s)
+        store = EmbeddedQueueStore(self._env, writer)
+        observer, subscribers = NoObserver(), Subscribers()
+        ids = DrawnIds(world.chance, world.slots, hybrid=hybrid)
+        checks = TimedChecks(world.chance)
+        delivery = Delivery(store, subscribers, observer, clock)
+        notifying = Notifying(
+            store=store,
+            subscribers=subscribers,
+            notifications=Notifications(total_max=1000, per_notifier_max=10),
+            ids=ids,
+            observer=observer,
+            clock=clock,
+        )
+        dispatch = Dispatch(
+            store=store,
+            subscribers=subscribers,
+            delivery=delivery,
+            notifying=notifying,
+            ids=ids,
+            checks=checks,
+            settings=settings,
+            observer=observer,
+            clock=clock,
+        )
+        keeping: Keeping | None = None
+
+        def slot_map() -> Any:
+            assert keeping is not None
+            return keeping.slot_map
+
+        peers = Peers(context=TLS, slot_map=slot_map, tasks=tasks)
+        keeping = Keeping(
+            self.node_id,
+            store=world.map_for(self.name),
+            rows=store,
+            links=peers,
+            clock=clock,
+            tasks=tasks,
+            rng=world.chance,
+        )
+        peers.receiver = keeping
+        ownership = KeptOwnership(keeping, clock)
+        driver = Driver(
+            dispatch=OwnedDispatch(dispatch, ownership, store),
+            delivery=delivery,
+            subscribers=subscribers,
+            checks=checks,
+            forwarder=NoForwarder(),
+            handshake=cast(Any, None),  # clients come through edges only
+            settings=settings,
+            tasks=tasks,
+            clock=clock,
+        )
+        links = LinkServer(
+            store=store,
+            refs=store,
+            grants=store,
+            driver=driver,
+            delivery=delivery,
+            subscribers=subscribers,
+            drafts=Drafts(
+                store=store,
+                grants=store,
+                dispatch=dispatch,
+                subscribers=subscribers,
+                ownership=ownership,
+                mono=clock.mono,
+                hybrid=hybrid,
+            ),
+            keeping=keeping,
+            ownership=ownership,
+            peers=peers,
+            settings=settings,
+            tasks=tasks,
+            clock=clock,
+        )
+        await world.patiently(keeping.start)
+        asking = Asking(context=TLS, slot_map=slot_map)
+
+        async def knows(kind: RefKind, entity_id: bytes, home: Slot) -> bool | None:
+            server = keeping.slot_map.slots[home].server
+            if server == self.node_id:
+                said = await links.knows(kind, entity_id, home)
+            else:
+                said = await asking.ask(server, Knows(kind, entity_id, home))
+            if isinstance(said, Cok):
+                return True
+            return False if isinstance(said, NotFound) else None
+
+        sweep = ReferenceSweep(
+            store, ownership, knows=knows, mono=clock.mono, lost_after_s=LOST_AFTER_S
+        )
+        tasks.spawn("references", sweep.run(SWEEP_S, asking.close))
+        self.keeping = keeping
+        world.wires.listeners[self.name] = links.line

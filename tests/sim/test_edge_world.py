@@ -1,0 +1,120 @@
+"""Edges and storage servers under bad luck: what clients were told holds, through every edge.
+
+`WAYSTATION_TEST_SEED=118 pytest tests/sim/test_edge_world.py -k asked_for` lives one world again.
+"""
+
+import os
+
+import msgspec
+import pytest
+
+from waystation.queue.cluster.slot_map import SlotMap
+from waystation.queue.proxy.edge import Edge
+from waystation.queue.proxy.guest import Lane
+from waystation.queue.server import ownership
+from waystation.queue.server.drafts import Drafts
+from waystation.testing.edge_world import EdgeWorld, WorldError
+
+SEEDS = 6
+CHUNK = 3
+SOAK_SEEDS = 2_000
+SOAK_CHUNK = 100
+# Seeds that once found a mistake: a server without a lease that was taken for one without the
+# queue, and a command that was done, not answered, and done again.
+KEPT = (16, 23)
+
+
+def check_world(seed: int) -> EdgeWorld:
+    world = EdgeWorld(seed)
+    world.live()
+    return world
+
+
+def found(*, first: int, within: int = 30) -> str:
+    """The complaint about a planted mistake."""
+    for seed in range(first, first + within):
+        try:
+            check_world(seed)
+        except WorldError as complaint:
+            return str(complaint).partition("\n")[0]
+    pytest.fail(f"{within} worlds did not find it")
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_a_seed_that_once_found_a_mistake_finds_none(seed: int) -> None:
+    check_world(seed)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+def test_what_clients_were_told_holds_while_slots_move(first: int) -> None:
+    """Q-116, Q-123, Q-124, Q-125, Q-126"""
+    for seed in range(first, first + CHUNK):
+        check_world(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(SEEDS, SOAK_SEEDS, SOAK_CHUNK))
+def test_what_clients_were_told_holds_in_two_thousand_clusters(first: int) -> None:
+    for seed in range(first, min(first + SOAK_CHUNK, SOAK_SEEDS)):
+        check_world(seed)
+
+
+def test_the_seed_that_was_asked_for() -> None:
+    check_world(int(os.environ.get("WAYSTATION_TEST_SEED", "1")))
+
+
+def test_worlds_are_busy_places() -> None:
+    worlds = [check_world(seed) for seed in range(100, 104)]
+
+    queues = [one.queue for world in worlds for one in world.recipients]
+    assert sum(len(one.accepted) for one in queues if one is not None) > 400
+    assert sum(one.opened for world in worlds for one in world.visitors) > 20
+    assert sum(world.moves for world in worlds) > 10
+    assert {world.id_mode for world in worlds} == {"hybrid", "refs"}
+    assert {world.upstream_mode for world in worlds} == {"shared", "dedicated"}
+    assert any("is killed" in line for world in worlds for line in world.history)
+    assert any("was cut off" in line for world in worlds for line in world.history)
+
+
+def test_the_same_seed_gives_the_same_history() -> None:
+    assert check_world(7).history == check_world(7).history
+
+
+# Planted mistakes, each found; `first` spares worlds that are known to miss them
+
+
+def test_not_renewing_what_came_back_unseen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = Edge.learned
+
+    def forgetful(self: Edge, slot_map: SlotMap) -> bool:
+        slots = tuple(
+            msgspec.structs.replace(one, turn=0) if one.turn else one for one in slot_map.slots
+        )
+        return learned(self, msgspec.structs.replace(slot_map, slots=slots))
+
+    monkeypatch.setattr(Edge, "learned", forgetful)
+
+    assert "accepted and not delivered" in found(first=3)
+
+
+def test_sending_on_while_an_earlier_command_comes_back_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Lane, "must_wait", lambda _self, _pending: False)
+    monkeypatch.setattr(Lane, "may_go", lambda _self, _pending, _server: True)
+
+    assert "out of order" in found(first=7)
+
+
+def test_telling_a_client_of_an_id_before_its_reference_stands_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Drafts, "_needs", lambda _self, _made, _sent: ())
+
+    assert "AUTH" in found(first=0)
+
+
+def test_doing_again_what_was_done_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "_REPEATABLE", (object,))
+
+    assert found(first=16)
