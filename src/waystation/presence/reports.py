@@ -8,6 +8,7 @@ totals are exact and count from the start of the process: in every row out = ack
 superseded + outstanding. Their latencies are those since the row before.
 """
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -29,6 +30,8 @@ LINES_MAX: Final = 1000  # between two ticks; more are in the events
 _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
 _SIGN: Final = 1 << 63
+_ID: Final = struct.Struct(">Q")
+_KEY: Final = struct.Struct(">QQQ")  # party, client, session
 
 
 # A session that ended: its key, why, how long it lived, what it said, what it was told.
@@ -77,13 +80,13 @@ class Reports:
     # --- ids -------------------------------------------------------------------------------------
 
     def _party(self, party_id: PartyId, ms: int) -> int:
-        return self._hashes.presence(party_id.to_bytes(8, "big"), ms)
+        return self._hashes.presence(_ID.pack(party_id), ms)
 
     def _sess(self, key: SessionKey, ms: int) -> int:
-        return self._hashes.presence(b"".join(part.to_bytes(8, "big") for part in key), ms)
+        return self._hashes.presence(_KEY.pack(*key), ms)
 
     def _cli(self, key: SessionKey, ms: int) -> int:
-        return self._hashes.presence(key.client_id.to_bytes(8, "big"), ms)
+        return self._hashes.presence(_ID.pack(key.client_id), ms)
 
     # --- sessions --------------------------------------------------------------------------------
 
