@@ -404,11 +404,7 @@ class Broker:
             session = self.registry.sessions.get(notice.key)
             elsewhere = notice.node_id != self.owner.node_id
             if session is not None and elsewhere and session.fence < notice.fence:
-                handed = session.handed_until > 0  # it went where we sent it
-                if handed:
-                    self.reports.handed_off("moved")
-                status = Status.OK if handed else Status.TAKEN_OVER
-                self.departures.gone(session, status, peer=notice.node_id)
+                self.departures.moved_on(session, peer=notice.node_id)
         elif notice.status is Status.STANDBY_ATTACHED:
             self.departures.kept_alive(notice.key, now)
         else:

@@ -9,6 +9,7 @@ Rule 4: a round that repeats something older than an acknowledged message, or th
         since, is followed by one LIST_RESYNC: else a client that takes messages at face value
         would show somebody who has left.
 Rule 5: a session that is more than `lag_max` behind gets one LIST_RESYNC instead of all of it.
+        What it covers is behind the client when that LIST is acknowledged, not before.
 Rule 6: out = acked + dropped + superseded + in flight, always.
 Rule 7: `unacked_since` is set when something is sent while nothing is unacknowledged, moved by
         acks that leave something, cleared by acks that leave nothing, set anew by a resume; drops,
@@ -51,8 +52,8 @@ class Delivery:
         "_conflated_at", "_desk", "_ladder", "_list_due", "_resync_due", "_terms", "acked_high",
         "acked_n", "blocked_at", "client_id", "detached_marks", "dropped_n", "flowing", "holder",
         "id_base", "id_n", "inflight", "inflight_max", "known", "last_list_id", "list_seq", "muted",
-        "out_n", "party", "retried_n", "retry_handle", "seed", "sent_seq", "session_id", "stream",
-        "superseded_n", "tally", "unacked_since",
+        "out_n", "party", "resync_from", "retried_n", "retry_handle", "seed", "sent_seq",
+        "session_id", "stream", "superseded_n", "tally", "unacked_since",
     )
     # fmt: on
 
@@ -88,6 +89,7 @@ class Delivery:
         self.last_list_id = 0
         self._list_due: Status | None = None  # a LIST that waits until everything is sent
         self._resync_due = False  # a LIST_RESYNC that waits for the transport
+        self.resync_from: int | None = None  # the cursor before a LIST_RESYNC not yet acknowledged
         self._conflated_at: list[float] | None = None
         self.retry_handle = 0  # of the timer, 0 while there is none
         self.seed = False
@@ -108,6 +110,11 @@ class Delivery:
             if flight.kind is MessageType.JOIN:
                 return flight.seq - 1
         return self.sent_seq
+
+    @property
+    def saved_cursor(self) -> int:
+        """What to go on from elsewhere: what a LIST_RESYNC covers counts when that is had."""
+        return self.cursor if self.resync_from is None else min(self.resync_from, self.cursor)
 
     @property
     def has_room(self) -> bool:
@@ -144,19 +151,22 @@ class Delivery:
         `resync`: the log does not lead from here to there. How much was redelivered."""
         party = self.party
         self.unacked_since = now.mono
+        again = Status.OK if self.resync_from is None else Status.LIST_RESYNC
+        before = self.cursor
         left = [f for f in self.inflight.values() if f.kind is MessageType.JOIN]
         self._supersede(len(self.inflight) - len(left))
         self.inflight = {}
         behind = party.seq - self.sent_seq
         if resync or behind > self._terms.lag_max or not party.log.reaches_back_to(self.sent_seq):
             self._supersede(len(left))
+            self._cover_from(before)
             self.sent_seq = party.seq
             self.acked_high = 0  # the numbers may have begun anew
             self.tally.resyncs += 1
             self.send_list(Status.LIST_RESYNC, now)
             self.flowing = not self.muted
             return 0
-        self.send_list(Status.OK, now)
+        self.send_list(again, now)
         for flight in left:
             self._send_again(flight, now.mono, tries=1)
         before = self.out_n
@@ -220,7 +230,7 @@ class Delivery:
             return
         if self.muted or (self.sent_seq >= self.party.seq and self.blocked_at is None):
             self.send_list(status, now)
-        else:
+        elif self._list_due is not Status.LIST_RESYNC:
             self._list_due = status
 
     def send_list(self, status: Status, now: Now) -> None:
@@ -289,6 +299,8 @@ class Delivery:
             else:
                 tally.acked_unknown += 1
         if upto:
+            if upto >= self.list_seq:
+                self.resync_from = None
             for flight in list(inflight.values()):
                 if flight.kind is MessageType.JOIN:
                     if flight.seq > upto:
@@ -319,6 +331,8 @@ class Delivery:
         desk.latencies_s.append(mono - flight.first_mono)
         if flight.seq > self.acked_high:  # noqa: PLR1730 for every ack
             self.acked_high = flight.seq
+        if self.resync_from is not None and flight.kind is MessageType.LIST:
+            self.resync_from = None  # LISTs from before it are in flight no more
         if desk.acks_until_sample:
             desk.acks_until_sample -= 1
             if not desk.acks_until_sample:
@@ -353,14 +367,17 @@ class Delivery:
 
     def _round(self, now: Now) -> None:
         terms, tally = self._terms, self.tally
-        flights = list(self.inflight.values())
-        repair = any(self._misleads(flight) for flight in flights)
+        flights, before = list(self.inflight.values()), self.cursor
+        seen = self.acked_high, self.list_seq, self.last_list_id
+        repair = any(flight.misleads(*seen) for flight in flights)
         for flight in flights:
             if flight.tries >= terms.deliveries_max:
                 del self.inflight[flight.message_id]
                 self.dropped_n += 1
                 tally.dropped += 1
-                repair = repair or flight.kind in _REPLACED_BY_LIST
+                if flight.kind in _REPLACED_BY_LIST:
+                    repair = True
+                    self._cover_from(before)
                 self._desk.dropped(self, flight, now.mono)
         if repair:
             self._forget_lists(0)
@@ -379,16 +396,9 @@ class Delivery:
         if not self.retry_handle:
             self.arm()
 
-    def _misleads(self, flight: Flight) -> bool:
-        """Whether sending it again shows a client something that it has left behind."""
-        if flight.kind is MessageType.JOIN:
-            return flight.seq < self.acked_high or flight.seq <= self.list_seq
-        if flight.kind is MessageType.LIST:
-            return flight.seq < self.acked_high or flight.message_id != self.last_list_id
-        return False
-
     def start_over(self, now: Now) -> None:
         """One LIST_RESYNC instead of everything outgoing and in flight."""
+        self._cover_from(self.cursor)
         replaced = [f for f in self.inflight.values() if f.kind in _REPLACED_BY_LIST]
         for flight in replaced:
             del self.inflight[flight.message_id]
@@ -401,6 +411,11 @@ class Delivery:
             self.flowing = not self.muted and self.blocked_at is None
         else:
             self._resync_due = True
+
+    def _cover_from(self, cursor: int) -> None:
+        """A LIST_RESYNC is to cover what lies above; should it be lost, it must be said again."""
+        if self.resync_from is None:
+            self.resync_from = cursor
 
     def conflate(self, now: Now) -> None:
         """Too far behind; whoever is so often is too slow."""

@@ -60,7 +60,7 @@ class Departures:
             self.gone(session, Status.OK)
             return
         session.party.recipients.pop(session.delivery, None)
-        cursor = session.delivery.cursor
+        cursor = session.delivery.saved_cursor
         if session.stall_handle:
             self._registry.wheel.cancel(session.stall_handle)
             session.stall_handle = 0
@@ -265,6 +265,13 @@ class Departures:
         session.ended(state)
         self._registry.drop(session)
         self.release(session.party)
+
+    def moved_on(self, session: Session, *, peer: str = "") -> None:
+        """Another node has attached it: where we sent it, or by itself."""
+        handed = session.handed_until > 0
+        if handed:
+            self._reports.handed_off("moved")
+        self.gone(session, Status.OK if handed else Status.TAKEN_OVER, peer=peer)
 
     def gone(self, session: Session, status: Status, *, peer: str = "") -> None:
         """It lives elsewhere or not at all: ours is forgotten, without a word to others."""

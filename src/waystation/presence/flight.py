@@ -41,6 +41,14 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
     tries: int = 1  # since the last resume: what the ladder counts
     deliveries: int = 1  # in all: what the wire says
 
+    def misleads(self, acked_high: int, list_seq: int, last_list_id: int) -> bool:
+        """Whether sending it again shows a client something that it has left behind."""
+        if self.kind is MessageType.JOIN:
+            return self.seq < acked_high or self.seq <= list_seq
+        if self.kind is MessageType.LIST:
+            return self.seq < acked_high or self.message_id != last_list_id
+        return False
+
 
 class Tally(msgspec.Struct):
     """Counted over all sessions of a node since its start."""

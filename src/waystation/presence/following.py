@@ -133,7 +133,6 @@ class Following:
                 self._reports.resync("reset")
                 delivery = session.delivery
                 delivery.acked_high = 0
-                delivery.sent_seq = party.seq
                 delivery.start_over(now)
             else:
                 session.delivery.sent_seq = -1  # whatever it had was of another life of the party

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OFFERS_MAX: Final = 500  # of one request
 PACE_S: Final = 0.1
+OFFER_AGAIN_S: Final = 1.0
 JITTER: Final = 0.5  # of a pace
 PROMISED_MAX: Final = 1000
 SETTLE_S: Final = 10.0  # a lane of the store that is being written
@@ -166,8 +167,17 @@ class Handover:
         if self._movable is not None:
             await self._move_parties(deadline_ms)
         else:
-            rate = self._broker.settings.handoff_rate_per_s
-            await self._hand_over(list(self._broker.registry.sessions.values()), rate, deadline_ms)
+            await self._hand_over_all(deadline_ms)
+
+    async def _hand_over_all(self, deadline_ms: int) -> None:
+        """Whoever was not told, because nobody answered in time, is offered again."""
+        registry, rate = self._broker.registry, self._broker.settings.handoff_rate_per_s
+        while not self._stopped and registry.now().ms < deadline_ms:
+            waiting = [one for one in registry.sessions.values() if self._may_move(one)]
+            if not waiting:
+                return
+            if await self._hand_over(waiting, rate, deadline_ms) < len(waiting):
+                await asyncio.sleep(OFFER_AGAIN_S)
 
     def stop(self) -> None:
         """The drain is undone: who was not told to move stays."""
@@ -268,10 +278,11 @@ class Handover:
 def offer_of(session: Session) -> HandoffOffer:
     """A session as the next node needs to know it."""
     delivery, key = session.delivery, session.key
-    cursor = delivery.cursor
+    cursor = delivery.saved_cursor
     flights = delivery.inflight.values()
     waiting = {flight.seq for flight in flights if flight.kind is MessageType.JOIN}
-    above = range(cursor + 1, delivery.sent_seq + 1)
+    # What a LIST_RESYNC covers that may never have arrived has not been had.
+    above = range(cursor + 1, delivery.sent_seq + 1) if delivery.resync_from is None else ()
     return HandoffOffer(
         key=SessionKey(party_id=key.party_id, client_id=key.client_id, session_id=key.session_id),
         fence=session.fence,

@@ -112,14 +112,14 @@ class Membership:
         for session, fence in active:
             # Whoever was attached again meanwhile, or is leaving, has an answer of its own.
             if session.key in moved and session.fence == fence and not session.leaving:
-                broker.departures.gone(session, Status.TAKEN_OVER)
+                broker.departures.moved_on(session)
         if not self._fenced:
             return
         for session, fence in sessions:
             if session.state is not State.DETACHED or await self._still_waits(session):
                 continue
             if session.state is State.DETACHED and session.fence == fence:
-                broker.departures.gone(session, Status.TAKEN_OVER)
+                broker.departures.moved_on(session)
         now = broker.registry.now().mono
         for session in broker.registry.sessions.values():
             _shift(session, self._renewed_at, now)
@@ -129,7 +129,7 @@ class Membership:
 
     async def _still_waits(self, session: Session) -> bool:
         """Whether a session without a stream is still ours; its loss may never have been told."""
-        cursor = session.delivery.cursor
+        cursor = session.delivery.saved_cursor
         return await self._store.detach(
             session.key, session.fence, cursor=cursor, cause=session.cause
         )
@@ -185,7 +185,7 @@ class Membership:
                 fence=one.fence,
                 joined_seq=one.joined_seq,
                 joined_at_ms=one.joined_at_ms,
-                cursor=max(0, one.delivery.cursor),
+                cursor=max(0, one.delivery.saved_cursor),
                 ttl_ms=round(one.ttl_s * 1000),
                 flags=one.flags,
                 token_hash=one.token_hash,

@@ -119,7 +119,7 @@ class Timekeeper:
         rows: list[CursorRow] = []
         for session in self._registry.sessions.values():
             if session.state is State.ACTIVE:
-                cursor = session.delivery.cursor
+                cursor = session.delivery.saved_cursor
                 if cursor > session.cursor_saved:
                     session.cursor_saved = cursor
                     rows.append(CursorRow(session.key, session.fence, cursor))

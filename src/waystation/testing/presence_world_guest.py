@@ -1,7 +1,7 @@
 """A guest of the world of presence: a client on a bad network, with manners of its own.
 
 It knows what the protocol's pages say and no more: joins, acknowledges, pings, comes back when its
-stream breaks, leaves. What it hears is compared with the truth at once.
+stream breaks, leaves. What it makes of what it hears is in `presence_world_witness`.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from waystation.presence.model import (
 )
 from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
-from waystation.testing.presence_world_hearing import Hearing, members_of
-from waystation.testing.presence_world_truth import Fact, History, Member, excuse
+from waystation.testing.presence_world_hearing import Hearing, Receipts
 from waystation.testing.presence_world_way import Wire
+from waystation.testing.presence_world_witness import Witness
 
 if TYPE_CHECKING:
     from waystation.testing.presence_world import PresenceWorld
@@ -31,45 +31,26 @@ WANT_UPDATES: Final = 4
 RESUME_ONLY: Final = 1
 
 
-class Guest:
+class Guest(Witness):
     def __init__(self, world: "PresenceWorld", number: int, party: int) -> None:
-        self.world = world
+        super().__init__(world, SessionKey(PartyId(party), ClientId(number), SessionId(0)))
         self.number = number
         self.rng = world.rng
         self._sessions = count(1)
         self._ids = count(1)
-        self.key = SessionKey(PartyId(party), ClientId(number), SessionId(0))
         self.extended = self.rng.random() < 0.7
         self.deaf_share = self.rng.choice((0.0, 0.0, 0.3))  # what it reads and forgets
         self.ack_wait_s = self.rng.choice((0.0, 0.05, 0.5))
-        self.wants_in = False
-        self.gone_for_good = False
         self.stubborn = False  # acknowledges nothing
-        self.was_stubborn = False
-        self.joined = False  # on the present wire
-        self.hearing = Hearing()
         self._token = b""
         self._wire: Wire | None = None
         self._asked: dict[int, tuple[int, float]] = {}  # id -> kind, when it was said
-        self._answered_at_s: float | None = None  # when the last was said that was answered
-        self._said_leave = False
         self._left = False  # the LEAVE was acknowledged
         self._known = False  # a session of this key may exist
         self._acks: list[int] = []
         self._ack_due = False
-        self._position: tuple[int, int] | None = None  # on the wire: epoch and seq
-        self._floor = 0
-        self._again = 0
         self._next_try_s = 0.0
         self.new_life()
-
-    @property
-    def name(self) -> str:
-        return f"guest {self.number}/{self.key.session_id}"
-
-    @property
-    def member(self) -> Member:
-        return int(self.key.client_id), int(self.key.session_id)
 
     def new_life(self) -> None:
         """A session of its own, under a new id or, now and then, the old one."""
@@ -84,7 +65,7 @@ class Guest:
         self.hearing = Hearing()
         self._token = b""
         self._said_leave = self._left = self._known = False
-        self._answered_at_s = None
+        self._receipts = Receipts()
         self.was_stubborn = self.stubborn
         self._acks.clear()
 
@@ -104,6 +85,7 @@ class Guest:
             if wanted and now_s >= self._next_try_s:
                 self._connect()
             return
+        self._check_view_now()
         waited = [said_s for _, said_s in self._asked.values()]
         if waited and now_s - min(waited) > PONG_S:
             self._drop("no answer")
@@ -124,6 +106,7 @@ class Guest:
         self._wire = wire
         self._asked.clear()
         self._acks.clear()
+        self._receipts.connected()
         self.joined = False
         self._position = None
         self._floor = self._again = 0
@@ -151,6 +134,7 @@ class Guest:
         assert wire is not None
         self._said_at_s = now_s = self.world.now_s
         message = ClientMessage(message_type=int(kind), **fields)  # pyright: ignore[reportArgumentType]
+        self._receipts.said(message.ack_message_ids, now_s)
         if kind is not MessageType.ACK:
             message.message_id = next(self._ids)
             self._asked[message.message_id] = (kind, now_s)
@@ -236,6 +220,7 @@ class Guest:
         if kind in (MessageType.ACK, MessageType.ERROR):
             self._answer(message)
             return
+        self._receipts.owes(message, self.world.now_s)
         if kind == MessageType.LIST:
             self._check_list(message)
             self.hearing.listed(message)
@@ -273,12 +258,10 @@ class Guest:
         elif kind == MessageType.LEAVE:
             self._left = True
             self._wire, self.joined = None, False
-            if self.world.truth.is_in(self.key):
-                self._complain("its LEAVE was acknowledged and is not in the log")
+            self._check_left(message)
         elif kind == MessageType.SIGNAL:
             self.hearing.heard.add((self._epoch, message.party_seq))
-        if self._answered_at_s is None or said_s > self._answered_at_s:
-            self._answered_at_s = said_s
+        self._receipts.answered(said_s, entered=kind == MessageType.JOIN)
 
     @property
     def _epoch(self) -> int:
@@ -328,117 +311,3 @@ class Guest:
         self._ack_due = False
         if self._acks and self._wire is not None and self.joined:
             self._say(MessageType.ACK, **self._ack_fields())
-
-    # --- what it checks --------------------------------------------------------------------------
-
-    def _complain(self, what: str) -> None:
-        self.world.complain(f"{self.name}: {what}")
-
-    def _check_list(self, message: ClientMessage) -> None:
-        if not self.joined:
-            self._complain("a LIST came before the ACK of its JOIN")
-        epoch, seq = message.party_epoch, message.party_seq
-        if self._position is None:
-            self._position, self._floor = (epoch, seq), seq
-        elif message.status_code == Status.LIST_RESYNC:
-            before = self._position[1] if self._position[0] == epoch else 0
-            self._position = (epoch, max(before, seq))
-        history = self.world.truth.history(self.key.party_id, epoch)
-        if seq in history.facts:
-            expected = set(history.members_at(seq)) - {self.member}
-            if members_of(message) != expected:
-                self._complain(f"the LIST at {seq} is {members_of(message)}, not {expected}")
-        else:
-            self.world.check_reset(self.key.party_id, epoch, seq)
-
-    def _check_order(self, message: ClientMessage) -> None:
-        epoch, seq = message.party_epoch, message.party_seq
-        fact = self.world.truth.history(self.key.party_id, epoch).facts.get(seq)
-        if fact is None:
-            self._complain(f"heard {seq}, which nobody wrote")
-            return
-        self._check_content(message, fact)
-        if message.delivery_attempt:
-            return
-        if self._position is None:
-            self._complain(f"heard {seq} before its LIST")
-            return
-        if epoch == self._position[0] and seq <= self._floor:
-            if seq <= self._again:
-                self._complain(f"{seq} was delivered again after {self._again}")
-            self._again = seq
-            return
-        if epoch != self._position[0]:
-            self._complain(f"{seq} is of another life of the party")
-            return
-        facts = self.world.truth.history(self.key.party_id, epoch).facts
-        for missing in range(self._position[1] + 1, seq):
-            if not self._passes_over(facts[missing]):
-                self._complain(f"{missing} is missing before {seq}")
-        if seq <= self._position[1]:
-            self._complain(f"{seq} comes after {self._position[1]}")
-        self._position = (epoch, max(seq, self._position[1]))
-
-    def _passes_over(self, fact: Fact) -> bool:
-        """What it is not told: its own, and signals if it is too old to know them."""
-        entry = fact.entry
-        own = (entry.client_id, entry.session_id) == self.member
-        return own or (entry.kind is MessageType.SIGNAL and not self.extended)
-
-    def _check_content(self, message: ClientMessage, fact: Fact) -> None:
-        entry = fact.entry
-        told = (message.message_id, message.message_type, message.client_id, message.session_id)
-        if told != (entry.message_id, int(entry.kind), entry.client_id, entry.session_id):
-            self._complain(f"{entry.seq} has two contents")
-        if (message.status_code, message.timestamp) != (entry.code, entry.at_ms):
-            self._complain(f"{entry.seq} has two reasons, or two times")
-        if (entry.client_id, entry.session_id) == self.member:
-            self._complain(f"was told of itself at {entry.seq}")
-
-    def removed(self, fact: Fact) -> None:
-        """A LEAVE of its session was written."""
-        why = excuse(fact, self._answered_at_s, self.world.ttl_s, said_leave=self._said_leave)
-        if why and not (self.was_stubborn and fact.entry.code == Status.ACK_TIMEOUT):
-            self._complain(why)
-
-    def check_at_rest(self) -> None:
-        """Nothing has happened for a while: what it knows is how it is."""
-        truth = self.world.truth
-        if self.gone_for_good or not self.wants_in:
-            if truth.is_in(self.key):
-                self._complain("is gone, and still listed: a ghost")
-            return
-        if not self.joined:
-            self._complain("has not come back in")
-            return
-        if not truth.is_in(self.key):
-            self._complain("is there, and is not listed")
-        expected = set(truth.present.get(self.key.party_id, {})) - {self.member}
-        for name, view in (("simple", self.hearing.simple), ("careful", self.hearing.careful)):
-            for ghost in view - expected:
-                self._complain(f"its {name} view shows {ghost}, who is not there: a ghost")
-            for hole in expected - view:
-                self._complain(f"its {name} view does not show {hole}")
-        self._check_completeness()
-
-    def _joined_at(self, history: History) -> int:
-        """Where its session began: it may have ended and begun anew without its knowing."""
-        joins = [
-            seq
-            for seq, fact in history.facts.items()
-            if fact.entry.kind is MessageType.JOIN
-            and (fact.entry.client_id, fact.entry.session_id) == self.member
-        ]
-        return max(joins, default=0)
-
-    def _check_completeness(self) -> None:
-        began, hearing = self.hearing.began, self.hearing
-        assert began is not None
-        for (party_id, epoch), history in self.world.truth.histories.items():
-            if party_id != self.key.party_id or epoch != began[0]:
-                continue
-            covered = max(hearing.covered.get(epoch, 0), began[1], self._joined_at(history))
-            for seq, fact in history.facts.items():
-                if seq <= covered or (epoch, seq) in hearing.heard or self._passes_over(fact):
-                    continue
-                self._complain(f"never heard {seq}")

@@ -1,8 +1,13 @@
-"""What one session of a guest has heard, and the two pictures that it may make of its party."""
+"""What one session of a guest has heard, its two pictures of the party, and what it owes."""
+
+from collections.abc import Iterable
+from typing import Final
 
 from waystation.presence.model import MessageType, Status
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
-from waystation.testing.presence_world_truth import Member
+from waystation.testing.presence_world_truth import Heard, Member
+
+AGAIN_S: Final = 2.0  # longer than any wait of the ladder at the world's TTL, and the way
 
 
 class Hearing:
@@ -42,6 +47,53 @@ class Hearing:
         if seq > self._floor and seq > self._applied.get(member, 0):
             self._applied[member] = seq
             (self.careful.add if joined else self.careful.discard)(member)
+
+
+class Receipts:
+    """What a guest owes receipts for, and what its broker has certainly read of what it said."""
+
+    def __init__(self) -> None:
+        self.read = Heard()
+        self._owed: dict[int, float] = {}  # heard on the wire and not acknowledged, and when
+        self._settled: list[float] = []  # on the wire: when it owed nothing any more
+        self._heard_s = 0.0
+
+    def connected(self) -> None:
+        """A new wire: what was said on the one before may never be read."""
+        self._owed.clear()
+        self._settled.clear()
+
+    def owes(self, message: ClientMessage, now_s: float) -> None:
+        if message.status_code == Status.LIST_RESYNC:
+            self._owed.clear()  # it stands for whatever came before
+        self._owed[message.message_id] = self._heard_s = now_s
+
+    def said(self, acks: Iterable[int], now_s: float) -> None:
+        owed = len(self._owed)
+        for one in acks:
+            self._owed.pop(one, None)
+        if owed and not self._owed:
+            self._settled.append(now_s)
+
+    def at_rest(self) -> bool:
+        """Whether it owes nothing, and has said something since it last owed, and was answered."""
+        answered_s = self.read.answered_s
+        return not self._owed and answered_s is not None and answered_s > self._heard_s
+
+    def neglected(self) -> bool:
+        """Whether it still owes a receipt of something that was not said again in time."""
+        answered_s = self.read.answered_s or 0.0
+        return any(answered_s > heard_s + AGAIN_S for heard_s in self._owed.values())
+
+    def answered(self, said_s: float, *, entered: bool) -> None:
+        """What was said earlier on the wire was read earlier."""
+        before = self.read
+        settled = [at_s for at_s in self._settled if at_s <= said_s]
+        self.read = Heard(
+            answered_s=max(said_s, before.answered_s or 0.0),
+            entered_s=said_s if entered else before.entered_s,
+            settled_s=settled[-1] if settled else before.settled_s,
+        )
 
 
 def members_of(message: ClientMessage) -> set[Member]:

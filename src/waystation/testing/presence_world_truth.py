@@ -19,6 +19,8 @@ from waystation.presence.model import Entry, MessageType, PartyId, SessionKey, S
 from waystation.storage.redis.presence_rows import decode_entry
 
 UNSEEN_S: Final = 2.2
+UNHEARD_S: Final = 2.2  # what was sent before a receipt and arrives after it, by a wire that stalls
+ROUNDING_S: Final = 0.002
 
 Member = tuple[int, int]
 
@@ -29,6 +31,11 @@ class Fact(NamedTuple):
     at_s: float
     entry: Entry
     members: frozenset[Member]
+
+    @property
+    def member(self) -> Member:
+        """Whom it is about."""
+        return int(self.entry.client_id), int(self.entry.session_id)
 
 
 class History:
@@ -91,16 +98,28 @@ class Truth:
         return (key.client_id, key.session_id) in self.present.get(key.party_id, {})
 
 
-def excuse(fact: Fact, answered_at_s: float | None, ttl_s: float, *, said_leave: bool) -> str:
+class Heard(NamedTuple):
+    """When a guest last said something that its broker has certainly read; None: never."""
+
+    answered_s: float | None = None
+    entered_s: float | None = None  # a JOIN that was accepted
+    settled_s: float | None = None  # receipts, after which it owed none
+
+
+def excuse(fact: Fact, heard: Heard, ttl_s: float, *, said_leave: bool) -> str:
     """Why that LEAVE should not have been; empty if it may be so."""
     code = Status(fact.entry.code)
     if code is Status.OK:
         return "" if said_leave else "left, and never said so"
-    # A node that the store has lost answers for a while what it can answer by itself.
-    # And a PING that was answered is no receipt: who owes some may be sent away soon after it.
-    slack = {Status.NODE_LOST: UNSEEN_S, Status.ACK_TIMEOUT: ttl_s - 0.5}
-    earlier_s = slack.get(code, 0.002)
-    if answered_at_s is not None and fact.at_s < answered_at_s + ttl_s - earlier_s:
-        late_s = fact.at_s - answered_at_s
-        return f"was sent away with {code.name} {late_s:.3f} s after it was heard"
+    if code is Status.ACK_TIMEOUT:
+        # A resume begins anew (8.1), a PING that was answered is no receipt (5).
+        reasons = ((heard.entered_s, ROUNDING_S), (heard.settled_s, UNHEARD_S))
+    elif code is Status.NODE_LOST:
+        # A node that the store has lost answers for a while what it can answer by itself (12.3).
+        reasons = ((heard.answered_s, UNSEEN_S),)
+    else:
+        reasons = ((heard.answered_s, ROUNDING_S),)
+    for said_s, earlier_s in reasons:
+        if said_s is not None and fact.at_s < said_s + ttl_s - earlier_s:
+            return f"was sent away with {code.name} {fact.at_s - said_s:.3f} s after it was heard"
     return ""

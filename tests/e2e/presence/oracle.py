@@ -22,6 +22,7 @@ Member = tuple[int, int]  # client, session
 PARTY_KINDS = {pb.JOIN, pb.LEAVE}
 UNANSWERED = {pb.ACK}
 ANSWERS = {pb.ACK, pb.ERROR}
+RESUME_ONLY = 1
 ROUNDING_MS = 5  # two readings of one clock
 
 
@@ -101,7 +102,8 @@ class Oracle:
         leaves = [one for one in mine if one.message_type == pb.LEAVE]
         created = _accepted_joins(life)
         # A JOIN that took effect and was never answered, because its node died, makes a session
-        # that its client may find ended when it comes back at last.
+        # that its client may find ended (5: DETACHED, deadline, EXPIRED) when it comes back at
+        # last: the id then names a new session, which is announced again (5, after the table).
         unknown = _unanswered_joins(life) if self._restarts else 0
         if created and not 1 <= len(joins) <= 1 + unknown:
             yield f"c {life.name}: its JOIN was announced {len(joins)} times"
@@ -122,11 +124,12 @@ class Oracle:
                 yield f"d {life.name}: left with OK and never said so"
             return
         if code == pb.ACK_TIMEOUT:
-            acked = _last_confirmed_ack_ms(life, before_ms=leave.timestamp)
-            if acked is not None and leave.timestamp < acked + self._ttl_ms - ROUNDING_MS:
+            # Ack progress, or a resume, begins a whole TTL (8.1); an answered PING does not (5).
+            began = _last_progress_ms(life, leave.timestamp, fresh_ms=self._ttl_ms * 3 // 4)
+            if began is not None and leave.timestamp < began + self._ttl_ms - ROUNDING_MS:
                 yield (
-                    f"d {life.name}: left with ACK_TIMEOUT, but acknowledged"
-                    f" {_last_words(life, leave.timestamp)}"
+                    f"d {life.name}: left with ACK_TIMEOUT {leave.timestamp - began} ms after it"
+                    f" acknowledged {_last_words(life, leave.timestamp)}"
                 )
             return
         if code not in self._silent:
@@ -326,9 +329,10 @@ def _accepted_joins(life: Life) -> bool:
 
 
 def _unanswered_joins(life: Life) -> int:
+    """Those that may have made a session; one that may only resume never does (5.4)."""
     answered = {one for word in life.heard for one in word.message.ack_message_ids}
     joins = [w.message for w in life.said if w.message.message_type == pb.JOIN]
-    return sum(join.message_id not in answered for join in joins)
+    return sum(not one.flags & RESUME_ONLY and one.message_id not in answered for one in joins)
 
 
 def _last_confirmed_ms(life: Life, before_ms: int) -> int | None:
@@ -343,22 +347,28 @@ def _last_confirmed_ms(life: Life, before_ms: int) -> int | None:
     return max(times, default=None)
 
 
-def _last_confirmed_ack_ms(life: Life, before_ms: int) -> int | None:
-    """When the last receipt was said that the broker has certainly read before that time: something
-    later on the same stream was answered. A machine that is too busy may be silent for a TTL."""
-    answered: dict[int, int] = {}  # stream -> when the last answered message there was said
+def _last_progress_ms(life: Life, before_ms: int, fresh_ms: int) -> int | None:
+    """When it last said something that began its time anew, and that the broker has certainly read
+    before then, because something said later on the same stream was answered: a JOIN, or the first
+    receipt of a party message. One that is repeated, or comes when the message may have been
+    dropped already, acknowledges nothing (6.3, 6.4); a LIST may have been replaced by another."""
     confirmed = {
         one
         for word in life.heard
-        if word.message.message_type in ANSWERS and word.at_ms <= before_ms
+        if word.message.message_type == pb.ACK and word.at_ms <= before_ms
         for one in word.message.ack_message_ids
     }
-    for word in life.said:
-        if word.message.message_type != pb.ACK and word.message.message_id in confirmed:
-            answered[word.stream] = max(answered.get(word.stream, 0), word.at_ms)
-    times = [
-        word.at_ms
-        for word in life.said
-        if word.message.message_type == pb.ACK and word.at_ms <= answered.get(word.stream, -1)
-    ]
-    return max(times, default=None)
+    owed: dict[tuple[int, int], int] = {}  # stream and id -> when the party heard it
+    for word in life.heard:
+        if word.message.message_type in PARTY_KINDS:
+            owed.setdefault((word.stream, word.message.message_id), word.message.timestamp)
+    began: dict[int, int] = {}  # of each stream
+    last: int | None = None
+    for word in sorted(life.said, key=lambda word: word.at_ms):
+        message, stream = word.message, word.stream
+        times = [owed.pop((stream, one), 0) for one in message.ack_message_ids]
+        if message.message_type == pb.JOIN or any(word.at_ms < at + fresh_ms for at in times):
+            began[stream] = word.at_ms
+        if message.message_type != pb.ACK and message.message_id in confirmed and stream in began:
+            last = max(last or 0, began[stream])
+    return last

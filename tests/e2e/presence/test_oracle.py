@@ -158,8 +158,22 @@ def expire_early(stage: Stage) -> None:
 
 def time_out_who_acknowledges(stage: Stage) -> None:
     """Edsger's receipt was read: its PING, said later, is answered."""
-    stage.lives["edsger"].said.insert(-1, Word(stage.now_ms, 1, ClientMessage(message_type=pb.ACK)))
-    stage.lives["edsger"].said[-1].at_ms = stage.now_ms
+    edsger, told = stage.lives["edsger"], copy.deepcopy(stage.log[-1])
+    told.timestamp = stage.now_ms
+    stage.hear("edsger", told)
+    receipt = ClientMessage(message_type=pb.ACK, ack_message_ids=[told.message_id])
+    edsger.said.insert(-1, Word(stage.now_ms, 1, receipt))
+    edsger.said[-1].at_ms = stage.now_ms
+    for life in stage.lives.values():
+        for word in life.heard:
+            if word.message.status_code == pb.CLIENT_TIMEOUT:
+                word.message.status_code = pb.ACK_TIMEOUT
+                word.message.timestamp = stage.now_ms + 100
+
+
+def time_out_who_has_just_come_back(stage: Stage) -> None:
+    """A resume begins anew: what was not acknowledged before may be acknowledged now."""
+    stage.answer("edsger", stage.say("edsger", pb.JOIN, 2), 2)
     for life in stage.lives.values():
         for word in life.heard:
             if word.message.status_code == pb.CLIENT_TIMEOUT:
@@ -243,6 +257,7 @@ MISTAKES: dict[Callable[[Stage], None], str] = {
     expire_early: "f",
     expire_late: "f",
     time_out_who_acknowledges: "d",
+    time_out_who_has_just_come_back: "d",
     resume_without_redelivery: "b",
     leave_twice: "e",
     lose_the_reason: "d",
@@ -254,6 +269,24 @@ MISTAKES: dict[Callable[[Stage], None], str] = {
     forget_to_announce_the_end: "c",
     end_somebody_who_is_there: "e",
 }
+
+
+def test_whoever_repeats_a_receipt_and_owes_others_is_rightly_sent_away() -> None:
+    """6.3: a repeated id has no effect, so it is no progress either."""
+    stage = played()
+    edsger = stage.lives["edsger"]
+    late = stage.now_ms - 100
+    for at_ms in (edsger.said[0].at_ms + 1, late):
+        receipt = ClientMessage(message_type=pb.ACK, ack_message_ids=[stage.log[2].message_id])
+        edsger.said.append(Word(at_ms, 1, receipt))
+    edsger.heard.append(Word(edsger.said[0].at_ms + 1, 1, copy.deepcopy(stage.log[2])))
+    stage.answer("edsger", stage.say("edsger", pb.PING))
+    for life in stage.lives.values():
+        for word in life.heard:
+            if word.message.status_code == pb.CLIENT_TIMEOUT:
+                word.message.status_code = pb.ACK_TIMEOUT
+
+    assert "d" not in {violation[0] for violation in violations(stage)}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)

@@ -190,6 +190,86 @@ def test_a_lag_over_the_limit_becomes_one_list(stage_with: StageWith) -> None:
     assert left == [Status.SLOW_CONSUMER]
 
 
+def far_behind(stage: Stage) -> Actor:
+    """Somebody who was sent a LIST_RESYNC and has not acknowledged it."""
+    a = stage.member(1, auto=False)
+    visitor = stage.actor(2)
+    for _ in range(40):
+        visitor.join()
+        visitor.leave()
+    visitor.join()
+    assert codes(a.take())[-1] is Status.LIST_RESYNC
+    return a
+
+
+def test_a_repairing_list_that_was_lost_with_its_stream_is_said_again(
+    stage_with: StageWith,
+) -> None:
+    """7.5: its position shows what was lost; a plain LIST would not."""
+    stage = stage_with(max_inflight=16, max_lag=64, party_log=256, join_burst=10_000)
+    a = far_behind(stage)
+    a.cut()
+    a.resume()
+    _, again = a.take()
+    a.ack(again.message_id)
+    a.cut()
+    a.resume()
+
+    _, plain = a.take()
+    assert (again.message_type, again.status_code) == (LIST, Status.LIST_RESYNC)
+    assert (plain.message_type, plain.status_code) == (LIST, Status.OK)
+
+
+def test_a_repairing_list_that_waits_for_the_transport_is_not_forgotten(
+    stage_with: StageWith,
+) -> None:
+    stage = stage_with(max_inflight=16, max_lag=64, party_log=256, join_burst=10_000)
+    a = stage.member(1, auto=False)
+    visitor = stage.actor(2)
+    a.stream.writable = False
+    for _ in range(41):
+        visitor.join()
+        visitor.leave()
+    assert Status.LIST_RESYNC not in codes(a.take())
+    a.cut()
+    a.resume()
+
+    assert codes(a.take()) == [Status.SESSION_RESUMED, Status.LIST_RESYNC]
+
+
+def test_a_position_is_saved_when_the_list_that_covers_it_is_acknowledged(
+    stage_with: StageWith,
+) -> None:
+    """Another node would take it for heard, and say nothing of what was lost."""
+    stage = stage_with(max_inflight=16, max_lag=64, party_log=256, join_burst=10_000)
+    a = far_behind(stage)
+    delivery = next(iter(stage.broker.registry.sessions.values())).delivery
+    before = delivery.saved_cursor
+
+    a.ack(a.seen[-1].message_id)
+
+    assert before == 1
+    assert delivery.saved_cursor == stage.broker.registry.parties[delivery.party.party_id].seq
+
+
+def test_a_list_that_was_asked_for_does_not_replace_one_that_repairs(stage: Stage) -> None:
+    a = stage.member(1, auto=False)
+    delivery = next(iter(stage.broker.registry.sessions.values())).delivery
+    visitor = stage.actor(2)
+    a.stream.writable = False
+    visitor.join()
+    visitor.take()
+    visitor.leave()
+    now = stage.broker.registry.now()
+    delivery.list_when_caught_up(Status.LIST_RESYNC, now)
+    a.say(LIST)
+    a.take()
+    a.stream.writable = True
+    stage.broker.unblocked(a.stream)
+
+    assert codes(a.take())[-1] is Status.LIST_RESYNC
+
+
 def test_away_for_longer_than_the_log(stage_with: StageWith) -> None:
     """P-076: 5,000 events, of which the log keeps 4,096."""
     stage = stage_with(join_burst=10_000, max_lag=4095)

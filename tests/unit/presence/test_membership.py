@@ -77,6 +77,22 @@ async def test_a_session_that_others_took_over_is_let_go(stage: SharedStage) -> 
     assert list(stage.broker.registry.sessions) == [key_of(other)]
 
 
+async def test_a_session_that_went_where_it_was_sent_ends_its_stream_well(
+    stage: SharedStage,
+) -> None:
+    """P-117: also if the store tells of it before the notice does."""
+    actor = stage.member(1)
+    stage.broker.registry.sessions[key_of(actor)].handed_until = stage.clock.mono() + 60
+    field = f"{actor.client:016x}{actor.session:016x}".encode()
+    rows = stage.redis.table(b"pp:{%016x}:s" % actor.party)
+    rows[field] = rows[field].replace(b"node.1|1|1", b"node.2|7|2")
+
+    await stage.membership.beat()
+
+    assert Status.TAKEN_OVER not in codes(actor.take())
+    assert actor.status is GrpcStatus.OK
+
+
 async def test_whoever_is_lost_while_the_lease_is_renewed_has_a_whole_ttl(
     stage: SharedStage,
 ) -> None:
