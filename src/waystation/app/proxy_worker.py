@@ -107,6 +107,7 @@ class ProxyWorker:
             chance=random.Random(),
             asks_first=queue.id_mode == "refs",
             new_per_min=settings.proxy.new_per_min,
+            new_per_address_per_min=settings.proxy.new_per_address_per_min,
             observer=numbers,
         )
         dedicated = settings.proxy.upstream_mode == "dedicated"

@@ -109,6 +109,7 @@ class ClusterPart:
             delivery=part.delivery,
             subscribers=part.subscribers,
             drafts=drafts,
+            moderation=part.moderation,
             keeping=self.keeping,
             ownership=ownership,
             peers=self._peers,

@@ -34,6 +34,7 @@ from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Dispatch
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.ids import IdMaker
+from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.notifications import Notifications
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver, Observer
@@ -118,6 +119,13 @@ class QueuePart:
             settings=settings,
             observer=observer,
             clock=clock,
+        )
+        self.moderation = Moderation(
+            store=store,
+            dispatch=self.dispatch,
+            subscribers=self.subscribers,
+            clock=clock,
+            daily_block_quota=settings.daily_block_quota,
         )
         self._relays = Relays(
             Connector(
@@ -211,14 +219,11 @@ class QueuePart:
     ) -> ServerOperations:
         """What the control port may do here."""
         return ServerOperations(
-            store=self.store,
-            dispatch=self.dispatch,
+            moderation=self.moderation,
             subscribers=self.subscribers,
             notifications=self.notifications,
             notifying=self._notifying,
             server=self.server,
-            clock=self._clock,
-            daily_block_quota=self.settings.daily_block_quota,
             stats=stats,
             about=about,
         )

@@ -1,14 +1,21 @@
 """`waystation cluster`: one address, many queue servers, and the slots between them."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, complain, give_up, say, settings_or_exit
+from .cluster_work import (
+    ConfigOption,
+    DataDirOption,
+    membership_of,
+    run_as_member,
+    run_with_store,
+    settings_of,
+)
+from .terminal import EXIT_CONFIG, EXIT_USAGE, complain, give_up, say
 
 if TYPE_CHECKING:
     from waystation.app.settings import Settings
@@ -23,10 +30,6 @@ app = typer.Typer(
 
 TRIES_MAX = 20
 
-DataDirOption = Annotated[
-    Path | None, typer.Option("--data-dir", help="The member's data directory.")
-]
-ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
 LinkOption = Annotated[
     str,
     typer.Option("--link", metavar="HOST:PORT", help="Where other members reach this one's links."),
@@ -50,7 +53,7 @@ def init(
     from waystation.queue.cluster.slot_map import NodeId, SlotMap
     from waystation.queue.model import SLOTS
 
-    settings = _settings(data_dir, config)
+    settings = settings_of(data_dir, config)
     _refuse_members(settings)
     host, port = _address(link)
     invitation = new_invitation(store)
@@ -65,7 +68,7 @@ def init(
         if not await opened.commit(made.as_one_change(before)):
             give_up("somebody made a cluster in that store this very moment; join it instead")
 
-    _run(settings, store, make)
+    run_with_store(settings, store, make)
     say(f"A cluster with one server, node 1, which owns all {SLOTS:,} slots.")
     say("Who has this token can join, and is trusted with everything:")
     say(f"  {invitation.token()}")
@@ -85,7 +88,7 @@ def join(
     from waystation.queue.cluster.membership import read_token
     from waystation.queue.cluster.slot_map import NOBODY, NodeId
 
-    settings = _settings(data_dir, config)
+    settings = settings_of(data_dir, config)
     _refuse_members(settings)
     host, port = _address(link)
     try:
@@ -114,7 +117,7 @@ def join(
         say(f"This is node {node_id}. Start it: waystation serve queue")
         say("Then give it its share of the slots: waystation cluster add")
 
-    _run(settings, invitation.store_url, enter)
+    run_with_store(settings, invitation.store_url, enter)
 
 
 @app.command()
@@ -136,7 +139,7 @@ def status(
             for line in picture.grid(slot_map):
                 say(line)
 
-    _run_as_member(data_dir, config, show)
+    run_as_member(data_dir, config, show)
 
 
 @app.command()
@@ -154,7 +157,7 @@ def plan(
         slot_map = await opened.read()
         _show_moves(slot_map, _planned(slot_map, file))
 
-    _run_as_member(data_dir, config, show)
+    run_as_member(data_dir, config, show)
 
 
 @app.command()
@@ -169,7 +172,7 @@ def add(*, data_dir: DataDirOption = None, config: ConfigOption = None) -> None:
         slot_map = await _change(opened, change)
         _show_moves(slot_map, slot_map.planned)
 
-    _run_as_member(data_dir, config, apply)
+    run_as_member(data_dir, config, apply)
 
 
 @app.command()
@@ -207,7 +210,7 @@ def move(
             give_up(str(exc), EXIT_USAGE)
         _show_moves(slot_map, slot_map.planned)
 
-    _run_as_member(data_dir, config, apply)
+    run_as_member(data_dir, config, apply)
 
 
 @app.command()
@@ -240,7 +243,7 @@ def drain(
             give_up(str(exc), EXIT_USAGE)
         _show_moves(slot_map, slot_map.planned)
 
-    _run_as_member(data_dir, config, apply)
+    run_as_member(data_dir, config, apply)
 
 
 @app.command()
@@ -271,14 +274,61 @@ def weight(
         for line in picture.table(slot_map, await opened.ages()):
             say(line)
 
-    _run_as_member(data_dir, config, apply)
+    run_as_member(data_dir, config, apply)
+
+
+@app.command()
+def moderate(
+    order: Annotated[
+        str,
+        typer.Argument(metavar="status|block|unblock|delete", help="What to do, or to ask."),
+    ],
+    entity: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Of the queue's sender or link; put `--` before one with a dash."
+        ),
+    ],
+    *,
+    reason: Annotated[
+        str, typer.Option(help="Why it is blocked, which its users are told: spam or content.")
+    ] = "spam",
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Block, unblock or delete a queue that somebody complained of, on whichever server it is."""
+    from waystation.queue.cluster.asking import Asking
+    from waystation.queue.cluster.membership import link_context
+    from waystation.queue.cluster.moderating import moderate as bring
+    from waystation.queue.control import decode_id
+    from waystation.queue.wire.link_words import Moderate
+
+    entity_id = decode_id(entity)
+    if entity_id is None:
+        give_up(f"{entity!r} is no id: 32 letters of base64url are", EXIT_USAGE)
+    if order not in ("status", "block", "unblock", "delete"):
+        give_up(f"{order!r}: expected status, block, unblock or delete", EXIT_USAGE)
+    if reason not in ("spam", "content"):
+        give_up(f"--reason {reason!r}: expected spam or content", EXIT_USAGE)
+    word = Moderate(entity_id, f"block reason={reason}" if order == "block" else order)
+    membership = membership_of(settings_of(data_dir, config))
+
+    async def apply(opened: "ClusterStore") -> None:
+        slot_map = await opened.read()
+        context = link_context(membership, server_side=False)
+        asking = Asking(context=context, slot_map=lambda: slot_map)
+        try:
+            said = await bring(opened, asking, word)
+        finally:
+            asking.close()
+        if said.startswith("error: "):
+            give_up(said.removeprefix("error: "))
+        say(said)
+
+    run_as_member(data_dir, config, apply)
 
 
 # What the commands share
-
-
-def _settings(data_dir: Path | None, config: Path | None) -> "Settings":
-    return settings_or_exit(config, {"data_dir": None if data_dir is None else str(data_dir)}, ())
 
 
 def _refuse_members(settings: "Settings") -> None:
@@ -361,49 +411,3 @@ def _show_moves(slot_map: "SlotMap", moves: "Sequence[Move]") -> None:
     say(f"{len(moves)} slots move:")
     for (source, target), count in sorted(ways.items()):
         say(f"  node {source} → node {target}: {count}")
-
-
-def _run_as_member(
-    data_dir: Path | None, config: Path | None, step: "Callable[[ClusterStore], Awaitable[None]]"
-) -> None:
-    from waystation.app.data_dir import DataDir
-    from waystation.base.settings import SettingsError
-    from waystation.queue.cluster.membership import load_membership
-
-    settings = _settings(data_dir, config)
-    try:
-        membership = load_membership(DataDir(settings.data_dir).keys)
-    except SettingsError as exc:
-        give_up(str(exc), EXIT_CONFIG)
-    if membership is None:
-        give_up(
-            f"{settings.data_dir} is in no cluster: make one with `waystation cluster init`, or"
-            " join one with `waystation cluster join TOKEN`",
-            EXIT_CONFIG,
-        )
-    _run(settings, membership.member.store_url, step)
-
-
-def _run(
-    settings: "Settings", store_url: str, step: "Callable[[ClusterStore], Awaitable[None]]"
-) -> None:
-    from waystation.app.data_dir import DataDir
-    from waystation.base.errors import WaystationError
-    from waystation.base.settings import SettingsError
-    from waystation.storage.open_cluster import open_cluster_store
-
-    async def run() -> None:
-        opened = await open_cluster_store(
-            store_url, data_dir=DataDir(settings.data_dir).root, settings=settings.store
-        )
-        try:
-            await step(opened)
-        finally:
-            await opened.close()
-
-    try:
-        asyncio.run(run())
-    except SettingsError as exc:
-        give_up(str(exc), EXIT_CONFIG)
-    except (WaystationError, OSError) as exc:
-        give_up(str(exc) or type(exc).__name__, EXIT_FAILED)

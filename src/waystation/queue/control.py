@@ -12,7 +12,7 @@ import binascii
 import enum
 import hmac
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -53,7 +53,19 @@ class Outcome(enum.Enum):
     NOT_BLOCKED = "error: the queue is not blocked"
 
 
-class Operations(Protocol):
+class Moderating(Protocol):
+    """What is done to one queue."""
+
+    async def status(self, entity_id: bytes) -> str: ...
+
+    async def block(self, entity_id: bytes, blocking: Blocking) -> Outcome: ...
+
+    async def unblock(self, entity_id: bytes) -> Outcome: ...
+
+    async def delete(self, entity_id: bytes) -> Outcome: ...
+
+
+class Operations(Moderating, Protocol):
     """What the lines ask for."""
 
     def stats(self) -> Sequence[str]: ...
@@ -63,14 +75,6 @@ class Operations(Protocol):
     def connections(self) -> Mapping[str, object]: ...
 
     def about(self) -> Sequence[str]: ...
-
-    async def status(self, entity_id: bytes) -> str: ...
-
-    async def block(self, entity_id: bytes, blocking: Blocking) -> Outcome: ...
-
-    async def unblock(self, entity_id: bytes) -> Outcome: ...
-
-    async def delete(self, entity_id: bytes) -> Outcome: ...
 
     async def save(self) -> Outcome: ...
 
@@ -141,22 +145,30 @@ class ControlConversation:
         entity_id = decode_id(named)
         if entity_id is None:
             return f"error: {word} ID: the id of a sender or a link, 32 letters of base64url"
-        if word == "block":
-            blocking = parse_blocking(more)
-            if blocking is None:
-                return 'error: block ID reason=spam|content[,notice={"ttl":SECONDS}]'
-            return (await self._operations.block(entity_id, blocking)).value
-        if more:
-            return f"error: {word} takes one id"
-        if word == "delete" and self.role is not Role.ADMIN:
+        if word == "delete" and not more and self.role is not Role.ADMIN:
             return UNAUTHORISED
-        if word == "status":
-            return await self._operations.status(entity_id)
-        act: dict[str, Callable[[bytes], Awaitable[Outcome]]] = {
-            "unblock": self._operations.unblock,
-            "delete": self._operations.delete,
-        }
-        return (await act[word](entity_id)).value
+        return await moderated(self._operations, entity_id, f"{word} {more}".rstrip())
+
+
+async def moderated(moderating: Moderating, entity_id: bytes, order: str) -> str:
+    """What came of an order: `status`, `block reason=…`, `unblock` or `delete`."""
+    word, _, more = order.partition(" ")
+    if word == "block":
+        blocking = parse_blocking(more)
+        if blocking is None:
+            return 'error: block ID reason=spam|content[,notice={"ttl":SECONDS}]'
+        return (await moderating.block(entity_id, blocking)).value
+    if more:
+        return f"error: {word} takes one id"
+    match word:
+        case "status":
+            return await moderating.status(entity_id)
+        case "unblock":
+            return (await moderating.unblock(entity_id)).value
+        case "delete":
+            return (await moderating.delete(entity_id)).value
+        case _:
+            return f"error: unknown order {word!r:.40}"
 
 
 def decode_id(text: str) -> bytes | None:

@@ -80,6 +80,14 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     connections_max: Annotated[
         int, Meta(ge=0), doc("Connections at once; 0 is what the system allows.")
     ] = 0
+    connections_per_address: Annotated[
+        int,
+        Meta(ge=0),
+        doc(
+            "Connections at once from one IPv4 address or one IPv6 /48, where everybody behind one"
+            " router counts as one. 0: no limit."
+        ),
+    ] = 0
     subscriptions_max: Annotated[
         int, Meta(ge=1), doc("Queues that one connection may subscribe to.")
     ] = 100_000

@@ -22,6 +22,7 @@ from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver, NoForwarder
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.link_server import KeptOwnership, LinkServer
+from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.notifications import Notifications
 from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver
@@ -268,6 +269,13 @@ class StorageNode:
                 ownership=ownership,
                 mono=clock.mono,
                 hybrid=hybrid,
+            ),
+            moderation=Moderation(
+                store=store,
+                dispatch=dispatch,
+                subscribers=subscribers,
+                clock=clock,
+                daily_block_quota=0,
             ),
             keeping=keeping,
             ownership=ownership,

@@ -8,6 +8,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.platform import BIN, clean_environment
 from tests.e2e.queue.peer import ClosedError, Mailbox, Peer, Signer
 from tests.e2e.queue.process import QueueServer
@@ -201,8 +203,9 @@ def test_a_stop_answers_what_is_under_way_and_closes(data_dir: Path) -> None:
             assert later.ask(Ack(MessageId(b"")), box.recipient_id, box.signer) == Err(Code.NO_MSG)
 
 
-def test_no_more_connections_come_in_than_may(data_dir: Path) -> None:
-    with QueueServer(data_dir, store_url="memory:", connections_max=3) as server:
+@pytest.mark.parametrize("limit", ["connections_max", "connections_per_address"])
+def test_no_more_connections_come_in_than_may(data_dir: Path, limit: str) -> None:
+    with QueueServer(data_dir, store_url="memory:", **{limit: 3}) as server:
         peers = [Peer(server) for _ in range(3)]
         with suppress(ClosedError, OSError):
             Peer(server).close()

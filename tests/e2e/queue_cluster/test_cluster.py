@@ -1,6 +1,7 @@
 """One address in front of three servers: a client notices nothing, whatever happens behind it."""
 
 import asyncio
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
@@ -14,7 +15,7 @@ from waystation.client.queue.connection import LineSettings
 from waystation.client.queue.events import Gone, Notified, Received, Taken
 from waystation.client.queue.keys import KeyKind, PrivateKey
 from waystation.client.queue.parties import SenderQueue
-from waystation.client.queue.problems import AuthError
+from waystation.client.queue.problems import AuthError, BlockedError
 from waystation.client.queue.tls import client_context
 from waystation.queue.model import slot_letters, slot_of
 
@@ -107,6 +108,32 @@ async def test_links_lead_to_their_queue_on_whichever_server(dial: Dial) -> None
     await soon(owner.delete_link(contact))
     with pytest.raises(AuthError):
         await soon(friend.open_link(link))
+
+
+async def test_a_queue_is_moderated_wherever_it_is(dial: Dial, running: Cluster) -> None:
+    """§6.10: named by its sender's id, or by a link's that lies with another server."""
+    owner, friend = await dial(), await dial()
+    contact = await create_queue(owner, mode="C", link_text="everybody")
+    assert contact.link is not None
+    assert contact.link_address is not None
+    names = [urlsafe_b64encode(one).decode() for one in (contact.sender_id, contact.link.link_id)]
+
+    async def moderate(*words: str) -> str:
+        return (await asyncio.to_thread(running.run, "moderate", *words, node=2)).strip()
+
+    for name in names:
+        assert await moderate("status", "--", name) == "active"
+        assert await moderate("block", "--reason", "content", "--", name) == "ok"
+        assert await moderate("status", "--", name) == "blocked,reason=content"
+        with pytest.raises(BlockedError):
+            await soon(friend.send(SenderQueue(contact.sender_id), b"spam"))
+        assert await moderate("unblock", "--", name) == "ok"
+        await soon(friend.send(SenderQueue(contact.sender_id), b"hello"))
+    assert await moderate("delete", "--", names[1]) == "ok"
+    with pytest.raises(AuthError):
+        await soon(friend.open_link(contact.link_address))
+    with pytest.raises(AssertionError, match="no queue has this id"):
+        await moderate("status", "--", names[0])
 
 
 async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:

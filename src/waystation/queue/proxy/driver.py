@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from waystation.base.clock import Clock
 from waystation.base.errors import UnavailableError
-from waystation.base.limits import TokenBucket
+from waystation.base.limits import BucketTable, TokenBucket
+from waystation.base.origins import UNKNOWN
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.errors import BadHelloError
@@ -42,6 +43,7 @@ STOP_READING_AT: Final = PENDING_MAX // 2
 STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands under way
 TICK_S: Final = 0.5
 SLOWED_S_MAX: Final = 5.0
+ORIGINS_MAX: Final = 100_000  # whose creations are counted
 LOOK_S: Final = 0.05  # how often the map is read while something waits for a newer one
 
 
@@ -81,12 +83,17 @@ class EdgeDriver:
         chance: random.Random,
         asks_first: bool = False,
         new_per_min: int = 0,
+        new_per_address_per_min: int = 0,
         observer: EdgeObserver | None = None,
     ) -> None:
         self._budgets = {
             Budget.CREATIONS: new_per_min,
             Budget.REFUSALS: settings.auth_errors_per_min,
         }
+        self._by_origin: BucketTable[str] | None = None
+        if new_per_address_per_min:
+            rate, burst = new_per_address_per_min / 60, new_per_address_per_min
+            self._by_origin = BucketTable(rate, burst, keys_max=ORIGINS_MAX)
         self._maps = maps
         self._handshake = handshake
         self._proxies = proxies
@@ -230,19 +237,30 @@ class EdgeDriver:
 
     def spent(self, guest: Guest, budget: Budget) -> None:
         """Rule 3."""
-        limit = self._budgets[budget]
         visitor = self._visitors.get(guest.stream)
-        if not limit or visitor is None:
+        if visitor is None:
             return
-        if visitor.buckets is None:
-            visitor.buckets = {}
-        bucket = visitor.buckets.setdefault(budget, TokenBucket(limit / 60, limit))
-        wait_s = bucket.take(self._clock.mono())
+        wait_s = max(self._own_wait_s(visitor, budget), self._origins_wait_s(visitor, budget))
         if wait_s and not visitor.slowed:
             visitor.slowed = True
             self._throttle(visitor)
             loop = asyncio.get_running_loop()
             loop.call_later(min(wait_s, SLOWED_S_MAX), self._read_again, visitor)
+
+    def _own_wait_s(self, visitor: Visitor, budget: Budget) -> float:
+        limit = self._budgets[budget]
+        if not limit:
+            return 0.0
+        if visitor.buckets is None:
+            visitor.buckets = {}
+        bucket = visitor.buckets.setdefault(budget, TokenBucket(limit / 60, limit))
+        return bucket.take(self._clock.mono())
+
+    def _origins_wait_s(self, visitor: Visitor, budget: Budget) -> float:
+        origin = visitor.line.origin
+        if self._by_origin is None or budget is not Budget.CREATIONS or origin == UNKNOWN:
+            return 0.0
+        return self._by_origin.take(origin, self._clock.mono())
 
     def _read_again(self, visitor: Visitor) -> None:
         visitor.slowed = False

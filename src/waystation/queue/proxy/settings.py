@@ -41,3 +41,11 @@ class Proxy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(ge=0),
         doc("Queues that one connection may create in a minute; then it is slowed. 0: no limit."),
     ] = 0
+    new_per_address_per_min: Annotated[
+        int,
+        Meta(ge=0),
+        doc(
+            "The same for all connections from one IPv4 address or one IPv6 /48 together, however"
+            " often they connect. 0: no limit."
+        ),
+    ] = 0

@@ -21,6 +21,8 @@ from waystation.queue.wire.transmission import Received
 class Line(Protocol):
     """The socket of a client, as far as others use it."""
 
+    origin: str  # `base.origins`
+
     def touch(self) -> None:
         """There is something to send: look at it this turn."""
         ...

@@ -27,12 +27,13 @@ class Shell(Protocol):
 class Connection:
     """One client's socket; `Line` to the other parts."""
 
-    __slots__ = ("block", "carrier", "client", "fd", "flags", "server")
+    __slots__ = ("block", "carrier", "client", "fd", "flags", "origin", "server")
 
-    def __init__(self, server: Shell, carrier: Carried) -> None:
+    def __init__(self, server: Shell, carrier: Carried, origin: str) -> None:
         self.server = server
         self.carrier = carrier
         self.fd = carrier.fd
+        self.origin = origin
         self.flags = SHAKING
         self.client: Client | None = None
         self.block: bytes | None = None  # what the socket has not taken yet

@@ -17,11 +17,13 @@ from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.link_line import LinkLine
 from waystation.queue.cluster.peers import Peers, node_of
 from waystation.queue.cluster.slot_map import SlotMap
+from waystation.queue.control import moderated
 from waystation.queue.model import ID_BYTES, CorrId, MessageId, RecipientId, RefKind, Slot, slot_of
 from waystation.queue.server.client import Client
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver
+from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.ownership import not_ours
 from waystation.queue.server.streams import StreamPort, Streams, StreamSession
 from waystation.queue.server.subscribers import Subscribers
@@ -38,6 +40,8 @@ from waystation.queue.wire.link_words import (
     Duplicate,
     GetRef,
     Knows,
+    Moderate,
+    Moderated,
     Newc,
     Newq,
     Newx,
@@ -51,6 +55,7 @@ from waystation.queue.wire.link_words import (
     Spause,
     Sres,
     Sresume,
+    Unknown,
     Word,
 )
 
@@ -115,6 +120,7 @@ class LinkServer:
         delivery: Delivery,
         subscribers: Subscribers,
         drafts: Drafts,
+        moderation: Moderation,
         keeping: Keeping,
         ownership: KeptOwnership,
         peers: Peers,
@@ -129,6 +135,7 @@ class LinkServer:
         self._delivery = delivery
         self._subscribers = subscribers
         self._drafts = drafts
+        self._moderation = moderation
         self._keeping = keeping
         self._ownership = ownership
         self._peers = peers
@@ -215,7 +222,7 @@ class LinkServer:
                     line.send(stream, self._ownership.epoch, Sclose())
                 else:
                     self._spawn(line, stream, self._of_client(*found, body))
-            case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows():
+            case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows() | Moderate():
                 self._spawn(line, stream, self._of_nobody(body))
             case _:
                 line.abort()  # a word that servers say, not hear
@@ -248,12 +255,16 @@ class LinkServer:
                 await self._was_delivered(client, recipient_id, message_id, gets=gets)
                 return []
 
-    async def _of_nobody(self, asked: Newc | Newx | SetRef | GetRef | DelRef | Knows) -> list[Word]:
+    async def _of_nobody(
+        self, asked: Newc | Newx | SetRef | GetRef | DelRef | Knows | Moderate
+    ) -> list[Word]:
         match asked:
             case Newc(tx_id):
                 return [await self._drafts.commit(tx_id)]
             case Newx(tx_id):
                 return [self._drafts.withdraw(tx_id)]
+            case Moderate():
+                return [await self._moderate(asked)]
             case Knows(kind, entity_id, home):
                 return [await self.knows(kind, entity_id, home)]
             case _:
@@ -267,6 +278,28 @@ class LinkServer:
             return Cok() if queue is not None and queue.slot == home else NotFound()
         finally:
             self._ownership.end(home)
+
+    async def _moderate(self, asked: Moderate) -> Word:
+        """Done here, or where it is to be asked for."""
+        entity_id = asked.entity_id
+        if len(entity_id) != ID_BYTES:
+            return NotFound()
+        queue = await self._moderation.find(entity_id)
+        slot = slot_of(entity_id) if queue is None else queue.slot
+        if not self._ownership.begin(slot):
+            if queue is None and self._ownership.is_certain() and not self._ownership.owns(slot):
+                return Unknown(CorrId(b""), self._ownership.epoch)
+            return not_ours(self._ownership, CorrId(b""), slot)
+        try:
+            if queue is not None:
+                return Moderated(await moderated(self._moderation, entity_id, asked.order))
+            for kind in (RefKind.SENDER, RefKind.LINK):
+                found = await self._refs.get_ref(kind, entity_id)
+                if found is not None:
+                    return RefIs(found.home)
+            return NotFound()
+        finally:
+            self._ownership.end(slot)
 
     async def _reference(self, asked: SetRef | GetRef | DelRef) -> Word:
         if len(asked.entity_id) != ID_BYTES:

@@ -23,6 +23,7 @@ from collections.abc import Collection
 from typing import Final, Protocol
 
 from waystation.base.clock import Clock
+from waystation.base.origins import OriginLimit, origin_of
 from waystation.queue.model import SessionId, VersionRange
 from waystation.queue.server.carrier import Carry, Step, carry_with
 from waystation.queue.server.client import Client, Line
@@ -97,6 +98,7 @@ class BlockServer:
         self._epoll = select.epoll()
         self._listeners: dict[int, socket.socket] = {}
         self._by_fd: dict[int, Connection] = {}
+        self._origins = OriginLimit(settings.connections_per_address)
         self._touched: deque[Connection] = deque()
         self._again: list[Connection] = []
         self._settling = False
@@ -324,7 +326,7 @@ class BlockServer:
             return  # an event of a descriptor that is gone
         for _ in range(ACCEPTS_MAX):
             try:
-                sock, _ = listener.accept()
+                sock, address = listener.accept()
             except BlockingIOError:
                 return
             except OSError as exc:
@@ -335,25 +337,27 @@ class BlockServer:
                     return
                 continue  # this one was gone before we looked
             self.accepted += 1
-            self._admit(sock)
+            self._admit(sock, origin_of(address))
 
     def _accept_again(self, fd: int) -> None:
         if fd in self._listeners:
             self._epoll.modify(fd, _IN)
 
-    def _admit(self, sock: socket.socket) -> None:
+    def _admit(self, sock: socket.socket, origin: str) -> None:
         limit = self._settings.connections_max
-        if len(self._newcomers) >= NEWCOMERS_MAX or 0 < limit <= len(self._by_fd):
+        full = len(self._newcomers) >= NEWCOMERS_MAX or 0 < limit <= len(self._by_fd)
+        if full or not self._origins.has_room(origin):
             self.refused += 1
             sock.close()
             return
         sock.setblocking(False)
         try:
-            connection = Connection(self, self._carry(sock))
+            connection = Connection(self, self._carry(sock), origin)
         except OSError:
             sock.close()
             return
         self._by_fd[connection.fd] = connection
+        self._origins.enter(origin)
         self._newcomers[connection] = self._clock.mono() + self._settings.handshake_timeout_s
         self._epoll.register(connection.fd, _IN)
 
@@ -412,6 +416,7 @@ class BlockServer:
         self._leave(connection)
         self._lingering.pop(connection, None)
         del self._by_fd[connection.fd]
+        self._origins.leave(connection.origin)
         connection.block = None
         connection.carrier.close()  # which takes it out of epoll as well
         if not self._by_fd and self._emptied is not None and not self._emptied.done():

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
+from waystation.base.origins import UNKNOWN
 from waystation.queue.errors import Code
 from waystation.queue.model import DhPrivateKey, SessionId, Slot
 from waystation.queue.server.bars import BARS_MAX, Bars
@@ -94,9 +95,10 @@ class StreamSession(Session):
 class StreamLine:
     """A `Line` on a stream."""
 
-    __slots__ = ("_stream", "_streams")
+    __slots__ = ("_stream", "_streams", "origin")
 
     def __init__(self, streams: "Streams", stream: int) -> None:
+        self.origin = UNKNOWN  # the edge has counted it
         self._streams = streams
         self._stream = stream
 

@@ -50,6 +50,8 @@ from waystation.queue.wire.link_words import (
     Frozen,
     GetRef,
     Knows,
+    Moderate,
+    Moderated,
     Moved,
     Newc,
     Newq,
@@ -147,18 +149,14 @@ def encode_word(word: Word) -> bytes:
             return start + _encode_newr(word)
         case Newc(tx_id) | Newx(tx_id):
             return start + tx_id
-        case SetRef(kind, entity_id, home, tx_id):
-            return start + _ref(kind, entity_id) + fields.u16(home) + tx_id
-        case GetRef(kind, entity_id):
-            return start + _ref(kind, entity_id)
-        case DelRef(kind, entity_id, tx_id):
-            return start + _ref(kind, entity_id) + fields.maybe(tx_id)
-        case RefIs(home):
-            return start + fields.u16(home)
+        case SetRef() | GetRef() | DelRef() | RefIs() | Knows():
+            return start + _encode_reference(word)
         case Sres(entity_id) | Sagain(entity_id):
             return start + fields.short(entity_id)
-        case Knows(kind, entity_id, home):
-            return start + _ref(kind, entity_id) + fields.u16(home)
+        case Moderate(entity_id, order):
+            return start + fields.short(entity_id) + fields.short(order.encode())
+        case Moderated(text):
+            return start + fields.short(text.encode())
         case Sdlv(recipient_id, gets, message_id):
             return start + fields.short(recipient_id) + fields.flag(gets) + fields.short(message_id)
         case CopyPart(copy, slot, move, last, data):
@@ -172,6 +170,20 @@ def encode_word(word: Word) -> bytes:
             return start + _encode_failure(word)
         case _:
             return word.tag
+
+
+def _encode_reference(word: SetRef | GetRef | DelRef | RefIs | Knows) -> bytes:
+    match word:
+        case SetRef(kind, entity_id, home, tx_id):
+            return _ref(kind, entity_id) + fields.u16(home) + tx_id
+        case GetRef(kind, entity_id):
+            return _ref(kind, entity_id)
+        case DelRef(kind, entity_id, tx_id):
+            return _ref(kind, entity_id) + fields.maybe(tx_id)
+        case RefIs(home):
+            return fields.u16(home)
+        case Knows(kind, entity_id, home):
+            return _ref(kind, entity_id) + fields.u16(home)
 
 
 def _encode_failure(word: WrongSlot | Unknown | Moved | Frozen | Busy) -> bytes:
@@ -267,6 +279,13 @@ def _newr(r: Reader) -> Word:
     )
 
 
+def _text(reader: Reader) -> str:
+    try:
+        return reader.short().decode()
+    except UnicodeDecodeError as error:
+        raise FieldError("no text") from error
+
+
 def _slot(r: Reader) -> Slot:
     slot = r.u16()
     if slot >= 4096:
@@ -308,6 +327,8 @@ _READERS: Final[dict[bytes, Callable[[Reader], Word]]] = {
     Sres.tag: lambda r: Sres(RecipientId(r.short())),
     Sagain.tag: lambda r: Sagain(r.short()),
     Knows.tag: lambda r: Knows(_kind(r.byte()), r.short(), _slot(r)),
+    Moderate.tag: lambda r: Moderate(r.short(), _text(r)),
+    Moderated.tag: lambda r: Moderated(_text(r)),
     Sdlv.tag: _sdlv,
     Cpong.tag: lambda r: Cpong(r.i64()),
     WrongSlot.tag: lambda r: WrongSlot(_corr(r), r.i64()),

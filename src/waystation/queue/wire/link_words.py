@@ -131,6 +131,19 @@ class Knows(_Word, frozen=True):
     home: Slot
 
 
+class Moderate(_Word, frozen=True):
+    """An operator's order about the queue of this sender or link (`control.moderated`)."""
+
+    tag = b"MODERATE"
+    entity_id: bytes
+    order: str
+
+
+class Moderated(_Word, frozen=True):
+    tag = b"MODERATED"
+    text: str
+
+
 class Sdlv(_Word, frozen=True):
     """This message is with the client already, by a server that had the slot before."""
 
@@ -222,6 +235,7 @@ class CopyAck(_Word, frozen=True):
 Failure: TypeAlias = WrongSlot | Unknown | Moved | Frozen | Duplicate | NotFound | Busy
 Word: TypeAlias = (
     Sopen | Sclose | Spause | Sresume | Newq | Newr | Newc | Newx | SetRef | GetRef | DelRef | RefIs
-    | Sres | Sagain | Knows | Sdlv | Cok | Cping | Cpong | Failure | CopyPart | CopyAck
+    | Sres | Sagain | Knows | Moderate | Moderated | Sdlv | Cok | Cping | Cpong | Failure
+    | CopyPart | CopyAck
 )
 # fmt: on

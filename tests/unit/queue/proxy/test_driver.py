@@ -14,7 +14,10 @@ from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.errors import Broker, BrokerFault, Code
 from waystation.queue.model import (
     CURRENT_VERSIONS,
+    AuthKey,
     CorrId,
+    DhKey,
+    KeyKind,
     SessionId,
     VersionRange,
     slot_of,
@@ -30,6 +33,7 @@ from waystation.queue.wire.certificates import fingerprint_of, leaf_key
 from waystation.queue.wire.commands import (
     Command,
     Lget,
+    New,
     Ping,
     Prxy,
     RelayAddress,
@@ -80,7 +84,8 @@ async def turns() -> None:
 class Line:
     """A socket that only remembers what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, origin: str = "") -> None:
+        self.origin = origin
         self.paused = self.aborted = False
 
     def touch(self) -> None: ...
@@ -98,7 +103,7 @@ class Line:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, *, new_per_address_per_min: int = 0) -> None:
         self.map = slot_map()
         self.fails = False
         self.sent: list[tuple[NodeId, int, Body]] = []
@@ -113,6 +118,7 @@ class World:
             tasks=self.tasks,
             clock=ManualClock(),
             chance=random.Random(1),
+            new_per_address_per_min=new_per_address_per_min,
         )
         self.driver.use(self)
         for node_id in (A, B, NodeId(3)):
@@ -153,9 +159,11 @@ class World:
 class Visit:
     """A client at the edge."""
 
-    def __init__(self, world: World, *, is_proxy: bool = False, with_key: bool = True) -> None:
+    def __init__(
+        self, world: World, *, is_proxy: bool = False, with_key: bool = True, origin: str = ""
+    ) -> None:
         self.world = world
-        self.line = Line()
+        self.line = Line(origin)
         self.client = world.driver.opened(self.line, SESSION_ID, CURRENT_VERSIONS)
         hello = server_hello_of(self.client.session.hello())
         public, private = new_dh_pair()
@@ -176,7 +184,7 @@ class Visit:
         ]
 
     def say(self, corr_id: bytes, command: Command, entity_id: bytes = b"") -> bytes:
-        proof = PROOF if isinstance(command, Sub) else b""
+        proof = PROOF if isinstance(command, Sub | New) else b""
         item = encode_transmission(
             corr_id, entity_id, encode_command(command, 18), self.agreed.dialect, proof
         )
@@ -323,6 +331,19 @@ async def test_whoever_guesses_ids_is_slowed() -> None:
 
     assert visit.line.paused
     assert len(visit.said()) == 4
+
+
+async def test_whoever_creates_over_many_connections_is_slowed() -> None:
+    """§6.10: three queues a minute from one address, however many connections it makes."""
+    world = World(new_per_address_per_min=3)
+    visits = [Visit(world, origin="192.0.2.7") for _ in range(4)]
+    neighbour = Visit(world, origin="192.0.2.8")
+    for visit in visits:
+        visit.say(b"1", New(AuthKey(KeyKind.ED25519, bytes(32)), DhKey(bytes(32))))
+    neighbour.say(b"1", New(AuthKey(KeyKind.ED25519, bytes(32)), DhKey(bytes(32))))
+
+    assert [visit.line.paused for visit in visits] == [False, False, False, True]
+    assert not neighbour.line.paused
 
 
 async def test_a_stop_waits_for_what_servers_owe() -> None:

@@ -70,6 +70,8 @@ WORDS: list[w.Word] = [
     w.Cok(),
     w.Cping(),
     w.Cpong(2**40),
+    w.Moderate(b"i" * 24, "block reason=spam"),
+    w.Moderated("ok"),
     w.WrongSlot(CORR, 9),
     w.Unknown(CORR, 9),
     w.Moved(CORR, RefKind.SENDER, Slot(3)),

@@ -1,0 +1,74 @@
+"""What `waystation cluster` commands share: a member's settings, and the store of its map."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import EXIT_CONFIG, EXIT_FAILED, give_up, settings_or_exit
+
+if TYPE_CHECKING:
+    from waystation.app.settings import Settings
+    from waystation.queue.cluster.cluster_store import ClusterStore
+    from waystation.queue.cluster.membership import Membership
+
+DataDirOption = Annotated[
+    Path | None, typer.Option("--data-dir", help="The member's data directory.")
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
+
+
+def settings_of(data_dir: Path | None, config: Path | None) -> "Settings":
+    return settings_or_exit(config, {"data_dir": None if data_dir is None else str(data_dir)}, ())
+
+
+def run_as_member(
+    data_dir: Path | None, config: Path | None, step: "Callable[[ClusterStore], Awaitable[None]]"
+) -> None:
+    settings = settings_of(data_dir, config)
+    run_with_store(settings, membership_of(settings).member.store_url, step)
+
+
+def membership_of(settings: "Settings") -> "Membership":
+    from waystation.app.data_dir import DataDir
+    from waystation.base.settings import SettingsError
+    from waystation.queue.cluster.membership import load_membership
+
+    try:
+        membership = load_membership(DataDir(settings.data_dir).keys)
+    except SettingsError as exc:
+        give_up(str(exc), EXIT_CONFIG)
+    if membership is None:
+        give_up(
+            f"{settings.data_dir} is in no cluster: make one with `waystation cluster init`, or"
+            " join one with `waystation cluster join TOKEN`",
+            EXIT_CONFIG,
+        )
+    return membership
+
+
+def run_with_store(
+    settings: "Settings", store_url: str, step: "Callable[[ClusterStore], Awaitable[None]]"
+) -> None:
+    from waystation.app.data_dir import DataDir
+    from waystation.base.errors import WaystationError
+    from waystation.base.settings import SettingsError
+    from waystation.storage.open_cluster import open_cluster_store
+
+    async def run() -> None:
+        opened = await open_cluster_store(
+            store_url, data_dir=DataDir(settings.data_dir).root, settings=settings.store
+        )
+        try:
+            await step(opened)
+        finally:
+            await opened.close()
+
+    try:
+        asyncio.run(run())
+    except SettingsError as exc:
+        give_up(str(exc), EXIT_CONFIG)
+    except (WaystationError, OSError) as exc:
+        give_up(str(exc) or type(exc).__name__, EXIT_FAILED)
