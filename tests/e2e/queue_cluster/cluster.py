@@ -27,7 +27,8 @@ MOVE_LIMIT_S = 60
 
 
 class Cluster:
-    def __init__(self, root: Path, servers: int) -> None:
+    def __init__(self, root: Path, servers: int, **settings: object) -> None:
+        """`settings` are those of the last server."""
         self._root = root
         self._store = f"embedded://{root / 'map'}"
         self._bases = [free_ports() for _ in range(servers)]
@@ -38,6 +39,7 @@ class Cluster:
                 port_base=base,
                 queue__drain_s=0.1,
                 queue__identity_algorithm="ed25519",
+                **(settings if number == servers else {}),
             )
             for number, base in enumerate(self._bases, 1)
         ]
@@ -113,8 +115,8 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(root: Path, servers: int = 3) -> Generator[Cluster]:
-    made = Cluster(root, servers)
+def cluster(root: Path, servers: int = 3, **settings: object) -> Generator[Cluster]:
+    made = Cluster(root, servers, **settings)
     made.make()
     with contextlib.ExitStack() as stack:
         members = [*made.servers, made.edge]

@@ -2,20 +2,21 @@
 
 import asyncio
 from base64 import urlsafe_b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
 from tests.e2e.queue.exchange import check_outcome, create_queue, exchange
-from tests.e2e.queue_cluster.cluster import Cluster
+from tests.e2e.queue_cluster.cluster import Cluster, cluster
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import LineSettings
 from waystation.client.queue.events import Gone, Notified, Received, Taken
 from waystation.client.queue.keys import KeyKind, PrivateKey
 from waystation.client.queue.parties import SenderQueue
-from waystation.client.queue.problems import AuthError, BlockedError
+from waystation.client.queue.problems import AuthError, BlockedError, TemporaryError
 from waystation.client.queue.tls import client_context
 from waystation.queue.model import slot_letters, slot_of
 
@@ -197,3 +198,32 @@ async def test_two_people_write_to_each_other_while_servers_are_killed(running: 
 
     for outcome in outcomes:
         check_outcome(outcome, 60)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Cluster]:
+    """Its second server has room for some forty messages."""
+    with cluster(tmp_path, 2, store__map_bytes=1 << 20) as made:
+        yield made
+
+
+async def fill(client: QueueClient, sender_id: bytes) -> None:
+    for _ in range(100):
+        await soon(client.send(SenderQueue(sender_id), b"x" * 16_000))
+
+
+async def test_queues_are_made_while_a_server_is_full(small: Cluster) -> None:
+    """Q-114, §6.10: clients notice nothing of it."""
+    settings = LineSettings(backoff_max_s=0.5)
+    async with QueueClient(small.address, settings=settings, tls=TLS) as owner:
+        there = await create_queue(owner, subscribe=False)
+        async with asyncio.timeout(30):
+            while await small.owner_of(there.recipient_id) != 2:
+                there = await create_queue(owner, subscribe=False)
+        with pytest.raises(TemporaryError):
+            await fill(owner, there.sender_id)
+
+        queues = [await create_queue(owner, mode="C", link_text="here") for _ in range(20)]
+
+        owners = {await small.owner_of(queue.recipient_id) for queue in queues}
+        assert owners == {1}

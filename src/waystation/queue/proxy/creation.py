@@ -8,7 +8,8 @@ Rule 3: whatever else goes wrong before the client knows of a queue, another one
         at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.
 Rule 4: ids that a server drew, and whose references would lie with a server that is away, are drawn
         again at once: creating never fails because one server is down.
-Rule 5: of what came to nothing everything that was set is taken back; what cannot be taken back
+Rule 5: a server that has no room for a queue is asked for none for `FULL_S`, if there are others.
+Rule 6: of what came to nothing everything that was set is taken back; what cannot be taken back
         now, the servers sweep later.
 
 A core without I/O.
@@ -31,12 +32,23 @@ from waystation.queue.proxy.renewals import Renewals
 from waystation.queue.proxy.requests import Requests
 from waystation.queue.wire.commands import New
 from waystation.queue.wire.link import Body
-from waystation.queue.wire.link_words import Cok, DelRef, Duplicate, Newc, Newq, Newr, Newx, SetRef
+from waystation.queue.wire.link_words import (
+    Busy,
+    Cok,
+    DelRef,
+    Duplicate,
+    Newc,
+    Newq,
+    Newr,
+    Newx,
+    SetRef,
+)
 from waystation.queue.wire.responses import Err, Response
 
 TRIES_MAX: Final = 3
 REDRAWS_MAX: Final = 64
 CREATE_S: Final = 15.0
+FULL_S: Final = 5.0  # how long a server is spared that had no room
 
 
 class Stage(enum.Enum):
@@ -150,6 +162,7 @@ class Creating:
         self._homes = homes_of(host.slot_map)
         self._creations: dict[bytes, Creation] = {}
         self._by_command: dict[Pending, Creation] = {}
+        self._full: dict[NodeId, float] = {}  # who had no room for a queue, until when
 
     def __len__(self) -> int:
         return len(self._creations)
@@ -163,6 +176,8 @@ class Creating:
         if not nodes:
             self._host.hang_up(guest)
             return
+        # If all have refused lately, any may have room again.
+        nodes = [node for node in nodes if node.node_id not in self._full] or nodes
         node = self._chance.choices(nodes, [node.weight_new for node in nodes])[0]
         home = self._chance.choice(self._homes[node.node_id])
         pending.node_id, pending.slot = node.node_id, home
@@ -253,6 +268,9 @@ class Creating:
         elif isinstance(body, Duplicate) and creation.is_chosen(RefKind.SENDER):
             self._take_back(creation)
             self._host.refuse(creation.guest, creation.pending, Err(Code.AUTH))
+        elif isinstance(body, Busy):
+            self._full[creation.node_id] = self._requests.mono + FULL_S
+            self.elsewhere(creation.pending)
         elif body is None:
             # It may have been made. Nobody knows of it, so nothing of it is of use to anybody.
             self._take_back(creation)
@@ -275,7 +293,7 @@ class Creating:
         self._host.finish(guest, pending, creation.answer)
 
     def _take_back(self, creation: Creation) -> None:
-        """Nothing may be left of it (rule 5)."""
+        """Nothing may be left of it (rule 6)."""
         self.refused(creation.pending)
         if self._host.is_up(creation.node_id):
             self._requests.ask_server(creation.node_id, Newx(creation.tx_id))
@@ -303,6 +321,8 @@ class Creating:
                 self._take_back(creation)
 
     def tick(self, mono: float) -> None:
+        for node_id in [one for one, until in self._full.items() if until <= mono]:
+            del self._full[node_id]
         for creation in list(self._creations.values()):
             if mono - creation.pending.since < CREATE_S:
                 continue

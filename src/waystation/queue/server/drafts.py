@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from waystation.base.errors import UnavailableError
 from waystation.queue.model import CorrId, RefKind
 from waystation.queue.server.client import Client
 from waystation.queue.server.creation import Made
@@ -20,7 +21,7 @@ from waystation.queue.server.ownership import Ownership, not_ours
 from waystation.queue.server.streams import StreamSession
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.store import GrantStore, QueueStore
-from waystation.queue.wire.link_words import Cok, Duplicate, Newq, Newr, NotFound, Word
+from waystation.queue.wire.link_words import Busy, Cok, Duplicate, Newq, Newr, NotFound, Word
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Refusal, Transmission, decode_transmission
 
@@ -99,7 +100,11 @@ class Drafts:
         if not self._ownership.begin(slot):
             return not_ours(self._ownership, CorrId(b""), slot)
         try:
-            if not await self._store.create(queue):
+            try:
+                created = await self._store.create(queue)
+            except UnavailableError:
+                return Busy(CorrId(b""))  # there is no room, and there may be elsewhere
+            if not created:
                 return Duplicate()
             if draft.made.subscribes:
                 await self._grants.set_grant(queue.recipient_id, draft.session.session_id)

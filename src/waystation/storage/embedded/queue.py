@@ -285,7 +285,9 @@ class EmbeddedQueueStore:
         self._sink = sink
 
     async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
-        return await self._grow(partial(self._changes.set_ref, kind, entity_id, ref))
+        # Of a queue that may lie on another server: it is small enough for the reserve, and
+        # without it that server's queue could not be made.
+        return await self._change(partial(self._changes.set_ref, kind, entity_id, ref))
 
     async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
         return self._read(self._ref, kind, entity_id)
@@ -299,7 +301,7 @@ class EmbeddedQueueStore:
         return self._read(self._slots.refs, slot, after, limit)
 
     async def set_grant(self, recipient_id: RecipientId, session_id: SessionId) -> None:
-        await self._grow(partial(self._changes.set_grant, recipient_id, session_id))
+        await self._change(partial(self._changes.set_grant, recipient_id, session_id))
 
     async def get_grant(self, recipient_id: RecipientId) -> SessionId | None:
         return self._read(self._grant, recipient_id)

@@ -502,6 +502,25 @@ def made(newq: w.Newq, *needs: RefKind, sender_id: bytes = AT_B, link_id: bytes 
     )
 
 
+def test_a_queue_is_made_elsewhere_while_a_server_is_full(world: World) -> None:
+    """§6.10: and the one that is full is spared for a while."""
+    guest = world.guest()
+    full, newq, corr_id = begin(world, guest)
+    world.reply(full, guest, corr_id, b"", b"IDS made")
+    world.hear(full, guest.stream, made(newq))
+    ((_, number, _),) = world.requests()
+
+    world.hear(full, number, w.Busy(CorrId(b"")))
+
+    tried = [node_id for node_id, body in world.take() if isinstance(body, w.Newq)]
+    assert len(tried) == 1
+    later = [begin(world, world.guest())[0] for _ in range(20)]
+    assert full not in (*tried, *later)
+    assert world.told(guest) == []
+    world.edge.tick(6.0)
+    assert full in [begin(world, world.guest())[0] for _ in range(40)]
+
+
 def test_a_queue_is_shown_when_it_is_committed(world: World) -> None:
     """Q-131: and its subscription, which was never said, is resumed by grant."""
     guest = world.guest()
