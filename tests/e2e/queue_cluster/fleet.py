@@ -38,6 +38,9 @@ class Fleet:
         self._store = f"embedded://{root / 'map'}"
         self._settings = settings
         self._token = ""
+        self._lookers = 0  # at the map
+        self._opened: asyncio.Task[ClusterStore]
+        self._closing: asyncio.Task[None] | None = None
         self._stack = contextlib.ExitStack()
         self._bases = free_ports(PORTS * MEMBERS_MAX)  # together, so that no two overlap
         self._edge_base = self._base(0)
@@ -150,11 +153,26 @@ class Fleet:
 
     @contextlib.asynccontextmanager
     async def map(self) -> AsyncGenerator[ClusterStore]:
-        store = await open_cluster_store(self._store, data_dir=self._root, settings=Store())
+        """One for all who look at the same time: a process can open it once."""
+        if not self._lookers:
+            self._opened = asyncio.create_task(self._open())
+        self._lookers += 1
         try:
-            yield store
+            yield await asyncio.shield(self._opened)
         finally:
-            await store.close()
+            self._lookers -= 1
+            if not self._lookers:
+                self._closing = asyncio.create_task(self._close(self._opened))
+                await asyncio.shield(self._closing)
+
+    async def _open(self) -> ClusterStore:
+        if self._closing is not None:
+            await self._closing
+        return await open_cluster_store(self._store, data_dir=self._root, settings=Store())
+
+    async def _close(self, opened: "asyncio.Task[ClusterStore]") -> None:
+        await (await opened).close()
+        self._closing = None
 
     async def share(self, owner: Callable[[int], int]) -> None:
         """Who has which slot, before anything runs."""
