@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ MOVE_LIMIT_S = 60
 
 
 class Cluster:
-    def __init__(self, root: Path, servers: int, **settings: object) -> None:
+    def __init__(self, root: Path, servers: int, **settings: Any) -> None:
         """`settings` are those of the last server."""
         self._root = root
         self._store = f"embedded://{root / 'map'}"
@@ -115,7 +116,7 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(root: Path, servers: int = 3, **settings: object) -> Generator[Cluster]:
+def cluster(root: Path, servers: int = 3, **settings: Any) -> Generator[Cluster]:
     made = Cluster(root, servers, **settings)
     made.make()
     with contextlib.ExitStack() as stack:

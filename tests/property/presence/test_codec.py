@@ -25,13 +25,15 @@ from waystation.presence.wire.party_presence_pb2 import ClientMessage
 ids = st.integers(1, 2**64 - 1)
 times = st.integers(1, 2**48)
 EXAMPLES = settings(max_examples=150, deadline=None)
-JOIN = ClientMessage(
-    session_id=1, client_id=2, party_id=3, message_id=4, message_type=2, session_ttl_ms=120_000
-)
 
 
 def proto(**fields: object) -> ClientMessage:
     return ClientMessage(**fields)  # pyright: ignore[reportArgumentType]
+
+
+JOIN = proto(
+    session_id=1, client_id=2, party_id=3, message_id=4, message_type=2, session_ttl_ms=120_000
+)
 
 
 @EXAMPLES

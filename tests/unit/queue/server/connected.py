@@ -47,6 +47,7 @@ class RecordedLine:
     """A `Line` without a socket."""
 
     def __init__(self) -> None:
+        self.origin = ""
         self.paused = False
         self.ended = ""
         self.touched = 0
