@@ -147,13 +147,6 @@ async def test_nothing_is_lost_by_five_kills(data_dir: Path) -> None:
         assert await broken_promises(server, kills=5) == []
 
 
-async def test_nothing_is_lost_by_five_kills_with_a_journal_that_is_flushed(
-    data_dir: Path,
-) -> None:
-    with Serve(data_dir, workers=2, connect__inflight_journal="fsync") as server:
-        assert await broken_promises(server, kills=5) == []
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("journal", ["write", "fsync"])
 async def test_nothing_is_lost_by_fifty_kills(data_dir: Path, journal: str) -> None:

@@ -45,6 +45,7 @@ from waystation.queue.wire.link_words import (
     Spause,
     Sres,
     Sresume,
+    Unknown,
     WrongSlot,
 )
 from waystation.queue.wire.responses import Err, Lnk, Msg, Ok, Pong, Response, Sok
@@ -214,7 +215,7 @@ async def test_what_is_not_ours_is_sent_on(edges: list[ScriptedEdge]) -> None:
     foreign = bytes((THERE >> 4, (THERE & 15) << 4)) + secrets.token_bytes(22)
     word = await edge.ask_for_word(session, Send(False, b"x"), foreign)
 
-    assert isinstance(word, WrongSlot)
+    assert isinstance(word, Unknown)
     assert word.epoch >= 1
     pong = await edge.request(Cping())
     assert isinstance(pong, Cpong)
@@ -332,6 +333,6 @@ async def test_a_slot_moves_with_everything_and_its_subscriber_goes_on(
             again := await first.ask_for_word(sender, send_again, box.ids.sender_id), Frozen
         ):
             await asyncio.sleep(0.02)
-    assert isinstance(again, WrongSlot)
+    assert isinstance(again, WrongSlot | Unknown)  # the rows may be erased by now
     resubscribed = await second.ask(owner, Sub(), box.ids.recipient_id, box.signer)
     assert isinstance(resubscribed, Sok)
