@@ -331,7 +331,7 @@ class Edge:
             (one for one in guest.pending.values() if one.corr_id == failure.corr_id), None
         )
         if pending is None:
-            self._renewals.failed(guest, node_id, failure.corr_id)
+            self._renewal_failed(node_id, guest, failure)
             return
         if pending.node_id != node_id:
             return  # it was said elsewhere since
@@ -355,6 +355,14 @@ class Edge:
             self._passage.frozen.add(pending.slot)
             self._out.refresh()
         self._passage.come_back(guest, pending, is_barred=True)
+
+    def _renewal_failed(
+        self, node_id: NodeId, guest: Guest, failure: WrongSlot | Unknown | Moved | Frozen | Busy
+    ) -> None:
+        gone = isinstance(failure, Unknown) and failure.epoch <= self.slot_map.epoch
+        if gone and self._renewals.answered(guest, node_id, failure.corr_id, refused=True):
+            return  # the queue ended while its slot was on its way
+        self._renewals.failed(guest, node_id, failure.corr_id)
 
     # The map, links, time
 

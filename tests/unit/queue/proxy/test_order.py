@@ -211,6 +211,24 @@ def test_a_subscription_is_renewed_when_its_slot_was_away_and_came_back_unseen()
     assert world.take() == [(A, Sent(item))]
 
 
+def test_a_renewal_of_a_queue_that_is_gone_ends_the_connection() -> None:
+    """Its new server knows neither the queue nor the slot of this id; to ask on would never end."""
+    world = World()
+    guest = world.guest()
+    world.refs.learn(RefKind.NOTIFIER, AT_A, slot_of(AT_B))
+    _, corr_id = world.say(guest, c.Nsub(), AT_A)
+    world.reply(B, guest, corr_id, AT_A, b"SOK 0")
+    newer = moved(slot_map(), slot_of(AT_B), owner=C)
+    world.edge.learned(newer)
+
+    world.hear(C, guest.stream, w.Unknown(corr_id, newer.epoch + 1))
+    assert not world.hung_up  # by a map that we have not read
+    world.edge.tick(0.5)
+    world.hear(C, guest.stream, w.Unknown(corr_id, newer.epoch))
+
+    assert world.hung_up == [guest]
+
+
 def test_a_renewal_is_not_said_again_while_a_command_of_the_client_may_be_refused() -> None:
     """Or a later command would be of the next term, and done before the one that comes back."""
     world = World()
