@@ -6,6 +6,7 @@ Rule 2: nothing is answered before the map is known and the lease is ours.
 """
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from waystation.base.clock import Clock
@@ -16,7 +17,6 @@ from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.membership import Membership, link_context
 from waystation.queue.cluster.peers import Peers
-from waystation.queue.model import RefKind, Slot
 from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver, NoForwarder
 from waystation.queue.server.link_server import KeptOwnership, LinkServer
@@ -24,7 +24,6 @@ from waystation.queue.server.ownership import OwnedDispatch
 from waystation.queue.server.reference_sweep import ReferenceSweep
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
-from waystation.queue.wire.link_words import Cok, Knows, NotFound
 from waystation.storage.embedded.queue import EmbeddedQueueStore
 from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
@@ -92,13 +91,6 @@ class ClusterPart:
             context=link_context(membership, server_side=False),
             slot_map=lambda: self.keeping.slot_map,
         )
-        self.sweep = ReferenceSweep(
-            store,
-            ownership,
-            knows=self._knows,
-            mono=clock.mono,
-            lost_after_s=settings.refs_lost_after_s,
-        )
         self._tasks = tasks
         self._sweep_interval_s = settings.refs_sweep_interval_s
         self.links = LinkServer(
@@ -117,6 +109,13 @@ class ClusterPart:
             tasks=tasks,
             clock=clock,
         )
+        self.sweep = ReferenceSweep(
+            store,
+            ownership,
+            knows=partial(self.links.known_anywhere, self._asking),
+            mono=clock.mono,
+            lost_after_s=settings.refs_lost_after_s,
+        )
 
     async def start(self, host: str, settings: QueueSettings) -> None:
         await self.keeping.start()
@@ -127,17 +126,6 @@ class ClusterPart:
         )
 
         self._tasks.spawn("references", self.sweep.run(self._sweep_interval_s, self._asking.close))
-
-    async def _knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> bool | None:
-        """Whether that slot has such a queue, by whoever serves it; None if nobody says."""
-        server = self.keeping.slot_map.slots[home].server
-        if server == self._membership.member.node_id:
-            said = await self.links.knows(kind, entity_id, home)
-        else:
-            said = await self._asking.ask(server, Knows(kind, entity_id, home))
-        if isinstance(said, Cok):
-            return True
-        return False if isinstance(said, NotFound) else None
 
     async def drain(self) -> None:
         if self._server is not None:

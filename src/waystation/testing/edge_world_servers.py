@@ -7,6 +7,7 @@ here), the threads that check proofs, and the source of ids, which all lie in sl
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +15,7 @@ from waystation.queue.cluster.asking import Asking
 from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.peers import Peers
 from waystation.queue.cluster.slot_map import NodeId
-from waystation.queue.model import ID_BYTES, MessageId, RecipientId, RefKind, Slot, slot_of
+from waystation.queue.model import ID_BYTES, MessageId, RecipientId, Slot, slot_of
 from waystation.queue.server.checks import Checks, Proof, Proven, prove
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.dispatch import Dispatch
@@ -30,7 +31,6 @@ from waystation.queue.server.ownership import OwnedDispatch
 from waystation.queue.server.reference_sweep import ReferenceSweep
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
-from waystation.queue.wire.link_words import Cok, Knows, NotFound
 from waystation.storage.embedded import queue_layout
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.queue import EmbeddedQueueStore
@@ -287,18 +287,12 @@ class StorageNode:
         await world.patiently(keeping.start)
         asking = Asking(context=TLS, slot_map=slot_map)
 
-        async def knows(kind: RefKind, entity_id: bytes, home: Slot) -> bool | None:
-            server = keeping.slot_map.slots[home].server
-            if server == self.node_id:
-                said = await links.knows(kind, entity_id, home)
-            else:
-                said = await asking.ask(server, Knows(kind, entity_id, home))
-            if isinstance(said, Cok):
-                return True
-            return False if isinstance(said, NotFound) else None
-
         sweep = ReferenceSweep(
-            store, ownership, knows=knows, mono=clock.mono, lost_after_s=LOST_AFTER_S
+            store,
+            ownership,
+            knows=partial(links.known_anywhere, asking),
+            mono=clock.mono,
+            lost_after_s=LOST_AFTER_S,
         )
         tasks.spawn("references", sweep.run(SWEEP_S, asking.close))
         self.keeping = keeping

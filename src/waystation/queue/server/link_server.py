@@ -13,6 +13,7 @@ from typing import Any, Final
 from waystation.base.clock import Clock
 from waystation.base.errors import UnavailableError
 from waystation.base.tasks import Tasks
+from waystation.queue.cluster.asking import Asking
 from waystation.queue.cluster.keeping import Keeping
 from waystation.queue.cluster.link_line import LinkLine
 from waystation.queue.cluster.peers import Peers, node_of
@@ -269,6 +270,19 @@ class LinkServer:
                 return [await self.knows(kind, entity_id, home)]
             case _:
                 return [await self._reference(asked)]
+
+    async def known_anywhere(
+        self, asking: Asking, kind: RefKind, entity_id: bytes, home: Slot
+    ) -> bool | None:
+        """Whether that slot has such a queue, by whoever serves it; None if nobody says."""
+        server = self._keeping.slot_map.slots[home].server
+        if server == self._keeping.keeper.member.node_id:
+            said = await self.knows(kind, entity_id, home)
+        else:
+            said = await asking.ask(server, Knows(kind, entity_id, home))
+        if isinstance(said, Cok):
+            return True
+        return False if isinstance(said, NotFound) else None
 
     async def knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> Word:
         if not self._ownership.begin(home):
