@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.redis import free_port, running_redis
+from tests.ports import free_ports
+from tests.servers.redis import running_redis
 from tests.unit.client.certificates import Certificates
 from waystation.base.clock import SystemClock
 from waystation.push.errors import StoreUnavailableError
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.redis
 
 async def test_tls_with_a_user_of_its_own_and_a_certificate_that_is_checked(tmp_path: Path) -> None:
     Certificates(tmp_path)  # it leaves cert.pem and key.pem
-    port = free_port()
+    port = free_ports(1)
     tls = ("--tls-port", str(port), "--tls-auth-clients", "no", "--appendonly", "yes")
     tls += ("--tls-cert-file", f"{tmp_path}/cert.pem", "--tls-key-file", f"{tmp_path}/key.pem")
     tls += ("--tls-ca-cert-file", f"{tmp_path}/cert.pem")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.megaphone import Megaphone
-from tests.e2e.platform import KEY, STARTED, Autoconnect, Autoendpoint, Serve, free_ports
+from tests.e2e.platform import KEY, STARTED, Autoconnect, Autoendpoint, Serve
+from tests.ports import free_ports
 
 SHOWN_LINES_MAX = 120
 _heard = pytest.StashKey[dict[int, int]]()

@@ -2,8 +2,7 @@
 
 Rule 1: everything that was started is ended, whatever the test does: a process is the head of a
         group of its own, and `close` kills the group.
-Rule 2: a server keeps its ports over a restart, so that endpoints stay valid. They lie below the
-        ephemeral ports, so that nobody's outgoing connection sits on one meanwhile.
+Rule 2: a server keeps its ports over a restart, so that endpoints stay valid.
 Rule 3: both output streams are kept; `conftest.py` shows what was said during a test that failed.
 """
 
@@ -11,9 +10,7 @@ import abc
 import contextlib
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 from urllib.request import urlopen
+
+from tests.ports import free_ports
 
 BIN = Path(sys.executable).parent
 START_TIMEOUT_S = 30.0
@@ -40,20 +39,6 @@ STARTED: "weakref.WeakSet[Process]" = weakref.WeakSet()
 
 class DidNotStartError(Exception):
     """It ended, or was not ready in time; the text carries what it said."""
-
-
-def free_ports(count: int = PORTS) -> int:
-    """The first of `count` ports in a row that nobody uses."""
-    for _ in range(500):
-        base = random.randrange(10_000, 32_000 - count)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in range(base, base + count):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return base
-    raise DidNotStartError(f"no {count} free ports in a row")
 
 
 def until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
@@ -190,7 +175,7 @@ class Serve(Process):
             "serve",
             *roles,
             *("--data-dir", str(data_dir)),
-            *("--port-base", str(port_base or free_ports())),
+            *("--port-base", str(port_base or free_ports(PORTS))),
             *("--workers", str(workers)),
         ]
         # A stop that tells everybody within a moment, unless the test is about the drain.

@@ -22,7 +22,6 @@ from tests.e2e.platform import (
     Autoendpoint,
     Process,
     clean_environment,
-    free_ports,
 )
 from tests.e2e.wire_clients import (
     BODY,
@@ -37,6 +36,7 @@ from tests.e2e.wire_clients import (
     user_agent,
     version_of,
 )
+from tests.ports import free_ports
 from tests.servers.frozen import frozen
 
 MSG_LIMIT = 20  # no test leaves more behind for one user agent, but the one about it

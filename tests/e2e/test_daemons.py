@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.e2e.platform import PORTS
+from tests.ports import free_ports
 from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
-from waystation.client.local_server import free_port_base
 from waystation.client.push import UserAgent
 from waystation.client.vapid import VapidKey
 
@@ -30,7 +31,7 @@ class Daemons:
     """Both, on one data directory; their lines go to a file."""
 
     def __init__(self, directory: Path) -> None:
-        self.base = free_port_base()
+        self.base = free_ports(PORTS)
         self.log = directory / "log"
         self.env = {
             "AUTOCONNECT__PORT": str(self.base),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.platform import KEY, Autoconnect, Autoendpoint, Serve, free_ports, until
+from tests.e2e.platform import KEY, Autoconnect, Autoendpoint, Serve, until
 from tests.e2e.wire_clients import UserAgent, accepted, user_agent, version_of
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
-from tests.e2e.platform import Autoconnect, Autoendpoint, Serve, free_ports, until
+from tests.e2e.platform import Autoconnect, Autoendpoint, Serve, until
 from tests.e2e.wire_clients import (
     UserAgent,
     Vapid,
@@ -20,6 +20,7 @@ from tests.e2e.wire_clients import (
     user_agent,
     version_of,
 )
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.platform import KEY, Autoconnect, Autoendpoint, free_ports
+from tests.e2e.platform import KEY, Autoconnect, Autoendpoint
 from tests.e2e.scripted_node import (
     GARBAGE,
     HANG_UP,
@@ -22,6 +22,7 @@ from tests.e2e.scripted_node import (
     scripted_node,
 )
 from tests.e2e.wire_clients import UserAgent, accepted, user_agent, version_of
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 

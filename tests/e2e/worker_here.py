@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from tests.e2e.platform import free_ports, variables
+from tests.e2e.platform import PORTS, variables
+from tests.ports import free_ports
 from waystation.app import push_worker
 from waystation.app.addresses import reserve_ports, settle
 from waystation.app.data_dir import DataDir
@@ -80,7 +81,7 @@ async def worker_here(
     monkeypatch.setattr(push_worker, "open_push_store", open_scripted)
     loaded = load_settings(
         env=variables("WAYSTATION_", settings),
-        flags={"data_dir": str(data_dir), "workers": 1, "port_base": free_ports()},
+        flags={"data_dir": str(data_dir), "workers": 1, "port_base": free_ports(PORTS)},
         roles=ROLES,
     )
     data = DataDir(data_dir)

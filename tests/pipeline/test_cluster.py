@@ -14,7 +14,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.e2e.platform import free_ports
+from tests.ports import free_ports
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate
 from waystation.pipeline.job import Context

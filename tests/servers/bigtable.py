@@ -12,18 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.ports import free_ports
 from tools.prepare_tests import bigtable_emulator as find_emulator
 from waystation.storage.bigtable.init import init_table
 from waystation.storage.bigtable.url import BigtableUrl
 
 STARTED_WITHIN_S = 20.0
 STARTS_MAX = 5  # another process may take a port between our asking for it and the emulator's
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class BigtableEmulator:
@@ -37,7 +32,7 @@ class BigtableEmulator:
 
     def start(self) -> None:
         for _ in range(STARTS_MAX):
-            port = self.port or free_port()
+            port = self.port or free_ports(1)
             command = [str(self._binary), "-host", "127.0.0.1", "-port", str(port)]
             process = subprocess.Popen(
                 command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

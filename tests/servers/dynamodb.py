@@ -5,7 +5,6 @@ import ctypes
 import http.client
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tools.prepare_tests import SERVERS
 from waystation.storage.settings import Store
 
@@ -34,12 +34,6 @@ def jar_folder() -> Path:
     return found[-1]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 _libc = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
 
@@ -52,7 +46,7 @@ class DynamoServer:
     """Tests are kept apart by the prefix of their tables."""
 
     def __init__(self, folder: Path) -> None:
-        self.port = free_port()
+        self.port = free_ports(1)
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._prefixes = count()

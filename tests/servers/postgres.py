@@ -6,7 +6,6 @@ PostgreSQL refuses to run as root, so as root it runs as the user `postgres` tha
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Generator
@@ -16,17 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
 from tools.prepare_tests import postgres_folder
 
 USER = "postgres"
 AUTOPUSH_TABLES = Path(__file__).parent.parent / "vectors" / "postgres_autopush.sql"
 STARTED_WITHIN_S = 60
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class PostgresServer:
@@ -35,7 +29,7 @@ class PostgresServer:
     def __init__(self, folder: Path) -> None:
         programs = postgres_folder()
         assert programs is not None, "PostgreSQL is missing: run tools/prepare_tests.py"
-        self.port = free_port()
+        self.port = free_ports(1)
         self._programs = programs
         self._folder = folder
         self._names = count()

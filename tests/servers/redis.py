@@ -1,8 +1,6 @@
 """A Redis of its own for the tests of one process: free port, loopback, nothing kept."""
 
-import random
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,32 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_ports
+
 STARTED_WITHIN_S = 20.0
 DATABASES = 4096  # each test has its own, so nothing needs to be flushed
-
-
-CLUSTER_BUS = 10_000  # a node of a cluster also listens that much higher
-
-
-def free_port() -> int:
-    """A port below those that the system gives out, whose bus port is free as well."""
-    rng = random.SystemRandom()
-    while True:
-        port = rng.randrange(20_000, 32_000 - CLUSTER_BUS)
-        with socket.socket() as one, socket.socket() as other:
-            try:
-                one.bind(("127.0.0.1", port))
-                other.bind(("127.0.0.1", port + CLUSTER_BUS))
-            except OSError:
-                continue
-            return port
 
 
 class RedisServer:
     """`redis-server` in a folder of its own; `stop` and `start` keep the port."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.port = free_port()
+        self.port = free_ports(2)
         self._folder = folder
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
@@ -51,6 +34,8 @@ class RedisServer:
     def start(self) -> None:
         command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         command += ["--databases", str(DATABASES), "--dir", str(self._folder), *self._options]
+        if "--cluster-enabled" in self._options:
+            command += ["--cluster-port", str(self.port + 1)]
         log = (self._folder / "redis.log").open("ab")
         with log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -93,7 +78,7 @@ def running_cluster() -> Iterator[list[RedisServer]]:
     with running_redis(*options) as first, running_redis(*options) as second:
         first.command("CLUSTER", "ADDSLOTSRANGE", "0", "8191")
         second.command("CLUSTER", "ADDSLOTSRANGE", "8192", "16383")
-        first.command("CLUSTER", "MEET", "127.0.0.1", str(second.port))
+        first.command("CLUSTER", "MEET", "127.0.0.1", str(second.port), str(second.port + 1))
         deadline = time.monotonic() + STARTED_WITHIN_S
         while any("cluster_state:ok" not in s.command("CLUSTER", "INFO") for s in (first, second)):
             if time.monotonic() > deadline:

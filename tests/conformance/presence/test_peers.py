@@ -17,7 +17,7 @@ from tests.conformance.presence.kit import (
     open_store,
     until,
 )
-from tests.e2e.platform import free_ports
+from tests.ports import free_ports
 from tests.unit.presence.tokens import AUTH, Signer, key_set
 from waystation.base.clock import SystemClock
 from waystation.presence import admin

@@ -12,7 +12,8 @@ from tests.e2e.firefox.app_servers import AppServer, Subscription
 from tests.e2e.firefox.browser import Firefox
 from tests.e2e.firefox.page import Site
 from tests.e2e.firefox.tap import BROWSER, SERVER, Message, Tap
-from tests.e2e.platform import Serve, free_ports
+from tests.e2e.platform import Serve
+from tests.ports import free_ports
 
 BROADCAST = "remote-settings/monitor_changes"  # the one that Firefox listens to
 BROADCAST_MODULE = "resource://services-settings/remote-settings.sys.mjs"

@@ -19,8 +19,9 @@ from tests.e2e.firefox.conftest import (
 )
 from tests.e2e.firefox.page import Site
 from tests.e2e.firefox.tap import BROWSER, SERVER, Message, Tap
-from tests.e2e.platform import BIN, Serve, clean_environment, free_ports, until
+from tests.e2e.platform import BIN, Serve, clean_environment, until
 from tests.e2e.wire_clients import UserAgent
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.firefox]
 

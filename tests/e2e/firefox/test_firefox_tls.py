@@ -9,8 +9,9 @@ from tests.e2e.firefox.authority import Certificates, issue
 from tests.e2e.firefox.browser import Firefox
 from tests.e2e.firefox.conftest import open_site
 from tests.e2e.firefox.page import Site
-from tests.e2e.platform import Serve, free_ports, until
+from tests.e2e.platform import Serve, until
 from tests.e2e.wire_clients import Vapid
+from tests.ports import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.firefox]
 

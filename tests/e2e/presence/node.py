@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.e2e.platform import Process, clean_environment, free_ports, variables
+from tests.e2e.platform import Process, clean_environment, variables
+from tests.ports import free_ports
 
 
 class Node(Process):

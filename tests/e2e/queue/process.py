@@ -4,8 +4,9 @@ import json
 import sys
 from pathlib import Path
 
-from tests.e2e.platform import Process, free_ports
+from tests.e2e.platform import Process
 from tests.e2e.queue.run_server import READY
+from tests.ports import free_ports
 from waystation.queue.identity import Identity, ensure_identity
 from waystation.queue.server.carrier import OPENSSL_CONF
 

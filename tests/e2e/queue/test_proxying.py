@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.platform import free_ports
 from tests.e2e.queue.conftest import Connect
 from tests.e2e.queue.peer import Mailbox, Peer, Signer
 from tests.e2e.queue.process import QueueServer
 from tests.e2e.queue.through import Through, address_of, introduce
+from tests.ports import free_ports
 from waystation.queue.errors import Broker, BrokerFault, Code, RelayFault
 from waystation.queue.model import (
     CorrId,

@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from tests.e2e.platform import BIN, Serve, clean_environment, free_ports
+from tests.e2e.platform import BIN, PORTS, Serve, clean_environment
+from tests.ports import free_ports
 from waystation.client.queue.address import ServerAddress
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.slot_map import NodeId
@@ -32,7 +33,7 @@ class Cluster:
         """`settings` are those of the last server."""
         self._root = root
         self._store = f"embedded://{root / 'map'}"
-        self._bases = [free_ports() for _ in range(servers)]
+        self._bases = [free_ports(PORTS) for _ in range(servers)]
         self.servers = [
             Serve(
                 self.folder(number),

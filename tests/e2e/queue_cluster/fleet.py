@@ -18,7 +18,8 @@ from typing import Any, Self
 
 import msgspec
 
-from tests.e2e.platform import BIN, PORTS, Serve, clean_environment, free_ports
+from tests.e2e.platform import BIN, PORTS, Serve, clean_environment
+from tests.ports import free_ports
 from waystation.client.queue.address import ServerAddress
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.slot_map import NodeId, SlotMap

@@ -17,9 +17,10 @@ from typing import Literal, NamedTuple, Self
 
 import msgspec
 
-from tests.e2e.platform import Process, free_ports
+from tests.e2e.platform import Process
 from tests.e2e.queue.process import QueueServer
 from tests.e2e.queue_through.run_edge import READY
+from tests.ports import free_ports
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.membership import enrol, new_invitation
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
