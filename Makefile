@@ -39,7 +39,7 @@ test: $(VENV)/dev.stamp ## Test everything, and bring what the tests need; SKIP=
 
 check: $(VENV)/dev.stamp ## Test what needs no services: lint, types, layers, unit, property, a few simulated worlds
 	@$(MAKE) --no-print-directory lint types contracts
-	$(PYTEST) $(PARALLEL) -m "not soak and not e2e and not firefox and not node and not dynamodb and not postgres and not redis and not bigtable and not spark" --ignore=tests/e2e --ignore=tests/faults $(ARGS)
+	$(PYTEST) $(PARALLEL) -m "not soak and not e2e and not firefox and not node and not dynamodb and not postgres and not redis and not bigtable and not kafka and not spark" --ignore=tests/e2e --ignore=tests/faults $(ARGS)
 
 lint: $(VENV)/dev.stamp ## Lint and check the format
 	$(BIN)/ruff check .

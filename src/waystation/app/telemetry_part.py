@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable
 
 from waystation.base.clock import Clock
+from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.telemetry import events, logs
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.metrics import Metrics
 from waystation.telemetry.segments import folder_bytes
+from waystation.telemetry.sink import LineSink
 
 from .data_dir import DataDir
 from .process import LoopLag, Reports, event_node, rss_bytes
 from .roles import Role
-from .settings import Settings
+from .settings import Events, Settings
 from .version import build
 
 NODE_STATS_INTERVAL_S = 10.0
@@ -50,7 +52,12 @@ class TelemetryPart:
         self.metrics = Metrics()
         self.lag = LoopLag(clock)
         self.events = EventLog(
-            data.events, self.node, self.boot_us, clock, spool_bytes_max=settings.events.max_bytes
+            data.events,
+            self.node,
+            self.boot_us,
+            clock,
+            spool_bytes_max=settings.events.max_bytes,
+            sink=_kafka(settings.events, self.node, clock),
         )
         self._reports = Reports(
             self._numbers,
@@ -119,3 +126,17 @@ class TelemetryPart:
                 counters={str(code): count for code, count in self.events.counts.items()},
             )
         )
+
+
+def _kafka(settings: Events, node: str, clock: Clock) -> LineSink | None:
+    """The sink if it is to be Kafka; its client is an extra."""
+    if settings.sink != "kafka":
+        return None
+    try:
+        from waystation.telemetry.kafka_sink import KafkaSink  # noqa: PLC0415 an extra
+    except ImportError as exc:
+        raise SettingsError([f"events.sink: pip install waystation[kafka] ({exc})"]) from exc
+    try:
+        return KafkaSink(settings.topic, node, clock)
+    except (OSError, ValueError) as exc:
+        raise SettingsError([f"events.kafka_config: {exc}"]) from exc

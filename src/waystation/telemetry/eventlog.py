@@ -1,14 +1,14 @@
-"""The event log of one process: from `emit` on a message's path to lines in a segment file.
+"""The event log of one process: from `emit` on a message's path to lines in segments or in Kafka.
 
 Rule 1: `emit` and `defer` append to a list and return. They never wait, never raise, never see the
         disk.
 Rule 2: a timer encodes what is in the list at most 50 ms later, on the loop and in small portions,
-        and hands the bytes to a thread, which does nothing but `write`. Encoding stays on the loop
-        because in a thread it would hold the interpreter lock for whole switch intervals (5 ms);
-        writing leaves it because `write` may wait when the disk is behind.
-Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes in front of the disk, further ones
+        and hands the bytes to a thread, which does nothing but give them to a sink. Encoding stays
+        on the loop because in a thread it would hold the interpreter lock for whole switch
+        intervals (5 ms); writing leaves it because a disk or a broker may be behind.
+Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes in front of the sink, further ones
         are dropped. They use up their sequence numbers, and a `log.gap` says how many, so loss is
-        always counted. What the disk refused is counted the same way.
+        always counted. What the sink gave up on is counted the same way.
 
 Events that are deferred are made in that portion as well: among the steps of a message the code
 and data of hashes and texts are cold and cost three times as much as in a row. The few kinds that
@@ -40,6 +40,7 @@ from waystation.telemetry.segments import (
     seal_abandoned,
     sealed_segments,
 )
+from waystation.telemetry.sink import LineSink, Portion, SegmentSink
 
 __all__ = ["EventLines", "EventLog", "remove_old", "seal_abandoned", "sealed_segments"]
 
@@ -112,13 +113,6 @@ class EventLines:
 _Entry = tuple[int, Event | Callable[..., Event] | Written, int, tuple[object, ...]]
 
 
-class _Portion(msgspec.Struct, frozen=True):
-    lines: bytes
-    first_seq: int
-    count: int
-    missing: int  # what a gap among the lines tells of; lost with it, it must be told again
-
-
 class EventLog:
     """Created by `app`, started on its loop; `emit` is for the loop's own thread."""
 
@@ -135,17 +129,21 @@ class EventLog:
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         segment_age_max_s: float = SEGMENT_AGE_MAX_S,
         spool_bytes_max: int = SPOOL_BYTES_MAX,
+        sink: LineSink | None = None,
     ) -> None:
-        """`directory` is the spool; the node's own folder is made inside it."""
+        """`directory` is the spool; the node's own folder is made inside it. With a `sink`, lines
+        go there instead."""
         self._lines = EventLines(node, boot_us)
-        self._writer = SegmentWriter(
-            directory,
-            node,
-            boot_us,
-            clock,
-            segment_bytes_max=segment_bytes_max,
-            segment_age_max_s=segment_age_max_s,
-            spool_bytes_max=spool_bytes_max,
+        self._sink = sink or SegmentSink(
+            SegmentWriter(
+                directory,
+                node,
+                boot_us,
+                clock,
+                segment_bytes_max=segment_bytes_max,
+                segment_age_max_s=segment_age_max_s,
+                spool_bytes_max=spool_bytes_max,
+            )
         )
         self._clock = clock
         self._now_us: Callable[[], int] = clock.now_us
@@ -157,7 +155,7 @@ class EventLog:
         self._armed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._queue: SimpleQueue[_Portion | None] = SimpleQueue()
+        self._queue: SimpleQueue[Portion | None] = SimpleQueue()
         # Written by one side each, read by the other: no lock is needed.
         self._bytes_queued = 0
         self._bytes_done = 0
@@ -172,7 +170,7 @@ class EventLog:
 
     @property
     def lost_total(self) -> int:
-        """Events without a line in any file: dropped from the buffer or refused by the disk."""
+        """Events without a line anywhere: dropped from the buffer or given up on by the sink."""
         return self.dropped_total + self._unwritten
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -216,11 +214,12 @@ class EventLog:
             self._arm(self._loop)
 
     async def close(self) -> None:
-        """Writes what is there, seals the segment, and ends the thread."""
+        """Writes what is there, closes the sink, and ends the thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
         self._loop = None  # no more timers
+        self._sink.hasten()
         while self._buffer:
             self._encode_portion()
         self._queue.put(None)
@@ -235,7 +234,7 @@ class EventLog:
         if loop is None:  # closed meanwhile
             return
         if self._bytes_queued - self._bytes_done > self._unwritten_bytes_max:
-            self._arm(loop)  # the disk is behind; the buffer fills, then drops, and says so
+            self._arm(loop)  # the sink is behind; the buffer fills, then drops, and says so
             return
         self._encode_portion()
         if self._buffer:
@@ -263,21 +262,22 @@ class EventLog:
         if lines:
             text = b"".join(lines)
             self._bytes_queued += len(text)
-            self._queue.put(_Portion(text, first_seq, len(lines), missing))
+            self._queue.put(Portion(text, first_seq, len(lines), missing))
 
     def _write_on(self) -> None:
-        """The thread: writes portions as they come, seals segments as they fill or age."""
-        writer = self._writer
+        """The thread: hands portions to the sink as they come."""
+        sink = self._sink
         while True:
             try:
                 portion = self._queue.get(timeout=_IDLE_LOOK_S)
             except Empty:
-                writer.roll_if_old()
+                sink.look()
+                self._unwritten = sink.lost
                 continue
             if portion is None:
-                writer.seal()
+                sink.close()
+                self._unwritten = sink.lost
                 return
-            if not writer.append(portion.lines, portion.first_seq, portion.count):
-                self._unwritten += portion.count + portion.missing
+            sink.append(portion)
+            self._unwritten = sink.lost
             self._bytes_done += len(portion.lines)
-            writer.roll_if_old()

@@ -1,0 +1,146 @@
+"""A Kafka broker of its own for the tests of one process: free ports, one node, nothing kept."""
+
+import atexit
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.ports import free_ports
+from tools.prepare_tests import JARS
+from waystation.pipeline.java import find_java
+
+STARTED_WITHIN_S = 90.0  # a Java program on a busy machine
+ASKED_WITHIN_S = 5.0
+_ANY_ID = "d2F5c3RhdGlvbi10ZXN0cw"  # 16 bytes
+
+_libc = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+class KafkaServer:
+    """Broker and controller in one process; `stop` and `start` keep the port and what is there.
+    Tests are kept apart by their topics."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = free_ports(2)
+        self._folder = folder
+        self._data = folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._topics = count()
+        self._data.mkdir()
+        # What Kafka's own program would write to format a disk; it would take a JVM more.
+        (self._data / "meta.properties").write_text(
+            f"version=1\ncluster.id={_ANY_ID}\nnode.id=1\ndirectory.id={_ANY_ID}\n"
+        )
+        (folder / "server.properties").write_text(self._properties())
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def _properties(self) -> str:
+        controller = f"127.0.0.1:{self.port + 1}"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.servers},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.servers}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self._data),
+            "auto.create.topics.enable": "false",
+            "offsets.topic.replication.factor": "1",
+            "num.network.threads": "1",
+            "num.io.threads": "2",
+        }
+        return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def new_topic(self, partitions: int = 2) -> str:
+        """One that nobody has used yet."""
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
+
+        name = f"events{next(self._topics)}"
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(STARTED_WITHIN_S)
+        return name
+
+    def start(self) -> None:
+        java = find_java(None, os.environ)
+        command = [str(java.binary), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command += ["-cp", f"{JARS}/*", "kafka.Kafka", str(self._folder / "server.properties")]
+        said = self._folder / "kafka.log"
+        with said.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 one prctl; a test process may be killed
+            )
+        deadline = time.monotonic() + STARTED_WITHIN_S
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise RuntimeError(f"Kafka did not start:\n{said.read_text()}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        """It knows itself as a broker: a port that listens is not enough."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        quiet = {"bootstrap.servers": self.servers, "log_level": 0}
+        try:
+            return bool(AdminClient(quiet).list_topics(timeout=ASKED_WITHIN_S).brokers)
+        except KafkaException:
+            return False
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait(10)
+
+
+@contextmanager
+def running_kafka() -> Iterator[KafkaServer]:
+    if not JARS.is_dir():
+        raise RuntimeError("Kafka's jars are missing: run tools/prepare_tests.py")
+    folder = Path(tempfile.mkdtemp(prefix="waystation-kafka-"))
+    server = KafkaServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_of_this_process = ExitStack()
+atexit.register(_of_this_process.close)
+
+
+@cache
+def _shared() -> KafkaServer:
+    return _of_this_process.enter_context(running_kafka())
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> KafkaServer:
+    """One for all test files of a process."""
+    return _shared()
