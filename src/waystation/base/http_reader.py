@@ -14,6 +14,7 @@ import httptools
 
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Request
+from waystation.base.http_usual import usual_post
 
 
 class Sink(Protocol):
@@ -53,6 +54,7 @@ class RequestReader:
     """`feed` it; the other public methods are httptools'."""
 
     __slots__ = (
+        "_between",
         "_body_limit",
         "_body_max",
         "_head_bytes",
@@ -80,6 +82,7 @@ class RequestReader:
         self._headers_max = limits.headers_max
         self._body_limit = body_limit
         self._parser = httptools.HttpRequestParser(self)
+        self._between = True  # two messages; not after the last one of a connection
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._request: Request | None = None  # whose body is being read
@@ -96,6 +99,15 @@ class RequestReader:
     def feed(self, data: bytes) -> "bytes | Asked | None":
         """None when all was read. Bytes are to be fed next, before anything else. `Asked` means
         that what follows is not for us to read."""
+        if (
+            self._between
+            and (usual := usual_post(data, self._headers_max)) is not None
+            and len(usual.body) <= self._body_limit(usual)
+        ):
+            # The parser has nothing to remember between two messages, so it need not see this one.
+            self._sink.began()
+            self._sink.accept(usual)
+            return None
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -112,6 +124,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.in_message = self._in_head = True
+        self._between = False
         self._sink.began()
         if not self._replaying:
             self._taking = True
@@ -204,6 +217,7 @@ class RequestReader:
             b"connection" in request.headers and parser.get_http_version() == "1.0"
         ):
             request.keep_alive = False
+        self._between = request.keep_alive
         self._sink.accept(request)
 
     def _cut_short(self) -> None:

@@ -1,0 +1,144 @@
+"""The short way to read a usual POST says what httptools says, or leaves it to httptools."""
+
+from unittest.mock import patch
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from waystation.base import http_usual
+from waystation.base.http_limits import HttpLimits
+from waystation.base.http_message import Request
+from waystation.base.http_reader import RequestReader
+from waystation.base.http_usual import LINES_MAX, usual_post
+
+HEADERS_MAX = 10
+BODY_MAX = 20
+USUAL = b"POST /wpush/v2/abc HTTP/1.1\r\nHost: h\r\nTTL: 60\r\nContent-Length: 3\r\n\r\nabc"
+
+
+class Seen:
+    """A sink that writes down what it is told."""
+
+    upgrades = frozenset({b"link"})
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.told: list[object] = []
+
+    def began(self) -> None:
+        self.told.append("began")
+
+    def expects(self) -> None:
+        self.told.append("expects")
+
+    def accept(self, request: Request) -> None:
+        self.told.append([getattr(request, name) for name in Request.__slots__])
+
+    def cut_short(self, request: Request) -> None:
+        self.told.append("cut short")
+        self.accept(request)
+        self.ended = True
+
+    def refuse(self, status: int) -> None:
+        self.told.append(status)
+        self.ended = True
+
+
+def told(pieces: list[bytes], *, quick: bool) -> list[object]:
+    sink = Seen()
+    limits = HttpLimits(headers_max=HEADERS_MAX, discarded_bytes_max=40)
+    reader = RequestReader(sink, limits, lambda _: BODY_MAX)
+    with patch("waystation.base.http_reader.usual_post", usual_post if quick else lambda *_: None):
+        for piece in pieces:
+            if sink.ended:
+                break
+            more: object = piece
+            while isinstance(more, bytes):
+                more = reader.feed(more)
+            sink.told.append((more is None, reader.in_message))
+    return sink.told
+
+
+NAMES = st.sampled_from(
+    b"Host|TTL|ttl|Authorization|Content-Length|Connection|Expect|Transfer-Encoding|Upgrade|Topic"
+    b"|X-\xe9|Bad Name|| Folded|Proxy-Connection|Trailer".split(b"|")
+)
+VALUES = st.sampled_from(
+    b"60|3|03|+3|3 |\t3|close|keep-alive|Keep-Alive|link|h2c|Upgrade|chunked|100-continue"
+    b"|vapid t=a.b.c, k=d||a\tb|a\rb|a\nb|a\0b|\x7f|\xff|21|41|close, keep-alive".split(b"|")
+)
+LINES = st.builds(
+    lambda name, colon, value: name + colon + value,
+    NAMES,
+    st.sampled_from([b": ", b":", b" : ", b":  "]),
+    VALUES,
+)
+TARGETS = st.sampled_from(
+    [
+        b"/wpush/v2/abc",
+        b"/a%20b",
+        b"/a?b=c",
+        b"/a#b",
+        b"*",
+        b"http://h/x",
+        b"/a b",
+        b"/\xff",
+        b"/\0",
+    ]
+)
+REQUESTS = st.builds(
+    lambda method, target, version, lines, length, end, body: (
+        method
+        + target
+        + version
+        + end
+        + end.join([*lines, b"Content-Length: %d" % length])
+        + end
+        + end
+        + body
+    ),
+    st.sampled_from([b"POST ", b"PUT ", b"post ", b"POST  ", b" POST ", b"\r\nPOST "]),
+    TARGETS,
+    st.sampled_from([b" HTTP/1.1", b" HTTP/1.0", b" HTTP/2.0", b"", b"  HTTP/1.1", b" http/1.1"]),
+    st.lists(LINES, max_size=12),
+    st.sampled_from([0, 3, 4, 21, 41]),
+    st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n", b"\r"]),
+    st.sampled_from([b"", b"abc", b"abcd", b"a\r\n\r\nb", b"x" * 21, USUAL]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(st.just(USUAL), REQUESTS), min_size=1, max_size=3), st.booleans())
+@example([USUAL, b"\r", USUAL], False)
+@example([USUAL[:40], USUAL[40:], USUAL], False)
+@example([USUAL + USUAL], False)
+@example([USUAL.replace(b"Host", b"Connection: Upgrade\r\nUpgrade: h2c\r\nHost")], False)
+def test_what_is_read_is_what_httptools_reads(pieces: list[bytes], joined: bool) -> None:
+    if joined:
+        pieces = [b"".join(pieces)]
+    assert told(pieces, quick=True) == told(pieces, quick=False)
+
+
+def test_a_usual_post_is_read_without_httptools() -> None:
+    request = usual_post(USUAL, HEADERS_MAX)
+    assert request is not None
+    assert (request.method, request.path, request.body) == (b"POST", b"/wpush/v2/abc", b"abc")
+    assert request.headers == {b"host": b"h", b"ttl": b"60", b"content-length": b"3"}
+    assert request.keep_alive
+
+
+@pytest.mark.parametrize(
+    "line",
+    b"Transfer-Encoding: chunked|Expect: 100-continue|Upgrade: h2c|Connection: close|TTL: 61"
+    b"| folded: 1|X : 1|X|X: \x01|Content-Length: 3".split(b"|"),
+    ids=repr,
+)
+def test_what_is_unusual_is_left_to_httptools(line: bytes) -> None:
+    assert usual_post(USUAL.replace(b"Host: h", b"Host: h\r\n" + line), HEADERS_MAX) is None
+
+
+def test_lines_that_are_remembered_are_few() -> None:
+    for number in range(2 * LINES_MAX):
+        assert usual_post(USUAL.replace(b"Host: h", b"X-%d: 1" % number), HEADERS_MAX) is not None
+        assert len(http_usual._lines) <= LINES_MAX
