@@ -52,19 +52,18 @@ class MadeEvents(NoEvents):
 
 
 class NoStream:
-    """A stream whose peer takes everything at once."""
+    """A stream whose peer takes everything at once, at no cost: a method of ours for `send` would
+    be a sixth of what each delivery is seen to take."""
 
-    __slots__ = ("holder", "sent")
+    __slots__ = ("holder",)
     peer = "127.0.0.1:1"
     authorization = None
     writable = True
 
     def __init__(self) -> None:
         self.holder: Any = None
-        self.sent = 0
 
-    def send(self, message: bytes) -> None:
-        self.sent += 1
+    send = staticmethod(len)  # something that is called, and does nothing
 
     def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
         self.holder = None

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     from .relay import Relay
 
 ADOPTED_MAX: Final = 100_000
+# Asking an enum's class for a member costs a third of a delivery.
+_STANDBY: Final = Phase.STANDBY
+_GAP: Final = Place.GAP
+_LEAVE: Final = MessageType.LEAVE
 
 
 class Broker:
@@ -125,8 +129,7 @@ class Broker:
         conversation = stream.holder = Conversation(stream, self._over)
         registry = self.registry
         registry.conversations.add(conversation)
-        at = registry.now().mono + self.settings.join_timeout_s
-        conversation.join_handle = registry.arm(at, conversation)
+        registry.unjoined[conversation] = registry.mono() + self.settings.join_timeout_s
         if self.authority is not None:
             conversation.busy = True
             self.run("authenticate", self._authenticate(conversation, self.authority))
@@ -145,7 +148,7 @@ class Broker:
 
     def message(self, stream: Stream, data: bytes) -> None:
         conversation: Conversation | None = stream.holder
-        if conversation is None or conversation.phase is Phase.OVER:
+        if conversation is None or conversation.over:
             return
         if conversation.busy:
             conversation.wait(data, self.settings.inbox_max)
@@ -177,12 +180,12 @@ class Broker:
             self.requests.take(conversation, session, message, now)
             if not conversation.stream.writable and not conversation.over:
                 session.delivery.block(now.mono)  # answers count against who does not read them
-        elif conversation.phase is Phase.STANDBY:
+        elif conversation.phase is _STANDBY:
             self.standbys.take(conversation, message, now)
         elif isinstance(message, Join):
             if self.relay is None or not self._pass_on(conversation, message, data, self.relay):
                 conversation.busy = True
-                self.run("join", self._join(conversation, message))
+                self.run("join", self._join(conversation, message, now))
         elif isinstance(message, Unfit) and message.is_join:
             self.refuse(conversation, Refusal(message.status, message.detail), message.message_id)
         else:
@@ -198,13 +201,16 @@ class Broker:
             handoff = handoff_info([node.client_endpoint])
             conversation.end(status, self.registry.now(), answers=join.message_id, handoff=handoff)
         else:
-            self.registry.wheel.cancel(conversation.join_handle)
-            conversation.join_handle = 0
+            self.registry.joined(conversation)
         return True
 
-    async def _join(self, conversation: Conversation, join: Join) -> None:
+    async def _join(self, conversation: Conversation, join: Join, now: Now) -> None:
         try:
-            refusal = await self._join_steps(conversation, join)
+            refusal = self._objection(conversation, join, now)
+            if refusal is None and join.flags & STANDBY:
+                refusal = await self.standbys.stand_by(conversation, join)
+            elif refusal is None:
+                refusal = await self.reception.enter(conversation, join)
         except STORE_TROUBLE as exc:
             self.reports.store_trouble("join", exc)
             refusal = Refusal(
@@ -216,7 +222,7 @@ class Broker:
             self.failed(conversation, exc)
             return
         if refusal is None:
-            self.registry.wheel.cancel(conversation.join_handle)
+            self.registry.joined(conversation)
             self.go_on(conversation)
             return
         self.reports.refused(
@@ -237,24 +243,22 @@ class Broker:
             handoff=self.elsewhere(refusal.status, join.key.party_id),
         )
 
-    async def _join_steps(self, conversation: Conversation, join: Join) -> Refusal | None:
-        now = self.registry.now()
+    def _objection(self, conversation: Conversation, join: Join, now: Now) -> Refusal | None:
+        """Why the JOIN is refused without asking the store."""
         refusal = self.reception.objection(conversation, join, now)
         if self.fenced():
             raise PresenceStoreError("the node could not renew its lease")
-        if refusal is None and join.key.party_id in self.departures.moved:
-            refusal = Refusal(Status.SESSION_MOVED, "the party lives on another node")
-        elif refusal is None and self.draining:
-            refusal = Refusal(Status.DRAINING, "the node takes no more sessions")
-        elif refusal is None and self.overloaded:
-            refusal = Refusal(Status.OVERLOADED, "the node is late")
         if refusal is not None:
             return refusal
-        if self.reception.ahead(join):
+        if join.key.party_id in self.departures.moved:
+            return Refusal(Status.SESSION_MOVED, "the party lives on another node")
+        if self.draining:
+            return Refusal(Status.DRAINING, "the node takes no more sessions")
+        if self.overloaded:
+            return Refusal(Status.OVERLOADED, "the node is late")
+        if join.party_seq and self.reception.ahead(join):
             return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
-        if join.flags & STANDBY:
-            return await self.standbys.stand_by(conversation, join)
-        return await self.reception.enter(conversation, join)
+        return None
 
     def go_on(self, conversation: Conversation) -> None:
         """What waited in the inbox, until something of it has to wait again."""
@@ -356,16 +360,14 @@ class Broker:
 
     def _over(self, conversation: Conversation) -> None:
         self.registry.conversations.discard(conversation)
-        if conversation.join_handle:
-            self.registry.wheel.cancel(conversation.join_handle)
-            conversation.join_handle = 0
+        self.registry.joined(conversation)
         self.standbys.forget(conversation)
 
     # --- the store tells -------------------------------------------------------------------------
 
     def entry(self, party_id: PartyId, entry: Entry) -> None:
         party = self.registry.parties.get(party_id)
-        if party is not None and self._apply(party, entry) is Place.GAP:
+        if party is not None and self._apply(party, entry) is _GAP:
             self.run("fill", self._fill(party))
 
     async def _fill(self, party: Party) -> None:
@@ -380,19 +382,15 @@ class Broker:
             return one
         self.serialisations += 1
         now = self.registry.now()
-        recipients = tuple(party.recipients)
-        before = self.tally.out
-        fan_out(recipients, one, now, self.tally)
-        self.reports.broadcast(
-            party.party_id,
-            entry,
-            recipients=self.tally.out - before,
-            size=len(one.data),
-            took_s=self._mono() - now.mono,
-        )
-        if entry.kind is MessageType.LEAVE:
-            self.departures.removed_elsewhere(party, entry, now)
-        self._desk.let_slow_go()
+        tally = self.tally
+        before = tally.out
+        fan_out(tuple(party.recipients), one, now, tally)
+        took_s = self._mono() - now.mono
+        self.reports.broadcast(party.party_id, entry, tally.out - before, len(one.data), took_s)
+        if entry.kind is _LEAVE:
+            self.departures.removed_elsewhere(party, entry)
+        if self._desk.slow:
+            self._desk.let_slow_go()
         return None
 
     def notice(self, notice: Notice) -> None:

@@ -16,7 +16,7 @@ from waystation.base.limits import BoundedLru
 from .conversation import Conversation
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
+from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status, session_key
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -31,6 +31,12 @@ TRY_AGAIN_S: Final = 1.0  # after the store failed to record a timeout
 DOUBT_LOOKS: Final = 3
 DOUBTS_MAX: Final = 10_000
 
+# Asking an enum's class for a member costs a third of a delivery.
+_OK: Final = Status.OK
+_CALL_OK: Final = GrpcStatus.OK
+_LEFT: Final = State.LEFT
+_ENDED: Final = (State.LEFT, State.EXPIRED)
+
 Run = Callable[[str, Coroutine[Any, Any, None]], None]
 
 
@@ -43,7 +49,7 @@ class Departures:
         self._reports = reports
         self._run = run
         self._node_id = node_id
-        self._recording: dict[SessionKey, asyncio.Event] = {}
+        self.recording: dict[SessionKey, asyncio.Event] = {}  # losses that the store is told of
         self._heard: dict[SessionKey, Left] = {}  # of those who are leaving: what the log says
         self._doubts = 0
         # Nobody is declared gone while the store cannot be asked.
@@ -67,7 +73,7 @@ class Departures:
         session.detached(cause, now.mono)
         self._registry.arm_life(session)
         self._reports.detached(session, cause)
-        recorded = self._recording[session.key] = asyncio.Event()
+        recorded = self.recording[session.key] = asyncio.Event()
         self._run(
             "detach", self._record_detach(session.key, session.fence, cursor, cause, recorded)
         )
@@ -82,8 +88,8 @@ class Departures:
             self._reports.store_trouble("detach", exc)
         finally:
             recorded.set()
-            if self._recording.get(key) is recorded:  # not of a loss that came after it
-                del self._recording[key]
+            if self.recording.get(key) is recorded:  # not of a loss that came after it
+                del self.recording[key]
 
     def doubt(self, key: SessionKey, token_hash: bytes) -> None:
         """The store was asked to give us the session, and nobody knows whether it did. Whoever
@@ -114,7 +120,7 @@ class Departures:
     async def settled(self, key: SessionKey) -> None:
         """Until the store knows of a loss that we have seen: whoever comes back at once must not
         be told that the session is still in use."""
-        recording = self._recording.get(key)
+        recording = self.recording.get(key)
         if recording is not None:
             await recording.wait()
 
@@ -149,7 +155,7 @@ class Departures:
     def life(self, session: Session, now: Now) -> None:
         """The session's timer came out."""
         session.life_handle = 0
-        if session.leaving or session.state in (State.LEFT, State.EXPIRED):
+        if session.leaving or session.state in _ENDED:
             return
         if self.fenced():
             session.life_handle = self._registry.arm(now.mono + TRY_AGAIN_S, session)
@@ -175,7 +181,7 @@ class Departures:
     async def _expire(self, session: Session, code: Status) -> None:
         left = await self._leave(session, code)
         if left is not None:
-            self._finish(session, State.EXPIRED, code, left)
+            self._finish(session, State.EXPIRED, code, left, self._registry.now())
 
     async def _leave(self, session: Session, code: Status) -> Left | None:
         """Recorded, or not: then the session is as it was, or has gone elsewhere."""
@@ -209,34 +215,27 @@ class Departures:
 
     async def leave(self, conversation: Conversation, session: Session, message_id: int) -> None:
         """A client says LEAVE."""
-        left = await self._record_leave(session, Status.OK)
+        left = await self._record_leave(session, _OK)
         now = self._registry.now()
         if left is None:
             self.gone(session, Status.TAKEN_OVER)
             return
         conversation.send(
-            write.ack_with(
-                conversation.next_id(),
-                now.ms,
-                (message_id,),
-                party_seq=left.seq,
-                party_epoch=session.party.epoch,
-            )
+            write.ack_at(conversation.next_id(), now.ms, message_id, left.seq, session.party.epoch)
         )
-        conversation.finish(GrpcStatus.OK)
-        self._finish(session, State.LEFT, Status.OK, left)
+        conversation.finish(_CALL_OK)
+        self._finish(session, _LEFT, _OK, left, now)
 
     async def remove(self, session: Session, code: Status) -> None:
         """An administrator, or the end of its party."""
         session.leaving = True
         left = await self._leave(session, code)
         if left is not None:
-            self._finish(session, State.LEFT, code, left)
+            self._finish(session, _LEFT, code, left, self._registry.now())
 
-    def removed_elsewhere(self, party: Party, entry: Entry, now: Now) -> None:
-        """A LEAVE in the log that we did not write, about a session of ours."""
-        assert entry.kind is MessageType.LEAVE
-        key = SessionKey(party.party_id, entry.client_id, entry.session_id)
+    def removed_elsewhere(self, party: Party, entry: Entry) -> None:
+        """A LEAVE in the log, about a session of ours: perhaps one that we did not write."""
+        key = session_key(party.party_id, entry.client_id, entry.session_id)
         session = party.sessions.get(key)
         if session is None or session.joined_seq >= entry.seq:
             return
@@ -244,27 +243,27 @@ class Departures:
         if session.leaving:  # what the store answers says the same, if its answer comes
             self._heard[key] = left
         else:
-            self._finish(session, State.LEFT, Status(entry.code), left)
+            self._finish(session, _LEFT, Status(entry.code), left, self._registry.now())
 
-    def _finish(self, session: Session, state: State, code: Status, left: Left) -> None:
-        if session.state in (State.LEFT, State.EXPIRED):
+    def _finish(self, session: Session, state: State, code: Status, left: Left, now: Now) -> None:
+        if session.state in _ENDED:
             return
-        now = self._registry.now()
         conversation = session.conversation
         if isinstance(conversation, Conversation) and not conversation.over:
-            if code is Status.OK:  # it said LEAVE, and was told to say so again
+            if code is _OK:  # it said LEAVE, and was told to say so again
                 conversation.finish(GrpcStatus.OK)
             else:
                 self._reports.error(code)
                 conversation.end(code, now)
-        self._reports.left(session, code, left.seq)
+        self._reports.left(session, code, left.seq, now)
         if not left.party_size:
             party = session.party
             lived_s = now.mono - party.opened_mono
             self._reports.closed(party.party_id, size_max=party.size_max, lived_s=lived_s)
         session.ended(state)
         self._registry.drop(session)
-        self.release(session.party)
+        if not session.party.sessions:
+            self.release(session.party)
 
     def moved_on(self, session: Session, *, peer: str = "") -> None:
         """Another node has attached it: where we sent it, or by itself."""
@@ -275,7 +274,7 @@ class Departures:
 
     def gone(self, session: Session, status: Status, *, peer: str = "") -> None:
         """It lives elsewhere or not at all: ours is forgotten, without a word to others."""
-        if session.state in (State.LEFT, State.EXPIRED):
+        if session.state in _ENDED:
             return
         now = self._registry.now()
         conversation = session.conversation

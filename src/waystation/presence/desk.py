@@ -38,7 +38,7 @@ class DeliveryDesk:
         self._reports = reports
         self._write_stall_s = write_stall_s
         self._end = end
-        self._slow: list[Delivery] = []
+        self.slow: list[Delivery] = []  # to be let go at the end of the step
         self.registry: Registry | None = None  # which has us, so it comes second
         self.tally = reports.tally
         self.latencies_s = reports.latencies_s
@@ -49,7 +49,8 @@ class DeliveryDesk:
         return self.registry.arm(at_mono, timer)
 
     def arm_retry(self, delivery: Delivery, at_mono: float) -> int:
-        return self._arm(at_mono, delivery)
+        assert self.registry is not None
+        return self.registry.arm(at_mono, delivery)
 
     def blocked(self, delivery: Delivery, mono: float) -> None:
         session = session_of(delivery)
@@ -69,15 +70,15 @@ class DeliveryDesk:
             session.stall_handle = self._arm(mono + self._write_stall_s, stalled)
 
     def too_slow(self, delivery: Delivery, now: Now) -> None:
-        if not self._slow:
+        if not self.slow:
             self._arm(now.mono, lambda _now: self.let_slow_go())
-        self._slow.append(delivery)
+        self.slow.append(delivery)
 
     def let_slow_go(self) -> None:
-        if not self._slow:
-            return
-        slow, self._slow = self._slow, []
+        slow, self.slow = self.slow, []
         for delivery in slow:
+            if delivery.holder is None:
+                continue  # its session has ended meanwhile
             conversation = session_of(delivery).conversation
             if isinstance(conversation, Conversation) and not conversation.over:
                 self._end(conversation, Status.SLOW_CONSUMER, cause=Detached.SLOW)

@@ -25,7 +25,7 @@ def fan_out(recipients: Iterable["Delivery"], one: Announcement, now: Now, tally
     flight = Flight(seq, message_id, data, _PARTY, mono, mono)
     out = 0
     for delivery in recipients:
-        if not delivery.flowing or delivery.sent_seq != before:
+        if delivery.sent_seq != before or not delivery.flowing:
             delivery.offer_later(one, now)
             continue
         delivery.sent_seq = seq
@@ -36,14 +36,16 @@ def fan_out(recipients: Iterable["Delivery"], one: Announcement, now: Now, tally
         inflight, stream = delivery.inflight, delivery.stream
         assert stream is not None
         inflight[message_id] = flight
-        if delivery.unacked_since is None:
-            delivery.unacked_since = mono
         delivery.out_n += 1
         out += 1
         stream.send(data)
-        if not delivery.retry_handle:
-            delivery.arm()
-        if len(inflight) >= delivery.inflight_max:
+        count = len(inflight)
+        if count == 1:  # else both are so already
+            if delivery.unacked_since is None:
+                delivery.unacked_since = mono
+            if not delivery.retry_handle:
+                delivery.arm()
+        if count >= delivery.inflight_max:
             delivery.flowing = False
         elif not stream.writable:
             delivery.block(mono)

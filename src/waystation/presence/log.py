@@ -7,6 +7,8 @@ import msgspec
 from .model import ClientId, Entry, MessageType, PartyId, SessionId
 from .wire.broker import announcement
 
+_SIGNAL = MessageType.SIGNAL
+
 
 class Now(msgspec.Struct, frozen=True, gc=False):
     """A moment on both clocks; it comes with every input."""
@@ -33,7 +35,7 @@ def announce(party_id: PartyId, epoch: int, entry: Entry) -> Announcement:
         announcement(party_id, epoch, entry),
         entry.client_id,
         entry.session_id,
-        entry.kind == MessageType.SIGNAL,
+        entry.kind is _SIGNAL,
     )
 
 
@@ -53,11 +55,12 @@ class PartyLog:
         return len(self._by_seq)
 
     def append(self, one: Announcement) -> None:
-        assert one.seq == self.last_seq + 1, "a hole in the log of a party"
-        self._by_seq[one.seq] = one
-        self.last_seq = one.seq
-        if len(self._by_seq) > self._entries_max:
-            del self._by_seq[self.first_seq]
+        seq, by_seq = one.seq, self._by_seq
+        assert seq == self.last_seq + 1, "a hole in the log of a party"
+        by_seq[seq] = one
+        self.last_seq = seq
+        if len(by_seq) > self._entries_max:
+            del by_seq[self.first_seq]
             self.first_seq += 1
 
     def prepend(self, older: Iterable[Announcement]) -> None:

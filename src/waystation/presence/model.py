@@ -23,6 +23,11 @@ class SessionKey(NamedTuple):
     session_id: SessionId
 
 
+def session_key(party_id: int, client_id: int, session_id: int) -> SessionKey:
+    """A key, in a third of the time that asking its class takes."""
+    return tuple.__new__(SessionKey, (party_id, client_id, session_id))
+
+
 class MessageType(enum.IntEnum):
     ERROR = 0
     ACK = 1
@@ -203,7 +208,8 @@ def next_tick(tick: int, now_ms: int) -> int:
 
     A tick is what stands in bits 61 to 0 of a party message's id: ms since 2020, then a counter.
     """
-    return max(tick + 1, (now_ms - EPOCH_2020_MS) << _COUNTER_BITS)
+    by_the_wall, following = (now_ms - EPOCH_2020_MS) << _COUNTER_BITS, tick + 1
+    return by_the_wall if by_the_wall > following else following  # noqa: FURB136 for every entry
 
 
 def party_message_id(tick: int) -> int:

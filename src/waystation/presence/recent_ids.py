@@ -1,7 +1,8 @@
 """The last ids that a client gave its messages, so that a repeated one has no further effect.
 
-A dict answers, a ring beside it knows which id is the oldest: asking the dict for its first key
-costs microseconds once keys have been deleted in front of it, and every message passes here.
+A dict answers. Once it is full, a ring beside it knows which id is the oldest: asking the dict for
+its first key costs microseconds once keys have been deleted in front of it, and every message
+passes here.
 """
 
 from collections.abc import Iterable
@@ -14,8 +15,8 @@ class RecentIds:
         assert ids_max >= 1
         self._ids_max = ids_max
         self.known: dict[int, None] = {}  # in the order in which they came; to be read only
-        self._ring: list[int] = []
-        self._at = 0  # where the oldest is, once the ring is full
+        self._ring: list[int] | None = None  # until the first is to be forgotten
+        self._at = 0  # where the oldest is in it
 
     def __len__(self) -> int:
         return len(self.known)
@@ -28,11 +29,13 @@ class RecentIds:
         ids = self.known
         if message_id in ids:
             return False
-        ids[message_id] = None
         ring = self._ring
-        if len(ring) < self._ids_max:
-            ring.append(message_id)
-            return True
+        if ring is None:
+            if len(ids) < self._ids_max:
+                ids[message_id] = None
+                return True
+            ring = self._ring = list(ids)
+        ids[message_id] = None
         at = self._at
         ids.pop(ring[at], None)
         ring[at] = message_id
@@ -42,7 +45,8 @@ class RecentIds:
     def forget(self, message_id: int) -> None:
         if message_id in self.known:
             del self.known[message_id]
-            self._ring[self._ring.index(message_id)] = 0  # no message has that id
+            if self._ring is not None:
+                self._ring[self._ring.index(message_id)] = 0  # no message has that id
 
     def extend(self, ids: Iterable[int]) -> None:
         for one in ids:

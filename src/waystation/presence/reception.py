@@ -11,7 +11,9 @@ Rule 3: between asking the store and its answer the stream may end, and the sess
 import hashlib
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from waystation.base.limits import BucketTable
 
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from .handoff import Tickets
 
 TOKEN_BYTES: Final = 16
+RANDOM_BLOCK_BYTES: Final = 4096
+_JOINED: Final = Phase.JOINED  # asking an enum's class for a member takes its time
+_OK: Final = Status.OK
 ROUNDS_MAX: Final = 4  # join finds a session, attach does not, join finds one …
 
 
@@ -54,7 +59,27 @@ def hashed(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-class _Token(NamedTuple):
+class RandomBytes:
+    """`secrets.token_bytes`, asked for in blocks: a question to the kernel costs more than all
+    else that a token takes."""
+
+    __slots__ = ("_at", "_block")
+
+    def __init__(self) -> None:
+        self._block = b""
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        at = self._at
+        end = self._at = at + count
+        if end > len(self._block):
+            self._block = secrets.token_bytes(RANDOM_BLOCK_BYTES)
+            at, end = 0, count
+            self._at = end
+        return self._block[at:end]
+
+
+class _Token(msgspec.Struct, frozen=True, gc=False):
     """A resume token as the client gets it, and as it is kept."""
 
     raw: bytes
@@ -73,7 +98,7 @@ class Reception:
         node_id: str,
         auth_on: bool,
         tickets: "Tickets",
-        make_token: Callable[[int], bytes] = secrets.token_bytes,
+        make_token: Callable[[int], bytes] | None = None,
     ) -> None:
         settings = registry.settings
         self._registry = registry
@@ -85,7 +110,10 @@ class Reception:
         self._node_id = node_id
         self._auth_on = auth_on
         self._tickets = tickets
-        self._make_token = make_token
+        self._make_token = make_token or RandomBytes().take
+        self._ttl_ms = round(settings.session_ttl_s * 1000)
+        self._ttl_min_ms = round(settings.session_ttl_min_s * 1000)
+        self._ttl_max_ms = round(settings.session_ttl_max_s * 1000)
         self._join_rate: BucketTable[ClientId] = BucketTable(
             settings.join_rate_per_min / 60, settings.join_burst, keys_max=settings.join_clients_max
         )
@@ -125,11 +153,10 @@ class Reception:
         delivery = session.delivery
         return join.party_seq > max(delivery.sent_seq, delivery.list_seq)
 
-    def ttl_s(self, wish_ms: int) -> float:
-        settings = self._settings
+    def ttl_ms(self, wish_ms: int) -> int:
         if not wish_ms:
-            return settings.session_ttl_s
-        return min(max(wish_ms / 1000, settings.session_ttl_min_s), settings.session_ttl_max_s)
+            return self._ttl_ms
+        return min(max(wish_ms, self._ttl_min_ms), self._ttl_max_ms)
 
     # --- with the store --------------------------------------------------------------------------
 
@@ -151,7 +178,8 @@ class Reception:
             raise
         finally:
             party.busy -= 1
-            self._departures.release(party)
+            if not party.sessions:
+                self._departures.release(party)
 
     async def _enter(
         self, party: Party, conversation: Conversation, join: Join, token: _Token, *, promoted: bool
@@ -161,7 +189,8 @@ class Reception:
         attach_first = attach_first or key in self._registry.sessions
         proof, how = None, ""
         for _ in range(ROUNDS_MAX):
-            await self._departures.settled(key)
+            if key in self._departures.recording:
+                await self._departures.settled(key)
             if attach_first:
                 if proof is None:  # once: a ticket is redeemed by it
                     proof, how = self._proof(join, promoted=promoted)
@@ -183,9 +212,18 @@ class Reception:
                 assert isinstance(attached, Missing)
                 if join.flags & RESUME_ONLY or promoted:
                     return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
-            joined = await self._store.join(key, self._join_spec(party, join, token, conversation))
+            spec = self._join_spec(party, join, token, conversation)
+            joined = await self._store.join(key, spec)
             if isinstance(joined, Joined):
-                await self._created(party, conversation, join, joined, token)
+                if not party.has_reached(joined.seq, joined.epoch):
+                    await self._following.caught_up(
+                        party,
+                        seq=joined.seq,
+                        epoch=joined.epoch,
+                        members=joined.members,
+                        entries=joined.entries,
+                    )
+                self._created(party, conversation, join, joined, spec, token)
                 return None
             if isinstance(joined, Rejected):
                 return Refusal(joined.status, retry_after_ms=joined.retry_after_ms)
@@ -213,7 +251,7 @@ class Reception:
         return AttachSpec(
             proof=proof,
             new_hash=token.digest,
-            ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000) if join.ttl_ms else None,
+            ttl_ms=self.ttl_ms(join.ttl_ms) if join.ttl_ms else None,
             flags=join.kept_flags,
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
             known_seq=party.seq if party.loaded else None,
@@ -228,7 +266,7 @@ class Reception:
         if grant is not None and grant.max_sessions is not None:
             sessions_max = min(sessions_max, grant.max_sessions)
         return JoinSpec(
-            ttl_ms=round(self.ttl_s(join.ttl_ms) * 1000),
+            ttl_ms=self.ttl_ms(join.ttl_ms),
             flags=join.kept_flags,
             token_hash=token.digest,
             party_max=settings.party_max,
@@ -241,26 +279,26 @@ class Reception:
 
     # --- after the store -------------------------------------------------------------------------
 
-    async def _created(
-        self, party: Party, conversation: Conversation, join: Join, joined: Joined, token: _Token
+    def _created(  # noqa: PLR0917 for every join
+        self,
+        party: Party,
+        conversation: Conversation,
+        join: Join,
+        joined: Joined,
+        spec: JoinSpec,
+        token: _Token,
     ) -> None:
-        await self._following.caught_up(
-            party,
-            seq=joined.seq,
-            epoch=joined.epoch,
-            members=joined.members,
-            entries=joined.entries,
-        )
-        now, key = self._registry.now(), join.key
-        before = self._registry.sessions.get(key)
+        registry, key = self._registry, join.key
+        now = registry.now()
+        before = registry.sessions.get(key)
         if before is not None:  # it ended elsewhere, and we have not heard of it yet
             self._departures.gone(before, Status.TAKEN_OVER)
-        session = self._registry.new_session(
+        session = registry.new_session(
             key,
             party,
             fence=joined.fence,
-            ttl_s=self.ttl_s(join.ttl_ms),
-            flags=join.kept_flags,
+            ttl_s=spec.ttl_ms / 1000,
+            flags=spec.flags,
             joined_seq=joined.seq,
             joined_at_ms=joined.at_ms,
             mono=now.mono,
@@ -268,19 +306,11 @@ class Reception:
         session.remember(join)
         if joined.opened:
             self._reports.opened(party.party_id)
-        self._reports.started(
-            session,
-            epoch=joined.epoch,
-            party_size=joined.party_size,
-            device_sessions=joined.device_sessions,
-            auth=self._auth_on,
-        )
+        self._reports.started(session, joined, now.ms, auth=self._auth_on)
         session.delivery.sent_seq = party.seq
         if not self._bind(session, conversation, now):
             return
-        self._answer(
-            conversation, session, join, now, token=token, status=Status.OK, seq=joined.seq
-        )
+        self._answer(conversation, session, join, now, token=token, status=_OK, seq=joined.seq)
         session.delivery.welcome(now)
         self._go_live(session, conversation, now)
 
@@ -379,7 +409,7 @@ class Reception:
         session.delivery.bind(conversation.stream, session.fence)
         session.bound(conversation, now.mono)
         conversation.session = session
-        conversation.phase = Phase.JOINED
+        conversation.phase = _JOINED
         return True
 
     def _answer(

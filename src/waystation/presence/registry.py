@@ -1,7 +1,8 @@
 """The tables of one node: which parties it follows, which sessions are its own, and their timers.
 
 One wheel serves all timers. An entry of a session's life is put in once for each TTL, not for each
-message: when it comes out too soon it goes in again.
+message: when it comes out too soon it goes in again. Streams that have not joined all have the same
+time for it, so they simply stand in a row.
 """
 
 from collections.abc import Callable
@@ -15,25 +16,38 @@ from .conversation import Conversation
 from .delivery import Delivery
 from .flight import Desk, Terms
 from .log import Now
-from .model import ClientId, PartyId, SessionKey
+from .model import EXTENDED, ClientId, PartyId, SessionKey
 from .party import Party
+from .recent_ids import RecentIds
 from .session import Session, State
-from .settings import Presence
+from .settings import LADDER_TTL_S, Presence
 
 EXPIRED_AT_ONCE_MAX: Final = 2000  # timers handled before the loop gets its turn
 
+_EARLY_S: Final = 1e-6
+_DETACHED: Final = State.DETACHED  # asking an enum's class for a member takes its time
 Timer = Session | Delivery | Conversation | Callable[[Now], None]
+
+
+def _now_by(clock: Clock) -> Callable[[], Now]:
+    mono, now_ms = clock.mono, clock.now_ms
+
+    def now() -> Now:
+        return Now(mono(), now_ms())
+
+    return now
 
 
 class Registry:
     def __init__(self, settings: Presence, clock: Clock, desk: Desk) -> None:
         self.settings = settings
         self.mono = clock.mono
-        self._now_ms = clock.now_ms
+        self.now = _now_by(clock)
         self._desk = desk
         self.parties: dict[PartyId, Party] = {}
         self.sessions: dict[SessionKey, Session] = {}
         self.conversations: set[Conversation] = set()
+        self.unjoined: dict[Conversation, float] = {}  # until when; the first is the next
         self.wheel: Wheel[Timer] = Wheel(settings.tick_s, settings.wheel_slots, clock.mono())
         self.unattended: dict[SessionKey, int] = {}  # left by a process before us: their timers
         self.insertions = 0
@@ -47,34 +61,53 @@ class Registry:
             conflation_window_s=settings.slow_window_s,
         )
 
-    def now(self) -> Now:
-        return Now(self.mono(), self._now_ms())
-
     # --- timers ----------------------------------------------------------------------------------
 
     def arm(self, deadline: float, timer: Timer) -> int:
         self.insertions += 1
         return self.wheel.add(deadline, timer)
 
+    def joined(self, conversation: Conversation) -> None:
+        """It need not be watched any longer, or is over."""
+        if self.unjoined.pop(conversation, None) is None and conversation.join_handle:
+            self.wheel.cancel(conversation.join_handle)
+            conversation.join_handle = 0
+
+    def late_to_join(self, mono: float) -> list[Conversation]:
+        late: list[Conversation] = []
+        for conversation, until in self.unjoined.items():
+            if until > mono + _EARLY_S:
+                break
+            late.append(conversation)
+        for conversation in late:
+            del self.unjoined[conversation]
+        return late
+
     def arm_life(self, session: Session) -> None:
         """Once a TTL; at a change of state the entry before is taken out."""
         if session.life_handle:
             self.wheel.cancel(session.life_handle)
         deadline = session.deadline()
-        if session.state is State.DETACHED and not session.update_told:
+        if session.state is _DETACHED and not session.update_told:
             settings = self.settings
             if settings.updates_enabled and settings.update_after_s < session.ttl_s:
                 deadline = session.detached_mono + settings.update_after_s
         session.life_handle = self.arm(deadline, session)
 
     def disarm(self, session: Session) -> None:
-        delivery = session.delivery
-        handles = (session.life_handle, session.stall_handle, session.token_handle)
-        for handle in (*handles, delivery.retry_handle):
-            if handle:
-                self.wheel.cancel(handle)
-        delivery.retry_handle = 0
-        session.life_handle = session.stall_handle = session.token_handle = 0
+        delivery, cancel = session.delivery, self.wheel.cancel
+        if session.life_handle:
+            cancel(session.life_handle)
+            session.life_handle = 0
+        if delivery.retry_handle:
+            cancel(delivery.retry_handle)
+            delivery.retry_handle = 0
+        if session.stall_handle:
+            cancel(session.stall_handle)
+            session.stall_handle = 0
+        if session.token_handle:
+            cancel(session.token_handle)
+            session.token_handle = 0
 
     def due(self, mono: float) -> list[Timer]:
         return self.wheel.advance(mono, EXPIRED_AT_ONCE_MAX)
@@ -104,55 +137,63 @@ class Registry:
         joined_at_ms: int,
         mono: float,
     ) -> Session:
-        settings = self.settings
-
-        def make_delivery(session: Session) -> Delivery:
-            return Delivery(
-                party,
-                key.client_id,
-                key.session_id,
-                holder=session,
-                terms=self._terms,
-                desk=self._desk,
-                ttl_s=ttl_s,
-            )
-
-        session = Session(
+        settings, terms, desk = self.settings, self._terms, self._desk
+        delivery = Delivery(
+            party,
+            key.client_id,
+            key.session_id,
+            terms,
+            desk,
+            desk.tally,
+            terms.inflight_max,
+            terms.ladder_s,
+        )
+        session = delivery.holder = Session(
             key,
             party,
-            fence=fence,
-            ttl_s=ttl_s,
-            flags=flags,
-            joined_seq=joined_seq,
-            joined_at_ms=joined_at_ms,
-            dedup_max=settings.dedup_window,
-            make_bucket=lambda: TokenBucket(settings.rate_per_s, settings.rate_burst),
-            make_delivery=make_delivery,
-            mono=mono,
+            delivery,
+            RecentIds(settings.dedup_window),
+            TokenBucket(settings.rate_per_s, settings.rate_burst),
+            fence,
+            ttl_s,
+            flags,
+            joined_seq,
+            joined_at_ms,
+            mono,
+            mono,
+            mono,
         )
-        waiting = self.unattended.pop(key, 0)
-        if waiting:
-            self.wheel.cancel(waiting)
+        if flags != EXTENDED or ttl_s != LADDER_TTL_S:  # else they are as they were made
+            session.set_wishes(ttl_s, flags)
+        if self.unattended:
+            self.wheel.cancel(self.unattended.pop(key, 0))
         self.sessions[key] = session
         party.sessions[key] = session
-        mine = self._client_parties.setdefault(key.client_id, {})
-        mine[key.party_id] = mine.get(key.party_id, 0) + 1
+        mine = self._client_parties.get(key.client_id)
+        if mine is None:
+            self._client_parties[key.client_id] = {key.party_id: 1}
+        else:
+            mine[key.party_id] = mine.get(key.party_id, 0) + 1
         return session
 
     def drop(self, session: Session) -> None:
         """The node has nothing more to do with it."""
         self.disarm(session)
-        if self.sessions.pop(session.key, None) is None:
+        session.delivery.holder = None  # a circle would keep both until garbage is collected
+        key = session.key
+        if self.sessions.pop(key, None) is None:
             return
         party = session.party
-        party.sessions.pop(session.key, None)
+        party.sessions.pop(key, None)
         party.recipients.pop(session.delivery, None)
-        mine = self._client_parties[session.key.client_id]
-        mine[party.party_id] -= 1
-        if not mine[party.party_id]:
-            del mine[party.party_id]
-            if not mine:
-                del self._client_parties[session.key.client_id]
+        mine = self._client_parties[key.client_id]
+        left = mine[key.party_id] - 1
+        if left:
+            mine[key.party_id] = left
+        elif len(mine) > 1:
+            del mine[key.party_id]
+        else:
+            del self._client_parties[key.client_id]
 
     def parties_of(self, client_id: ClientId) -> int:
         return len(self._client_parties.get(client_id, ()))

@@ -8,7 +8,6 @@ totals are exact and count from the start of the process: in every row out = ack
 superseded + outstanding. Their latencies are those since the row before.
 """
 
-import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,16 +21,19 @@ from waystation.telemetry.metrics import Cell, Metrics
 
 from .catalogue import CATALOGUE
 from .flight import Flight, Tally
+from .log import Now
 from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
+from .names import Names
 from .session import Session
+from .store import Joined
 
 LATENCIES_MAX: Final = 4096  # acks between two looks at their latencies
 LINES_MAX: Final = 1000  # between two ticks; more are in the events
 _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
 _SIGN: Final = 1 << 63
-_ID: Final = struct.Struct(">Q")
-_KEY: Final = struct.Struct(">QQQ")  # party, client, session
+_UNSIGNED: Final = 1 << 64
+_KINDS: Final = {kind: kind.name.lower() for kind in MessageType}
 
 
 # A session that ended: its key, why, how long it lived, what it said, what it was told.
@@ -40,7 +42,7 @@ _Line = tuple[SessionKey, Status, float, int, events.PartySessionLeftAttrs]
 
 def _signed(message_id: int) -> int:
     """The contract's columns are signed."""
-    return message_id - (1 << 64) if message_id & _SIGN else message_id
+    return message_id - _UNSIGNED if message_id & _SIGN else message_id
 
 
 class Reports:
@@ -57,7 +59,7 @@ class Reports:
         for spec in CATALOGUE:
             metrics.declare(spec)
         self._sink = sink
-        self._hashes = hashes
+        self._names = Names(hashes)
         self._metrics = metrics
         self._clock = clock
         self._log = log
@@ -73,52 +75,41 @@ class Reports:
             for kind in (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
         }
         self._cells: dict[tuple[str, str], Cell] = {}
+        self._created = metrics.counter("presence_joins", result="created")
+        self._left: dict[Status, Cell] = {}
         self._lines: list[_Line] = []
         self._gaps = metrics.counter("presence_log_gaps")
         metrics.on_read(self._fill)
 
-    # --- ids -------------------------------------------------------------------------------------
-
-    def _party(self, party_id: PartyId, ms: int) -> int:
-        return self._hashes.presence(_ID.pack(party_id), ms)
-
-    def _sess(self, key: SessionKey, ms: int) -> int:
-        return self._hashes.presence(_KEY.pack(*key), ms)
-
-    def _cli(self, key: SessionKey, ms: int) -> int:
-        return self._hashes.presence(_ID.pack(key.client_id), ms)
-
     # --- sessions --------------------------------------------------------------------------------
 
-    def started(
-        self, session: Session, *, epoch: int, party_size: int, device_sessions: int, auth: bool
-    ) -> None:
-        self.joined("created")
-        key, seq, ttl_ms = session.key, session.joined_seq, round(session.ttl_s * 1000)
-        ms = self._clock.now_ms()
+    def started(self, session: Session, joined: Joined, ms: int, *, auth: bool) -> None:
+        self._created.value += 1
+        self._sink.defer(self._session_started, session.key, joined, session.ttl_s, auth, ms)
 
-        def make() -> events.Event:
-            return events.PartySessionStarted(
-                party=self._party(key.party_id, ms),
-                cli=self._cli(key, ms),
-                sess=self._sess(key, ms),
-                n=party_size,
-                attrs=events.PartySessionStartedAttrs(
-                    seq=seq,
-                    epoch=epoch,
-                    device_sessions=device_sessions,
-                    ttl_ms=ttl_ms,
-                    auth=auth,
-                ),
-            )
+    def _session_started(
+        self, key: SessionKey, joined: Joined, ttl_s: float, auth: bool, ms: int
+    ) -> events.Event:
+        party, cli, sess = self._names.session(key, ms)
+        return events.PartySessionStarted(
+            party=party,
+            cli=cli,
+            sess=sess,
+            n=joined.party_size,
+            attrs=events.PartySessionStartedAttrs(
+                seq=joined.seq,
+                epoch=joined.epoch,
+                device_sessions=joined.device_sessions,
+                ttl_ms=round(ttl_s * 1000),
+                auth=auth,
+            ),
+        )
 
-        self._sink.defer(make)
-
-    def left(self, session: Session, code: Status, seq: int) -> None:
+    def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
         delivery, key = session.delivery, session.key
         self.tally.abandoned += len(delivery.inflight)
-        self._count("presence_leaves", "reason", code.name)
-        ms, lived_s = self._clock.now_ms(), self._clock.mono() - session.joined_mono
+        self._leaves(code).value += 1
+        lived_s = now.mono - session.joined_mono
         attrs = events.PartySessionLeftAttrs(
             seq=seq,
             out=delivery.out_n,
@@ -129,19 +120,34 @@ class Reports:
             resumes=session.resumes,
         )
 
-        def make() -> events.Event:
-            return events.PartySessionLeft(
-                party=self._party(key.party_id, ms),
-                cli=self._cli(key, ms),
-                sess=self._sess(key, ms),
-                code=int(code),
-                dur=round(lived_s * 1e6),
-                attrs=attrs,
-            )
-
-        self._sink.defer(make)
+        self._sink.defer(self._session_left, key, code, lived_s, attrs, now.ms)
         if len(self._lines) < LINES_MAX:
             self._lines.append((key, code, lived_s, session.messages_in, attrs))
+
+    def _session_left(
+        self,
+        key: SessionKey,
+        code: Status,
+        lived_s: float,
+        attrs: events.PartySessionLeftAttrs,
+        ms: int,
+    ) -> events.Event:
+        party, cli, sess = self._names.session(key, ms)
+        return events.PartySessionLeft(
+            party=party,
+            cli=cli,
+            sess=sess,
+            code=int(code),
+            dur=round(lived_s * 1e6),
+            attrs=attrs,
+        )
+
+    def _leaves(self, code: Status) -> Cell:
+        cell = self._left.get(code)
+        if cell is None:
+            cell = self._metrics.counter("presence_leaves", reason=code.name.lower())
+            self._left[code] = cell
+        return cell
 
     def write_lines(self) -> None:
         """One for each session that ended since; out of the way of what ended them."""
@@ -170,7 +176,10 @@ class Reports:
 
         def make() -> events.Event:
             return events.PartySessionDetached(
-                party=self._party(key.party_id, ms), sess=self._sess(key, ms), code=cause, n=count
+                party=self._names.party(key.party_id, ms),
+                sess=self._names.session(key, ms)[2],
+                code=cause,
+                n=count,
             )
 
         self._sink.defer(make)
@@ -192,8 +201,8 @@ class Reports:
 
         def make() -> events.Event:
             return events.PartySessionResumed(
-                party=self._party(key.party_id, ms),
-                sess=self._sess(key, ms),
+                party=self._names.party(key.party_id, ms),
+                sess=self._names.session(key, ms)[2],
                 dur=gap_ms * 1000,
                 n=redelivered,
                 attrs=events.PartySessionResumedAttrs(how=how, from_node=from_node, resync=resync),
@@ -204,13 +213,13 @@ class Reports:
 
     def moved(self, session: Session, peer: str) -> None:
         key, ms = session.key, self._clock.now_ms()
-        party, sess = self._party(key.party_id, ms), self._sess(key, ms)
+        party, sess = self._names.party(key.party_id, ms), self._names.session(key, ms)[2]
         self._sink.emit(events.PartySessionMoved(party=party, sess=sess, peer=peer or "-", dur=0))
 
     # --- messages --------------------------------------------------------------------------------
 
     def broadcast(
-        self, party_id: PartyId, entry: Entry, *, recipients: int, size: int, took_s: float
+        self, party_id: PartyId, entry: Entry, recipients: int, size: int, took_s: float
     ) -> None:
         self._sent[entry.kind].value += 1
         self._fanout.observe(took_s)
@@ -220,11 +229,11 @@ class Reports:
         self, party_id: PartyId, entry: Entry, recipients: int, size: int
     ) -> events.Event:
         return events.PartyMessageSent(
-            party=self._party(party_id, entry.at_ms),
-            msg=_signed(entry.message_id),
+            party=self._names.party(party_id, entry.at_ms),
+            msg=entry.message_id - _UNSIGNED,  # of every party message the first bit is set
             n=recipients,
             size=size,
-            attrs=events.PartyMessageSentAttrs(type=entry.kind.name.lower(), seq=entry.seq),
+            attrs=events.PartyMessageSentAttrs(type=_KINDS[entry.kind], seq=entry.seq),
         )
 
     def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
@@ -232,8 +241,8 @@ class Reports:
         ms = self._clock.now_ms()
         self._sink.emit(
             events.PartyMessageAcked(
-                party=self._party(key.party_id, ms),
-                sess=self._sess(key, ms),
+                party=self._names.party(key.party_id, ms),
+                sess=self._names.session(key, ms)[2],
                 msg=_signed(flight.message_id),
                 n=flight.deliveries,
                 dur=round((mono - flight.first_mono) * 1e6),
@@ -245,8 +254,8 @@ class Reports:
         ms, n, age_us = self._clock.now_ms(), flight.deliveries, _age_us(flight, mono)
         self._sink.defer(
             lambda: events.PartyMessageRetried(
-                party=self._party(key.party_id, ms),
-                sess=self._sess(key, ms),
+                party=self._names.party(key.party_id, ms),
+                sess=self._names.session(key, ms)[2],
                 msg=_signed(flight.message_id),
                 n=n,
                 dur=age_us,
@@ -258,8 +267,8 @@ class Reports:
         ms = self._clock.now_ms()
         self._sink.emit(
             events.PartyMessageDropped(
-                party=self._party(key.party_id, ms),
-                sess=self._sess(key, ms),
+                party=self._names.party(key.party_id, ms),
+                sess=self._names.session(key, ms)[2],
                 msg=_signed(flight.message_id),
                 n=flight.deliveries,
                 dur=_age_us(flight, mono),
@@ -270,12 +279,12 @@ class Reports:
     # --- parties, refusals, the node -------------------------------------------------------------
 
     def opened(self, party_id: PartyId) -> None:
-        self._sink.emit(events.PartyOpened(party=self._party(party_id, self._clock.now_ms())))
+        self._sink.emit(events.PartyOpened(party=self._names.party(party_id, self._clock.now_ms())))
 
     def closed(self, party_id: PartyId, *, size_max: int, lived_s: float) -> None:
         self._sink.emit(
             events.PartyClosed(
-                party=self._party(party_id, self._clock.now_ms()),
+                party=self._names.party(party_id, self._clock.now_ms()),
                 n=size_max,
                 dur=round(lived_s * 1e6),
             )

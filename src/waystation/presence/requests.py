@@ -3,7 +3,7 @@
 An ACK is the exception: a well-formed one is answered only with `answer_acks`.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from .conversation import Conversation
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
@@ -16,6 +16,11 @@ from .wire.client import Ack, Auth, ClientInput, Leave, ListRequest, Promote, Si
 
 if TYPE_CHECKING:
     from .broker import Broker
+
+
+# Made once: asking for a member or a union takes longer than looking at it.
+_REPEATED: Final = Admission.REPEATED
+_ASK_SOMEBODY: Final = (Signal, Auth)
 
 
 class Requests:
@@ -32,12 +37,12 @@ class Requests:
         elif isinstance(message, Ack):
             if self._settings.answer_acks:
                 conversation.ack(message.message_id, now)
-        elif verdict is Admission.REPEATED:
+        elif verdict is _REPEATED:
             conversation.ack(message.message_id, now)
         elif isinstance(message, Leave):
             session.leaving = True
             self._wait(conversation, "leave", session, message)
-        elif isinstance(message, Signal | Auth):
+        elif isinstance(message, _ASK_SOMEBODY):
             self._wait(conversation, "signal", session, message)
         else:
             conversation.ack(message.message_id, now)

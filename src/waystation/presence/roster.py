@@ -1,7 +1,7 @@
 """Who is in a party, as it stands at one position of its log, ready to be written as a LIST.
 
-Clients ascend, and the sessions of each. What a client's entry looks like on the wire is kept until
-it changes: a LIST of a large party is then one join of bytes.
+Clients ascend, and the sessions of each. What a client's entry looks like on the wire is kept with
+it: a LIST of a large party is then one join of bytes.
 """
 
 from bisect import bisect_left, insort
@@ -17,8 +17,8 @@ class Roster:
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._clients: dict[ClientId, list[SessionId]] = {}
         self._order: list[ClientId] = []
+        self._written: list[bytes] = []  # the entry of each client, in the same order
         self.away: set[tuple[ClientId, SessionId]] = set()  # without a stream, as we were told
-        self._written: dict[ClientId, bytes] = {}
         self.size = 0
         for client_id, session_id, detached in members:
             self.add(client_id, session_id)
@@ -27,12 +27,14 @@ class Roster:
 
     def add(self, client_id: ClientId, session_id: SessionId) -> None:
         sessions = self._clients.get(client_id)
+        at = bisect_left(self._order, client_id)
         if sessions is None:
-            self._clients[client_id] = [session_id]
-            insort(self._order, client_id)
+            sessions = self._clients[client_id] = [session_id]
+            self._order.insert(at, client_id)
+            self._written.insert(at, participant(client_id, sessions))
         elif session_id not in sessions:
             insort(sessions, session_id)
-            self._written.pop(client_id, None)
+            self._written[at] = participant(client_id, sessions)
         else:
             return
         self.size += 1
@@ -42,13 +44,16 @@ class Roster:
         if sessions is None or session_id not in sessions:
             return
         self.size -= 1
-        self.away.discard((client_id, session_id))
-        self._written.pop(client_id, None)
+        if self.away:
+            self.away.discard((client_id, session_id))
+        at = bisect_left(self._order, client_id)
         if len(sessions) > 1:
             sessions.remove(session_id)
+            self._written[at] = participant(client_id, sessions)
             return
         del self._clients[client_id]
-        del self._order[bisect_left(self._order, client_id)]
+        del self._order[at]
+        del self._written[at]
 
     def set_detached(self, client_id: ClientId, session_id: SessionId, *, detached: bool) -> None:
         if not detached:
@@ -69,19 +74,23 @@ class Roster:
         self, client_id: ClientId, session_id: SessionId, *, detached: bool = False
     ) -> list[bytes]:
         """Everybody but that one session; with `detached`, who has no stream is marked."""
-        written = self._written
-        parts: list[bytes] = []
-        for client in self._order:
-            if client == client_id or detached:
+        parts = self._written.copy()
+        if detached:
+            for client in {client for client, _ in self.away}:
                 sessions = self._clients[client]
-                if client == client_id:
-                    sessions = [one for one in sessions if one != session_id]
-                if sessions:
-                    away = [s for s in sessions if (client, s) in self.away] if detached else ()
-                    parts.append(participant(client, sessions, away))
-                continue
-            entry = written.get(client)
-            if entry is None:
-                entry = written[client] = participant(client, self._clients[client])
-            parts.append(entry)
+                parts[bisect_left(self._order, client)] = self._marked(client, sessions)
+        own = self._clients.get(client_id)
+        if own is not None and session_id in own:
+            at = bisect_left(self._order, client_id)
+            others = [one for one in own if one != session_id]
+            if not others:
+                del parts[at]
+            elif detached:
+                parts[at] = self._marked(client_id, others)
+            else:
+                parts[at] = participant(client_id, others)
         return parts
+
+    def _marked(self, client_id: ClientId, sessions: list[SessionId]) -> bytes:
+        away = [one for one in sessions if (client_id, one) in self.away]
+        return participant(client_id, sessions, away)

@@ -12,7 +12,6 @@ Rule 5: twenty soft errors within a minute, or five hits of the rate limit withi
 """
 
 import enum
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -33,6 +32,7 @@ FAULT_WINDOW_S: Final = 60.0
 RATE_HITS_MAX: Final = 5
 RATE_WINDOW_S: Final = 10.0
 _EARLY_S: Final = 1e-6
+_TRANSPORT: Final = Detached.TRANSPORT
 
 
 class State(enum.Enum):
@@ -40,6 +40,11 @@ class State(enum.Enum):
     DETACHED = "detached"
     LEFT = "left"
     EXPIRED = "expired"
+
+
+# Asking an enum's class for a member costs a third of a delivery.
+_ACTIVE: Final = State.ACTIVE
+_DETACHED: Final = State.DETACHED
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -51,6 +56,10 @@ class Refusal(msgspec.Struct, frozen=True):
 class Admission(enum.Enum):
     FRESH = enum.auto()
     REPEATED = enum.auto()  # answered, with no further effect
+
+
+_FRESH: Final = Admission.FRESH
+_REPEATED: Final = Admission.REPEATED
 
 
 class Faults:
@@ -72,82 +81,43 @@ class Faults:
         return len(self._at) >= FAULTS_MAX or len(self._rate_at) >= RATE_HITS_MAX
 
 
-class Session:
-    __slots__ = (
-        "_bucket",
-        "_recent",
-        "auth",
-        "cause",
-        "conversation",
-        "cursor_saved",
-        "delivery",
-        "detached_mono",
-        "faults",
-        "fence",
-        "flags",
-        "handed_until",
-        "joined_at_ms",
-        "joined_mono",
-        "joined_seq",
-        "key",
-        "last_rx",
-        "last_signal_id",
-        "leaving",
-        "life_handle",
-        "messages_in",
-        "party",
-        "resumes",
-        "stall_handle",
-        "state",
-        "token_handle",
-        "token_hash",
-        "ttl_s",
-        "update_told",
-    )
+_NEVER: Final = (Unfit, Join)  # of a stream that has joined
 
-    def __init__(
-        self,
-        key: SessionKey,
-        party: "Party",
-        *,
-        fence: int,
-        ttl_s: float,
-        flags: int,
-        joined_seq: int,
-        joined_at_ms: int,
-        dedup_max: int,
-        make_bucket: Callable[[], TokenBucket],
-        make_delivery: Callable[["Session"], Delivery],
-        mono: float,
-    ) -> None:
-        self.key = key
-        self.party = party
-        self.fence = fence
-        self.ttl_s = ttl_s
-        self.flags = flags
-        self.state = State.DETACHED
-        self.joined_seq = joined_seq
-        self.joined_at_ms = joined_at_ms
-        self.joined_mono = mono
-        self.last_rx = mono
-        self.detached_mono = mono
-        self.cause = Detached.TRANSPORT
-        self.update_told = False
-        self.leaving = False  # a LEAVE is on its way through the store
-        self.conversation: object = None
-        self.auth: object = None
-        self.token_hash = b""  # of the resume token in force
-        self.handed_until = 0.0  # how long a ticket for another node works
-        self.last_signal_id = 0
-        self.cursor_saved = 0
-        self.messages_in = 0
-        self.resumes = 0
-        self.life_handle = self.stall_handle = self.token_handle = 0
-        self.faults: Faults | None = None
-        self._recent = RecentIds(dedup_max)
-        self._bucket = make_bucket()
-        self.delivery = make_delivery(self)
-        self.set_wishes(ttl_s, flags)
+
+class Session(msgspec.Struct, eq=False):
+    """A struct, because every join makes one: that takes a quarter of what an `__init__` does."""
+
+    key: SessionKey
+    party: "Party"
+    delivery: Delivery
+    _recent: RecentIds
+    _bucket: TokenBucket
+    fence: int
+    ttl_s: float
+    flags: int
+    joined_seq: int
+    joined_at_ms: int
+    joined_mono: float
+    last_rx: float
+    detached_mono: float
+    state: State = _DETACHED
+    cause: Detached = _TRANSPORT
+    update_told: bool = False
+    leaving: bool = False  # a LEAVE is on its way through the store
+    conversation: object = None
+    auth: object = None
+    token_hash: bytes = b""  # of the resume token in force
+    handed_until: float = 0.0  # how long a ticket for another node works
+    last_signal_id: int = 0
+    cursor_saved: int = 0
+    messages_in: int = 0
+    resumes: int = 0
+    life_handle: int = 0
+    stall_handle: int = 0
+    token_handle: int = 0
+    faults: Faults | None = None
+
+    __repr__ = object.__repr__  # ids do not reach a log
 
     def set_wishes(self, ttl_s: float, flags: int) -> None:
         self.ttl_s = ttl_s
@@ -171,9 +141,9 @@ class Session:
             wait_s = self._bucket.take(mono)
             if wait_s:
                 return Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
-        if isinstance(message, Unfit):
-            return Refusal(message.status, message.detail)
-        if isinstance(message, Join):
+        if isinstance(message, _NEVER):
+            if isinstance(message, Unfit):
+                return Refusal(message.status, message.detail)
             return Refusal(Status.ALREADY_JOINED, "the stream has joined")
         if message.names is not None and not self._names_fit(message.names):
             return Refusal(Status.INVALID_FIELD, "ids of another session")
@@ -185,9 +155,9 @@ class Session:
         self.messages_in += 1
         if message.ack_ids or message.party_seq:
             delivery.acked(message.ack_ids, message.party_seq, now)
-        if bare_ack:
-            return Admission.FRESH
-        return Admission.FRESH if self.remember(message) else Admission.REPEATED
+        if bare_ack or self._recent.add(message.message_id):
+            return _FRESH
+        return _REPEATED
 
     def plain_ack(self, message: Ack, now: Now) -> bool:
         """The short way of `admit` for an ack that names something outstanding and nothing else;
@@ -243,14 +213,14 @@ class Session:
     # --- the stream ------------------------------------------------------------------------------
 
     def bound(self, conversation: object, mono: float) -> None:
-        self.state = State.ACTIVE
+        self.state = _ACTIVE
         self.conversation = conversation
         self.last_rx = mono
         self.faults = None
         self.update_told = False
 
     def detached(self, cause: Detached, mono: float) -> None:
-        self.state = State.DETACHED
+        self.state = _DETACHED
         self.conversation = None
         self.cause = cause
         self.detached_mono = mono
@@ -265,7 +235,7 @@ class Session:
 
     def deadline(self) -> float:
         """When to look next: nothing is due before."""
-        if self.state is State.DETACHED:
+        if self.state is _DETACHED:
             return self.detached_mono + self.ttl_s
         since = self.delivery.unacked_since
         start = self.last_rx if since is None or since > self.last_rx else since

@@ -39,16 +39,26 @@ class Timekeeper:
             elif isinstance(timer, Delivery):
                 timer.retry(now)
             elif isinstance(timer, Conversation):
-                timer.join_handle = 0
-                if timer.phase is Phase.OPEN and timer.busy:
-                    # Its JOIN is with the store, which may refuse it: then time counts again.
-                    timer.join_handle = registry.arm(now.mono + TRY_AGAIN_S, timer)
-                elif timer.phase is Phase.OPEN:
-                    broker.end(timer, Status.JOIN_REQUIRED)
+                self._late(timer, now)
             else:
                 timer(now)
+        if registry.unjoined:
+            now = registry.now()
+            for conversation in registry.late_to_join(now.mono):
+                self._late(conversation, now)
         broker.reports.look_at_latencies()
         return len(due) > 0
+
+    def _late(self, conversation: Conversation, now: Now) -> None:
+        """Its JOIN should be here by now."""
+        conversation.join_handle = 0
+        if conversation.phase is not Phase.OPEN:
+            return
+        if conversation.busy:
+            # Its JOIN is with the store, which may refuse it: then time counts again.
+            conversation.join_handle = self._registry.arm(now.mono + TRY_AGAIN_S, conversation)
+        else:
+            self._broker.end(conversation, Status.JOIN_REQUIRED)
 
     def expect(self, record: SessionRecord) -> None:
         """A session that a process before us left: it has the time that is left to it."""

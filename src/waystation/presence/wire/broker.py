@@ -7,6 +7,7 @@ against protobuf, which writes the rest.
 
 import struct
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Final
 
 from waystation.presence.model import Entry, MessageType, PartyId, Status
@@ -15,19 +16,30 @@ from .party_presence_pb2 import ClientMessage, HandoffInfo
 
 # Tag bytes are the field's number times 8, plus 1 for a fixed64 and 0 for a varint.
 _ack = struct.Struct("<BQBBBQBBQ")
+_ack_at = struct.Struct("<BQBBBQBQBBQHQ")
 _head = struct.Struct("<BQBBBQ")
 _announcement = struct.Struct("<BQBQBQBQBBBQBQ")
+_join = struct.Struct("<BQBQBQBQBBBQBQBBHQ")
 _list_head = struct.Struct("<BQBBBQBQ")
 _update = struct.Struct("<BQBQBQBQBBBQBQBB")
 _epoch = struct.Struct("<HQ")
 _fixed = struct.Struct("<BQ")
+_one_session = struct.Struct("<BBBQBBQ")
+_one_id = struct.Struct("<BBQ")
 _EPOCH_TAG: Final = 0x0181  # the two bytes of field 16, read as one little-endian number
 _DETAIL_BYTES_MAX: Final = 200
+_SHORT: Final = tuple(bytes((value,)) for value in range(128))
+# Asking an enum's class for a member takes longer than packing a message.
+_ACK: Final = int(MessageType.ACK)
+_LIST: Final = int(MessageType.LIST)
 
 
 def varint(value: int) -> bytes:
-    if value < 128:
-        return bytes((value,))
+    return _SHORT[value] if value < 128 else _long_varint(value)
+
+
+@lru_cache(256)  # nearly always one of a few: a TTL, the size of a client's entry
+def _long_varint(value: int) -> bytes:
     parts = bytearray()
     while value >= 128:
         parts.append(value & 127 | 128)
@@ -38,7 +50,14 @@ def varint(value: int) -> bytes:
 
 def ack(message_id: int, at_ms: int, acked: int) -> bytes:
     """The answer to one message, without anything to add."""
-    return _ack.pack(0x21, message_id, 0x28, MessageType.ACK, 0x31, at_ms, 0x72, 8, acked)
+    return _ack.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x72, 8, acked)
+
+
+def ack_at(message_id: int, at_ms: int, acked: int, seq: int, epoch: int) -> bytes:
+    """The answer to one message, and the position that it was given."""
+    return _ack_at.pack(
+        0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x72, 8, acked, _EPOCH_TAG, epoch
+    )
 
 
 def ack_with(
@@ -54,24 +73,31 @@ def ack_with(
     node_id: str = "",
 ) -> bytes:
     """The answer to a JOIN, LEAVE or SIGNAL."""
-    parts = _head.pack(0x21, message_id, 0x28, MessageType.ACK, 0x31, at_ms)
+    parts = [_head.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms)]
     if party_seq:
-        parts += _fixed.pack(0x39, party_seq)
+        parts.append(_fixed.pack(0x39, party_seq))
     if resume_token:
-        parts += b"\x5a" + varint(len(resume_token)) + resume_token
+        parts += (b"\x5a", varint(len(resume_token)), resume_token)
     if session_ttl_ms:
-        parts += b"\x60" + varint(session_ttl_ms)
-    if acked:
-        count = len(acked)
-        parts += b"\x72" + varint(8 * count) + struct.pack(f"<{count}Q", *acked)
+        parts += (b"\x60", varint(session_ttl_ms))
+    count = len(acked)
+    if count == 1:
+        parts.append(_one_id.pack(0x72, 8, acked[0]))
+    elif count:
+        parts += (b"\x72", varint(8 * count), struct.pack(f"<{count}Q", *acked))
     if status:
-        parts += b"\x78" + varint(status)
+        parts += (b"\x78", varint(status))
     if party_epoch:
-        parts += _epoch.pack(_EPOCH_TAG, party_epoch)
+        parts.append(_epoch.pack(_EPOCH_TAG, party_epoch))
     if node_id:
-        name = node_id.encode()
-        parts += b"\xb2\x01" + varint(len(name)) + name
-    return parts
+        parts.append(_node(node_id))
+    return b"".join(parts)
+
+
+@lru_cache(16)
+def _node(node_id: str) -> bytes:
+    name = node_id.encode()
+    return b"\xb2\x01" + varint(len(name)) + name
 
 
 def error(
@@ -98,6 +124,28 @@ def error(
 
 def announcement(party_id: PartyId, epoch: int, entry: Entry) -> bytes:
     """A party message: the same bytes for everybody."""
+    count = entry.count
+    if 0 < count < 128 and not entry.code and not entry.payload:  # a JOIN: in one go
+        return _join.pack(
+            0x09,
+            entry.session_id,
+            0x11,
+            entry.client_id,
+            0x19,
+            party_id,
+            0x21,
+            entry.message_id,
+            0x28,
+            entry.kind,
+            0x31,
+            entry.at_ms,
+            0x39,
+            entry.seq,
+            0x48,
+            count,
+            _EPOCH_TAG,
+            epoch,
+        )
     parts = _announcement.pack(
         0x09,
         entry.session_id,
@@ -114,8 +162,8 @@ def announcement(party_id: PartyId, epoch: int, entry: Entry) -> bytes:
         0x39,
         entry.seq,
     )
-    if entry.count:
-        parts += b"\x48" + varint(entry.count)
+    if count:
+        parts += b"\x48" + varint(count)
     if entry.code:
         parts += b"\x78" + varint(entry.code)
     parts += _epoch.pack(_EPOCH_TAG, epoch)
@@ -133,7 +181,7 @@ def participants(
     message_id: int, at_ms: int, *, seq: int, epoch: int, entries: Iterable[bytes], status: Status
 ) -> bytes:
     """LIST; `entries` are made by `participant`."""
-    head = _list_head.pack(0x21, message_id, 0x28, MessageType.LIST, 0x31, at_ms, 0x39, seq)
+    head = _list_head.pack(0x21, message_id, 0x28, _LIST, 0x31, at_ms, 0x39, seq)
     tail = _epoch.pack(_EPOCH_TAG, epoch)
     if status:
         tail = b"\x78" + varint(status) + tail
@@ -143,6 +191,8 @@ def participants(
 def participant(client_id: int, sessions: Sequence[int], detached: Sequence[int] = ()) -> bytes:
     """One entry of a LIST, its tag included; sessions ascending."""
     count = len(sessions)
+    if count == 1 and not detached:
+        return _one_session.pack(0x52, 19, 0x09, client_id, 0x12, 8, sessions[0])
     body = _fixed.pack(0x09, client_id)
     body += b"\x12" + varint(8 * count) + struct.pack(f"<{count}Q", *sessions)
     if detached:

@@ -8,6 +8,7 @@ Rule 3: messages that come all the time (an ACK, a JOIN with nothing unusual, a 
 """
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -23,6 +24,7 @@ from waystation.presence.model import (
     SessionId,
     SessionKey,
     Status,
+    session_key,
 )
 
 from .party_presence_pb2 import ClientMessage
@@ -111,9 +113,10 @@ _FLAGS_KNOWN: Final = 15
 _BARE: Final = {
     int(kind): _PLAIN[kind] for kind in (MessageType.PING, MessageType.LEAVE, MessageType.LIST)
 }
-_join_layout = struct.Struct("<BQBQBQBQBB")
+_join_layout = struct.Struct("<xQxQxQxQxx")
 _JOIN_BYTES: Final = _join_layout.size
-_JOIN_TAGS: Final = (0x09, 0x11, 0x19, 0x21, 0x28)
+_JOIN_TAGS: Final = b"\x09\x11\x19\x21\x28"  # every ninth byte
+_JOIN: Final = int(MessageType.JOIN)
 RECEIPT_BYTES: Final = 12
 _ONE_RECEIPT: Final = b"\x28\x01\x72\x08"  # ACK, and eight bytes of ids
 _PING: Final = b"\x28\x05"
@@ -150,7 +153,7 @@ def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
         if not rest and 0 < count < 16 and data[12] == count * 8:
             (message_id,) = _u64.unpack_from(data, 1)
             return Ack(message_id, _ids[count].unpack_from(data, 13))
-    elif _JOIN_BYTES <= size <= _JOIN_BYTES + 4 and data[37] == MessageType.JOIN:
+    elif _JOIN_BYTES <= size <= _JOIN_BYTES + 4 and data[37] == _JOIN:
         join = _plain_join(data, size)
         if join is not None:
             return join
@@ -159,22 +162,27 @@ def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
 
 def _plain_join(data: bytes, size: int) -> Join | None:
     """Ids and type, and perhaps a wish for a TTL."""
-    one, session, two, client, three, party, four, message_id, five, _ = _join_layout.unpack_from(
-        data
-    )
-    ttl_ms = 0
-    if size > _JOIN_BYTES:
-        rest = data[_JOIN_BYTES + 1 :]
-        if data[_JOIN_BYTES] != 0x60 or not rest or rest[-1] > 127:
-            return None
-        for at, byte in enumerate(rest):
-            if byte < 128 and at < len(rest) - 1:
-                return None
-            ttl_ms |= (byte & 127) << 7 * at
-    if not message_id or (one, two, three, four, five) != _JOIN_TAGS:
+    if data[:_JOIN_BYTES:9] != _JOIN_TAGS:
         return None
-    key = SessionKey(PartyId(party), ClientId(client), SessionId(session))
-    return Join(message_id, key=key, ttl_ms=ttl_ms, extended=bool(ttl_ms))
+    session, client, party, message_id = _join_layout.unpack_from(data)
+    ttl_ms = _ttl_ms(data[_JOIN_BYTES:]) if size > _JOIN_BYTES else 0
+    if not message_id or ttl_ms is None:
+        return None
+    key = session_key(party, client, session)
+    return Join(message_id, key=key, ttl_ms=ttl_ms, extended=ttl_ms > 0)
+
+
+@lru_cache(64)  # clients of a kind wish for the same
+def _ttl_ms(field: bytes) -> int | None:
+    """Field 12, if that is all it is."""
+    if field[0] != 0x60 or len(field) < 2 or field[-1] > 127:
+        return None
+    ttl_ms = 0
+    for at, byte in enumerate(field[1:]):
+        if byte < 128 and at < len(field) - 2:
+            return None
+        ttl_ms |= (byte & 127) << 7 * at
+    return ttl_ms
 
 
 def _decode_any(data: bytes, ack_ids_max: int) -> ClientInput:

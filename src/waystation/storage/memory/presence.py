@@ -1,8 +1,8 @@
 """The presence store in memory: one process, gone with it. Everything completes without waiting."""
 
 import secrets
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -78,14 +78,18 @@ class LedgerStore:
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
         raise AssertionError("a store says how changes become lasting")
 
-    async def _alter(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
+    def _alter(
+        self, party_id: PartyId, operation: Callable[[PartyLedger], T]
+    ) -> Coroutine[Any, Any, T]:
         if party_id in self._frozen:
             raise PresenceStoreBusyError("the party moves to another node")
-        return await self._change(party_id, operation)
+        return self._change(party_id, operation)
 
-    async def join(self, key: SessionKey, spec: JoinSpec) -> Joined | Exists | Rejected:
+    def join(
+        self, key: SessionKey, spec: JoinSpec
+    ) -> Coroutine[Any, Any, Joined | Exists | Rejected]:
         owner, now_ms, linger_ms = self._owner, self._clock.now_ms(), self._linger_ms
-        return await self._alter(
+        return self._alter(
             key.party_id, lambda ledger: ledger.join(key, spec, owner, now_ms, linger_ms)
         )
 
@@ -246,12 +250,14 @@ class MemoryPresenceStore(LedgerStore):
     )
 
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
-        for over in self._over(1):
-            self._forget(over)
-        ledger = self._ledger(party_id)
+        if self._emptied:
+            for over in self._over(1):
+                self._forget(over)
+        ledger = self._ledgers.get(party_id) or self._ledger(party_id)
         result = operation(ledger)
-        entries = ledger.changes().entries
-        self._note_size(ledger)
+        entries = ledger.new_entries()
+        if self._emptied or not ledger.sessions:
+            self._note_size(ledger)
         if entries:
             self._tell_entries(party_id, entries)
         return result

@@ -44,6 +44,8 @@ from waystation.presence.store import (
 )
 
 EPOCH_BITS: Final = 63
+_JOIN: Final = MessageType.JOIN  # asking an enum's class for a member takes its time
+_LEAVE: Final = MessageType.LEAVE
 Slot = tuple[ClientId, SessionId]
 
 
@@ -104,6 +106,14 @@ class PartyLedger:
         changes, self._changes = self._changes, Changes({}, [])
         return changes
 
+    def new_entries(self) -> list[Entry]:
+        """Of `changes`, what is told to others; for a store that writes nothing down."""
+        changes = self._changes
+        entries, changes.entries = changes.entries, []
+        changes.sessions.clear()
+        changes.epoch_began = False
+        return entries
+
     def put_back(self, record: SessionRecord) -> None:
         """As it was read from somewhere durable."""
         slot = (record.key.client_id, record.key.session_id)
@@ -119,10 +129,12 @@ class PartyLedger:
         found = self.sessions.get(slot)
         if found is not None:
             return Exists(found)
-        if self.clients.get(key.client_id, 0) >= spec.client_sessions_max:
+        sessions_n = self.clients.get(key.client_id, 0)
+        if sessions_n >= spec.client_sessions_max:
             if not spec.evict_oldest:
                 return Rejected(Status.SESSION_LIMIT)
             self._remove(self._oldest_of(key.client_id), Status.REPLACED_BY_NEWER_SESSION, now_ms)
+            sessions_n -= 1
         elif len(self.sessions) >= spec.party_max:
             return Rejected(Status.PARTY_FULL)
         opened = not self.sessions
@@ -131,8 +143,8 @@ class PartyLedger:
         ):
             self._begin_epoch()
         self.emptied_at_ms = 0
-        count = self.clients[key.client_id] = self.clients.get(key.client_id, 0) + 1
-        entry = self._append(MessageType.JOIN, slot, now_ms, count=count)
+        count = self.clients[key.client_id] = sessions_n + 1
+        entry = self._append(_JOIN, slot, now_ms, count)
         self._write(
             slot,
             SessionRecord(
@@ -325,20 +337,21 @@ class PartyLedger:
         kind: MessageType,
         slot: Slot,
         now_ms: int,
-        *,
         count: int = 0,
         code: int = 0,
+        *,
         payload: bytes = b"",
     ) -> Entry:
-        self.seq += 1
-        self.at_ms = max(self.at_ms, now_ms)
-        self.tick = next_tick(self.tick, now_ms)
+        seq = self.seq = self.seq + 1
+        if now_ms > self.at_ms:  # noqa: PLR1730 for every entry
+            self.at_ms = now_ms
+        tick = self.tick = next_tick(self.tick, now_ms)  # its id is made of it
         entry = Entry(
-            self.seq,
+            seq,
             kind,
             slot[0],
             slot[1],
-            party_message_id(self.tick),
+            party_message_id(tick),
             self.at_ms,
             count,
             code,
@@ -358,7 +371,7 @@ class PartyLedger:
             del self.clients[slot[0]]
         if not self.sessions:
             self.emptied_at_ms = now_ms
-        return self._append(MessageType.LEAVE, slot, now_ms, count=count, code=code)
+        return self._append(_LEAVE, slot, now_ms, count, code)
 
     def _oldest_of(self, client_id: ClientId) -> Slot:
         def age(slot: Slot) -> tuple[bool, int]:
