@@ -1,4 +1,5 @@
-"""A process that ingests until it is killed: `-m tests.pipeline.ingest_process LAKE SPOOL`.
+"""A process that ingests from segments and from Kafka, each into a lake of its own, until killed:
+`-m tests.pipeline.ingest_process LAKES SPOOL SERVERS TOPIC`.
 
 It says where it is in the work: a line for each step of the commit protocol, so that whoever kills
 it can do so in every one of them, however slow the machine is.
@@ -6,6 +7,7 @@ it can do so in every one of them, however slow the machine is.
 
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from waystation.base.clock import SystemClock
@@ -14,21 +16,34 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.settings import Pipeline
 from waystation.pipeline.table import Lake
+from waystation.telemetry.kafka_topic import KafkaTopic
 
 
-def say(point: str, table: str) -> None:
-    print(point, table, flush=True)
+def say(source: str, point: str, table: str) -> None:
+    print(source, point, table, flush=True)
 
 
-def main(lake: str, spool: str) -> None:
+def main(lakes: str, spool: str, servers: str, topic: str) -> None:
     spark = session.build("test", {"spark.sql.codegen.wholeStage": "false"})
     clock = SystemClock()
     # Small batches, so that there are many moments between them.
-    settings = Pipeline(batch_bytes_max=1 << 20, seal_after_s=0.0, quarantine_share_max=1.0)
-    ctx = Context(spark, Lake(spark, lake, clock, at=say), clock, settings)
+    settings = Pipeline(
+        batch_bytes_max=1 << 20,
+        batch_records_max=5000,
+        seal_after_s=0.0,
+        quarantine_share_max=1.0,
+    )
+    origins = {"segments": Path(spool), "kafka": KafkaTopic(servers, topic)}
+    contexts = {
+        name: Context(
+            spark, Lake(spark, f"{lakes}/{name}", clock, at=partial(say, name)), clock, settings
+        )
+        for name in origins
+    }
     print("ready", flush=True)
-    while True:
-        ingest.drain(ctx, Path(spool))
+    while True:  # a batch each, since a slow machine might never come to the end of one of them
+        for name, origin in origins.items():
+            ingest.run(contexts[name], origin)
         time.sleep(0.05)
 
 

@@ -104,6 +104,7 @@ def test_an_error_has_its_exit_code(
         (("fold", "--from", "2026-01-02", "--to", "2026-01-02"), "day after the last"),
         (("rebuild", "msg"), "--from and --to"),
         (("ingest", "--once", "--follow", "3"), "exclude each other"),
+        (("ingest", "--source", "kafka"), "events.kafka_servers"),
         (("ls", "--conf", "spark.x"), "KEY=VALUE"),
     ],
 )

@@ -1,4 +1,5 @@
-"""Ingest killed at random moments over a live event log: counts and sums stay the truth."""
+"""Ingest killed at random moments over a live event log, in segments and in Kafka: counts and sums
+stay the truth."""
 
 import contextlib
 import random
@@ -14,38 +15,51 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.oracle import intake as oracle
+from tests.servers.kafka import KafkaServer, kafka_server  # noqa: F401 a fixture
 from waystation.base.clock import SystemClock
 from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.schema import EVENTS, QUARANTINE
 from waystation.pipeline.settings import Pipeline
 from waystation.pipeline.table import Lake
+from waystation.telemetry.kafka_topic import KafkaTopic
 
 ROOT = Path(__file__).parents[2]
-# A batch is planned, its rows and the results of its checks are written, both are committed: seven
-# steps. The process is killed a moment after so many of them; five times in `make test`.
-STEPS_BEFORE_A_KILL = (0, 1, 2, 6, 7)
+# A batch is planned, its rows and the results of its checks are written, both are committed. The
+# process, which ingests from both in turn, is killed a moment after one of these steps.
+STEPS = tuple(
+    f"{source} {point} events"
+    for source in ("segments", "kafka")
+    for point in ("planned", "written", "committing", "committed")
+)
+KILLED_AFTER = (STEPS[0], STEPS[1], STEPS[3], STEPS[5], STEPS[7])  # five times in `make test`
 KILLS_OF_A_SOAK = 50
-STEPS_MAX = 16
 MOMENT_S = 0.3
+
+pytestmark = pytest.mark.kafka
 
 
 class Life:
-    """A lake, a spool, and the process that writes into it."""
+    """Two lakes, a spool and a topic, and the process that writes into both."""
 
-    def __init__(self, folder: Path) -> None:
-        self.lake = str(folder / "lake")
+    def __init__(self, folder: Path, kafka: KafkaServer) -> None:
+        self.lakes = str(folder / "lakes")
         self.spool = folder / "spool"
-        self.writer = start("tests.pipeline.writing_process", str(self.spool), "0.5")
+        self.topic = KafkaTopic(kafka.servers, kafka.new_topic())
+        self.place = (str(self.spool), self.topic.servers, self.topic.name)
+        self.writer = start(
+            "tests.pipeline.writing_process", str(self.spool), "0.5", *self.place[1:]
+        )
 
-    def kill_an_ingest(self, rng: random.Random, steps: int) -> int:
-        """Starts one, kills it at a random moment after some steps, and returns how it ended."""
-        process = start("tests.pipeline.ingest_process", self.lake, str(self.spool))
+    def kill_an_ingest(self, rng: random.Random, step: str) -> int:
+        """Starts one, kills it at a random moment after a step, and returns how it ended."""
+        process = start("tests.pipeline.ingest_process", self.lakes, *self.place)
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            for _ in range(steps):
-                process.stdout.readline()
+            for line in process.stdout:
+                if line == f"{step}\n":
+                    break
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(rng.uniform(0, MOMENT_S))
         finally:
@@ -80,50 +94,60 @@ def start(module: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    living = Life(tmp_path_factory.mktemp("kills"))
+def life(
+    tmp_path_factory: pytest.TempPathFactory,
+    kafka_server: KafkaServer,  # noqa: F811 the fixture
+) -> Iterator[Life]:
+    living = Life(tmp_path_factory.mktemp("kills"), kafka_server)
     yield living
     living.writer.kill()
     living.writer.wait()
 
 
-def check_that_the_lake_holds_the_truth(spark: SparkSession, life: Life) -> None:
+def check_that_the_lakes_hold_the_truth(spark: SparkSession, life: Life) -> None:
     count, total = life.end()
     clock = SystemClock()
-    lake = Lake(spark, life.lake, clock)
-    assert lake.table(EVENTS).open().version > 0, "nobody was killed after a commit"
-    ingest.drain(Context(spark, lake, clock, Pipeline(seal_after_s=0.0)), life.spool)
+    seen: dict[str, Counter[int]] = {}
+    for name, origin in (("segments", life.spool), ("kafka", life.topic)):
+        lake = Lake(spark, f"{life.lakes}/{name}", clock)
+        assert lake.table(EVENTS).open().version > 0, "nobody was killed after a commit"
+        ingest.drain(Context(spark, lake, clock, Pipeline(seal_after_s=0.0)), origin)
 
-    rows = lake.read(EVENTS)
-    sums = rows.agg(F.count("*"), F.sum("size"), F.count_distinct("node", "boot", "seq")).first()
-    assert sums is not None
-    assert tuple(sums) == (count, total, count)
+        rows = lake.read(EVENTS)
+        sums = rows.agg(
+            F.count("*"), F.sum("size"), F.count_distinct("node", "boot", "seq")
+        ).first()
+        assert sums is not None
+        assert tuple(sums) == (count, total, count)
+        seen[name] = Counter(row.seq for row in rows.select("seq").collect())
+        assert lake.read(QUARANTINE).count() == 0
     truth = Counter(row["seq"] for row in oracle.judge(life.spool).events)
-    assert Counter(row.seq for row in rows.select("seq").collect()) == truth
-    assert lake.read(QUARANTINE).count() == 0
+    assert seen == {"segments": truth, "kafka": truth}
 
 
-@pytest.mark.parametrize("steps", STEPS_BEFORE_A_KILL)
-def test_an_ingest_is_killed_at_a_random_moment(life: Life, steps: int) -> None:
-    assert life.kill_an_ingest(random.Random(steps), steps) == -signal.SIGKILL
+@pytest.mark.parametrize("step", KILLED_AFTER)
+def test_an_ingest_is_killed_at_a_random_moment(life: Life, step: str) -> None:
+    assert life.kill_an_ingest(random.Random(step), step) == -signal.SIGKILL
 
 
 def test_after_five_kills_counts_and_sums_are_what_the_writer_wrote(
     spark: SparkSession, life: Life
 ) -> None:
-    check_that_the_lake_holds_the_truth(spark, life)
+    check_that_the_lakes_hold_the_truth(spark, life)
 
 
 @pytest.mark.soak
 def test_after_fifty_kills_counts_and_sums_are_what_the_writer_wrote(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession,
+    tmp_path: Path,
+    kafka_server: KafkaServer,  # noqa: F811 the fixture
 ) -> None:
-    life = Life(tmp_path)
+    life = Life(tmp_path, kafka_server)
     rng = random.Random(50)
     try:
         for _ in range(KILLS_OF_A_SOAK):
-            assert life.kill_an_ingest(rng, rng.randrange(STEPS_MAX)) == -signal.SIGKILL
-        check_that_the_lake_holds_the_truth(spark, life)
+            assert life.kill_an_ingest(rng, rng.choice(STEPS)) == -signal.SIGKILL
+        check_that_the_lakes_hold_the_truth(spark, life)
     finally:
         life.writer.kill()
         life.writer.wait()

@@ -1,6 +1,7 @@
-"""A process with an event log: `python -m tests.pipeline.writing_process SPOOL SECONDS_A_SEGMENT`.
+"""A process with two event logs, one in segments and one in Kafka, with the same events.
 
-Writes until its stdin ends, then says how many events it wrote and the sum of their sizes.
+`python -m tests.pipeline.writing_process SPOOL SECONDS_A_SEGMENT SERVERS TOPIC` writes until its
+stdin ends, then says how many events it wrote into each and the sum of their sizes.
 """
 
 import asyncio
@@ -11,15 +12,22 @@ from pathlib import Path
 from waystation.base.clock import SystemClock
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.events import ConnStorageCheck
+from waystation.telemetry.kafka_sink import KafkaSink
+from waystation.telemetry.kafka_topic import KafkaTopic
 
-PORTION = 40
+NODE = "live.connect.0"
+PORTION = 8
 
 
-async def main(spool: str, age_s: float) -> None:
+async def main(spool: str, age_s: float, topic: KafkaTopic) -> None:
     clock = SystemClock()
-    log = EventLog(Path(spool), "live.connect.0", clock.now_us(), clock, segment_age_max_s=age_s)
     loop = asyncio.get_running_loop()
-    log.start(loop)
+    logs = [
+        EventLog(Path(spool), NODE, clock.now_us(), clock, segment_age_max_s=age_s),
+        EventLog(Path(spool), NODE, clock.now_us(), clock, sink=KafkaSink(topic, NODE, clock)),
+    ]
+    for log in logs:
+        log.start(loop)
     ended = asyncio.Event()
 
     def wait_for_the_end() -> None:
@@ -31,13 +39,16 @@ async def main(spool: str, age_s: float) -> None:
     print("ready", flush=True)
     while not ended.is_set():
         for _ in range(PORTION):
-            log.emit(ConnStorageCheck(uah=count, n=1, size=count % 1000, dur=1))
+            for log in logs:
+                log.emit(ConnStorageCheck(uah=count, n=1, size=count % 1000, dur=1))
             total += count % 1000
             count += 1
         await asyncio.sleep(0.05)
-    await log.close()
+    for log in logs:
+        await log.close()
+        assert not log.lost_total
     print(count, total, flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], float(sys.argv[2])))
+    asyncio.run(main(sys.argv[1], float(sys.argv[2]), KafkaTopic(*sys.argv[3:])))

@@ -65,6 +65,7 @@ class KafkaServer:
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
             "log.dirs": str(self._data),
             "auto.create.topics.enable": "false",
+            "log.retention.ms": "-1",  # records of tests may be from any year
             "offsets.topic.replication.factor": "1",
             "num.network.threads": "1",
             "num.io.threads": "2",

@@ -25,6 +25,7 @@ from .terminal import EXIT_CONFIG, EXIT_USAGE, complain, give_up, say, settings_
 if TYPE_CHECKING:
     from waystation.app.settings import Settings
     from waystation.pipeline.job import Context, JobResult
+    from waystation.telemetry.kafka_topic import KafkaTopic
 
 EXIT_QUALITY = 3
 EXIT_RACE = 4
@@ -115,6 +116,18 @@ def pipeline(
         give_up("--conf wants KEY=VALUE", EXIT_USAGE)
     settings = settings_or_exit(config, flags, roles=())
     ctx.obj = Asked(settings, {key: value for key, _, value in pairs}, as_json, verbose)
+
+
+def origin(asked: Asked, source: str | None = None) -> "Path | KafkaTopic":
+    """Where events come from: what was asked for, or where servers with these settings put them."""
+    events = asked.settings.events
+    if (source or events.sink) == "segments":
+        return asked.spool
+    if not events.kafka_servers:
+        give_up("events.kafka_servers must name the brokers of Kafka", EXIT_USAGE)
+    if importlib.util.find_spec("confluent_kafka") is None:
+        give_up("reading from Kafka needs its client: pip install waystation[kafka]", EXIT_CONFIG)
+    return events.topic
 
 
 def need_spark() -> None:

@@ -4,11 +4,11 @@ import sys
 import time
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .pipeline import alone, days_between, need_spark, opened, tell, tell_rows, would
+from .pipeline import alone, days_between, need_spark, opened, origin, tell, tell_rows, would
 from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, give_up, say
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _run_all(
     steps = chosen(ALL, only=[name for name in only if name != "ingest"], until=until)
     changed = False
     if not only or "ingest" in only:
-        result = job.drain(context, asked.spool)
+        result = job.drain(context, origin(asked))
         changed = result.state == "done"
         tell(asked, result)
     if only and not set(only) - {"ingest"}:
@@ -114,9 +114,14 @@ def ingest(
     *,
     once: Annotated[bool, typer.Option("--once", help="Drain and stop; the default.")] = False,
     follow: FollowOption = None,
+    source: Annotated[
+        Literal["segments", "kafka"] | None,
+        typer.Option(help="Of the event log; as servers with these settings write it."),
+    ] = None,
     max_bytes: Annotated[int | None, typer.Option(help="Of segments in one commit.")] = None,
 ) -> None:
-    """Take sealed segments of the event log into the table `events`, each line exactly once."""
+    """Take the event log, sealed segments or a topic of Kafka, into the table `events`, each line
+    exactly once."""
     import msgspec
 
     from .pipeline import Asked
@@ -124,6 +129,7 @@ def ingest(
     asked: Asked = ctx.obj
     if once and follow is not None:
         give_up("--once and --follow exclude each other", EXIT_USAGE)
+    whence = origin(asked, source)
     with opened(asked) as context:
         from waystation.pipeline.jobs import ingest as job
 
@@ -131,7 +137,7 @@ def ingest(
             settings = msgspec.structs.replace(context.settings, batch_bytes_max=max_bytes)
             context = msgspec.structs.replace(context, settings=settings)
         while True:
-            tell(asked, job.drain(context, asked.spool))
+            tell(asked, job.drain(context, whence))
             if follow is None:
                 return
             time.sleep(follow)

@@ -117,7 +117,8 @@ EVENTS = TableSpec(
 QUARANTINE = TableSpec(
     name="quarantine",
     data=columns(
-        "node string, boot bigint, segno bigint, sealed_at bigint, reason string, line string"
+        "node string, boot bigint, segno bigint, sealed_at bigint, reason string, line string,"
+        " topic string, partition int, offset bigint"
     ),
     partitions=(Partition("date", "date", date_of_us("sealed_at")),),
     sort=("node", "boot", "segno"),

@@ -35,6 +35,9 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch_bytes_max: Annotated[
         int, Meta(ge=1 << 20), doc("Most bytes of segments that one commit of `ingest` takes.")
     ] = 1 << 30
+    batch_records_max: Annotated[
+        int, Meta(ge=1), doc("Most records of Kafka that one commit of `ingest` takes.")
+    ] = 5_000_000
     seal_after_s: Annotated[
         float,
         Meta(ge=0),

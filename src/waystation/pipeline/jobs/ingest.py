@@ -1,14 +1,16 @@
-"""Segments of the event log into the table `events`, every line exactly once.
+"""Lines of the event log into the table `events`, every line exactly once.
 
-Inputs: sealed segments below the spool. Outputs: `events`, `quarantine`, `dq`.
-Progress: `ingest/NODE/BOOT` is the last segment of that process that the lake has, and
-`seq/NODE/BOOT` the greatest sequence number among its rows; both are in the commit of the rows.
+Inputs: sealed segments below the spool, or a topic of Kafka. Outputs: `events`, `quarantine`, `dq`.
+Progress: `ingest/NODE/BOOT` is the last segment of that process that the lake has (of a topic:
+`ingest/TOPIC/PARTITION` is the next offset), and `seq/NODE/BOOT` the greatest sequence number among
+its rows; both are in the commit of the rows.
 Idempotence: a run that dies before that commit has changed nothing that anybody reads, except that
 `quarantine` may be ahead; it is committed first with the same progress, and the next run leaves out
-the lines of segments that it covers. The verdict on a line depends on its file alone, so both runs
+the lines that it covers. The verdict on a line depends on its file or record alone, so both runs
 agree. Of two runs at once, one loses the commit.
 Cost: each file is read once for its checksum and parsed once; a second parse only when lines are
-bad. One narrow pass over what was written proves that no identity is there twice.
+bad, or when a topic has events again that the lake has. One narrow pass over what was written
+proves that no identity is there twice.
 """
 
 from collections import Counter
@@ -19,17 +21,20 @@ import msgspec
 from pyspark.sql import DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
+from waystation.pipeline.batches import Batch, blank_rows, plan_kafka, plan_segments, seq_app
 from waystation.pipeline.commit_log import DataFile
 from waystation.pipeline.job import Context, JobResult, attempt, noop
 from waystation.pipeline.quality import Check, QualityStopError, at_most, equal, record
-from waystation.pipeline.schema import EVENTS, QUARANTINE
-from waystation.pipeline.sources.segments import Batch, Source, Taken, file_key, paths, plan
-from waystation.pipeline.table import Handle, LostRaceError, local_frame
+from waystation.pipeline.schema import EVENTS, QUARANTINE, TableSpec
+from waystation.pipeline.sources.segments import Source
+from waystation.pipeline.table import Handle, LostRaceError
 from waystation.pipeline.transforms import intake
-from waystation.telemetry.segments import seal_abandoned
+from waystation.telemetry.kafka_topic import KafkaTopic
 
 NAME = "ingest"
 _FRESH_S = 300.0
+
+Origin = Path | KafkaTopic  # the spool of segments, or a topic
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -41,10 +46,10 @@ class _Seen(msgspec.Struct, frozen=True):
     private: int
 
 
-def drain(ctx: Context, spool: Path) -> JobResult:
+def drain(ctx: Context, origin: Origin) -> JobResult:
     """Batch after batch until nothing is left; the sums of all."""
     total = noop(NAME)
-    while (result := attempt(ctx, lambda ctx: run(ctx, spool))).state != "noop":
+    while (result := attempt(ctx, lambda ctx: run(ctx, origin))).state != "noop":
         total = JobResult(
             job=NAME,
             run=result.run,
@@ -59,31 +64,21 @@ def drain(ctx: Context, spool: Path) -> JobResult:
     return total
 
 
-def run(ctx: Context, spool: Path) -> JobResult:
-    """One batch: what is sealed and not yet in the lake, up to `batch_bytes_max`."""
-    settings = ctx.settings
-    now_s = ctx.clock.now_ms() / 1000
-    seal_abandoned(spool, unchanged_since_s=now_s - settings.seal_after_s)
-    events = _open_with_all_columns(ctx)
-    quarantine = ctx.lake.table(QUARANTINE).open()
-    batch = plan(
-        spool,
-        lambda source: events.progress(segno_app(source)),
-        now_s,
-        batch_bytes_max=settings.batch_bytes_max,
-        hole_wait_s=settings.hole_wait_s,
-    )
+def run(ctx: Context, origin: Origin) -> JobResult:
+    """One batch: what is there and not yet in the lake, up to the limit of a batch."""
+    events = _open_with_all_columns(ctx, EVENTS)
+    quarantine = _open_with_all_columns(ctx, QUARANTINE)
+    if isinstance(origin, KafkaTopic):
+        batch = plan_kafka(ctx, origin, events.progress)
+    else:
+        batch = plan_segments(ctx, origin, events.progress)
     ctx.lake.at("planned", EVENTS.name)
     run_name = ctx.new_run()
-    broken = [
-        Check("segment_count", "stop" if not batch.taken else "warn", 1, 0, ok=False, note=name)
-        for name in map(file_key, batch.broken)
-    ]
-    if not batch.taken:
-        record(ctx, EVENTS.name, run_name, broken)  # raises if there are any
+    if not batch.count:
+        record(ctx, EVENTS.name, run_name, batch.problems())  # raises if there are any
         return noop(NAME, events=events.version)
     try:
-        return _Ingest(ctx, batch, run_name, events, quarantine).commit(broken)
+        return _Ingest(ctx, batch, run_name, events, quarantine).commit()
     except (LostRaceError, QualityStopError):
         events.discard(run_name)
         quarantine.discard(run_name)
@@ -102,17 +97,26 @@ class _Ingest:
         self._events = events
         self._quarantine = quarantine
 
-    def commit(self, broken: Sequence[Check]) -> JobResult:
+    def commit(self) -> JobResult:
         batch = self._batch
-        staged, seen = self._write_events()
+        staged, seen = self._write_events([])
         sources = self._per_source(staged)
+        again = [
+            (one.node, one.boot)
+            for one in sources
+            if one.least <= self._seen_seq((one.node, one.boot))
+        ]
+        if again:
+            self._delete(staged)
+            staged, seen = self._write_events(again)
+            sources = self._per_source(staged)
         if any(source.rows != source.distinct for source in sources):
             staged = self._rewritten_once(staged)
-        refused, reasons = self._write_rejected(seen)
-        checks = [*broken, *self._checks(staged, seen, sources)]
+        refused, reasons = self._write_rejected(seen, again)
+        checks = [*batch.problems(), *self._checks(staged, seen, sources)]
         record(self._ctx, EVENTS.name, self._run, checks)
 
-        progress = {segno_app(source): last for source, last in batch.last_segnos().items()}
+        progress = batch.progress()
         if refused:
             self._quarantine.append(refused, self._run, progress)
         for source in sources:
@@ -124,36 +128,22 @@ class _Ingest:
             outputs={EVENTS.name: self._events.version + 1},
             rows_in=seen.lines,
             rows_out=sum(file.rows for file in staged),
-            files=len(batch.taken),
+            files=batch.count,
             notes={f"rejected {reason}": count for reason, count in reasons.items()},
         )
 
-    def _verdicts(self, taken: Sequence[Taken]) -> DataFrame:
+    def _verdicts(self, batch: Batch, again: Sequence[Source]) -> DataFrame:
         settings = self._ctx.settings
-        rows = [
-            (
-                file_key(one.segment),
-                one.segment.node,
-                one.segment.boot,
-                one.segment.segno,
-                one.sealed_at_us,
-                one.segment.first_seq,
-                self._seen_seq((one.segment.node, one.segment.boot)),
-            )
-            for one in taken
-        ]
-        files = local_frame(self._ctx.spark, rows, intake.FILE)
-        lines = intake.read_lines(self._ctx.spark, paths(taken), files)
         return intake.judged(
-            lines,
+            batch.read(self._seen_seq, again),
             late_max_us=int(settings.late_max_s * 1e6),
             early_max_us=int(settings.early_max_s * 1e6),
         )
 
-    def _write_events(self) -> tuple[list[DataFile], _Seen]:
+    def _write_events(self, again: Sequence[Source]) -> tuple[list[DataFile], _Seen]:
         observation = Observation()
         good = F.col("reason").isNull()
-        verdicts = self._verdicts(self._batch.taken).observe(
+        verdicts = self._verdicts(self._batch, again).observe(
             observation,
             F.count(F.lit(1)).alias("lines"),
             F.count("reason").alias("bad"),
@@ -161,7 +151,8 @@ class _Ingest:
             F.count_if(good & intake.is_private()).alias("private"),
         )
         number = self._ctx.clock.now_us()
-        staged = self._events.write(intake.accepted(verdicts, number), self._run)
+        folder = f"{self._run}/again" if again else self._run
+        staged = self._events.write(intake.accepted(verdicts, number), folder)
         return staged, msgspec.convert(observation.get, _Seen)
 
     def _per_source(self, staged: Sequence[DataFile]) -> list[Row]:
@@ -171,27 +162,24 @@ class _Ingest:
         """Again, each identity once; rare, because no writer of ours repeats itself."""
         once = intake.deduplicated(self._events.frame(staged))
         again = self._events.write(once, f"{self._run}/once")
-        for file in staged:
-            self._events.table.files.delete(file.path)
+        self._delete(staged)
         return again
 
-    def _write_rejected(self, seen: _Seen) -> tuple[list[DataFile], dict[str, int]]:
-        """Lines of segments that `quarantine` does not have from a run that died."""
-        new = [
-            one
-            for one in self._batch.taken
-            if one.segment.segno > self._quarantined((one.segment.node, one.segment.boot))
-        ]
-        blank = [
-            (one.segment.node, one.segment.boot, one.segment.segno, one.sealed_at_us, "blank", "")
-            for one in new
-            for _ in range(one.blank_lines)
-        ]
-        if not new or not (seen.bad or blank):
+    def _delete(self, staged: Sequence[DataFile]) -> None:
+        for file in staged:
+            self._events.table.files.delete(file.path)
+
+    def _write_rejected(
+        self, seen: _Seen, again: Sequence[Source]
+    ) -> tuple[list[DataFile], dict[str, int]]:
+        """Lines that `quarantine` does not have from a run that died."""
+        new = self._batch.beyond(self._quarantine.progress)
+        blank = new.blank()
+        if not new.count or not (seen.bad or blank):
             return [], {}
-        bad = intake.rejected(self._verdicts(new))
+        bad = intake.rejected(self._verdicts(new, again))
         if blank:
-            bad = bad.unionByName(local_frame(self._ctx.spark, blank, QUARANTINE.data))
+            bad = bad.unionByName(blank_rows(self._ctx, blank))
         staged = self._quarantine.write(bad, self._run)
         counts = self._quarantine.frame(staged).groupBy("reason").count().collect()
         return staged, {row.reason: row["count"] for row in counts}
@@ -200,10 +188,9 @@ class _Ingest:
         self, staged: Sequence[DataFile], seen: _Seen, sources: Sequence[Row]
     ) -> list[Check]:
         settings = self._ctx.settings
-        taken = self._batch.taken
-        blank = sum(one.blank_lines for one in taken)
+        blank = len(self._batch.blank())
         bad = seen.bad + blank
-        named = sum(one.segment.count for one in taken)
+        named = self._batch.lines
         different = sum(source.distinct for source in sources)
         repeated = sum(source.rows for source in sources) - different
         missing = -bad - sum(source.distinct + source.gaps for source in sources)
@@ -212,7 +199,7 @@ class _Ingest:
         )
         allowed = max(settings.quarantine_floor, settings.quarantine_share_max * named)
         return [
-            equal("segment_count", "stop", seen.lines + blank, named, "lines of all segments"),
+            *self._batch.checks(seen.lines + blank),
             equal(
                 "identity_unique",
                 "stop",
@@ -223,19 +210,19 @@ class _Ingest:
             at_most("quarantine_rate", "stop", bad, allowed, f"of {named} lines"),
             at_most("privacy", "stop", seen.private, 0, "attrs with an id, an address or a key"),
             at_most("seq_gapless", "warn", max(missing, 0)),
-            at_most("segment_missing", "warn", self._batch.missing),
             at_most("unknown_code", "warn", seen.unknown),
             *self._clock_checks(sources),
         ]
 
     def _clock_checks(self, sources: Sequence[Row]) -> list[Check]:
         """Do the nodes' times fit the moments at which their segments were sealed, and ours?"""
-        sealed: dict[Source, int] = {}
-        for one in self._batch.taken:
-            source = (one.segment.node, one.segment.boot)
-            sealed[source] = max(one.sealed_at_us, sealed.get(source, 0))
+        sealed = self._batch.sealed_at_us()
         now_us = self._ctx.clock.now_us()
-        behind = [(sealed[one.node, one.boot] - one.newest_ts) / 1e6 for one in sources]
+        behind = [
+            (sealed[one.node, one.boot] - one.newest_ts) / 1e6
+            for one in sources
+            if (one.node, one.boot) in sealed
+        ]
         stale = [(now_us - one.newest_ts) / 1e6 for one in sources]
         return [
             at_most("clock_skew", "warn", max(behind, default=0), 3600, "seconds behind"),
@@ -247,24 +234,12 @@ class _Ingest:
         seen = self._events.progress(seq_app(source))
         return -1 if seen is None else seen
 
-    def _quarantined(self, source: Source) -> int:
-        last = self._quarantine.progress(segno_app(source))
-        return -1 if last is None else last
 
-
-def segno_app(source: Source) -> str:
-    return f"ingest/{source[0]}/{source[1]}"
-
-
-def seq_app(source: Source) -> str:
-    return f"seq/{source[0]}/{source[1]}"
-
-
-def _open_with_all_columns(ctx: Context) -> Handle:
+def _open_with_all_columns(ctx: Context, spec: TableSpec) -> Handle:
     """A column that the contract has gained is added in a commit of its own, before any row."""
-    events = ctx.lake.table(EVENTS).open()
-    missing = set(EVENTS.schema.names) - set(events.column_names())
+    handle = ctx.lake.table(spec).open()
+    missing = set(spec.schema.names) - set(handle.column_names())
     if missing:
-        events.add_columns(missing)
-        events = ctx.lake.table(EVENTS).open()
-    return events
+        handle.add_columns(missing)
+        handle = ctx.lake.table(spec).open()
+    return handle

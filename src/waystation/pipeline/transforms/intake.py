@@ -1,11 +1,12 @@
-"""Lines of segments into events, and the reasons why a line is none.
+"""Lines of segments, or of records of Kafka, into events, and the reasons why a line is none.
 
-Rule 1: a line is judged by itself and by what its file's name says; the verdict never depends on
-        when it is read, so that a repeated run gives the same.
+Rule 1: a line is judged by itself and by what its file's name says (or its record's key and time);
+        the verdict never depends on when it is read, so that a repeated run gives the same.
 Rule 2: the first reason counts. Unknown codes are no reason: they are kept.
 Rule 3: one row for each (node, boot, seq).
 """
 
+from collections.abc import Mapping
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -40,7 +41,9 @@ _BITS = {
     )
 }
 
-# The envelope of a file: what its name says, for each of its rows.
+# Where a line is from: of a segment what its name says, of a record its key, time and place.
+_PLACE = ("node", "boot", "segno", "sealed_at", "topic", "partition", "offset")
+# The envelope of a file, for each of its rows.
 FILE = StructType(
     [
         StructField("file_key", StringType()),
@@ -49,23 +52,78 @@ FILE = StructType(
         StructField("seen_seq", EVENTS.data["seq"].dataType),
     ]
 )
+# The greatest sequence number of a process that the lake has.
+SEEN = StructType([EVENTS.data[name] for name in IDENTITY])
+_JSON = {
+    "mode": "PERMISSIVE",
+    "columnNameOfCorruptRecord": BAD,
+    "allowSingleQuotes": "false",
+}
 
 
 def read_lines(spark: SparkSession, paths: list[str], files: DataFrame) -> DataFrame:
     """The contract's columns of every line, `_bad` with the text of those that do not parse, and
     `file` with what is known of the file. `files` has the columns of FILE, one row a file."""
-    schema = StructType([*contract_schema().fields, StructField(BAD, StringType())])
     lines = (
-        spark.read.schema(schema)
-        .option("mode", "PERMISSIVE")
-        .option("columnNameOfCorruptRecord", BAD)
-        .option("lineSep", "\n")
-        .option("allowSingleQuotes", False)
+        spark.read.schema(_line_schema())
+        .options(**_JSON, lineSep="\n")
         .json(paths)
         .select("*", F.substring_index("_metadata.file_path", "/", -2).alias("file_key"))
     )
-    known = files.select("file_key", F.struct(*FILE.names[1:]).alias("file"))
+    known = files.select(
+        "file_key", _place({name: F.col(name) for name in FILE.names[1:]}).alias("file")
+    )
     return lines.join(F.broadcast(known), on="file_key", how="inner").drop("file_key")
+
+
+def read_records(records: DataFrame, topic: str, seen: DataFrame | None) -> DataFrame:
+    """As `read_lines`, of records of Kafka. `seen` has the columns of SEEN, one row a process of
+    which the lake has sequence numbers that come again here; None: there is none."""
+    text = F.make_valid_utf8(F.coalesce(F.col("value"), F.lit(b"")).cast("string"))
+    whole = F.is_valid_utf8(F.col("value").cast("string"))
+    read = records.select(
+        F.make_valid_utf8(F.col("key").cast("string")).alias("_key"),
+        F.col("at").alias("_at"),
+        F.col("partition").alias("_partition"),
+        F.col("offset").alias("_offset"),
+        text.alias("_text"),
+        # What is no text is not read, so that it comes out as bad.
+        F.from_json(F.when(whole, text), _line_schema(), _JSON).alias("_row"),
+    )
+    row = F.col("_row")
+    lines = read.select(
+        "*",
+        *(row[name].alias(name) for name in contract.COLUMNS),
+        F.when(row.isNull(), F.col("_text")).otherwise(row[BAD]).alias(BAD),
+    )
+    place = {
+        "node": F.col("_key"),
+        "sealed_at": F.col("_at"),
+        "topic": F.lit(topic),
+        "partition": F.col("_partition"),
+        "offset": F.col("_offset"),
+        "first_seq": F.lit(0),
+    }
+    if seen is not None:
+        known = seen.withColumnRenamed("seq", "_seen")
+        lines = lines.join(F.broadcast(known), on=["node", "boot"], how="left")
+        place["seen_seq"] = F.col("_seen")
+    return lines.select(*contract.COLUMNS, BAD, _place(place).alias("file"))
+
+
+def _line_schema() -> StructType:
+    return StructType([*contract_schema().fields, StructField(BAD, StringType())])
+
+
+def _place(known: Mapping[str, Column]) -> Column:
+    """One struct for both kinds of places; what one kind does not have is null."""
+    types = {field.name: field.dataType for field in (*FILE.fields, *QUARANTINE.data.fields)}
+    return F.struct(
+        *(
+            known.get(name, F.lit(None)).cast(types[name]).alias(name)
+            for name in (*_PLACE, "first_seq", "seen_seq")
+        )
+    )
 
 
 def judged(lines: DataFrame, *, late_max_us: int, early_max_us: int) -> DataFrame:
@@ -74,9 +132,12 @@ def judged(lines: DataFrame, *, late_max_us: int, early_max_us: int) -> DataFram
     needs = F.col("_needs")
     envelope = [F.col(name).isNull() for name in ("v", "ts", "node", "boot", "seq", "k")]
     sealed_at = F.col("file.sealed_at")
-    foreign = (F.col("node") != F.col("file.node")) | (F.col("boot") != F.col("file.boot"))
+    # Of a record only the node is known, and one without a key is nobody's.
+    same_node = F.col("node").eqNullSafe(F.col("file.node"))
+    foreign = ~same_node | (F.col("boot") != F.col("file.boot"))
     reason = (
-        F.when(F.col(BAD).isNotNull(), "unreadable")
+        F.when(F.col(BAD) == "", "blank")
+        .when(F.col(BAD).isNotNull(), "unreadable")
         .when(_any(envelope), "no_envelope")
         .when(F.col("v") > contract.CONTRACT_VERSION, "newer_contract")
         .when(foreign, "foreign")
@@ -148,6 +209,7 @@ def rejected(verdicts: DataFrame) -> DataFrame:
         *(F.col(f"file.{name}").alias(name) for name in ("node", "boot", "segno", "sealed_at")),
         "reason",
         F.substring(text, 1, LINE_CHARACTERS_MAX).alias("line"),
+        *(F.col(f"file.{name}").alias(name) for name in ("topic", "partition", "offset")),
     )
 
 
