@@ -20,12 +20,11 @@ from .conversation import Conversation, Phase
 from .departures import Departures
 from .desk import DeliveryDesk
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
-from .fan_out import fan_out
 from .following import Following
 from .grants import Authority, bearer
 from .handoff import Tickets
 from .log import Now
-from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status
+from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status, session_key
 from .party import Party, Place
 from .reception import Reception
 from .registry import Registry
@@ -77,7 +76,8 @@ class Broker:
         self._loop = loop
         self.authority = authority
         self.tally = reports.tally
-        self._desk = DeliveryDesk(reports, write_stall_s=settings.write_stall_s, end=self.end)
+        self._desk = DeliveryDesk(reports, settings, self.end)
+        self._fan_out = self._desk.fan_out
         self.registry = self._desk.registry = Registry(settings, clock, self._desk)
         self.tickets = Tickets(settings.ticket_s)
         self.departures = Departures(self.registry, store, reports, self.run, owner.node_id)
@@ -106,7 +106,7 @@ class Broker:
         self.fenced: Callable[[], bool] = lambda: False
         self.overloaded = False
         self._plain_acks = not settings.answer_acks
-        self._short_way = ShortWay(self.registry).take
+        self._short_way = ShortWay(self.registry, self._desk).take
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -384,11 +384,14 @@ class Broker:
         now = self.registry.now()
         tally = self.tally
         before = tally.out
-        fan_out(tuple(party.recipients), one, now, tally)
+        key = session_key(party.party_id, entry.client_id, entry.session_id)
+        session = party.sessions.get(key)
+        origin = None if session is None else session.delivery
+        self._fan_out(tuple(party.recipients), one, now, origin)
         took_s = self._mono() - now.mono
         self.reports.broadcast(party.party_id, entry, tally.out - before, len(one.data), took_s)
-        if entry.kind is _LEAVE:
-            self.departures.removed_elsewhere(party, entry)
+        if session is not None and entry.kind is _LEAVE:
+            self.departures.removed_elsewhere(session, entry)
         if self._desk.slow:
             self._desk.let_slow_go()
         return None

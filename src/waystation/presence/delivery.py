@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
-from .fan_out import fan_out
 from .flight import Desk, Flight, Tally, Terms
 from .log import Announcement, Now
 from .model import (
@@ -81,7 +80,6 @@ class Delivery(msgspec.Struct, eq=False):
     muted: bool = False  # gets no party messages
     detached_marks: bool = False
     known: frozenset[int] | None = None  # seqs and ids that it had from another node
-    out_n: int = 0
     acked_n: int = 0
     retried_n: int = 0
     dropped_n: int = 0
@@ -99,6 +97,11 @@ class Delivery(msgspec.Struct, eq=False):
             if flight.kind is _JOIN:
                 return flight.seq - 1
         return self.sent_seq
+
+    @property
+    def out_n(self) -> int:
+        """Rule 6: nobody has to count them."""
+        return self.acked_n + self.dropped_n + self.superseded_n + len(self.inflight)
 
     @property
     def saved_cursor(self) -> int:
@@ -203,7 +206,8 @@ class Delivery(msgspec.Struct, eq=False):
                 self.sent_seq = one.seq
                 continue
             self.flowing = True
-            fan_out((self,), one, now, self.tally)
+            mine = one.session_id == self.session_id and one.client_id == self.client_id
+            self._desk.fan_out((self,), one, now, self if mine else None)
             if self.blocked_at is not None:
                 return
         self.known = None
@@ -249,7 +253,6 @@ class Delivery(msgspec.Struct, eq=False):
         self.inflight[message_id] = Flight(self.party.seq, message_id, data, kind, mono, mono)
         if self.unacked_since is None:
             self.unacked_since = mono
-        self.out_n += 1
         self.tally.out += 1
         stream.send(data)
         if not self.retry_handle:

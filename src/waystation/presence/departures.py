@@ -16,7 +16,7 @@ from waystation.base.limits import BoundedLru
 from .conversation import Conversation
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status, session_key
+from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -233,15 +233,13 @@ class Departures:
         if left is not None:
             self._finish(session, _LEFT, code, left, self._registry.now())
 
-    def removed_elsewhere(self, party: Party, entry: Entry) -> None:
+    def removed_elsewhere(self, session: Session, entry: Entry) -> None:
         """A LEAVE in the log, about a session of ours: perhaps one that we did not write."""
-        key = session_key(party.party_id, entry.client_id, entry.session_id)
-        session = party.sessions.get(key)
-        if session is None or session.joined_seq >= entry.seq:
+        if session.joined_seq >= entry.seq:
             return
-        left = Left(entry.seq, party.roster.size, entry.count)
+        left = Left(entry.seq, session.party.roster.size, entry.count)
         if session.leaving:  # what the store answers says the same, if its answer comes
-            self._heard[key] = left
+            self._heard[session.key] = left
         else:
             self._finish(session, _LEFT, Status(entry.code), left, self._registry.now())
 

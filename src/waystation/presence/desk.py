@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from .conversation import Conversation
 from .delivery import Delivery
+from .fan_out import FanOut
 from .flight import Flight
 from .log import Now
 from .model import Detached, Status
 from .reports import Reports
 from .session import Session
+from .settings import Presence
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -34,9 +36,10 @@ class EndStream(Protocol):
 class DeliveryDesk:
     """A `Desk`."""
 
-    def __init__(self, reports: Reports, *, write_stall_s: float, end: EndStream) -> None:
+    def __init__(self, reports: Reports, settings: Presence, end: EndStream) -> None:
         self._reports = reports
-        self._write_stall_s = write_stall_s
+        self._write_stall_s = settings.write_stall_s
+        self.fan_out = FanOut(reports.tally, settings.max_inflight)
         self._end = end
         self.slow: list[Delivery] = []  # to be let go at the end of the step
         self.registry: Registry | None = None  # which has us, so it comes second

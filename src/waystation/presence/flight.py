@@ -10,6 +10,7 @@ from .settings import LADDER_TTL_S
 
 if TYPE_CHECKING:
     from .delivery import Delivery
+    from .fan_out import FanOut
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,7 @@ class Desk(Protocol):
     """What a delivery asks of the broker."""
 
     tally: Tally
+    fan_out: "FanOut"
     latencies_s: list[float]
     acks_until_sample: int
     """Counts down; at 0 `acked` is called, which sets it again. 0 from the start: never."""

@@ -50,6 +50,12 @@ class Names:
             )
         return known
 
+    def last_of(self, key: SessionKey, ms: int) -> tuple[int, int, int]:
+        """The same for a session that has ended: it will hardly be named again."""
+        known = self.session(key, ms)
+        del self._sessions[key]
+        return known
+
     def _begin_day(self, ms: int) -> None:
         self._parties.clear()
         self._sessions.clear()

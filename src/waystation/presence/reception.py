@@ -8,12 +8,8 @@ Rule 3: between asking the store and its answer the stream may end, and the sess
         at once, an attachment whose fence is no longer the newest has been taken over.
 """
 
-import hashlib
-import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from waystation.base.limits import BucketTable
 
@@ -25,6 +21,7 @@ from .model import RESUME_ONLY, ClientId, Detached, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
+from .resume_token import TOKEN_BYTES, RandomBytes, ResumeToken, hashed
 from .session import Refusal, Session, State
 from .store import (
     Attached,
@@ -44,8 +41,6 @@ if TYPE_CHECKING:
     from .following import Following
     from .handoff import Tickets
 
-TOKEN_BYTES: Final = 16
-RANDOM_BLOCK_BYTES: Final = 4096
 _JOINED: Final = Phase.JOINED  # asking an enum's class for a member takes its time
 _OK: Final = Status.OK
 ROUNDS_MAX: Final = 4  # join finds a session, attach does not, join finds one â€¦
@@ -53,37 +48,6 @@ ROUNDS_MAX: Final = 4  # join finds a session, attach does not, join finds one â
 
 def _nothing(session: Session, conversation: Conversation, now: Now) -> None:
     """Until somebody wants to know."""
-
-
-def hashed(token: bytes) -> bytes:
-    return hashlib.sha256(token).digest()
-
-
-class RandomBytes:
-    """`secrets.token_bytes`, asked for in blocks: a question to the kernel costs more than all
-    else that a token takes."""
-
-    __slots__ = ("_at", "_block")
-
-    def __init__(self) -> None:
-        self._block = b""
-        self._at = 0
-
-    def take(self, count: int) -> bytes:
-        at = self._at
-        end = self._at = at + count
-        if end > len(self._block):
-            self._block = secrets.token_bytes(RANDOM_BLOCK_BYTES)
-            at, end = 0, count
-            self._at = end
-        return self._block[at:end]
-
-
-class _Token(msgspec.Struct, frozen=True, gc=False):
-    """A resume token as the client gets it, and as it is kept."""
-
-    raw: bytes
-    digest: bytes
 
 
 class Reception:
@@ -166,7 +130,7 @@ class Reception:
         """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed, or
         is taken back."""
         raw = self._make_token(TOKEN_BYTES)
-        token = _Token(raw, hashed(raw))
+        token = ResumeToken(raw, hashed(raw))
         party = self._registry.follow(join.key.party_id)
         try:
             if not party.loaded:
@@ -182,7 +146,13 @@ class Reception:
                 self._departures.release(party)
 
     async def _enter(
-        self, party: Party, conversation: Conversation, join: Join, token: _Token, *, promoted: bool
+        self,
+        party: Party,
+        conversation: Conversation,
+        join: Join,
+        token: ResumeToken,
+        *,
+        promoted: bool,
     ) -> Refusal | None:
         key = join.key
         attach_first = bool(join.resume_token or join.flags & RESUME_ONLY or promoted)
@@ -245,7 +215,7 @@ class Reception:
         return proof, "promote" if promoted else "handoff" if ticket else ""
 
     def _attach_spec(
-        self, party: Party, join: Join, proof: Proof, token: _Token, conversation: Conversation
+        self, party: Party, join: Join, proof: Proof, token: ResumeToken, conversation: Conversation
     ) -> AttachSpec:
         grant = conversation.grant
         return AttachSpec(
@@ -259,7 +229,7 @@ class Reception:
         )
 
     def _join_spec(
-        self, party: Party, join: Join, token: _Token, conversation: Conversation
+        self, party: Party, join: Join, token: ResumeToken, conversation: Conversation
     ) -> JoinSpec:
         settings, grant = self._settings, conversation.grant
         sessions_max = settings.client_sessions_max
@@ -286,7 +256,7 @@ class Reception:
         join: Join,
         joined: Joined,
         spec: JoinSpec,
-        token: _Token,
+        token: ResumeToken,
     ) -> None:
         registry, key = self._registry, join.key
         now = registry.now()
@@ -321,7 +291,7 @@ class Reception:
         join: Join,
         attached: Attached,
         *,
-        token: _Token,
+        token: ResumeToken,
         how: str,
     ) -> Refusal | None:
         record = attached.record
@@ -419,24 +389,35 @@ class Reception:
         join: Join,
         now: Now,
         *,
-        token: _Token,
+        token: ResumeToken,
         status: Status,
         seq: int = 0,
     ) -> None:
         session.token_hash = token.digest
-        conversation.send(
-            write.ack_with(
+        epoch, ttl_ms = session.party.epoch, round(session.ttl_s * 1000)
+        if status is _OK:
+            answer = write.ack_join(
+                conversation.next_id(),
+                now.ms,
+                join.message_id,
+                seq=seq,
+                epoch=epoch,
+                token=token.raw,
+                ttl_ms=ttl_ms,
+                node_id=self._node_id,
+            )
+        else:
+            answer = write.ack_with(
                 conversation.next_id(),
                 now.ms,
                 (join.message_id,),
                 status=status,
-                party_seq=seq,
-                party_epoch=session.party.epoch,
+                party_epoch=epoch,
                 resume_token=token.raw,
-                session_ttl_ms=round(session.ttl_s * 1000),
+                session_ttl_ms=ttl_ms,
                 node_id=self._node_id,
             )
-        )
+        conversation.send(answer)
 
     def _go_live(self, session: Session, conversation: Conversation, now: Now) -> None:
         if not session.delivery.muted:

@@ -132,7 +132,7 @@ class Reports:
         attrs: events.PartySessionLeftAttrs,
         ms: int,
     ) -> events.Event:
-        party, cli, sess = self._names.session(key, ms)
+        party, cli, sess = self._names.last_of(key, ms)
         return events.PartySessionLeft(
             party=party,
             cli=cli,

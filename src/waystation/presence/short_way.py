@@ -1,22 +1,27 @@
-"""What nearly every message is, a receipt for one delivery or a bare PING, from bytes to effect.
+"""What nearly every message is, receipts for deliveries or a bare PING, from bytes to effect.
 
-Rule 1: a message is taken here only if its bytes are exactly those of `wire.client`'s two layouts
+Rule 1: a message is taken here only if its bytes are exactly those of `wire.client`'s three layouts
         and nothing about it is unusual. Otherwise nothing is done, and `Broker` takes it the long
         way, which decides; this one only comes to the same end with fewer steps.
-Rule 2: such a receipt acknowledges something outstanding, so it is free and needs no answer; such a
-        PING is new and within its rate, and is answered with one ACK.
+Rule 2: such a receipt, or the first of several, acknowledges something outstanding, so it is free
+        and needs no answer; such a PING is new and within its rate, and is answered with one ACK.
 """
 
+from .delivery import Delivery
+from .flight import Desk
+from .model import MessageType
 from .registry import Registry
 from .session import Session
 from .transport.port import Stream
 from .wire.broker import ack
-from .wire.client import RECEIPT_BYTES, bare_ping, one_receipt
+from .wire.client import RECEIPT_BYTES, bare_ping, one_receipt, several_receipts
+
+_LIST = MessageType.LIST
 
 
 class ShortWay:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, desk: Desk) -> None:
+        self._desk = desk
         self._receipts = not registry.settings.answer_acks
         self._now = registry.now
         self._mono = registry.mono
@@ -34,11 +39,43 @@ class ShortWay:
             return True
         message_id = bare_ping(data)
         if not message_id:
-            return False
+            ids = several_receipts(data)
+            return bool(ids) and self._receipts and self._acked(session, delivery, ids)
         now = self._now()
         if not session.pinged(message_id, now.mono):
             return False
         stream.send(ack(delivery.next_id(), now.ms, message_id))
         if not stream.writable:
             delivery.block(now.mono)  # answers count against who does not read them
+        return True
+
+    def _acked(self, session: Session, delivery: Delivery, ids: tuple[int, ...]) -> bool:
+        """`Delivery.acked` for what was sent and not acknowledged yet, without a call for each."""
+        inflight, desk = delivery.inflight, self._desk
+        if ids[0] not in inflight or 0 < desk.acks_until_sample <= len(ids):
+            return False  # the long way finds out which of them is the sample
+        mono = self._mono()
+        high, settled = delivery.acked_high, 0
+        note = desk.latencies_s.append
+        for one in ids:
+            flight = inflight.pop(one, None)
+            if flight is None:
+                delivery.acked((one,), 0, self._now())  # counts it as repeated or unknown
+                continue
+            settled += 1
+            note(mono - flight.first_mono)
+            if flight.seq > high:  # noqa: PLR1730 for every ack
+                high = flight.seq
+            if flight.kind is _LIST:
+                delivery.resync_from = None
+        delivery.acked_high = high
+        delivery.acked_n += settled
+        desk.tally.acked += settled
+        if desk.acks_until_sample:
+            desk.acks_until_sample -= settled
+        delivery.unacked_since = mono if inflight else None
+        session.last_rx = mono
+        session.messages_in += 1
+        if not delivery.flowing:
+            delivery.pump(self._now())
         return True

@@ -16,7 +16,7 @@ from .conversation import Conversation, Phase
 from .errors import STORE_TROUBLE
 from .log import Now
 from .model import Status
-from .reception import hashed
+from .resume_token import hashed
 from .session import Refusal
 from .store import Notice, Proof, weigh
 from .wire import broker as write

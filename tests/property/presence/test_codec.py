@@ -49,6 +49,39 @@ def test_an_ack(message_id: int, at_ms: int, acked: int) -> None:
 
 
 @EXAMPLES
+@given(ids, times, ids, st.tuples(ids, ids), st.integers(1, 2**32 - 1))
+def test_the_answer_to_a_join_and_to_a_leave(
+    message_id: int, at_ms: int, acked: int, position: tuple[int, int], ttl_ms: int
+) -> None:
+    seq, epoch = position
+    left = write.ack_at(message_id, at_ms, acked, seq, epoch)
+    joined = write.ack_join(
+        message_id,
+        at_ms,
+        acked,
+        seq=seq,
+        epoch=epoch,
+        token=bytes(range(16)),
+        ttl_ms=ttl_ms,
+        node_id="node.7",
+    )
+
+    expected = proto(
+        message_id=message_id,
+        message_type=1,
+        timestamp=at_ms,
+        ack_message_ids=[acked],
+        party_seq=seq,
+        party_epoch=epoch,
+    )
+    assert left == expected.SerializeToString()
+    expected.resume_token = bytes(range(16))
+    expected.session_ttl_ms = ttl_ms
+    expected.node_id = "node.7"
+    assert joined == expected.SerializeToString()
+
+
+@EXAMPLES
 @given(
     st.tuples(ids, times),
     st.lists(ids, max_size=20),

@@ -8,6 +8,7 @@ from waystation.presence.model import MessageType, Status
 from waystation.presence.session import State
 from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
+from waystation.telemetry.events import PartySessionLeft
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
 StageWith = Callable[..., Stage]
@@ -144,11 +145,11 @@ def test_every_delivery_is_accounted_for(stage_with: StageWith) -> None:
         for member in there.values():
             member.ping()
 
-    for session in stage.broker.registry.sessions.values():
-        one = session.delivery
-        outstanding = len(one.inflight)
-        assert one.out_n == one.acked_n + one.dropped_n + one.superseded_n + outstanding
     tally = stage.broker.tally
+    living = sum(session.delivery.out_n for session in stage.broker.registry.sessions.values())
+    ended = [event for event in stage.events.events if isinstance(event, PartySessionLeft)]
+    assert ended
+    assert tally.out == living + sum(event.attrs.out for event in ended)
     inflight = sum(len(s.delivery.inflight) for s in stage.broker.registry.sessions.values())
     settled = tally.acked + tally.dropped + tally.superseded + tally.abandoned
     assert tally.out == settled + inflight

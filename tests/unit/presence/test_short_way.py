@@ -48,17 +48,34 @@ def after(actor: Actor) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("kind", [ACK, PING], ids=["receipt", "ping"])
-def test_both_ways_come_to_the_same_end(stage_with: Make, kind: MessageType) -> None:
+def short_way(stage: Stage) -> ShortWay:
+    return ShortWay(stage.broker.registry, stage.broker._desk)
+
+
+MESSAGES: dict[str, Callable[[list[int]], bytes]] = {
+    "receipt": lambda ids: said(ACK, ack_message_ids=ids[-1:]),
+    "receipts": lambda ids: said(ACK, ack_message_ids=ids),
+    "receipts in another order": lambda ids: said(ACK, ack_message_ids=ids[::-1]),
+    "a receipt twice": lambda ids: said(ACK, ack_message_ids=[ids[0], ids[1], ids[0]]),
+    "a receipt for nothing": lambda ids: said(ACK, ack_message_ids=[ids[0], 5, 2**64 - 1]),
+    "ping": lambda _ids: said(PING, message_id=77),
+}
+
+
+@pytest.mark.parametrize("what", MESSAGES)
+def test_both_ways_come_to_the_same_end(stage_with: Make, what: str) -> None:
     ends: list[tuple[object, ...]] = []
     for short in (True, False):
         stage = stage_with()
         stage.broker.reception._make_token = bytes  # the same for both
-        actor, message_id = owing(stage)
-        data = said(ACK, ack_message_ids=[message_id]) if kind is ACK else said(PING, message_id=77)
+        actor, _ = owing(stage)
+        for client in range(3, 9):
+            stage.member(client)
+        actor.take()
+        data = MESSAGES[what](list(session_of(actor).delivery.inflight))
         stage.clock.advance(1.0)
         if short:
-            assert ShortWay(stage.broker.registry).take(session_of(actor), actor.stream, data)
+            assert short_way(stage).take(session_of(actor), actor.stream, data)
         else:
             stage.broker._take(actor.stream.holder, data)
         ends.append(after(actor)[:-1] + tuple(len(one) for one in actor.stream.raw))
@@ -66,14 +83,30 @@ def test_both_ways_come_to_the_same_end(stage_with: Make, kind: MessageType) -> 
     assert ends[0] == ends[1]
 
 
+def test_a_sample_among_several_receipts_is_found_by_the_long_way(stage_with: Make) -> None:
+    stage = stage_with()
+    actor, message_id = owing(stage)
+    stage.member(3)
+    data = said(ACK, ack_message_ids=[message_id, actor.take()[-1].message_id])
+    way, desk = short_way(stage), stage.broker._desk
+    desk.acks_until_sample = 2
+
+    assert not way.take(session_of(actor), actor.stream, data)
+    desk.acks_until_sample = 3
+    assert way.take(session_of(actor), actor.stream, data)
+    assert desk.acks_until_sample == 1
+
+
 def test_what_is_not_exactly_such_a_message_is_left_alone(stage_with: Make) -> None:
     stage = stage_with()
     actor, message_id = owing(stage)
     before = after(actor)
-    take = ShortWay(stage.broker.registry).take
+    take = short_way(stage).take
     for data in (
         said(ACK, ack_message_ids=[message_id + 1]),  # nothing that is outstanding
-        said(ACK, ack_message_ids=[message_id, message_id]),
+        said(ACK, ack_message_ids=[message_id + 1, message_id]),
+        said(ACK, ack_message_ids=[message_id, message_id], party_seq=1),
+        said(ACK, ack_message_ids=[message_id] * 16),
         said(ACK, ack_message_ids=[message_id], party_seq=1),
         said(ACK, message_id=5, ack_message_ids=[message_id]),
         said(PING, message_id=5, party_seq=1),
@@ -91,7 +124,7 @@ def test_what_is_not_exactly_such_a_message_is_left_alone(stage_with: Make) -> N
 def test_a_ping_that_is_repeated_or_too_soon_is_left_to_the_long_way(stage_with: Make) -> None:
     stage = stage_with(rate_per_s=1.0, rate_burst=2)
     actor = stage.member(1)
-    take = ShortWay(stage.broker.registry).take
+    take = short_way(stage).take
     session = session_of(actor)
     stage.clock.advance(10.0)
 
@@ -106,6 +139,6 @@ def test_receipts_that_are_to_be_answered_take_the_long_way(stage_with: Make) ->
     actor, message_id = owing(stage)
     data = said(ACK, ack_message_ids=[message_id])
 
-    assert not ShortWay(stage.broker.registry).take(session_of(actor), actor.stream, data)
+    assert not short_way(stage).take(session_of(actor), actor.stream, data)
     actor.say_bytes(data)
     assert [one.message_type for one in actor.take()] == [ACK]

@@ -25,6 +25,8 @@ _update = struct.Struct("<BQBQBQBQBBBQBQBB")
 _epoch = struct.Struct("<HQ")
 _fixed = struct.Struct("<BQ")
 _one_session = struct.Struct("<BBBQBBQ")
+_joined_head = struct.Struct("<BQBBBQBQBB16sB")
+_joined_tail = struct.Struct("<BBQHQ")
 _one_id = struct.Struct("<BBQ")
 _EPOCH_TAG: Final = 0x0181  # the two bytes of field 16, read as one little-endian number
 _DETAIL_BYTES_MAX: Final = 200
@@ -58,6 +60,25 @@ def ack_at(message_id: int, at_ms: int, acked: int, seq: int, epoch: int) -> byt
     return _ack_at.pack(
         0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x72, 8, acked, _EPOCH_TAG, epoch
     )
+
+
+def ack_join(
+    message_id: int,
+    at_ms: int,
+    acked: int,
+    *,
+    seq: int,
+    epoch: int,
+    token: bytes,
+    ttl_ms: int,
+    node_id: str,
+) -> bytes:
+    """The answer to a JOIN that made a session; `token` has sixteen bytes."""
+    head = _joined_head.pack(
+        0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x5A, 16, token, 0x60
+    )
+    acks = _joined_tail.pack(0x72, 8, acked, _EPOCH_TAG, epoch)
+    return b"".join((head, varint(ttl_ms), acks, _node(node_id)))
 
 
 def ack_with(

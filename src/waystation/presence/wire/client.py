@@ -119,6 +119,8 @@ _JOIN_TAGS: Final = b"\x09\x11\x19\x21\x28"  # every ninth byte
 _JOIN: Final = int(MessageType.JOIN)
 RECEIPT_BYTES: Final = 12
 _ONE_RECEIPT: Final = b"\x28\x01\x72\x08"  # ACK, and eight bytes of ids
+_ACKED: Final = b"\x28\x01\x72"
+_RECEIPTS: Final = {4 + 8 * n: struct.Struct(f"<4x{n}Q") for n in range(2, 16)}
 _PING: Final = b"\x28\x05"
 
 
@@ -127,6 +129,14 @@ def one_receipt(data: bytes) -> int:
     if len(data) == RECEIPT_BYTES and data.startswith(_ONE_RECEIPT):
         return _u64.unpack_from(data, 4)[0]
     return 0
+
+
+def several_receipts(data: bytes) -> tuple[int, ...]:
+    """The ids that an ACK of two to fifteen ids and nothing else names; () if it is none."""
+    layout = _RECEIPTS.get(len(data))
+    if layout is None or not data.startswith(_ACKED) or data[3] != len(data) - 4:
+        return ()
+    return layout.unpack(data)
 
 
 def bare_ping(data: bytes) -> int:

@@ -1,8 +1,8 @@
 """The presence store in memory: one process, gone with it. Everything completes without waiting."""
 
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -29,10 +29,17 @@ from waystation.presence.store import (
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.memory.presence_ledger import PartyLedger, PartyState
 
+if TYPE_CHECKING:
+    from types import CoroutineType
+
 T = TypeVar("T")
 
 _encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(PartyState).decode
+
+
+async def _nobody() -> None:
+    """What there is to say of a party that is not there."""
 
 
 class LedgerStore:
@@ -80,14 +87,14 @@ class LedgerStore:
 
     def _alter(
         self, party_id: PartyId, operation: Callable[[PartyLedger], T]
-    ) -> Coroutine[Any, Any, T]:
+    ) -> "CoroutineType[Any, Any, T]":
         if party_id in self._frozen:
             raise PresenceStoreBusyError("the party moves to another node")
         return self._change(party_id, operation)
 
     def join(
         self, key: SessionKey, spec: JoinSpec
-    ) -> Coroutine[Any, Any, Joined | Exists | Rejected]:
+    ) -> "CoroutineType[Any, Any, Joined | Exists | Rejected]":
         owner, now_ms, linger_ms = self._owner, self._clock.now_ms(), self._linger_ms
         return self._alter(
             key.party_id, lambda ledger: ledger.join(key, spec, owner, now_ms, linger_ms)
@@ -109,13 +116,13 @@ class LedgerStore:
             key.party_id, lambda ledger: ledger.detach(key, fence, cursor, cause, now_ms)
         )
 
-    async def leave(self, key: SessionKey, fence: int, code: Status) -> Left | None:
+    def leave(
+        self, key: SessionKey, fence: int, code: Status
+    ) -> "CoroutineType[Any, Any, Left | None]":
         if key.party_id not in self._ledgers:
-            return None
+            return _nobody()
         now_ms = self._clock.now_ms()
-        return await self._alter(
-            key.party_id, lambda ledger: ledger.leave(key, fence, code, now_ms)
-        )
+        return self._alter(key.party_id, lambda ledger: ledger.leave(key, fence, code, now_ms))
 
     async def signal(
         self, key: SessionKey, fence: int, *, origin_id: int, payload: bytes
