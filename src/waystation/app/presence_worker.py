@@ -161,19 +161,20 @@ class PresenceWorker:
 
     async def _open_peer_port(self, server: PresenceServer) -> None:
         """Other nodes and operators come here; and since the lean transport carries streams only,
-        whoever asks for health, reflection or the directory. It is as safe as the other port."""
+        whoever asks for health, reflection or the directory. It is as safe as the other port; and
+        with `presence.peer_ca` it answers nobody without a certificate of the cluster's."""
         settings, presence = self._settings, self._settings.presence
         if not settings.presence_peers:
             return
         tls, host = settings.tls, settings.presence_host
-        # Clients of the lean transport come here too, and have no certificate of the cluster's.
-        client_ca = "" if presence.transport == "native" else presence.peer_ca
         self._peer_port = port = ServicePort(
             [*server.peer_services, *self._beside],
             host=host,
             # Workers share the port of clients; but each is a node that others must reach.
             port=presence.peer_port if self._index == 0 else 0,
-            tls=ServerTls(cert=tls.cert, key=tls.key, client_ca=client_ca) if tls.on else None,
+            tls=ServerTls(cert=tls.cert, key=tls.key, client_ca=presence.peer_ca)
+            if tls.on
+            else None,
         )
         server.at_peer_port(presence.peer_endpoint or f"{reachable(host)}:{port.port}")
         await port.start()

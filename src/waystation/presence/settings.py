@@ -107,8 +107,8 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     peer_ca: Annotated[
         str,
         doc(
-            "Certificates (PEM) that nodes of the cluster are trusted by; with `grpcio`, whoever"
-            " comes to the peer port must show one of them, too."
+            "Certificates (PEM) that nodes of the cluster are trusted by; whoever comes to the peer"
+            " port must show one of them, too."
         ),
     ] = ""
     peers: Annotated[

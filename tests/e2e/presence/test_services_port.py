@@ -8,6 +8,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
+from tests.conformance.presence.kit import Guest
 from tests.conformance.presence.test_operations import certificate
 from tests.e2e.presence.node import Node
 from waystation.presence import admin, directory
@@ -59,5 +60,41 @@ async def test_health_and_directory_are_under_the_same_tls(tmp_path: Path) -> No
                 await check(channel)
         assert plain.value.code() is grpc.StatusCode.UNAVAILABLE
         assert node.running
+    finally:
+        await asyncio.to_thread(node.close)
+
+
+async def test_nobody_without_a_certificate_of_the_cluster_comes_to_the_peer_port(
+    tmp_path: Path,
+) -> None:
+    """With the lean transport as with gRPC's own; clients of the other port need none."""
+    tls = certificate(tmp_path / "tls", "first")  # its own authority
+    node = Node(tmp_path / "node", transport="native")
+    node._env.update(
+        {
+            "WAYSTATION_TLS__CERT": tls.cert,
+            "WAYSTATION_TLS__KEY": tls.key,
+            "WAYSTATION_PRESENCE__PEER_CA": tls.cert,
+        }
+    )
+    cert, key = (Path(path).read_bytes() for path in (tls.cert, tls.key))
+    await asyncio.to_thread(node.start)
+    try:
+        target = f"localhost:{node.port + 1}"
+        async with grpc.aio.secure_channel(
+            target, grpc.ssl_channel_credentials(cert, key, cert)
+        ) as channel:
+            answer = await check(channel)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        async with grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(cert)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as bare:
+                await check(channel)
+        assert bare.value.code() is grpc.StatusCode.UNAVAILABLE
+        async with grpc.aio.secure_channel(
+            f"localhost:{node.port}", grpc.ssl_channel_credentials(cert)
+        ) as channel:
+            guest = await Guest(node.address, 7).join(channel=channel)
+            await guest.welcomed()
+            await guest.gone()
     finally:
         await asyncio.to_thread(node.close)
