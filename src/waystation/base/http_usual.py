@@ -15,7 +15,7 @@ from typing import Final
 from waystation.base.http_message import Request
 
 LINES_MAX: Final = 1_024  # that are remembered
-LINE_BYTES_MAX: Final = 64  # longer ones are of one sender, or of one request
+LINE_BYTES_MAX: Final = 512  # an Authorization is shorter; the same object is found by others too
 
 _TOKEN: Final = (  # RFC 9110, section 5.6.2
     b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

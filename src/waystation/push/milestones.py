@@ -69,11 +69,12 @@ class MilestoneWriter:
     def note(self, notification: Notification, milestone: Milestone) -> None:
         """Signed messages for their sender, tracked ones for the counters; others cost nothing."""
         sender = notification.sender if self._message_status else None
-        if sender is None and notification.reliability_id is None:
-            return
-        if len(self._notes) >= self._notes_max and notification.reliability_id is None:
-            self.dropped += 1  # the usual end under load, so it comes first
-            return
+        if notification.reliability_id is None:
+            if sender is None:
+                return
+            if len(self._notes) >= self._notes_max:
+                self.dropped += 1  # the usual end under load, so it comes first
+                return
         now_ms = self._clock.now_ms()
         if sender is not None and self._has_room(len(self._notes)):
             self._notes.append(

@@ -87,19 +87,21 @@ class EventLines:
 
     def encode(self, entries: "Sequence[_Entry]") -> list[bytes]:
         """The lines of a portion; in one go, because most of them are of messages."""
-        start, counts = self._start, self.counts
+        start, counts, seq = self._start, self.counts, self.seq
         lines: list[bytes] = []
+        add = lines.append
         for ts_us, event, w, made_of in entries:
             if isinstance(event, Written):
-                k, seq = event.k, self.seq
-                lines.append(
-                    b'%b%d,"seq":%d%b' % (start, ts_us, seq, event.fields(ts_us, *made_of))
-                )
+                k = event.k
+                add(b'%b%d,"seq":%d%b' % (start, ts_us, seq, event.fields(ts_us, *made_of)))
                 counts[k] = counts.get(k, 0) + 1
-                self.seq = seq + 1
+                seq += 1
             else:
                 made = event if isinstance(event, Event) else event(*made_of)
-                lines.append(self.line(ts_us, made, w))
+                self.seq = seq
+                add(self.line(ts_us, made, w))
+                seq = self.seq
+        self.seq = seq
         return lines
 
     def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+from binascii import hexlify
 from typing import Any
 
 from waystation.base.ids import PeriodTagger, Tagger
@@ -60,13 +61,9 @@ class EventHashes:
         self._chhs = _Memo(self._channel)
         self._mids: dict[str, str] = {}
         self._names: dict[str, bytes] = {}  # as `_Memo`, for one UTC day
-        self._names_from_ms = self._names_until_ms = 0
-
-    def uah(self, uaid: bytes, time_ms: int) -> int:
-        return self._uahs.hash64(uaid, time_ms)
-
-    def chh(self, channel_id: bytes, time_ms: int) -> int:
-        return self._chhs.hash64(channel_id, time_ms)
+        self._names_from_us = self._names_until_us = 0
+        self.uah = self._uahs.hash64  # of a uaid
+        self.chh = self._chhs.hash64  # of a channel id
 
     def qh(self, recipient_id: bytes, time_ms: int) -> int:
         return self._queue.at(time_ms).hash64(recipient_id)
@@ -91,23 +88,27 @@ class EventHashes:
             known = self._mids[version] = mid(self._message.at(time_s * 1000), version, time_s)
         return known
 
-    def names(self, uaid: bytes, version: str, time_s: int, event_ms: int) -> bytes:
+    def names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         """`mid` and `uah` as they stand in a line: all that tells most events of a message apart.
-        A message has one user agent, so its version names both."""
+        A message has one user agent, so its version names both. `time_ms` is the message's."""
         known = self._names.get(version)
-        if known is not None and self._names_from_ms <= event_ms < self._names_until_ms:
+        if known is not None and self._names_from_us <= event_us < self._names_until_us:
             return known
-        return self._new_names(uaid, version, time_s, event_ms)
+        return self._new_names(uaid, version, time_ms // 1000 * 1000, event_us)
 
-    def _new_names(self, uaid: bytes, version: str, time_s: int, event_ms: int) -> bytes:
+    def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         names = self._names
-        if not self._names_from_ms <= event_ms < self._names_until_ms or len(names) > MEMO_MAX:
+        if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
             names.clear()
-            self._names_from_ms = event_ms - event_ms % DAY_MS
-            self._names_until_ms = self._names_from_ms + DAY_MS
-        made = names[version] = b'"mid":"%b","uah":%d' % (
-            mid(self._message.at(time_s * 1000), version, time_s).encode(),
-            self._uahs.hash64(uaid, event_ms),
+            self._names_from_us = event_us - event_us % (DAY_MS * 1000)
+            self._names_until_us = self._names_from_us + DAY_MS * 1000
+        made = names[version] = (
+            b'"mid":"%012x%b","uah":%d'
+            % (  # as `mid`
+                time_ms,
+                hexlify(self._message.at(time_ms).digest(version.encode())[:10]),
+                self._uahs.hash64(uaid, event_us // 1000),
+            )
         )
         return made
 

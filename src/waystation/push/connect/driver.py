@@ -78,7 +78,8 @@ class ConnectDriver:
         return self
 
     def text(self, connection: Connection, text: bytes) -> None:
-        client = client_of(connection)
+        client = connection.handler_state  # as `client_of`
+        assert isinstance(client, Client)
         session = client.session
         if client.waiting or session.busy:
             if client.waiting is None:
@@ -129,7 +130,9 @@ class ConnectDriver:
             and not notification.ttl_s
         ):
             journal = None
-        if connection.congested or (journal is not None and journal.full):
+        if connection.out_bytes >= connection.shell.send_high_bytes or (  # as `congested`
+            journal is not None and journal.full
+        ):
             self._perform(client, client.session.congested())
             self._observer.refused(uaid)
             return Answer.BUSY

@@ -128,15 +128,20 @@ class Journal:
         return waiter
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
-        live = self._live.pop(key_of(uaid, notification), None)  # as `_release`
+        key = (
+            notification.message_id
+            if isinstance(notification, Notification)
+            else key_of(uaid, notification)
+        )
+        live = self._live.pop(key, None)  # as `_release`
         if live is None:
             return
         self._live_bytes -= live[1]
-        sequence = live[0].sequence
+        body = settled_body(live[0].sequence)
         if self._map is not None:
-            self._append(settled_body(sequence))
+            self._append(body)
         else:
-            self._turn.append(record(settled_body(sequence)))
+            self._turn.append(record(body))
             self._arm()
 
     def _release(self, key: object) -> int | None:

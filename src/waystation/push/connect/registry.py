@@ -25,6 +25,7 @@ M = TypeVar("M", bound=Member)
 class Registry(Generic[M]):
     def __init__(self) -> None:
         self._members: dict[Uaid, M] = {}
+        self.get = self._members.get  # the dictionary's own: every message asks
         self._aside: dict[M, M] = {}  # who arrives -> who was there
 
     def __len__(self) -> int:
@@ -32,9 +33,6 @@ class Registry(Generic[M]):
 
     def __iter__(self) -> Iterator[M]:
         return iter(list(self._members.values()))
-
-    def get(self, uaid: Uaid) -> M | None:
-        return self._members.get(uaid)
 
     def enter(self, uaid: Uaid, member: M) -> None:
         before = self._members.get(uaid)

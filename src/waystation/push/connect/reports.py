@@ -189,9 +189,10 @@ class Reports(Observer):
 
     def _transmitted_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
         """`events.PushTransmitted` of a direct one, as it is written."""
-        time_s = notification.accepted_at_ms // 1000
-        names = self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000)
-        return b',"k":6,%b,"path":0}\n' % names
+        time_ms = notification.accepted_at_ms
+        return b',"k":6,%b,"path":0}\n' % self._hashes.names(
+            uaid, notification.message_id, time_ms, ts_us
+        )
 
     def refused(self, uaid: Uaid) -> None:
         self._refusals.value += 1
@@ -233,9 +234,8 @@ class Reports(Observer):
 
     def _delivered_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
         """`events.PushDelivered`, as it is written."""
-        time_s = notification.accepted_at_ms // 1000
-        names = self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000)
-        return b',"k":8,%b}\n' % names
+        time_ms = notification.accepted_at_ms
+        return b',"k":8,%b}\n' % self._hashes.names(uaid, notification.message_id, time_ms, ts_us)
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None:
         self._emit(events.ConnNack(uah=self._uah(uaid), code=code))

@@ -122,8 +122,8 @@ class Session(MonthSwitching):
             return self._hello(message, now_ms=now_ms, mono=mono)
         match message:
             case wire.Ack():
-                effects, look = self._window.acked(message.updates), self._look()
-                return effects + look if look else effects
+                effects = self._window.acked(message.updates)
+                return effects if self._window.at_rest else effects + self._look()
             case wire.Register() | wire.Unregister() if self._switch and self._draining:
                 return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ping():

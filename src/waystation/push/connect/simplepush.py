@@ -107,6 +107,10 @@ class UpdateWindow:
         self._check_needed = True
         return not self._reading and not self.unacked
 
+    @property
+    def at_rest(self) -> bool:
+        return not self._check_needed
+
     def look(self, limit: int) -> list[Effect]:
         if self._reading or self._forgetting or self.unacked or not self._check_needed:
             return []

@@ -156,6 +156,11 @@ class DeliveryWindow:
         self._check_needed = True
         return False
 
+    @property
+    def at_rest(self) -> bool:
+        """Nobody asked for a look: `look` would say so too, and after an ack that is the rule."""
+        return self._pass is NONE and not self._check_needed
+
     def look(self, limit: int) -> list[Effect]:
         """Read storage now if the rules allow it."""
         if self._pass is READING or self._forgetting or self._stored:

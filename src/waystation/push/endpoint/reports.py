@@ -22,6 +22,7 @@ from waystation.telemetry.metrics import Cell, Metrics
 
 NAMES_MAX: Final = 1_024  # of senders' `sub`
 SAMPLE: Final = 16
+TOOK_MAX: Final = 256
 
 
 class Reports(Observer):
@@ -48,6 +49,8 @@ class Reports(Observer):
         self._clock = clock
         self._successes = 0
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
+        self._apps: dict[bytes, bytes] = {}  # how senders stand in a line
+        self._took_s: list[float] = []  # seconds of requests, not in the histogram yet
         count = metrics.counter
         self._received = {
             tracked: count("notification_received", trackable=str(tracked).lower())
@@ -81,6 +84,7 @@ class Reports(Observer):
         self._taken_keys = count("notification_key_taken")
         self._unreachable = count("error_node", reason="connect")
         self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
+        metrics.on_read(self._observe)
 
     def answered(
         self,
@@ -94,7 +98,9 @@ class Reports(Observer):
         channel_id: ChannelId | None = None,
     ) -> None:
         took_s = self._clock.mono() - began
-        self._request_s.observe(took_s)
+        self._took_s.append(took_s)
+        if len(self._took_s) >= TOOK_MAX:
+            self._observe()
         if sender is not None:
             self._drafts[sender.draft].value += 1
             self._authorized.value += 1
@@ -126,6 +132,10 @@ class Reports(Observer):
             weight,
         )
 
+    def _observe(self) -> None:
+        self._request_s.observe_all(self._took_s)
+        self._took_s.clear()
+
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
         self._received[notification.reliability_id is not None].value += 1
         if notification.headers is not None:
@@ -136,14 +146,20 @@ class Reports(Observer):
         self, _ts_us: int, uaid: Uaid, notification: Notification, size: int
     ) -> bytes:
         """`events.PushReceived`, as it is written."""
-        now_ms, app = notification.accepted_at_ms, notification.sender
+        now_ms, sender, hashes = notification.accepted_at_ms, notification.sender, self._hashes
         return b',"k":0,%b,"chh":%d,"ttl":%d,"size":%d,"via":"webpush"%b}\n' % (
-            self._hashes.names(uaid, notification.message_id, now_ms // 1000, now_ms),
-            self._hashes.chh(notification.channel_id, now_ms),
+            hashes.names(uaid, notification.message_id, now_ms, now_ms * 1000),
+            hashes.chh(notification.channel_id, now_ms),
             notification.ttl_s,
             size,
-            b"" if app is None else b',"app":%d' % int.from_bytes(app[:8], "big", signed=True),
+            b"" if sender is None else self._apps.get(sender) or self._app_field(sender),
         )
+
+    def _app_field(self, sender: bytes) -> bytes:
+        if len(self._apps) >= NAMES_MAX:
+            self._apps.clear()
+        field = self._apps[sender] = b',"app":%d' % int.from_bytes(sender[:8], "big", signed=True)
+        return field
 
     def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
         self._taken_keys.value += 1
@@ -172,9 +188,9 @@ class Reports(Observer):
 
     def _stored_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
         """`events.PushStored`, as it is written."""
-        time_s = notification.accepted_at_ms // 1000
+        time_ms = notification.accepted_at_ms
         return b',"k":1,%b,"flag":%b,"size":%d}\n' % (
-            self._hashes.names(uaid, notification.message_id, time_s, ts_us // 1000),
+            self._hashes.names(uaid, notification.message_id, time_ms, ts_us),
             b"false" if notification.topic is None else b"true",
             len(notification.data or "") * 3 // 4,  # before base64
         )

@@ -70,6 +70,8 @@ ClientMessage = Hello | Register | Unregister | Ack | Nack | Ping | BroadcastSub
 
 _decoder = msgspec.json.Decoder(ClientMessage)
 _PING = Ping()
+_AES128GCM_ONLY = {"encoding": "aes128gcm"}  # what nearly every notification has
+_AES128GCM_TEXT = orjson.dumps(_AES128GCM_ONLY).decode()
 _ACK_OF_NOTHING = Ack(updates=[])
 
 
@@ -145,8 +147,11 @@ def notification_message(notification: Notification) -> bytes:
         tracked = f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
     if notification.data is not None:
         rest = f',"data":"{notification.data}"'
-        if notification.headers is not None:
-            rest = f'{rest},"headers":{orjson.dumps(notification.headers).decode()}'
+        headers = notification.headers
+        if headers is not None:
+            usual = headers == _AES128GCM_ONLY
+            text = _AES128GCM_TEXT if usual else orjson.dumps(headers).decode()
+            rest = f'{rest},"headers":{text}'
     return (
         f'{{"messageType":"notification","channelID":"{dashed(notification.channel_id)}"'
         f',"version":"{notification.message_id}"{tracked}{rest}}}'
