@@ -20,7 +20,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from waystation.queue.cluster.controller import Controller, Terms
-from waystation.queue.cluster.keeper import CONFIRM_MAX_S, Keeper
+from waystation.queue.cluster.copies import CONFIRM_MAX_S
+from waystation.queue.cluster.keeper import Keeper
 from waystation.queue.cluster.member import FENCE_S
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
 from waystation.queue.model import slot_letters

@@ -17,6 +17,7 @@ from .slot_map import NodeId
 
 COPIES_MAX: Final = 16
 COPIES_PER_PEER_MAX: Final = 4
+CONFIRM_MAX_S: Final = 2.0  # how long an answer waits for a follower before it is out of step
 
 Phase = Literal["copying", "requiring", "leaving"]
 
@@ -116,6 +117,18 @@ class Following:
         self.phase: Phase = "copying"
         self.join_seq = 0  # must be confirmed before it is called in step
         self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, whose answer
+
+    def is_restless(self, in_step: bool) -> bool:
+        """Whether it is not yet, or no more, what the map calls in step."""
+        return self.phase != "requiring" or not in_step
+
+    def is_overdue(self, out: Outgoing, mono: float, *, sync: bool) -> bool:
+        """It is counted on and has not confirmed for too long."""
+        if self.phase != "requiring":
+            return False
+        if sync:
+            return bool(self.waiting) and mono - self.waiting[0][1] >= CONFIRM_MAX_S
+        return mono - out.heard_at >= CONFIRM_MAX_S
 
     def taken(self) -> tuple[Ticket, ...]:
         tickets = tuple(ticket for _, _, ticket in self.waiting)

@@ -14,8 +14,10 @@ Rule 4: a copy to a follower begins only while the map says that it is out of st
         copy erases what is there.
 Rule 5: one proposal is under way at a time. What is wanted is read off the state each time, so
         nothing is lost when a proposal is.
-Rule 6: an input is followed by a look at the slots it touched; a new map and the clock by a look
-        at all of ours. A busy server has a thousand slots, and looks a thousand times a second.
+Rule 6: an input is followed by a look at the slots it touched, a new map by a look at all of ours,
+        the clock by a look at those of which something waits for time, a lease or a commit: a busy
+        server has a thousand slots, and looks a thousand times a second. Every now and then it
+        looks at all of them, whatever happened.
 Rule 7: without `sync` no answer waits for a follower that keeps up: when the owner dies, what was
         answered last, within `CONFIRM_MAX_S`, may be lost with it.
 
@@ -48,10 +50,11 @@ from .migration import Effect as CopyEffect
 from .migration import GiveUp as CopyGivenUp
 from .migration import ReadRows as CopyReads
 from .slot_map import NOBODY, Assignment, NodeId, SlotMap
+from .wishes import Wish, called_in_step, called_out_of_step, returned_for_another_try
 
-CONFIRM_MAX_S = 2.0  # how long an answer waits for a follower before it is called out of step
 STALL_MAX_S = 10.0  # a copy whose frames are not confirmed for so long begins again
 AGAIN_S = 0.5  # before a copy that failed begins again
+SWEEP_S = 5.0  # between looks at everything that nothing asked for
 FORGET_S = 3600.0  # rows of a slot that went elsewhere stay for a while, should somebody look
 
 
@@ -77,6 +80,8 @@ class Keeper:
         self._near: list[int] = []  # the slots of it that have to do with us
         self._touched: set[int] = set()  # not looked at since
         self._wishful: set[int] = set()  # slots that we would have changed in the map
+        self._restless: set[int] = set()  # rule 6
+        self._swept_at = float("-inf")
 
     # Inputs: the map and the clock
 
@@ -105,7 +110,9 @@ class Keeper:
         for copy, out in self.copies.all():
             if not out.source.lag:
                 out.heard_at = mono
-            if mono - out.heard_at >= STALL_MAX_S or self._overdue(out):
+            following = None if out.move else self._following.get(out.slot)
+            late = following is not None and following.is_overdue(out, mono, sync=self._sync)
+            if late or mono - out.heard_at >= STALL_MAX_S:
                 self._fail(copy)
         here = self.member.node_id
         for slot, at in list(self._forget_at.items()):
@@ -116,17 +123,12 @@ class Keeper:
                 del self._forget_at[slot]
                 self._held.discard(slot)
                 self._effects.append(Erase(slot))
-        return self._looked_everywhere()
-
-    def _overdue(self, out: Outgoing) -> bool:
-        """Its follower is counted on and has not confirmed for too long."""
-        following = None if out.move else self._following.get(out.slot)
-        if following is None or following.phase != "requiring":
-            return False
-        if self._sync:
-            waiting = following.waiting
-            return bool(waiting) and self._mono - waiting[0][1] >= CONFIRM_MAX_S
-        return self._mono - out.heard_at >= CONFIRM_MAX_S
+        for key in [key for key, at in self._again_at.items() if mono >= at]:
+            del self._again_at[key]
+            self._touched.add(key[0])
+        if mono - self._swept_at >= SWEEP_S:
+            return self._looked_everywhere()
+        return self._looked(*self._restless)
 
     # Inputs: our own store
 
@@ -244,6 +246,7 @@ class Keeper:
 
     def _looked_everywhere(self) -> list[Effect]:
         slot_map = self.member.slot_map
+        self._swept_at = self._mono
         if self._scanned != slot_map.epoch:
             here = self.member.node_id
             self._scanned = slot_map.epoch
@@ -279,6 +282,15 @@ class Keeper:
             self._advance(copy, out)
         wishes = next(self._wishes(slot), None) is not None
         (self._wishful.add if wishes else self._wishful.discard)(slot)
+        stirs = wishes or self._is_restless(slot)
+        (self._restless.add if stirs else self._restless.discard)(slot)
+
+    def _is_restless(self, slot: int) -> bool:
+        incoming, following = self._incoming.get(slot), self._following.get(slot)
+        leaves = slot in self._returning or any(out.move for _, out in self.copies.of(slot))
+        comes = incoming is not None and incoming.move > 0
+        in_step = self.member.slot_map.slots[slot].in_step
+        return leaves or comes or (following is not None and following.is_restless(in_step))
 
     def _out(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -363,7 +375,7 @@ class Keeper:
             self.member.freeze(out.slot)
             self._effects.append(Freeze(out.slot))
 
-    def _wishes(self, slot: int) -> Iterator[Callable[[SlotMap, int], SlotMap]]:
+    def _wishes(self, slot: int) -> Iterator[Wish]:
         """What we would have changed in the map, in its present state."""
         one = self.member.slot_map.slots[slot]
         following = self._following.get(slot)
@@ -375,14 +387,14 @@ class Keeper:
                 # Without a lease we would be replaced the moment it is called in step.
                 ready = confirmed and self.member.leased(self._mono)
                 if following.phase == "requiring" and ready and not one.in_step:
-                    yield _called_in_step
+                    yield called_in_step
         if slot in self._returning:
-            yield _returned_for_another_try
+            yield returned_for_another_try
         incoming = self._incoming.get(slot)
         if incoming is not None and incoming.durable and incoming.move and one.state == "F":
             yield SlotMap.moved
         if following is not None and following.phase == "leaving" and one.in_step:
-            yield _called_out_of_step
+            yield called_out_of_step
 
     # Copies from here
 
@@ -436,15 +448,3 @@ class Keeper:
     def _unfollow(self, slot: int) -> None:
         del self._following[slot]
         self.member.guarded.discard(slot)
-
-
-def _called_in_step(slot_map: SlotMap, slot: int) -> SlotMap:
-    return slot_map.in_step(slot, True)
-
-
-def _called_out_of_step(slot_map: SlotMap, slot: int) -> SlotMap:
-    return slot_map.in_step(slot, False)
-
-
-def _returned_for_another_try(slot_map: SlotMap, slot: int) -> SlotMap:
-    return slot_map.returned(slot, again=True)

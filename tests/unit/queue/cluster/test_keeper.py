@@ -5,7 +5,7 @@ from collections import deque
 import msgspec
 import pytest
 
-from waystation.queue.cluster.copies import COPIES_MAX, COPIES_PER_PEER_MAX
+from waystation.queue.cluster.copies import CONFIRM_MAX_S, COPIES_MAX, COPIES_PER_PEER_MAX
 from waystation.queue.cluster.duties import (
     Effect,
     Freeze,
@@ -15,7 +15,7 @@ from waystation.queue.cluster.duties import (
     SendAck,
     SendFrame,
 )
-from waystation.queue.cluster.keeper import CONFIRM_MAX_S, Keeper
+from waystation.queue.cluster.keeper import Keeper
 from waystation.queue.cluster.member import Member
 from waystation.queue.cluster.slot_map import Assignment, Node, NodeId, SlotMap
 from waystation.queue.store import Row
