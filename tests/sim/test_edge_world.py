@@ -3,14 +3,16 @@
 `WAYSTATION_TEST_SEED=118 pytest tests/sim/test_edge_world.py -k asked_for` lives one world again.
 """
 
+import asyncio
 import os
 
 import msgspec
 import pytest
 
-from waystation.queue.cluster.slot_map import SlotMap
+from waystation.queue.cluster.slot_map import Move, SlotMap
 from waystation.queue.proxy.edge import Edge
 from waystation.queue.proxy.guest import Lane
+from waystation.queue.proxy.renewals import Renewals
 from waystation.queue.server.drafts import Drafts
 from waystation.testing.edge_world import EdgeWorld, WorldError
 
@@ -23,17 +25,34 @@ SOAK_CHUNK = 100
 KEPT = (16,)
 
 
-def check_world(seed: int) -> EdgeWorld:
-    world = EdgeWorld(seed)
+class Returning(EdgeWorld):
+    """Slots go elsewhere and come back while no edge reaches the store of the map."""
+
+    async def _misfortune(self) -> None:
+        slot = self.chance.choice(self.slots)
+        owner = (await self.maps.read()).slots[slot].owner
+        away = self.chance.choice([one for one in self.servers if one != owner])
+        for edge in self.edges:
+            self.hidden[edge.name] = self.clock.mono() + 4.0
+        for target in (away, owner):
+            await self.maps.commit((await self.maps.read()).planning([Move(slot, target)]))
+            for _ in range(15):
+                await asyncio.sleep(0.1)
+                if (await self.maps.read()).slots[slot].owner == target:
+                    break
+
+
+def check_world(seed: int, world_class: type[EdgeWorld] = EdgeWorld) -> EdgeWorld:
+    world = world_class(seed)
     world.live()
     return world
 
 
-def found(*, first: int, within: int = 30) -> str:
+def found(*, first: int, within: int = 30, world_class: type[EdgeWorld] = EdgeWorld) -> str:
     """The complaint about a planted mistake."""
     for seed in range(first, first + within):
         try:
-            check_world(seed)
+            check_world(seed, world_class)
         except WorldError as complaint:
             return str(complaint).partition("\n")[0]
     pytest.fail(f"{within} worlds did not find it")
@@ -49,6 +68,10 @@ def test_what_clients_were_told_holds_while_slots_move(first: int) -> None:
     """Q-116, Q-123, Q-124, Q-125, Q-126"""
     for seed in range(first, first + CHUNK):
         check_world(seed)
+
+
+def test_what_came_back_unseen_goes_on() -> None:
+    check_world(1, Returning)
 
 
 @pytest.mark.soak
@@ -93,7 +116,7 @@ def test_not_renewing_what_came_back_unseen_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Edge, "learned", forgetful)
 
-    assert "accepted and not delivered" in found(first=3)
+    assert "ACK of" in found(first=1, world_class=Returning)
 
 
 def test_sending_on_while_an_earlier_command_comes_back_is_found(
@@ -111,3 +134,11 @@ def test_telling_a_client_of_an_id_before_its_reference_stands_is_found(
     monkeypatch.setattr(Drafts, "_needs", lambda _self, _made, _sent: ())
 
     assert "AUTH" in found(first=0)
+
+
+def test_believing_a_server_that_was_not_told_of_a_subscription_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Renewals, "doubts", lambda _self, _guest, _pending, _epoch: False)
+
+    assert "ACK of" in found(first=31)

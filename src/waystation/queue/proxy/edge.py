@@ -78,6 +78,8 @@ _KINDS: Final = {
 }
 _OWN: Final = (Party.PROXY,)
 
+Failure = WrongSlot | Unknown | Moved | Frozen | Busy
+
 
 class Edge:
     def __init__(
@@ -226,7 +228,7 @@ class Edge:
             return  # it left meanwhile
         match frame.body:
             case Said(item):
-                self._said(node_id, guest, item)
+                self._said(node_id, guest, item, frame.epoch)
             case Newr() as made:
                 self._creating.made(node_id, made)
             case WrongSlot() | Unknown() | Moved() | Frozen() | Busy() as failure:
@@ -240,7 +242,7 @@ class Edge:
             case _:
                 pass
 
-    def _said(self, node_id: NodeId, guest: Guest, item: bytes) -> None:
+    def _said(self, node_id: NodeId, guest: Guest, item: bytes, epoch: int) -> None:
         try:
             answer = decode_answer(item, guest.dialect)
         except FieldError:
@@ -262,6 +264,8 @@ class Edge:
             self._passage.let_out(guest, guest.order.event(item))
         elif isinstance(pending.command, New) and not is_error:
             self._creating.keep(pending, item)
+        elif answer.response == b"ERR NO_MSG" and self._renewals.doubts(guest, pending, epoch):
+            pass  # it will be said again
         elif answer.response != b"ERR AUTH":
             self._answered(guest, pending, answer.response, item)
         elif not self._ask_again(guest, pending):
@@ -324,9 +328,7 @@ class Edge:
             if isinstance(command, Del):
                 self._renewals.unsubscribe(guest, entity_id)
 
-    def _failed(
-        self, node_id: NodeId, guest: Guest, failure: WrongSlot | Unknown | Moved | Frozen | Busy
-    ) -> None:
+    def _failed(self, node_id: NodeId, guest: Guest, failure: Failure) -> None:
         pending = next(
             (one for one in guest.pending.values() if one.corr_id == failure.corr_id), None
         )
@@ -340,13 +342,14 @@ class Edge:
             return
         ours = self.slot_map.slots[pending.slot].server == node_id
         if isinstance(failure, Moved):
-            if failure.home == pending.slot:  # it was sent there: both are at one server
-                self._unknown_at_home(guest, pending)
+            if failure.home == pending.slot:  # that is not who it was sent to, by another map
+                self._out.refresh()
+                self._passage.set_aside(guest, pending)
                 return
             self._refs.learn(failure.kind, pending.entity_id, failure.home)
             self._passage.come_back(guest, pending)
             return
-        if isinstance(failure, Unknown) and failure.epoch <= self.slot_map.epoch and ours:
+        if isinstance(failure, Unknown) and failure.epoch == self.epoch and ours:
             strayed = pending.slot != self._refs.home(None, pending.entity_id)
             if strayed:
                 self._unknown_at_home(guest, pending)
@@ -356,10 +359,8 @@ class Edge:
             self._out.refresh()
         self._passage.come_back(guest, pending, is_barred=True)
 
-    def _renewal_failed(
-        self, node_id: NodeId, guest: Guest, failure: WrongSlot | Unknown | Moved | Frozen | Busy
-    ) -> None:
-        gone = isinstance(failure, Unknown) and failure.epoch <= self.slot_map.epoch
+    def _renewal_failed(self, node_id: NodeId, guest: Guest, failure: Failure) -> None:
+        gone = isinstance(failure, Unknown) and failure.epoch == self.epoch
         if gone and self._renewals.answered(guest, node_id, failure.corr_id, refused=True):
             return  # the queue ended while its slot was on its way
         self._renewals.failed(guest, node_id, failure.corr_id)

@@ -44,6 +44,7 @@ class Pending:
         "node_id",
         "number",
         "redraws",
+        "renewed",
         "retries",
         "since",
         "slot",
@@ -79,6 +80,7 @@ class Pending:
         self.waited = False  # nobody served its slot when it came, or when it was said again
         self.tx_id = b""  # of a reference that was set for it
         self.retries = 0
+        self.renewed = 0  # what `Guest.renewed` was when it was sent
         self.redraws = 0  # ids that were drawn anew
         self.doubted = False  # whether a home that was remembered has refused it already
 
@@ -159,6 +161,7 @@ class Guest:
         "order",
         "pending",
         "pending_bytes",
+        "renewed",
         "renewing",
         "session_key",
         "stream",
@@ -186,6 +189,7 @@ class Guest:
         self.delivered: dict[RecipientId, MessageId] = {}  # by GET, not yet acknowledged
         # Renewals whose answer is still to come; those answers are not the client's.
         self.renewing: dict[tuple[NodeId, bytes], tuple[EntityId, int]] = {}
+        self.renewed = 0  # how often something of its was renewed
         self.gone = False
 
     def introduction(self) -> Sopen:

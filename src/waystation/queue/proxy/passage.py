@@ -95,11 +95,15 @@ class Passage:
 
     def come_back(self, guest: Guest, pending: Pending, *, is_barred: bool = False) -> None:
         """A server did not do it; it is to be said again, perhaps elsewhere."""
+        self.loosen(guest, self.set_aside(guest, pending, is_barred=is_barred))
+
+    def set_aside(self, guest: Guest, pending: Pending, *, is_barred: bool = False) -> Lane:
+        """It came back, and is said again with what else waits for its slot."""
         lane = pending.lane
         assert lane is not None
         lane.refused(pending, is_barred=is_barred)
         self._hold(guest, pending)
-        self.loosen(guest, lane)
+        return lane
 
     def go_on(self, guest: Guest, pending: Pending) -> None:
         """What it waited for is known, or set."""
@@ -143,6 +147,7 @@ class Passage:
 
     def _send(self, guest: Guest, pending: Pending, node_id: NodeId) -> None:
         pending.node_id = node_id
+        pending.renewed = guest.renewed
         if pending.waited:
             pending.waited = False
             self._observer.waited(self.requests.mono - pending.since)

@@ -6,6 +6,9 @@ Rule 2: a server that does not know itself responsible yet is asked again, until
         refused bars everything about the id (`server.bars`), so it is told that we begin again;
         not while commands of the client are under way there, or one could overtake another.
 Rule 3: a renewal that is refused ends the client's connection; it is never told END.
+Rule 4: a server that was not told yet what a client has there finds nothing to acknowledge. Whether
+        a client hears that `NO_MSG` is decided when nothing has to be renewed any more: until then
+        its `ACK`, which has changed nothing, is said again.
 
 A core without I/O.
 """
@@ -15,8 +18,9 @@ from typing import Protocol
 
 from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.model import EntityId, MessageId, RecipientId, Slot, slot_of
-from waystation.queue.proxy.guest import Guest, Subscription
+from waystation.queue.proxy.guest import Guest, Lane, Pending, Subscription
 from waystation.queue.proxy.outlet import Outlet
+from waystation.queue.wire.commands import Ack
 from waystation.queue.wire.link import Sent
 from waystation.queue.wire.link_words import Sagain, Sdlv, Sres
 from waystation.queue.wire.transmission import decode_transmission
@@ -31,6 +35,10 @@ class Host(Protocol):
     def is_up(self, node_id: NodeId) -> bool: ...
 
     def introduce(self, guest: Guest, node_id: NodeId) -> None: ...
+
+    def set_aside(self, guest: Guest, pending: Pending) -> Lane: ...
+
+    def loosen(self, guest: Guest, lane: Lane) -> None: ...
 
     @property
     def hang_up(self) -> Callable[[Guest], None]: ...
@@ -122,6 +130,7 @@ class Renewals:
         key = (server, subscription.corr_id)
         _, before = guest.renewing.get(key, (entity_id, 0))
         guest.renewing[key] = (entity_id, before + 1)
+        guest.renewed += 1
         self._host.introduce(guest, server)
         if subscription.refused_by == server:
             self._out.send(server, guest.stream, Sagain(entity_id))
@@ -137,8 +146,49 @@ class Renewals:
                 slot = slot_of(recipient_id)
                 server = self._host.slot_map.slots[slot].server
                 if slot in slots and self._host.is_up(server):
-                    self._host.introduce(guest, server)
-                    self._out.send(server, guest.stream, Sdlv(recipient_id, True, message_id))
+                    self._tell_delivered(guest, server, recipient_id, message_id)
+
+    def _tell_delivered(
+        self, guest: Guest, server: NodeId, recipient_id: RecipientId, message_id: MessageId
+    ) -> None:
+        self._host.introduce(guest, server)
+        self._out.send(server, guest.stream, Sdlv(recipient_id, True, message_id))
+
+    # What is not there to be acknowledged
+
+    def doubts(self, guest: Guest, pending: Pending, epoch: int) -> bool:
+        """Whether `NO_MSG`, said by a server with this map, need not be so; `pending` is said again
+        then (rule 4)."""
+        command, entity_id, server = pending.command, pending.entity_id, pending.node_id
+        if not isinstance(command, Ack):
+            return False
+        recipient_id = RecipientId(entity_id)
+        got = guest.delivered.get(recipient_id)
+        if got is not None and command.message_id in (b"", got) and not pending.doubted:
+            pending.doubted = True
+            lane = self._host.set_aside(guest, pending)
+            self._tell_delivered(guest, server, recipient_id, got)
+            self._host.loosen(guest, lane)
+            return True
+        if entity_id not in guest.subscriptions:
+            return False
+        is_older = epoch > self._host.slot_map.epoch & 0xFFFFFFFF  # our map, than the server's
+        if not is_older and not self._is_unsettled(guest, pending):
+            return False
+        lane = self._host.set_aside(guest, pending)
+        if is_older:
+            self._out.refresh()  # whether the slot was away meanwhile; what waits goes on then
+            return True
+        self.try_again()
+        if (guest, entity_id) not in self._due:
+            self._host.loosen(guest, lane)
+        return True
+
+    def _is_unsettled(self, guest: Guest, pending: Pending) -> bool:
+        entity_id = pending.entity_id
+        if guest.renewed != pending.renewed or (guest, entity_id) in self._due:
+            return True
+        return any(entity_id == renewed for renewed, _ in guest.renewing.values())
 
     # What came of it
 

@@ -49,17 +49,22 @@ class Delivery:
         subscription.busy = True
         recipient_id = subscription.recipient_id
         try:
-            while self._subscribers.is_current(subscription) and subscription.delivered is None:
+            while self._is_open(subscription):
                 subscription.missed = False
                 head = await self._store.head(recipient_id)
-                if head is None and not subscription.missed:
+                if subscription.missed:
+                    continue  # there is another head by now
+                if head is None:
                     return
-                if head is not None and self._subscribers.is_current(subscription):
+                if self._is_open(subscription):
                     subscription.client.tell(
                         recipient_id, self.hand_over(subscription, head, waited=True)
                     )
         finally:
             subscription.busy = False
+
+    def _is_open(self, subscription: Subscription) -> bool:
+        return self._subscribers.is_current(subscription) and subscription.delivered is None
 
     def hand_over(
         self, subscription: Subscription, message: Message, *, waited: bool = False

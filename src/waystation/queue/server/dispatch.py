@@ -322,23 +322,32 @@ class Dispatch:
 
     async def _ack(self, caller: Caller, queue: Queue, command: Ack) -> Response:
         subscription = caller.client.subscriptions.get(queue.recipient_id)
-        delivered = None if subscription is None else subscription.delivered
-        if subscription is None or delivered is None:
+        if subscription is None:
             return Err(Code.NO_MSG)
-        if command.message_id and command.message_id != delivered:
+        # Subscribed again, and the delivery that follows is put off: what this names, if it is the
+        # head, was delivered before, here or where the queue's slot was then.
+        is_ahead = subscription.delivered is None and subscription.busy and not subscription.gets
+        delivered = command.message_id if is_ahead else subscription.delivered
+        if not delivered or command.message_id not in (b"", delivered):
             return Err(Code.NO_MSG)
         subscription.delivered = None
         subscription.busy = True
         try:
             outcome = await self._store.acknowledge(queue.recipient_id, delivered)
         except (UnavailableError, BusyError):
-            subscription.delivered = delivered  # it was not taken off: it is still owed
+            if not is_ahead:
+                subscription.delivered = delivered  # it was not taken off: it is still owed
             raise
         finally:
             subscription.busy = False
         if outcome is None:
             return _AUTH
-        waited_s = self._clock.mono() - subscription.delivered_at
+        if is_ahead:
+            if outcome.removed is None:
+                return Err(Code.NO_MSG)
+            subscription.missed = True  # whoever asked the store meanwhile asks again
+        since = subscription.delivered_at  # nothing yet: it was delivered elsewhere
+        waited_s = self._clock.mono() - since if since else 0.0
         self._observer.acknowledged(queue, outcome.removed, waited_s, got=subscription.gets)
         return self._after_ack(subscription, outcome.next)
 

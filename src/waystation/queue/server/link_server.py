@@ -25,7 +25,7 @@ from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.moderation import Moderation
-from waystation.queue.server.ownership import not_ours
+from waystation.queue.server.ownership import is_copy, not_ours
 from waystation.queue.server.streams import StreamPort, Streams, StreamSession
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
@@ -299,6 +299,8 @@ class LinkServer:
         if len(entity_id) != ID_BYTES:
             return NotFound()
         queue = await self._moderation.find(entity_id)
+        if queue is not None and is_copy(self._ownership, queue, entity_id):
+            queue = None  # what leads to it decides
         slot = slot_of(entity_id) if queue is None else queue.slot
         if not self._ownership.begin(slot):
             if queue is None and self._ownership.is_certain() and not self._ownership.owns(slot):

@@ -3,6 +3,7 @@
 Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` while the slot is on
         its way, or `MOVED` if a reference of ours says where the queue lives, or `UNKNOWN` if we
         have neither the queue nor the slot of its id: somebody followed a reference in vain.
+        A queue that we keep a copy of, as the follower of its slot, says nothing about where to go.
 Rule 2: ownership is looked at when a command begins and once more before its answer: an answer
         that came too late is none. A slot that we freeze ourselves waits for what is running,
         so that is answered still. What has changed something is not sent on then: it would be done
@@ -16,7 +17,15 @@ from typing import Final, Protocol, cast
 import msgspec
 
 from waystation.queue.errors import Code
-from waystation.queue.model import ID_BYTES, NO_ENTITY, CorrId, Queue, RefKind, Slot, slot_of
+from waystation.queue.model import (
+    ID_BYTES,
+    NO_ENTITY,
+    CorrId,
+    Queue,
+    RefKind,
+    Slot,
+    slot_of,
+)
 from waystation.queue.server.admission import Case
 from waystation.queue.server.bars import Bars
 from waystation.queue.server.checks import Proven
@@ -109,6 +118,9 @@ class OwnedDispatch:
         bars = bars_of(caller.client)
         if bars is not None and bars.refuses(sent):
             return _as_response(Frozen(sent.corr_id))
+        copied = case.queue is not None and is_copy(self._ownership, case.queue, entity_id)
+        if copied and self._ownership.serves(slot_of(entity_id)):
+            case = Case(sent, None, (), Code.AUTH, case.service)
         if case.queue is not None:
             slot = case.queue.slot
         elif len(entity_id) == ID_BYTES:
@@ -116,13 +128,15 @@ class OwnedDispatch:
         else:
             return await self._dispatch.execute(caller, case, proven=proven)
         if not self._ownership.begin(slot):
-            return self._elsewhere(sent, slot, bars, is_known=case.queue is not None)
+            if case.queue is not None and not copied:
+                return self._elsewhere(sent, slot, bars)
+            return await self._astray(sent, slot, bars, copied=copied)
         try:
             if case.queue is None and case.refused is Code.AUTH:
                 moved = await self._referred(sent)
-                if moved is not None and not self._is_unserved(moved.home):
+                if moved is not None and not self._ownership.owns(moved.home):
                     return _as_response(moved)
-                if moved is not None:
+                if moved is not None and not await self._lacks(sent, moved.home):
                     return self._elsewhere(sent, moved.home, bars)
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
@@ -159,9 +173,13 @@ class OwnedDispatch:
             elif await self._refs.get_ref(kind, entity_id) is not None:
                 await self._refs.drop_ref(kind, entity_id, None)
 
-    def _is_unserved(self, home: Slot) -> bool:
-        """Ours, but not at present: whether its queue is here we must not say."""
-        return self._ownership.owns(home) and not self._ownership.serves(home)
+    async def _lacks(self, sent: Transmission, home: Slot) -> bool:
+        """Whether this slot of ours has no such queue for sure. If we do not serve it at present,
+        we must not say; and it may have come between the look-up and now."""
+        if not self._ownership.serves(home):
+            return False
+        found = await self._dispatch.look_up(sent)
+        return found.queue is None and found.refused is Code.AUTH
 
     async def _referred(self, sent: Transmission) -> Moved | None:
         kind = _REFERRED.get(sent.command.party)
@@ -170,18 +188,26 @@ class OwnedDispatch:
         ref = await self._refs.get_ref(kind, sent.entity_id)
         return None if ref is None else Moved(sent.corr_id, kind, ref.home)
 
-    def _elsewhere(
-        self, sent: Transmission, slot: Slot, bars: Bars | None, *, is_known: bool = True
+    def _elsewhere(self, sent: Transmission, slot: Slot, bars: Bars | None) -> Response:
+        if bars is not None:
+            bars.bar(sent, slot)
+        return _as_response(not_ours(self._ownership, sent.corr_id, slot))
+
+    async def _astray(
+        self, sent: Transmission, slot: Slot, bars: Bars | None, *, copied: bool
     ) -> Response:
+        """Neither the slot of its id nor its queue is ours: the edge followed a reference. Whether
+        that leads here no more, or only by a newer map than ours, it can tell by our epoch."""
         ownership = self._ownership
-        if not is_known and not ownership.frozen(slot) and ownership.is_certain():
-            # There is no queue, so nothing that follows could overtake this.
+        if copied and bars is not None:
+            bars.bar(sent, slot)
+        found = await self._dispatch.look_up(sent)  # it may have come meanwhile
+        is_known = found.queue is not None or found.refused is not Code.AUTH
+        unsure = is_known != copied or ownership.frozen(slot) or not ownership.is_certain()
+        if not unsure:  # without a queue nothing that follows could overtake this
             return _as_response(Unknown(sent.corr_id, ownership.epoch))
         if bars is not None:
             bars.bar(sent, slot)
-        if is_known:
-            return _as_response(not_ours(ownership, sent.corr_id, slot))
-        # The edge may have followed a reference to a home that we must not answer for.
         return _as_response(Frozen(sent.corr_id))
 
 
@@ -189,6 +215,11 @@ def bars_of(client: Subscriber) -> Bars | None:
     """Of a client that came over a link."""
     session = client.session if isinstance(client, Client) else None
     return getattr(session, "bars", None)
+
+
+def is_copy(ownership: Ownership, queue: Queue, entity_id: bytes) -> bool:
+    """Somebody else's queue, found by an id that could be referred elsewhere."""
+    return slot_of(entity_id) != queue.slot and not ownership.owns(queue.slot)
 
 
 def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | WrongSlot:

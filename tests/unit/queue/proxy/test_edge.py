@@ -295,18 +295,20 @@ def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> Non
     assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
 
 
-def test_a_home_at_the_server_of_the_reference_does_not_send_in_circles(world: World) -> None:
-    """Q-117: both slots are one server's, which knows the reference and not the link."""
+def test_a_server_that_is_not_the_home_by_its_map_is_asked_again(world: World) -> None:
+    """It keeps the reference too, and is the home no more, or does not know yet that it is."""
     guest = world.guest()
-    home = Slot(slot_of(AT_A) + 1)
-    _, corr_id = world.say(guest, c.Lget(), AT_A)
+    world.refs.learn(RefKind.SENDER, AT_A, slot_of(AT_B))
+    item, corr_id = world.say(guest, c.Send(False, b""), AT_A)
+    world.take()
 
-    for _ in range(4):
-        world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, home))
+    world.hear(B, guest.stream, w.Moved(corr_id, RefKind.SENDER, slot_of(AT_B)))
 
-    assert world.told(guest) == [error(Code.AUTH)]
-    assert len(world.take()) == 4  # the slot, its home, and once more each
-    assert not guest.pending
+    assert world.told(guest) == []
+    assert world.refreshes
+    assert world.take() == []
+    world.edge.tick(0.5)
+    assert world.take() == [(B, Sent(item))]
 
 
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:

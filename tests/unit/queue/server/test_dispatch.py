@@ -190,6 +190,52 @@ async def test_an_ack_that_the_store_did_not_take_is_still_owed(room: Room) -> N
     assert await room.do(client, queue, Ack(MessageId(b""))) == OK
 
 
+async def test_what_was_delivered_before_is_acknowledged_while_the_delivery_is_put_off(
+    room: Room,
+) -> None:
+    """Q-123: whoever subscribes again, here or where the slot went, and says ACK in the same
+    breath, as edges do on behalf of clients."""
+    before, client, queue = Told(), Told(), await room.queue()
+    await room.subscribed(before, queue)
+    for body in (b"one", b"two", b"three"):
+        await room.do(Told(), queue, Send(False, body))
+    (one,) = bodies(before)
+
+    assert await room.do(client, queue, Sub()) == SUBSCRIBED
+    two = await room.do(client, queue, Ack(MessageId(one)))
+    assert isinstance(two, Msg)
+    assert await room.do(client, queue, Sub()) == SUBSCRIBED
+    assert await room.do(client, queue, Ack(MessageId(one))) == Err(Code.NO_MSG)
+    assert await room.do(client, queue, Ack(MessageId(b""))) == Err(Code.NO_MSG)
+    await room.offer(client)
+
+    assert bodies(client) == [two.message_id]
+    three = await room.do(client, queue, Ack(two.message_id))
+    assert isinstance(three, Msg)
+    assert await room.do(client, queue, Ack(three.message_id)) == OK
+
+
+async def test_what_is_acknowledged_while_the_head_is_asked_for_is_not_delivered_again(
+    room: Room,
+) -> None:
+    client, queue = Told(), await room.queue()
+    await room.subscribed(client, queue)
+    await room.do(Told(), queue, Send(False, b"x"))
+    (message_id,) = bodies(client)
+    await room.do(client, queue, Sub())
+    room.store.hold.add("head")
+    offering = asyncio.create_task(room.offer(client))
+    await turn()
+
+    assert await room.do(client, queue, Ack(MessageId(message_id))) == OK
+    room.store.release()
+    await offering
+
+    assert bodies(client) == [message_id]
+    await room.do(Told(), queue, Send(False, b"y"))
+    assert len(bodies(client)) == 2
+
+
 async def test_senders_are_told_to_come_back_and_recipients_are_disconnected(room: Room) -> None:
     """Anything else would make clients drop the message or give the subscription up (§4.6)."""
     client, queue = Told(), await room.queue()

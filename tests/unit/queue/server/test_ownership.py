@@ -32,9 +32,12 @@ class Slots:
         self.is_frozen = False
         self.certain = True
         self.unserved: int | None = None  # ours by the map, without a lease
+        self.foreign: int | None = None  # somebody else's
         self.running: list[int] = []
 
     def serves(self, slot: int) -> bool:
+        if slot == self.foreign:
+            return False
         return self.owned and not self.is_frozen and slot != self.unserved
 
     def answers(self, slot: int) -> bool:
@@ -47,7 +50,7 @@ class Slots:
         return self.certain
 
     def owns(self, slot: int) -> bool:
-        return self.owned or slot == self.unserved
+        return (self.owned and slot != self.foreign) or slot == self.unserved
 
     def begin(self, slot: int) -> bool:
         if self.serves(slot):
@@ -68,9 +71,10 @@ class Done:
         self.response = response
         self.meanwhile = meanwhile
         self.executed = 0
+        self.found: Queue | None = None
 
     async def look_up(self, transmission: Transmission, service: object = None) -> Case:
-        return Case(transmission)
+        return Case(transmission, self.found, refused=None if self.found else Code.AUTH)
 
     async def execute(self, caller: Caller, case: Case, *, proven: bool) -> Response:
         self.executed += 1
@@ -110,11 +114,38 @@ async def test_what_is_ours_is_done() -> None:
     assert await executed(Slots(), Done(), case_of(Sub(), new_queue())) == OK
 
 
+async def test_a_queue_that_we_only_follow_is_found_by_its_reference() -> None:
+    """Q-116: the id's slot is ours, and the queue is in our store as a copy."""
+    slots, steps, refs, queue = Slots(), Done(), Refs(), new_queue()
+    slots.foreign = queue.slot
+    entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)
+    case = case_of(Send(False, b""), queue, entity_id)
+    await refs.set_ref(RefKind.SENDER, entity_id, Ref(queue.slot, bytes(16)))
+
+    word = await executed(slots, steps, case, refs)
+    assert word == Moved(CorrId(b"c"), RefKind.SENDER, queue.slot)
+    assert steps.executed == 0
+    slots.foreign = None
+    assert await executed(slots, steps, case, refs) == OK
+
+
+async def test_a_reference_of_old_that_leads_to_a_follower_is_told_to_be_wrong() -> None:
+    """Neither is ours: an edge with our map knows that it was sent here in vain."""
+    slots, steps, queue = Slots(), Done(), new_queue()
+    entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)
+    slots.owned, steps.found = False, queue
+
+    word = await executed(slots, steps, case_of(Send(False, b""), queue, entity_id))
+    assert word == Unknown(CorrId(b"c"), 7)
+    native = await executed(slots, steps, case_of(Sub(), queue, queue.recipient_id))
+    assert native == WrongSlot(CorrId(b"c"), 7)
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 async def test_what_is_not_ours_is_not_begun(frozen: bool) -> None:
-    slots, steps = Slots(), Done()
+    slots, steps, queue = Slots(), Done(), new_queue()
     slots.owned, slots.is_frozen = frozen, frozen
-    word = await executed(slots, steps, case_of(Sub(), new_queue()))
+    word = await executed(slots, steps, case_of(Sub(), queue, queue.recipient_id))
 
     assert word == (Frozen(CorrId(b"c")) if frozen else WrongSlot(CorrId(b"c"), 7))
     assert steps.executed == 0
@@ -161,13 +192,17 @@ async def test_what_was_done_is_not_done_again_by_whoever_has_the_slot_now() -> 
 
 
 async def test_an_unknown_id_may_be_a_reference() -> None:
-    refs, entity_id = Refs(), b"\x12\x34" + bytes(22)
+    refs, slots, entity_id = Refs(), Slots(), b"\x12\x34" + bytes(22)
     await refs.set_ref(RefKind.SENDER, entity_id, Ref(Slot(9), b"t" * 16))
-    steps = Done(Err(Code.AUTH))
-    moved = await executed(Slots(), steps, case_of(Send(False, b""), None, entity_id), refs)
+    steps, case = Done(Err(Code.AUTH)), case_of(Send(False, b""), None, entity_id)
+    slots.foreign = 9
+    assert await executed(slots, steps, case, refs) == Moved(CorrId(b"c"), RefKind.SENDER, Slot(9))
+    slots.foreign = None
+    assert await executed(slots, steps, case, refs) == Err(Code.AUTH)  # ours, and not there
+    steps.found = new_queue()
+    assert await executed(slots, steps, case, refs) == WrongSlot(CorrId(b"c"), 7)  # by now it is
 
-    assert moved == Moved(CorrId(b"c"), RefKind.SENDER, Slot(9))
-    other = await executed(Slots(), steps, case_of(Sub(), None, entity_id), refs)
+    other = await executed(slots, steps, case_of(Sub(), None, entity_id), refs)
     assert other == Err(Code.AUTH)  # recipients' ids are never references
 
 
