@@ -15,7 +15,7 @@ from waystation.queue.cluster.duties import (
     SendAck,
     SendFrame,
 )
-from waystation.queue.cluster.keeper import Keeper
+from waystation.queue.cluster.keeper import AGAIN_S, SWEEP_S, Keeper
 from waystation.queue.cluster.member import Member
 from waystation.queue.cluster.slot_map import Assignment, Node, NodeId, SlotMap
 from waystation.queue.store import Row
@@ -227,3 +227,54 @@ def test_a_commit_in_one_slot_costs_the_same_whether_ten_or_a_thousand_are_follo
     bench.confirm()
 
     assert Counting.looks <= 4
+
+
+class Looks:
+    """Counts the slots that a keeper looks at."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.slots: list[int] = []
+        look_at = Keeper._look_at
+
+        def counted(keeper: Keeper, slot: int) -> None:
+            self.slots.append(slot)
+            look_at(keeper, slot)
+
+        monkeypatch.setattr(Keeper, "_look_at", counted)
+
+    def take(self) -> set[int]:
+        taken, self.slots = set(self.slots), []
+        return taken
+
+
+def test_an_idle_server_looks_at_nothing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks(monkeypatch)
+    bench = Bench([Assignment(HERE)] * 100 + followed(2, 3))
+    bench.start()
+    bench.confirm()
+    assert bench.in_step() == 2
+    bench.keeper.tick(AGAIN_S)
+    looks.take()
+
+    bench.keeper.tick(AGAIN_S + 0.1)
+    assert looks.take() == set()
+    bench.keeper.tick(SWEEP_S)
+    assert looks.take() == set(range(102))
+
+
+def test_what_waits_for_time_is_looked_at_as_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that is not in step yet, and a copy that failed and begins again."""
+    looks = Looks(monkeypatch)
+    bench = Bench([Assignment(HERE)] * 10 + followed(2, 3), silent=3)
+    bench.start()
+    bench.confirm()
+    looks.take()
+
+    bench.keeper.tick(0.1)
+    assert looks.take() == {11}
+    bench.do(bench.keeper.link_lost(NodeId(2), 0.2))
+    bench.do(bench.keeper.tick(0.3))
+    began = len(bench.began)
+    bench.do(bench.keeper.tick(0.2 + AGAIN_S))
+
+    assert bench.began[began:] == [(NodeId(2), 10)]
