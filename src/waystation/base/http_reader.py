@@ -104,8 +104,8 @@ class RequestReader:
             and (usual := usual_post(data, self._headers_max)) is not None
             and len(usual.body) <= self._body_limit(usual)
         ):
-            # The parser has nothing to remember between two messages, so it need not see this one.
-            self._sink.began()
+            # The parser has nothing to remember between two messages, so it need not see this one;
+            # nor has anybody to wait for it, so that it is as good as over when it begins.
             self._sink.accept(usual)
             return None
         try:

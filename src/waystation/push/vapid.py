@@ -116,12 +116,11 @@ class Vapid:
         if claims.exp is None:
             raise VapidError("Missing required exp")
         self._check_time_and_audience(claims.exp, claims.aud, now_s)
-        assert claims.aud is not None
         return Sender(
             key_hash=public_key.point_hash,
             public_key=public_key.point,
             exp_s=claims.exp,
-            aud=claims.aud,
+            aud=self._audience,  # the same, and one object for all that are kept
             draft=draft,
             sub=claims.sub if isinstance(claims.sub, str) else None,
         )

@@ -27,7 +27,7 @@ class Seen:
         self.told: list[object] = []
 
     def began(self) -> None:
-        self.told.append("began")
+        pass  # who sends a whole request at once is not waited for
 
     def expects(self) -> None:
         self.told.append("expects")

@@ -59,7 +59,7 @@ _RECEIVED: Final = Milestone.RECEIVED
 
 
 class _Posting:
-    """A POST that may be delivered: it is allowed, and we know where to."""
+    """A POST that may be delivered and waits: it is allowed, and we know where to."""
 
     __slots__ = ("began", "endpoint", "now_ms", "request", "sender")
 
@@ -146,10 +146,11 @@ class Intake:
                     endpoint.uaid + endpoint.channel_id,
                     began,
                 )
-            posting = _Posting(request, endpoint, sender, began, now_ms)
-            if self._look_up_now is None:
-                return self._look_up(posting)
-            return self._take(posting, self._look_up_now(endpoint.uaid, endpoint.channel_id))
+            look_up_now = self._look_up_now
+            if look_up_now is None:
+                return self._look_up(_Posting(request, endpoint, sender, began, now_ms))
+            recipient = look_up_now(endpoint.uaid, endpoint.channel_id)
+            return self._take(request, endpoint, sender, began, now_ms, recipient)
         except Exception as error:
             self._failed(error, request, endpoint, sender, began)
             raise
@@ -159,23 +160,35 @@ class Intake:
         endpoint = posting.endpoint
         try:
             recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
-            answer = self._take(posting, recipient)
+            answer = self._take(
+                posting.request,
+                endpoint,
+                posting.sender,
+                posting.began,
+                posting.now_ms,
+                recipient,
+            )
         except Exception as error:
             self._failed(error, posting.request, endpoint, posting.sender, posting.began)
             raise
         return answer if isinstance(answer, Response) else await answer
 
-    def _take(
-        self, posting: "_Posting", recipient: Recipient | None
+    def _take(  # noqa: PLR0917 - one call for every POST, and names cost as much as the call
+        self,
+        request: Request,
+        endpoint: EndpointToken,
+        sender: Sender | None,
+        began: float,
+        now_ms: int,
+        recipient: Recipient | None,
     ) -> Response | Coroutine[Any, Any, Response]:
         """Steps 8 to 15, and the direct way."""
-        request, endpoint, sender = posting.request, posting.endpoint, posting.sender
         if (
             recipient is None
             or not recipient.subscribed
             or recipient.user_agent.router_type != WEBPUSH
         ):
-            return self._not_taken(posting, recipient)
+            return self._not_taken(_Posting(request, endpoint, sender, began, now_ms), recipient)
         user_agent = recipient.user_agent
         body = request.body
         post = read_post(
@@ -190,9 +203,9 @@ class Intake:
             endpoint.channel_id,
             post,
             len(body),
-            posting.now_ms,
-            key_hash=None if sender is None else sender.key_hash,
-            reliability_id=self._reliability_id(sender, request) if self._tracked else None,
+            now_ms,
+            None if sender is None else sender.key_hash,
+            self._reliability_id(sender, request) if self._tracked else None,
         )
         try:
             answer = self._router.offer(user_agent, notification)
@@ -200,7 +213,8 @@ class Intake:
             self._errored(notification, error)
             raise
         if answer is _TAKEN:
-            return self._answer(posting, notification, notification.message_id)
+            return self._answer(sender, began, len(body), notification, notification.message_id)
+        posting = _Posting(request, endpoint, sender, began, now_ms)
         return self._deliver_on(posting, answer, user_agent, notification)
 
     async def _not_taken(self, posting: "_Posting", recipient: Recipient | None) -> Response:
@@ -223,18 +237,24 @@ class Intake:
             self._errored(notification, error)
             self._failed(error, posting.request, posting.endpoint, posting.sender, posting.began)
             raise
-        return self._answer(posting, notification, message_id)
+        size = len(posting.request.body)
+        return self._answer(posting.sender, posting.began, size, notification, message_id)
 
     def _answer(
-        self, posting: "_Posting", notification: Notification, message_id: MessageId
+        self,
+        sender: Sender | None,
+        began: float,
+        size: int,
+        notification: Notification,
+        message_id: MessageId,
     ) -> Response:
         self._observer.answered(
             201,
             None,
-            began=posting.began,
-            size=len(posting.request.body),
+            began=began,
+            size=size,
             ttl_s=notification.ttl_s,
-            sender=posting.sender,
+            sender=sender,
             channel_id=notification.channel_id,
         )
         return Response(
@@ -293,14 +313,13 @@ class Intake:
             self._observer.user_agent_dropped(user_agent.uaid)
         raise NoSubscriptionError(_NO_SUBSCRIPTION)
 
-    def _accept(
+    def _accept(  # noqa: PLR0917 - as `_take`
         self,
         uaid: Uaid,
         channel_id: ChannelId,
         post: Post,
         size: int,
         now_ms: int,
-        *,
         key_hash: bytes | None = None,
         reliability_id: str | None = None,
     ) -> Notification:

@@ -78,7 +78,7 @@ class EndpointServer:
     def handle(self, request: Request) -> Response | Serving:
         self.requests += 1
         path = request.path
-        if request.method == b"POST" and path.startswith(b"/wpush/"):
+        if path.startswith(b"/wpush/") and request.method == b"POST":
             return self._serve_post(request, path)
         if b"%" in path:
             request.path = unquote_to_bytes(path)
