@@ -90,7 +90,9 @@ class ConnectDriver:
             return
         clock = self._clock  # as in `_feed`: nearly all that user agents say passes here
         effects = session.received(text, now_ms=clock.now_ms(), mono=clock.mono())
-        if effects:
+        if len(effects) == 1 and type(effect := effects[0]) is do.Settle:
+            self._settled(client, effect)  # an ack, and most that is said is one
+        elif effects:
             self._perform(client, effects)
 
     def binary(self, connection: Connection) -> None:
@@ -142,7 +144,11 @@ class ConnectDriver:
             return Answer.BUSY
         if not effects:
             return Answer.TAKEN  # not news: it is outstanding already
-        connection.send(frame_of(notification))  # which is all that they ask for
+        connection.send(  # which is all that they ask for
+            text_frame(wire.notification_message(notification))
+            if isinstance(notification, Notification)
+            else frame_of(notification)
+        )
         self._observer.taken(uaid, notification)
         if journal is None:
             return Answer.TAKEN
@@ -364,11 +370,12 @@ class ConnectDriver:
         return client.session.forgotten(len(rows))
 
     def _settled(self, client: Client, effect: do.Settle) -> None:
-        uaid = uaid_of(client)
+        uaid, notification = client.session.uaid, effect.notification
+        assert uaid is not None
         if self._journal is not None:
-            self._journal.settle(uaid, effect.notification)
+            self._journal.settle(uaid, notification)
         if effect.code:
-            self._observer.acked(uaid, effect.notification, effect.code, stored=False)
+            self._observer.acked(uaid, notification, effect.code, stored=False)
 
     def _greeted(self, client: Client) -> None:
         self._observer.hello(client.session, client.note)

@@ -63,8 +63,9 @@ class RelayClient:
     ) -> Answer | Awaitable[Answer]:
         answer: Answer | Awaitable[Answer] | None = None
         try:
-            if node_id == self._own_node_id and self.node is not None:
-                return self.node.offer(uaid, notification)
+            node = self.node
+            if node_id == self._own_node_id and node is not None:
+                return node.offer(uaid, notification)
             peer = self._peers.get(node_id)
             if isinstance(peer, LinkClient):  # another worker, most likely with an open link
                 answer = peer.offer(uaid, notification)
