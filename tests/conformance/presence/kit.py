@@ -303,8 +303,8 @@ class Guest:
             self.call.cancel()
         if self._reader is not None:
             self._reader.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._reader
+            # Not `await self._reader`: suppressing its cancellation would suppress our own as well.
+            await asyncio.wait((self._reader,))
         if self._channel is not None and self._own_channel:
             await self._channel.close()
         self._channel = self.call = self._reader = None
