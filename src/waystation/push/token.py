@@ -32,7 +32,6 @@ SEALED_LETTERS_MAX: Final = 1024  # no sealed text of ours is nearly that long
 
 _RECENT_CHANNELS_MAX: Final = 65_536
 _INVALID: Final = "Invalid message ID"
-_letters: Final = pybase64.b64encode_as_string
 
 
 class InvalidKeyError(ValueError):
@@ -50,12 +49,12 @@ class EndpointToken(msgspec.Struct, frozen=True, gc=False):
 class Keys:
     """The keys of `push.crypto_keys`, newest first."""
 
-    __slots__ = ("_clock", "_fernets", "first")
+    __slots__ = ("_clock", "_fernets", "_first")
 
     def __init__(self, raw_keys: Sequence[bytes], clock: Clock) -> None:
         assert raw_keys
         self._fernets = [Fernet(key) for key in raw_keys]
-        self.first = self._fernets[0]  # which seals
+        self._first = self._fernets[0]
         self._clock = clock
 
     @classmethod
@@ -65,7 +64,7 @@ class Keys:
     def seal(self, plain: bytes, at_ms: int | None = None) -> str:
         """Base64url with its padding; the time inside is now, unless the caller knows it."""
         at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
-        return _letters(self.first.seal(plain, at_s), b"-_")
+        return pybase64.b64encode_as_string(self._first.seal(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
         """Padding may be missing or there; None for what none of the keys sealed."""
@@ -157,9 +156,9 @@ class MessageIds:
             n = f"{self._count:04x}{self._mark}"
         else:
             n = self._tie_breaker(at_ms)
-        text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}".encode()
+        text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}"
         return (
-            MessageId(_letters(self._keys.first.seal(text, at_ms // 1000), b"-_")),
+            MessageId(self._keys.seal(text.encode(), at_ms)),
             SortKey(f"02:{at_ms}:{dashed(channel_id)}:{n}"),
         )
 
