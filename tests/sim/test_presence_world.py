@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from waystation.presence import delivery, departures, following, membership, reception
+from waystation.presence.fan_out import FanOut
 from waystation.presence.model import Status
 from waystation.presence.session import Session
+from waystation.presence.short_way import ShortWay
 from waystation.storage.redis import presence_nodes
 from waystation.testing import presence_world_scripts as scripts
 from waystation.testing.loop import run_sim
@@ -273,3 +275,33 @@ def test_forgetting_a_join_whose_answer_was_lost_is_found(monkeypatch: pytest.Mo
     monkeypatch.setattr(departures.Departures, "doubt", lambda _self, _key, _hash: None)
 
     assert found("hiccup")
+
+
+def test_an_announcement_that_passes_somebody_over_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def tell(self: FanOut, recipients: Any, one: Any, now: Any, origin: Any = None) -> None:
+        last = recipients[-1] if one.seq % 7 == 0 and len(recipients) > 1 else None
+        if last is not None and last.flowing and last.sent_seq == one.seq - 1:
+            last.sent_seq, recipients = one.seq, recipients[:-1]
+        honest(self, recipients, one, now, origin)
+
+    honest = FanOut.__call__
+    monkeypatch.setattr(FanOut, "__call__", tell)
+
+    assert "is missing before" in found()
+
+
+def test_receipts_that_count_for_more_than_they_name_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was on its way when the stream was cut is then never sent again."""
+
+    def acked(self: ShortWay, session: Any, delivery: Any, ids: tuple[int, ...]) -> bool:
+        more = [one for one in delivery.inflight if one not in ids][:1]
+        return honest(self, session, delivery, (*ids, *more))
+
+    honest = ShortWay._acked
+    monkeypatch.setattr(ShortWay, "_acked", acked)
+
+    assert "never heard" in found("cut", first=11)
