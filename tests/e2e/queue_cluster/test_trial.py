@@ -18,7 +18,7 @@ from waystation.queue.cluster.slot_map import NodeId, SlotMap
 
 pytestmark = pytest.mark.e2e
 
-FEW = 192  # slots of the short one: the others belong to nobody, and nothing needs them
+FEW = 96  # slots of the short one: the others belong to nobody, and nothing needs them
 
 
 def followed(slot_map: SlotMap) -> bool:
