@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Message, Producer
 
+from tests.e2e.platform import Serve
 from tests.oracle import intake as oracle
 from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.spools import Source, encode, odd_spool
@@ -147,6 +148,27 @@ def test_a_topic_that_is_not_there_is_named(lake: Lake, topic: KafkaTopic) -> No
         ingest.drain(context(lake, "topic"), nowhere)
 
 
+def test_a_server_tells_its_life_to_the_topic(tmp_path: Path, topic: KafkaTopic) -> None:
+    with Serve(
+        tmp_path / "data",
+        roles=("connect", "endpoint"),
+        events__sink="kafka",
+        events__kafka_servers=topic.servers,
+        events__kafka_topic=topic.name,
+    ) as server:
+        assert server.stop() == 0
+
+    lines = [json.loads(one.value() or b"") for one in records_of(topic)]
+    assert (lines[0]["k"], lines[-1]["k"]) == (300, 301)
+    assert [line["seq"] for line in lines] == list(range(len(lines)))
+    assert not list((tmp_path / "data" / "events").glob("*/*"))
+
+
+def records_of(topic: KafkaTopic) -> list[Message]:
+    found = source.plan(topic, lambda _: None, records_max=1 << 30).ranges
+    return [one for span in found for records in source._read(topic, span) for one in records]
+
+
 @pytest.mark.soak
 async def test_a_broker_that_is_killed_and_comes_back_has_every_line_once(tmp_path: Path) -> None:
     with running_kafka() as server:
@@ -166,7 +188,6 @@ async def test_a_broker_that_is_killed_and_comes_back_has_every_line_once(tmp_pa
             await asyncio.to_thread(server.start)
         await log.close()
 
-        (found,) = source.plan(topic, lambda _: None, records_max=1 << 30).ranges
-        values = [one.value() for records in source._read(topic, found) for one in records]
+        lines = [json.loads(one.value() or b"") for one in records_of(topic)]
     assert log.lost_total == 0
-    assert [json.loads(value or b"")["seq"] for value in values] == list(range(count))
+    assert [line["seq"] for line in lines] == list(range(count))

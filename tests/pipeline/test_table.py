@@ -6,6 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from deltalake import DeltaTable
+from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.pipeline.commit_log import HistoryGoneError
@@ -18,6 +19,7 @@ SPEC = TableSpec(
     data=columns("ts bigint, name string"),
     partitions=(Partition("date", "date", date_of_us("ts")),),
     sort=("ts",),
+    plain=("ts",),
     stats="ts",
 )
 
@@ -49,6 +51,18 @@ def test_what_is_appended_is_read_with_its_partition_and_its_progress(lake: Lake
     assert {(file.rows, file.least, file.greatest) for file in handle.files()} == {
         (2, 1, 2),
         (1, DAY_US + 1, DAY_US + 1),
+    }
+
+
+def test_a_column_without_repetitions_gets_no_dictionary(lake: Lake) -> None:
+    append(lake, "r1", [1] * 100)
+
+    (path,) = Path(lake.root).glob("things/data/**/*.parquet")
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    assert {one.path_in_schema: one.has_dictionary_page for one in chunks} == {
+        "ts": False,
+        "name": True,
     }
 
 

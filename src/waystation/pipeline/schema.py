@@ -55,6 +55,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
     data: StructType  # what is in the files
     partitions: tuple[Partition, ...]
     sort: tuple[str, ...] = ()  # order inside a file
+    # Columns in which hardly a value comes twice: a dictionary of them only costs.
+    plain: tuple[str, ...] = ()
     stats: str = ""  # the column whose least and greatest values the log keeps for each file
     keep_days: int = 3 * 365
     inputs: tuple[tuple[str, str], ...] = ()  # (name of the progress kept here, table it reads)
@@ -111,6 +113,7 @@ EVENTS = TableSpec(
     data=StructType([*contract_schema().fields, StructField("_in", LongType())]),
     partitions=(DATE_OF_TS, HOUR_OF_TS),
     sort=("k", "mid", "ts"),
+    plain=("ts", "seq"),
     stats="ts",
     keep_days=90,
 )

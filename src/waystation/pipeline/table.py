@@ -196,6 +196,7 @@ class Handle:
             rows.sortWithinPartitions(*names, *spec.sort)
             .write.mode("error")
             .partitionBy(*names)
+            .options(**{f"parquet.enable.dictionary#{name}": "false" for name in spec.plain})
             .parquet(self.table.files.uri(folder))
         )
         staged = self._staged(folder)
