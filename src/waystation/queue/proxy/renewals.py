@@ -167,8 +167,9 @@ class Renewals:
         if got is not None and command.message_id in (b"", got) and not pending.doubted:
             pending.doubted = True
             lane = self._host.set_aside(guest, pending)
-            self._tell_delivered(guest, server, recipient_id, got)
-            self._host.loosen(guest, lane)
+            if not guest.gone:  # there was no room for it
+                self._tell_delivered(guest, server, recipient_id, got)
+                self._host.loosen(guest, lane)
             return True
         if entity_id not in guest.subscriptions:
             return False

@@ -20,6 +20,7 @@ from tests.unit.queue.proxy.test_edge import (
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.errors import Code
 from waystation.queue.model import CorrId, MessageId, RecipientId, slot_of
+from waystation.queue.proxy import passage
 from waystation.queue.proxy.guest import Guest
 from waystation.queue.wire import commands as c
 from waystation.queue.wire import link_words as w
@@ -182,3 +183,19 @@ def test_a_server_that_forgot_what_was_got_is_told_once(world: Subscribed) -> No
     ]
     world.reply(A, guest, ack_id, AT_A, NO_MSG)
     assert world.told(guest) == [NO_MSG]
+
+
+def test_an_ack_for_which_there_is_no_room_to_wait_ends_the_connection(
+    world: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guest = world.guest()
+    _, corr_id = world.say(guest, c.Get(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, b"MSG \x18" + ACK.message_id + b"body")
+    _, ack_id = world.say(guest, ACK, AT_A)
+    world.take()
+    monkeypatch.setattr(passage, "HELD_MAX", 0)
+
+    world.reply(A, guest, ack_id, AT_A, NO_MSG)
+
+    assert world.hung_up == [guest]
+    assert world.take() == [(A, w.Sclose())]
