@@ -18,7 +18,7 @@ from waystation.pipeline.table import Lake
 from waystation.push.store import PushStore
 from waystation.storage.bulk import open_bulk
 
-CLIENTS = 1000
+CLIENTS = 400
 
 
 @pytest.fixture
