@@ -324,8 +324,9 @@ class Dispatch:
         subscription = caller.client.subscriptions.get(queue.recipient_id)
         if subscription is None:
             return Err(Code.NO_MSG)
-        # Subscribed again, and the delivery that follows is put off: what this names, if it is the
-        # head, was delivered before, here or where the queue's slot was then.
+        # Subscribed again, and the delivery that follows is put off: what this names was delivered
+        # before, here or where the queue's slot was then. If it is not the head, another connection
+        # has removed it, and this one goes on with the head (queues §5.3).
         is_ahead = subscription.delivered is None and subscription.busy and not subscription.gets
         delivered = command.message_id if is_ahead else subscription.delivered
         if not delivered or command.message_id not in (b"", delivered):
@@ -343,8 +344,6 @@ class Dispatch:
         if outcome is None:
             return _AUTH
         if is_ahead:
-            if outcome.removed is None:
-                return Err(Code.NO_MSG)
             subscription.missed = True  # whoever asked the store meanwhile asks again
         since = subscription.delivered_at  # nothing yet: it was delivered elsewhere
         waited_s = self._clock.mono() - since if since else 0.0
