@@ -296,7 +296,7 @@ class Edge:
         else:
             self._passage.finish(guest, pending, item)
 
-    def _ask_again(self, guest: Guest, pending: Pending) -> bool:
+    def _ask_again(self, guest: Guest, pending: Pending, *, is_barred: bool = False) -> bool:
         """A remembered home may be that of a queue that is gone, and the id somebody's anew."""
         kind = pending.kind
         if kind is None or pending.doubted:
@@ -307,7 +307,7 @@ class Edge:
         if self._refs.home(None, pending.entity_id) == pending.slot:
             return False
         pending.looked_up = False
-        self._passage.come_back(guest, pending)
+        self._passage.come_back(guest, pending, is_barred=is_barred)
         return True
 
     def _unknown_at_home(self, guest: Guest, pending: Pending) -> None:
@@ -349,10 +349,15 @@ class Edge:
             self._refs.learn(failure.kind, pending.entity_id, failure.home)
             self._passage.come_back(guest, pending)
             return
-        if isinstance(failure, Unknown) and failure.epoch == self.epoch and ours:
+        if isinstance(failure, Unknown | WrongSlot) and failure.epoch == self.epoch and ours:
             strayed = pending.slot != self._refs.home(None, pending.entity_id)
-            if strayed:
+            if strayed and isinstance(failure, Unknown):
                 self._unknown_at_home(guest, pending)
+                return
+            # A link may be somebody's anew, and it speaks of its copy of that queue: not of this
+            # slot, which is the one that the link led to before.
+            is_link = pending.kind is RefKind.LINK
+            if strayed and is_link and self._ask_again(guest, pending, is_barred=True):
                 return
         if ours:
             self._passage.frozen.add(pending.slot)

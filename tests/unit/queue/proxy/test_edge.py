@@ -295,6 +295,22 @@ def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> Non
     assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
 
 
+def test_a_link_that_is_somebody_elses_now_is_found_though_its_former_home_has_a_copy(
+    world: World,
+) -> None:
+    guest = world.guest()
+    world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
+    item, corr_id = world.say(guest, c.Lget(), AT_A)
+    assert world.take() == [(B, Sent(item))]
+
+    world.hear(B, guest.stream, w.WrongSlot(corr_id, 1))
+    assert world.take() == [(A, Sent(item))]
+    world.reply(A, guest, corr_id, AT_A, b"LNK new")
+
+    assert world.told(guest) == [b"LNK new"]
+    assert not guest.pending
+
+
 def test_a_server_that_is_not_the_home_by_its_map_is_asked_again(world: World) -> None:
     """It keeps the reference too, and is the home no more, or does not know yet that it is."""
     guest = world.guest()
