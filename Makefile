@@ -6,10 +6,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two pytest processes: the suites wait for sockets and timers more than they compute, and a whole server with
-# its workers already fills a small machine. loadgroup keeps tests that share a group (conftest.py puts each e2e
-# file into one) in one process and in order, so that a file starts its server once and files do not fight.
-PYTEST_WORKERS ?= 2
+# Three pytest processes: the suites wait for sockets and timers more than they compute, so that two leave a small
+# machine half idle; whole servers with their workers fill it with more. loadgroup keeps tests that share a group
+# (conftest.py puts each e2e file into one) in one process and in order, so that a file starts its server once and
+# files do not fight.
+PYTEST_WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest
 # A process that dies is not replaced: xdist would give its group to the next one, which dies the same way.
 PARALLEL := -n $(PYTEST_WORKERS) --dist loadgroup --max-worker-restart=0

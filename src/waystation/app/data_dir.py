@@ -20,6 +20,8 @@ from pathlib import Path
 
 import msgspec
 
+from waystation.base.unreadable import UNREADABLE
+
 SOCKET_PATH_MAX_BYTES = 100  # sockaddr_un holds 108 on Linux; some room for a suffix
 
 
@@ -189,7 +191,7 @@ def read_serving(data: DataDir) -> Serving | None:
     """What runs there now; None if nothing does, whatever an ended server left behind."""
     try:
         serving = msgspec.json.decode(data.serve_file.read_bytes(), type=Serving)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return None
     try:
         os.kill(serving.pid, 0)

@@ -35,9 +35,10 @@ def report(
     asked: Asked = ctx.obj
     days = days_between(day, first, end)
     with opened(asked) as context:
+        from waystation.pipeline.job import attempt
         from waystation.pipeline.jobs import report as job
 
-        tell(asked, job.run(context, out, days, form))
+        tell(asked, attempt(context, lambda context: job.run(context, out, days, form)))
 
 
 def rebalance(

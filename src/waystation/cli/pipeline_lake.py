@@ -12,7 +12,7 @@ from .pipeline import alone, days_between, need_spark, opened, origin, tell, tel
 from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, give_up, say
 
 if TYPE_CHECKING:
-    from waystation.pipeline.job import Context
+    from waystation.pipeline.job import Context, JobResult
 
     from .pipeline import Asked
 
@@ -102,9 +102,10 @@ def _run_all(
 
 
 def _write_report(asked: "Asked", context: "Context", out: Path) -> None:
+    from waystation.pipeline.job import attempt
     from waystation.pipeline.jobs import report as job
 
-    tell(asked, job.run(context, out))
+    tell(asked, attempt(context, lambda context: job.run(context, out)))
     if not asked.as_json:
         say(f"report       {out / 'report.html'}")
 
@@ -293,11 +294,14 @@ def generate(
     )
     with opened(ctx.obj) as context:
         from waystation.pipeline import generate as job
+        from waystation.pipeline.job import attempt
 
-        if out:
-            tell(ctx.obj, job.to_segments(context, traffic, Path(out)))
-        else:
-            tell(ctx.obj, job.to_lake(context, traffic))
+        def make(context: "Context") -> "JobResult":
+            if out:
+                return job.to_segments(context, traffic, Path(out))
+            return job.to_lake(context, traffic)
+
+        tell(ctx.obj, attempt(context, make))
 
 
 def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELECT.")]) -> None:

@@ -22,6 +22,7 @@ from urllib.parse import urljoin
 import msgspec
 
 from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
+from waystation.base.unreadable import UNREADABLE
 
 from .encryption import Encoding, PublicKeys, encrypt
 from .http import HttpClient, Response
@@ -173,7 +174,7 @@ class AppServer:
             raise _error_of(response)
         try:
             return msgspec.json.decode(response.body, type=dict[str, Any])
-        except msgspec.MsgspecError as exc:
+        except UNREADABLE as exc:
             raise PostFailedError(_Answered(200, None, "the status is not JSON")) from exc
 
     async def _post(self, endpoint_url: str, headers: dict[str, str], body: bytes) -> Receipt:
@@ -212,7 +213,7 @@ def _error_of(
 ) -> PostGoneError | PostRejectedError | PostBusyError | PostFailedError:
     try:
         body = msgspec.json.decode(response.body, type=_ErrorBody)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         body = _ErrorBody()  # a proxy in front may answer in its own words
     answer = _Answered(response.status, body.errno, body.message[:500])
     if response.status in {404, 410}:

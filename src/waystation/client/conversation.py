@@ -17,6 +17,7 @@ import pybase64
 
 from waystation.base.errors import RejectedError
 from waystation.base.limits import BoundedLru
+from waystation.base.unreadable import UNREADABLE
 
 from .encryption import AgentKeys, EncryptionError, decrypt
 from .subscriptions import AgentState, Subscription
@@ -177,7 +178,7 @@ class Conversation:
         """A frame from the node."""
         try:
             message = _decoder.decode(frame)
-        except msgspec.MsgspecError as exc:
+        except UNREADABLE as exc:
             return self._not_understood(frame, exc)
         if isinstance(message, _Hello):
             return self._welcomed(message)
@@ -195,11 +196,11 @@ class Conversation:
             case _Broadcast():
                 return [self._broadcast(message.broadcasts)]
 
-    def _not_understood(self, frame: str | bytes, exc: msgspec.MsgspecError) -> list[Effect]:
+    def _not_understood(self, frame: str | bytes, exc: Exception) -> list[Effect]:
         """`{}` is a pong; messages of a kind that we do not know are none of our business."""
         try:
             kind = msgspec.json.decode(frame, type=_Kind).kind
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             raise ConversationError("a frame that is not a JSON object") from exc
         known = {"hello", "register", "unregister", "notification", "broadcast"}
         if isinstance(kind, str) and kind in known:

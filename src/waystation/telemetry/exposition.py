@@ -28,6 +28,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics_form
 from prometheus_client.registry import CollectorRegistry
 
+from waystation.base.unreadable import UNREADABLE
 from waystation.telemetry.metrics import (
     Family,
     Sample,
@@ -150,7 +151,7 @@ def _files(directory: Path) -> list[Path]:
 def _read_past(directory: Path) -> _Past:
     try:
         return msgspec.json.decode((directory / PAST).read_bytes(), type=_Past)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNREADABLE):
         return _Past([], Snapshot("past", 0, []))
 
 

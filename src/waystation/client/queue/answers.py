@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import msgspec
 
+from waystation.base.unreadable import UNREADABLE
+
 from .commands import LinkData, Mode
 from .encoding import BadBytesError, Reader
 from .keys import dh_key
@@ -207,7 +209,7 @@ def _link(reader: Reader, _version: int) -> Answer:
 def _info(reader: Reader, _version: int) -> Answer:
     try:
         return Info(msgspec.json.decode(reader.tail(), type=dict[str, Any]))
-    except msgspec.MsgspecError as exc:
+    except UNREADABLE as exc:
         raise BadBytesError("INFO that is not JSON") from exc
 
 

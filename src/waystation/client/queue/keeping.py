@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from waystation.base.errors import RejectedError
+from waystation.base.unreadable import UNREADABLE
 
 from .address import QueueAddress
 from .deliveries import REMEMBERED_MAX
@@ -99,7 +100,7 @@ class KeptFile:
             kept = msgspec.json.decode(self.path.read_bytes(), type=Kept)
         except FileNotFoundError:
             return Kept()
-        except msgspec.MsgspecError as exc:
+        except UNREADABLE as exc:
             raise KeepingError(f"{self.path} does not hold queues: {exc}") from exc
         if kept.format != FORMAT:
             raise KeepingError(f"{self.path} was written by another version")

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
+from waystation.base.unreadable import UNREADABLE
 
 from .encoding import BadBytesError, Reader, short
 
@@ -92,7 +93,7 @@ def _blocked(rest: bytes) -> Problem:
         return Problem("BLOCKED", reason)
     try:
         return Problem("BLOCKED", reason, msgspec.json.decode(notice, type=dict[str, Any]))
-    except msgspec.MsgspecError as exc:
+    except UNREADABLE as exc:
         raise BadBytesError("BLOCKED with a notice that is not JSON") from exc
 
 

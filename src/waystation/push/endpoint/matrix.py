@@ -23,6 +23,7 @@ import pybase64
 
 from waystation.base.errors import GoneError
 from waystation.base.http_message import Request, Response
+from waystation.base.unreadable import UNREADABLE
 from waystation.push.endpoint.intake import Intake
 from waystation.push.errors import BadBodyError, InvalidRouterTypeError, InvalidTokenError
 from waystation.push.model import Urgency
@@ -80,7 +81,7 @@ class MatrixGateway:
         try:
             notify = _decode(request.body).notification
             content = _decode_content(request.body).notification
-        except (msgspec.MsgspecError, RecursionError) as error:
+        except UNREADABLE as error:
             raise BadBodyError(str(error)) from None
         payload = self._payload(content)
         post = Post(

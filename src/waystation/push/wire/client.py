@@ -15,6 +15,7 @@ import orjson
 import pybase64
 
 from waystation.base.ids import dashed
+from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Update
 
@@ -80,7 +81,7 @@ def decode_client(text: bytes) -> ClientMessage:
         return _PING
     try:
         return _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+    except UNREADABLE as exc:
         return _decode_leniently(text, exc)
 
 

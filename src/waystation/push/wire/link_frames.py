@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Uaid, Update
 
@@ -88,7 +89,7 @@ class FrameReader:
             start = body + length
             try:
                 frames.append(_decoder.decode(data[body:start]))
-            except (msgspec.MsgspecError, RecursionError) as error:
+            except UNREADABLE as error:
                 raise BadFrameError(str(error)) from None
         self._kept = data[start:]
         return frames

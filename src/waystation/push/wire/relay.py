@@ -15,6 +15,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import msgspec
 
 from waystation.base.ids import dashed, parse_uuid
+from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadBodyError, InvalidMessageIdError
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update
 
@@ -143,7 +144,7 @@ def decode_push(
     """
     try:
         decoded = _decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except UNREADABLE as error:
         raise BadBodyError(str(error)) from None
     entries = decoded if isinstance(decoded, list) else [decoded]
     return [_from_body(entry, sort_key_of) for entry in entries]

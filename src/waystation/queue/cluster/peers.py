@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from waystation.base.tasks import Tasks
+from waystation.base.unreadable import UNREADABLE
 from waystation.queue.model import Slot
 from waystation.queue.wire.link import COPY_BYTES_MAX
 from waystation.queue.wire.link import Frame as LinkFrame
@@ -157,7 +158,7 @@ class Peers:
         del self._parts[peer, body.copy]
         try:
             frame = _decode(parts)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return False
         receiver.frame_arrived(peer, body.copy, body.slot, body.move, frame)
         return True

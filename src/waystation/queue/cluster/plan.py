@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from waystation.base.unreadable import UNREADABLE
 from waystation.queue.model import SLOTS, slot_letters
 
 from .slot_map import NOBODY, Move, NodeId, SlotMap, SlotMapError
@@ -42,7 +43,7 @@ def read_plan(data: bytes, slot_map: SlotMap) -> list[Move]:
     """Raises `SlotMapError` with every objection."""
     try:
         plan = msgspec.json.decode(data, type=PlanFile)
-    except msgspec.MsgspecError as exc:
+    except UNREADABLE as exc:
         raise SlotMapError(f"this is no plan: {exc}") from exc
     if plan.form != FORM:
         raise SlotMapError(f"this plan has the form {plan.form!r}; {FORM!r} is understood")

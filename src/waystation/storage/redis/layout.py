@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from waystation.base.ids import dashed, parse_uuid, simple
+from waystation.base.unreadable import UNREADABLE
 from waystation.push.model import (
     WEBPUSH,
     ChannelId,
@@ -130,7 +131,7 @@ def decode_record(text: bytes) -> tuple[UserAgent, int | None] | None:
     """The record and when it ends, if it says so; none if it is not a record."""
     try:
         row = _record_decoder.decode(text)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     raw = parse_uuid(row.uaid)
     if raw is None:

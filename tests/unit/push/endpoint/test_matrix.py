@@ -94,6 +94,7 @@ async def test_a_large_notification_is_cut_down_to_its_ids(world: World) -> None
         b'{"notification":{"devices":[{}]}}',
         b'{"notification":{"devices":[{"pushkey":5}]}}',
         b"\xff",
+        b'{"notification":{"devices":[{"pushkey":"a\x86"}]}}',
         b"x" * 70_000,
         body(*[f"https://a/{n}" for n in range(65)]),
         body("x", event_id="x" * 20_000),

@@ -113,6 +113,7 @@ class TestJson:
             b'{"channelID":"c0ffee0012344abc8def0123456789ab","version":"gAAAAAB"}',
             b'{"channelID":"c0ffee0012344abc8def0123456789ab","version":"?","timestamp":1}',
             b'{"channelID":"c0ffee0012344abc8def0123456789ab","version":"gAAAAAB","timestamp":-1}',
+            b'{"channelID":"c0ffee0012344abc8def0123456789ab","version":1,"data":"a\x86"}',
             b"[" * 5000,
         ],
     )
