@@ -20,9 +20,10 @@ SEEDS = 4
 CHUNK = 2
 SOAK_SEEDS = 2_000
 SOAK_CHUNK = 100
-# A seed that once found a mistake: a server without a lease was taken for one without the queue,
-# and a command was done, not answered, and done again.
-KEPT = (16,)
+# Seeds that once found a mistake: a server without a lease was taken for one without the queue,
+# and a command was done, not answered, and done again; a link that was made again elsewhere was not
+# found; a subscription was confirmed after its slot had moved, and not renewed.
+KEPT = (16, 185, 425)
 
 
 class Returning(EdgeWorld):

@@ -289,7 +289,8 @@ class Creating:
             return
         command = pending.command
         if isinstance(command, New) and command.sub_mode is SubMode.SUBSCRIBE:
-            self._renewals.subscribe(guest, EntityId(made.recipient_id), creation.home, None)
+            entity_id, home, at = EntityId(made.recipient_id), creation.home, creation.node_id
+            self._renewals.subscribe(guest, entity_id, home, None, at=at)
         self._host.finish(guest, pending, creation.answer)
 
     def _take_back(self, creation: Creation) -> None:

@@ -319,7 +319,8 @@ class Edge:
         """What is to be renewed should the slot move."""
         command, entity_id = pending.command, pending.entity_id
         if pending.subscribes:
-            self._renewals.subscribe(guest, entity_id, pending.slot, pending.item)
+            at = pending.node_id
+            self._renewals.subscribe(guest, entity_id, pending.slot, pending.item, at=at)
         elif isinstance(command, Get) and response.startswith(b"MSG "):
             message_id = response[5 : 5 + response[4]]
             self._renewals.got(guest, RecipientId(entity_id), message_id)  # pyright: ignore[reportArgumentType]

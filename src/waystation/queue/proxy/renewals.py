@@ -58,13 +58,18 @@ class Renewals:
 
     # What clients have
 
-    def subscribe(self, guest: Guest, entity_id: EntityId, slot: Slot, item: bytes | None) -> None:
+    def subscribe(
+        self, guest: Guest, entity_id: EntityId, slot: Slot, item: bytes | None, *, at: NodeId
+    ) -> None:
+        """A server has said so. The map that took the slot from it may have been here sooner."""
         self.unsubscribe(guest, entity_id)
         corr_id: bytes = entity_id
         if item is not None:
             corr_id = decode_transmission(item, guest.dialect).corr_id
         guest.subscriptions[entity_id] = Subscription(slot, item, corr_id)
         self._subscribed.setdefault(slot, {})[guest, entity_id] = None
+        if self._host.slot_map.slots[slot].server != at:
+            self._renew(guest, entity_id)
 
     def unsubscribe(self, guest: Guest, entity_id: EntityId) -> None:
         subscription = guest.subscriptions.pop(entity_id, None)

@@ -142,6 +142,19 @@ def test_an_ack_waits_for_a_renewal_that_was_refused(world: Subscribed) -> None:
     assert world.take() == [(C, again), (C, world.subscription), (C, again), (C, ack), (C, later)]
 
 
+def test_a_subscription_that_is_confirmed_after_its_slot_has_moved_is_renewed() -> None:
+    """The map was quicker than what its former server had said before."""
+    world = World()
+    guest: Guest = world.guest()
+    item, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
+    world.take()
+
+    world.reply(A, guest, corr_id, AT_A, b"SOK ")
+
+    assert world.take() == [(C, Sent(item))]
+
+
 def test_an_ack_that_overtook_a_grant_is_said_again() -> None:
     """Q-131: what came with NEW is resumed beside the stream's commands."""
     world = World()
