@@ -1,13 +1,9 @@
 """DynamoDB Local of its own for the tests of one process: free port, in memory, nothing kept."""
 
 import atexit
-import ctypes
 import http.client
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -17,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
+from tests.servers.java_process import JavaProcess
 from tools.prepare_tests import SERVERS
 from waystation.storage.settings import Store
 
@@ -34,21 +31,12 @@ def jar_folder() -> Path:
     return found[-1]
 
 
-_libc = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 class DynamoServer:
     """Tests are kept apart by the prefix of their tables."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_ports(1)
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
+        self._java = JavaProcess("DynamoDB Local", folder)
         self._prefixes = count()
 
     @property
@@ -64,20 +52,7 @@ class DynamoServer:
         command = ["java", "-Xmx256m", "-Djava.library.path=./DynamoDBLocal_lib"]
         command += ["-jar", "DynamoDBLocal.jar", "-inMemory", "-sharedDb", "-disableTelemetry"]
         command += ["-port", str(self.port)]
-        said = self._folder / "dynamodb.log"
-        with said.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=jar_folder(),
-                stdout=log,
-                stderr=log,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 one prctl; a test process may be killed
-            )
-        deadline = time.monotonic() + STARTED_WITHIN_S
-        while not self._listens():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError(f"DynamoDB Local did not start:\n{said.read_text()}")
-            time.sleep(0.1)
+        self._java.start(command, self._listens, within_s=STARTED_WITHIN_S, cwd=jar_folder())
 
     def _listens(self) -> bool:
         """It answers: its first answer takes some seconds, and no test is to wait for it."""
@@ -101,10 +76,7 @@ class DynamoServer:
             connection.close()
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(10)
+        self._java.stop()
 
 
 @contextmanager

@@ -1,13 +1,9 @@
 """A Kafka broker of its own for the tests of one process: free ports, one node, nothing kept."""
 
 import atexit
-import ctypes
 import os
 import shutil
-import signal
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -17,19 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
+from tests.servers.java_process import JavaProcess
 from tools.prepare_tests import JARS
 from waystation.pipeline.java import find_java
 
 STARTED_WITHIN_S = 90.0  # a Java program on a busy machine
 ASKED_WITHIN_S = 5.0
 _ANY_ID = "d2F5c3RhdGlvbi10ZXN0cw"  # 16 bytes
-
-_libc = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class KafkaServer:
@@ -40,7 +30,7 @@ class KafkaServer:
         self.port = free_ports(2)
         self._folder = folder
         self._data = folder / "data"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._java = JavaProcess("Kafka", folder)
         self._topics = count()
         self._data.mkdir()
         # What Kafka's own program would write to format a disk; it would take a JVM more.
@@ -86,19 +76,7 @@ class KafkaServer:
         java = find_java(None, os.environ)
         command = [str(java.binary), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command += ["-cp", f"{JARS}/*", "kafka.Kafka", str(self._folder / "server.properties")]
-        said = self._folder / "kafka.log"
-        with said.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 one prctl; a test process may be killed
-            )
-        deadline = time.monotonic() + STARTED_WITHIN_S
-        while not self._answers():
-            if time.monotonic() > deadline or self._process.poll() is not None:
-                raise RuntimeError(f"Kafka did not start:\n{said.read_text()}")
-            time.sleep(0.1)
+        self._java.start(command, self._answers, within_s=STARTED_WITHIN_S)
 
     def _answers(self) -> bool:
         """It knows itself as a broker: a port that listens is not enough."""
@@ -112,10 +90,7 @@ class KafkaServer:
             return False
 
     def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(10)
+        self._java.stop()
 
 
 @contextmanager
