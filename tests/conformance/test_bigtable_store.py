@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from itertools import cycle
+from typing import Any
 
 import msgspec
 import pytest
 import uvloop
+from google.api_core.exceptions import ServiceUnavailable
 from google.cloud.bigtable_admin_v2 import BaseBigtableTableAdminAsyncClient, GcRule, Table
 from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports import (
     BigtableTableAdminGrpcAsyncIOTransport,
@@ -27,6 +30,7 @@ from waystation.push.model import (
 )
 from waystation.storage.bigtable import layout, tracking
 from waystation.storage.bigtable.init import POLICIES, init_table
+from waystation.storage.bigtable.notifications import TOPIC_TRIES_MAX
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.open import init_push_store, open_push_store, store_warnings
@@ -86,6 +90,8 @@ async def test_every_operation_takes_the_round_trips_that_it_should(
     row = timed_notification(channel_id, accepted_at_ms=now_ms)
     new = timed_notification(channel_id, accepted_at_ms=now_ms, n=1)
     handed_back = timed_notification(channel_id, accepted_at_ms=now_ms, n=2)
+    topic = topic_notification(channel_id, "t", accepted_at_ms=now_ms)
+    newer = topic_notification(channel_id, "t", accepted_at_ms=now_ms)
     note = MilestoneNote(new_message_id(), bytes(32), Milestone.STORED, now_ms, now_ms + 9000)
 
     async def hello() -> object:
@@ -104,6 +110,9 @@ async def test_every_operation_takes_the_round_trips_that_it_should(
     operations: list[tuple[int, Callable[[], Awaitable[object]]]] = [
         (1, lambda: store.look_up(uaid, channel_id)),
         (1, lambda: store.save(uaid, row)),
+        (2, lambda: store.save(uaid, topic)),
+        (2, lambda: store.save(uaid, newer)),
+        (1, lambda: store.forget(uaid, [(newer.sort_key, newer.message_id)])),
         (1, lambda: store.save_new(uaid, new)),
         (2, lambda: store.advance_cursor(uaid, now_ms)),
         (1, lambda: store.get_channels(uaid)),
@@ -287,6 +296,54 @@ async def test_a_channel_that_is_added_during_a_hello_stays(
     assert await store.claim_route(claim)
     assert await store.get_channels(uaid) == {channel_id, added}
     await other.close()
+
+
+async def test_of_topics_that_are_saved_at_once_all_but_the_one_that_stays_are_told(
+    store: BigtablePushStore, bigtable_url: BigtableUrl, clock: ManualClock
+) -> None:
+    """As many as can all be written before one of them has lost its last try."""
+    other = await BigtablePushStore.open(bigtable_url, settings=Store(), clock=clock)
+    uaid, channel_id = await subscribed(store, clock)
+    now_ms = clock.now_ms()
+    rows = [
+        topic_notification(channel_id, "t", accepted_at_ms=now_ms) for _ in range(TOPIC_TRIES_MAX)
+    ]
+
+    nodes = cycle((store, other))
+    told = await asyncio.gather(*(next(nodes).save(uaid, row) for row in rows))
+    (left,) = await fetch_all(store, uaid, now_ms=now_ms)
+    gone = {row.message_id for row in rows} - {left.message_id}
+    assert sorted(one.message_id for one in told if one is not None) == sorted(gone)
+    await other.close()
+
+
+async def test_a_topic_whose_answer_was_lost_knows_its_own_row_and_what_it_replaced(
+    store: BigtablePushStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uaid, channel_id = await subscribed(store, clock)
+    now_ms = clock.now_ms()
+    first = topic_notification(channel_id, "t", accepted_at_ms=now_ms)
+    second = topic_notification(channel_id, "t", accepted_at_ms=now_ms)
+    await store.save(uaid, first)
+    lost: list[bool] = []
+
+    def losing(write: Callable[..., Awaitable[bool]]) -> Callable[..., Awaitable[bool]]:
+        async def written(*args: Any, **kwargs: Any) -> bool:
+            answer = await write(*args, **kwargs)
+            if not lost:
+                lost.append(answer)
+                raise ServiceUnavailable("the answer was lost")
+            return answer
+
+        return written
+
+    for table in store.session._tables:
+        monkeypatch.setattr(table, "check_and_mutate_row", losing(table.check_and_mutate_row))
+    replaced = await store.save(uaid, second)
+
+    assert lost == [True], "it had been written"
+    assert replaced == second.replaces(first)
+    assert await fetch_all(store, uaid, now_ms=now_ms) == [second]
 
 
 async def test_nodes_that_track_at_once_lose_no_count(

@@ -21,6 +21,7 @@ from waystation.push.model import (
     MessageId,
     Milestone,
     Notification,
+    Replaced,
     SortKey,
     Uaid,
     Update,
@@ -231,6 +232,10 @@ class TestReadingAutopush:
         ]
         older = topic_notification(channel_id, "t", accepted_at_ms=later_ms - 1000)
         assert await store.save_if_newer(uaid, [older]) == 0
+        newest = topic_notification(channel_id, "t", accepted_at_ms=later_ms + 2000)
+        replaced = Replaced(MessageId("theirs"), later_ms, found[0].expires_at_ms)
+        assert await store.save(uaid, newest) == replaced, "theirs, at its own time"
+        await autopush_saves(autopush, uaid, channel_id, "theirs", at_ms=later_ms, topic="t")
         newer = topic_notification(channel_id, "t", accepted_at_ms=later_ms + 1000)
         assert await store.save_if_newer(uaid, [newer]) == 1
 

@@ -55,6 +55,12 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def expired(self, now_ms: int) -> bool:
         return now_ms >= self.expires_at_ms
 
+    def replaces(self, held: "Notification | None") -> "Replaced | None":
+        """Which message ends when this one is saved over it: another one of the same topic."""
+        if held is None or self.topic is None or held.message_id == self.message_id:
+            return None
+        return Replaced(held.message_id, held.accepted_at_ms, held.expires_at_ms)
+
 
 class Replaced(msgspec.Struct, frozen=True, gc=False):
     """A stored notification that a newer one of its topic has taken the place of."""

@@ -79,7 +79,8 @@ class PushStore(Protocol):
     async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         """Upsert by sort key: a topic replaces its predecessor. Whether user agent and
         channel exist is not asked; what nobody can fetch goes when its time is over.
-        Which one was replaced, where the store learns that without asking once more."""
+        Which other message of the topic was replaced, if somebody still waited for it:
+        one that had expired, or whose channel was gone, may be told or not."""
         ...
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:

@@ -31,6 +31,3 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     clears_with_channel: bool
     """Notifications are removed with their channel; elsewhere they only become invisible."""
-
-    tells_replaced: bool = False
-    """Whoever saves a topic learns which notification it replaced, without asking once more."""

@@ -65,6 +65,7 @@ RECORD_COLUMNS: Final = (
 )
 _CHANNEL_PREFIX: Final = b"chid:"
 _UPDATE_PREFIX: Final = b"update:"
+AGE_PATTERN: Final = b"ttl|timestamp|version|accepted_at"
 CHANNEL_MARK: Final = b"\x00"
 
 Columns = Mapping[bytes, bytes]

@@ -4,6 +4,9 @@ Rule 1: a row is written whole, after whatever was there has been dropped: a top
         may end sooner than the one it replaces, and of two cells the later end would win.
 Rule 2: a row is dropped, or replaced when handed back, only if it holds the very message that is
         meant.
+Rule 3: whoever saves a topic says which message it replaced, and no call of Bigtable changes a row
+        and returns what it held: so the row is read first, and written only if it is still the
+        same. A message without a topic replaces nothing and is written at once.
 """
 
 import asyncio
@@ -14,12 +17,14 @@ from google.cloud.bigtable.data.mutations import Mutation
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
-from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
+from waystation.push.model import ChannelId, MessageId, Notification, Replaced, SortKey, Uaid
 from waystation.storage.bigtable import filters, layout
 from waystation.storage.bigtable.cells import Cells, Row, drop_row, set_cell
 from waystation.storage.bigtable.layout import MESSAGE, MESSAGE_TOPIC, ROUTER
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.user_agents import TRIES_MAX, UserAgents
+
+TOPIC_TRIES_MAX = 4  # then it is written over whatever is there, which may go untold
 
 
 class Notifications:
@@ -28,7 +33,25 @@ class Notifications:
         self._user_agents = user_agents
         self._clock = clock
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        if notification.topic is not None:
+            return await self._save_topic(uaid, notification)
+        await self._write(uaid, notification)
+        return None
+
+    async def _save_topic(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        replaced: Replaced | None = None
+        for _ in range(TOPIC_TRIES_MAX):
+            held = await self._read(uaid, notification.sort_key)
+            if held is not None and held.message_id == notification.message_id:
+                return replaced  # saved by an attempt whose answer was lost
+            replaced = notification.replaces(held)
+            if await self._replace(uaid, notification, held, repeatable=True):
+                return replaced
+        await self._write(uaid, notification)
+        return replaced
+
+    async def _write(self, uaid: Uaid, notification: Notification) -> None:
         key = layout.message_key(uaid, notification.sort_key)
         await self._session.write(key, _row(notification))
 
@@ -78,7 +101,12 @@ class Notifications:
         return written
 
     async def _replace(
-        self, uaid: Uaid, notification: Notification, held: Notification | None
+        self,
+        uaid: Uaid,
+        notification: Notification,
+        held: Notification | None,
+        *,
+        repeatable: bool = False,
     ) -> bool:
         key = layout.message_key(uaid, notification.sort_key)
         family = layout.family_of(notification.sort_key)
@@ -86,9 +114,9 @@ class Notifications:
         row = _row(notification)
         if held is not None:
             same = filters.holds(family, layout.VERSION, held.message_id.encode(), now_ms=now_ms)
-            return await self._session.check(key, same, then=row)
+            return await self._session.check(key, same, then=row, repeatable=repeatable)
         there = filters.has(family, layout.VERSION, now_ms=now_ms)
-        return not await self._session.check(key, there, otherwise=row)
+        return not await self._session.check(key, there, otherwise=row, repeatable=repeatable)
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
@@ -144,8 +172,10 @@ class Notifications:
         return frozenset() if seen is None else seen.channels
 
     async def _read(self, uaid: Uaid, sort_key: SortKey) -> Notification | None:
+        """Which message is there, and its age and end, without what it says."""
         key = layout.message_key(uaid, sort_key)
-        wanted = filters.alive(self._clock.now_ms(), MESSAGE, MESSAGE_TOPIC)
+        family = layout.family_of(sort_key)
+        wanted = filters.columns(self._clock.now_ms(), family, layout.AGE_PATTERN)
         cells = await self._session.read_row(key, wanted)
         return None if cells is None else self._decode(Row(key, cells))
 

@@ -16,6 +16,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -110,8 +111,8 @@ class BigtablePushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
-        await self._notifications.save(uaid, notification)
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        return await self._notifications.save(uaid, notification)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._notifications.save_new(uaid, notification)

@@ -4,7 +4,7 @@ Rule 1: `database_pool_max_size` calls are under way at once (100 for each chann
         `store.queue_max` more may wait for their turn, and one more is refused as busy.
 Rule 2: reads and writes that may be repeated are tried again, `retry_count` times at most, when
         Bigtable was unavailable, aborted or too late; a write under a condition only when it
-        was certainly not sent.
+        was certainly not sent, or when its caller knows its own row again.
 Rule 3: the driver's exceptions become the store's own in `_store_error` and nowhere else.
 
 The driver's clients belong to the loop in which they were made: `Session` is made in the running
@@ -174,8 +174,10 @@ class Session:
         *,
         then: list[Mutation] | None = None,
         otherwise: list[Mutation] | None = None,
+        repeatable: bool = False,
     ) -> bool:
-        """Whether the row had what the predicate asks for; one of the two was then applied."""
+        """Whether the row had what the predicate asks for; one of the two was then applied.
+        Repeatable for a caller who looks again at what it finds changed: it may have been he."""
 
         def call(table: Any, timeout_s: float) -> Awaitable[Any]:
             return table.check_and_mutate_row(
@@ -186,7 +188,7 @@ class Session:
                 operation_timeout=timeout_s,
             )
 
-        return cast(bool, await self._call(call, self._point, repeatable=False))
+        return cast(bool, await self._call(call, self._point, repeatable=repeatable))
 
     async def close(self) -> None:
         for table in self._tables:

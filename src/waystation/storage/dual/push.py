@@ -385,7 +385,6 @@ def both_can(first: Capabilities, second: Capabilities) -> Capabilities:
         row_versions=first.row_versions and second.row_versions,
         cursor=first.cursor and second.cursor,
         clears_with_channel=first.clears_with_channel and second.clears_with_channel,
-        tells_replaced=first.tells_replaced and second.tells_replaced,
     )
 
 

@@ -106,9 +106,7 @@ class NotificationRows:
             return None
         answer = await self._dynamo.write("put_item", **request, ReturnValues="ALL_OLD")
         old = self.decode([answer["Attributes"]] if answer.get("Attributes") else [])
-        if not old or old[0].message_id == notification.message_id:  # sent twice
-            return None
-        return Replaced(old[0].message_id, old[0].accepted_at_ms, old[0].expires_at_ms)
+        return notification.replaces(old[0]) if old else None
 
     def _item(self, table: str, uaid: Uaid, notification: Notification) -> Item:
         key = self._keys.message(uaid, notification.sort_key)

@@ -46,7 +46,6 @@ class DynamoPushStore:
         row_versions=False,
         cursor=True,
         clears_with_channel=True,
-        tells_replaced=True,
     )
 
     def __init__(self, site: Site) -> None:

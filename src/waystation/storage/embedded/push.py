@@ -59,7 +59,6 @@ class EmbeddedPushStore:
         native_expiry=False,
         row_versions=False,
         clears_with_channel=True,
-        tells_replaced=True,
     )
 
     def __init__(self, env: Environment, writer: Writer, clock: Clock) -> None:
@@ -144,7 +143,10 @@ class EmbeddedPushStore:
         payload = layout.encode_payload(key, notification)
         second = notification.expires_at_ms // 1000
         change = partial(self._changes.save, key, notification.channel_id, second, payload)
-        return await self._grow(change)
+        replaced = await self._grow(change)
+        if replaced is None or notification.topic is None:
+            return None
+        return None if replaced.message_id == notification.message_id else replaced  # sent twice
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._grow(partial(self._changes.save_new, uaid, notification))

@@ -60,7 +60,6 @@ class MemoryPushStore:
         row_versions=False,
         cursor=True,
         clears_with_channel=True,
-        tells_replaced=True,
     )
 
     def __init__(self, clock: Clock) -> None:
@@ -155,9 +154,7 @@ class MemoryPushStore:
         rows = self._notifications.setdefault(uaid, {})
         held = rows.get(notification.sort_key)
         rows[notification.sort_key] = notification
-        if held is None:
-            return None
-        return Replaced(held.message_id, held.accepted_at_ms, held.expires_at_ms)
+        return notification.replaces(held)
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         rows = self._notifications.setdefault(uaid, {})

@@ -4,6 +4,8 @@ Rule 1: what Autopush writes is read, and what it reads is written as it writes 
         digits, JSON `null` and empty text for what is missing, ends in seconds.
 Rule 2: what Autopush has no column for stands in `accepted_at_ms` and `extras`. Its nodes replace a
         topic's row without touching these two, so neither is believed unless it fits the rest.
+Rule 3: `extras` of a topic's row may begin with `REPLACED`: which message it took the place of, for
+        whoever wrote it; nobody reads that later.
 """
 
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ from waystation.push.model import (
     MessageId,
     Notification,
     Recipient,
+    Replaced,
     SortKey,
     Uaid,
     Urgency,
@@ -48,21 +51,29 @@ MESSAGE_COLUMNS = (
 )
 MessageValues = tuple[str | int | None, ...]
 
+REPLACED = '{"replaced":'
 _MARK_CHARS = 16
 
 
 class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a notification has beyond Autopush's columns."""
 
-    mark: str  # the end of the message id that this belongs to
+    mark: str = ""  # the end of the message id that this belongs to
     urgency: Urgency = Urgency.NORMAL
     sender: bytes | None = None
     reliability_id: str | None = None
     reliable_state: str | None = None
 
 
+class _Replacing(msgspec.Struct, frozen=True):
+    """Message id, when it was accepted in ms, and when it ends in s."""
+
+    replaced: tuple[str, int, int]
+
+
 _encoder = msgspec.json.Encoder()
 _extras_decoder = msgspec.json.Decoder(Extras)
+_replacing_decoder = msgspec.json.Decoder(_Replacing)
 _headers_decoder = msgspec.json.Decoder(dict[str, str] | None)
 _router_data_decoder = msgspec.json.Decoder(dict[str, Any] | None)
 
@@ -114,6 +125,15 @@ def read_notification(row: Row) -> Notification | None:
         reliability_id=row["reliability_id"] or extras.reliability_id,
         reliable_state=extras.reliable_state,
     )
+
+
+def read_replaced(extras: str) -> Replaced | None:
+    """None if the old row was not one of a notification."""
+    try:
+        message_id, accepted_at_ms, end_s = _replacing_decoder.decode(extras).replaced
+    except msgspec.MsgspecError:
+        return None
+    return Replaced(MessageId(message_id), accepted_at_ms, end_s * 1000)
 
 
 def record_values(user_agent: UserAgent, row_version: bytes) -> tuple[str | int | None, ...]:

@@ -7,6 +7,7 @@ commit costs the same whatever it holds. What a call returned is committed.
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
+from itertools import starmap
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
@@ -20,6 +21,7 @@ from waystation.push.model import (
     MilestoneNote,
     Notification,
     Recipient,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -40,6 +42,8 @@ from waystation.storage.postgres.url import PostgresUrl
 from waystation.storage.settings import Store
 
 _Lookup = tuple[Uaid, ChannelId]
+_Saving = tuple[Uaid, Notification]
+_Key = tuple[str | int | None, str | int | None]  # uaid and sort key, as they stand in a row
 _Forgetting = tuple[Uaid, Sequence[tuple[SortKey, MessageId]]]
 
 
@@ -67,7 +71,7 @@ class PostgresPushStore:
         self._upkeep = Upkeep(self._session, tables, self._tracking)
         limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
         self._lookups = Group[_Lookup, Recipient | None](self._look_up_all, **limits)
-        self._saves = Group[MessageValues, None](self._save_all, **limits)
+        self._saves = Group[_Saving, Replaced | None](self._save_all, **limits)
         self._inserts = Group[MessageValues, bool](self._save_new_all, **limits)
         self._forgettings = Group[_Forgetting, int](self._forget_all, **limits)
 
@@ -149,8 +153,8 @@ class PostgresPushStore:
 
     # Notifications
 
-    async def save(self, uaid: Uaid, notification: Notification) -> None:
-        await self._saves.ask(layout.message_values(uaid, notification))
+    async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
+        return await self._saves.ask((uaid, notification))
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._inserts.ask(layout.message_values(uaid, notification))
@@ -285,30 +289,49 @@ class PostgresPushStore:
             found[place] = layout.read_recipient(asked[place][0], row)
         return found
 
-    async def _save_all(self, asked: Sequence[MessageValues]) -> Sequence[WaystationError | None]:
+    async def _save_all(
+        self, asked: Sequence[_Saving]
+    ) -> Sequence[Replaced | WaystationError | None]:
         # A statement may write a row once only; of several, the last one would have stayed.
-        rows = list({values[0:3:2]: values for values in asked}.values())
+        rows = {(values[0], values[2]): values for values in starmap(layout.message_values, asked)}
+        told = await self._upsert(list(rows.values()))
+        refused: set[_Key] = set()
+        if told is None:
+            told = dict[_Key, Replaced | None]()
+            for key, values in rows.items():
+                alone = await self._upsert([values])
+                if alone is None:
+                    refused.add(key)
+                else:
+                    told |= alone
+        answers: list[Replaced | WaystationError | None] = []
+        before: dict[_Key, Notification] = {}
+        for uaid, notification in asked:
+            key = (uaid.hex(), notification.sort_key)
+            if key in refused:
+                answers.append(_taken())
+            elif key in before:
+                answers.append(notification.replaces(before[key]))
+            else:
+                answers.append(told.get(key))
+            before[key] = notification
+        return answers
+
+    async def _upsert(self, rows: Sequence[MessageValues]) -> dict[_Key, Replaced | None] | None:
+        """What those replaced that replaced something; None if one of them cannot be written."""
         columns = layout.columns_of(rows)
-        if await self._session.change_or_collide(self._sql.save, *columns) is not None:
-            return [None] * len(asked)
-        refusals: dict[MessageValues, WaystationError | None] = {}
-        for values in rows:
-            refusals[values] = await self._save_alone(values)
-        return [refusals.get(values) for values in asked]
+        told = await self._session.change_or_collide(self._sql.save, *columns)
+        if told is None:
+            return None
+        return {
+            (row["uaid"], row["chid_message_id"]): layout.read_replaced(row["extras"])
+            for row in told
+        }
 
     async def _save_new_all(self, asked: Sequence[MessageValues]) -> Sequence[bool]:
         rows = await self._session.change(self._sql.save_new, *layout.columns_of(asked))
         applied = {(row["uaid"], row["chid_message_id"], row["version"]) for row in rows}
         return [(values[0], values[2], values[3]) in applied for values in asked]
-
-    async def _save_alone(self, values: MessageValues) -> WaystationError | None:
-        columns = layout.columns_of([values])
-        if await self._session.change_or_collide(self._sql.save, *columns) is not None:
-            return None
-        return StoreUnavailableError(
-            "another user agent has a row of the same channel and topic, and the unique index of"
-            " Autopush admits one"
-        )
 
     async def _forget_all(self, asked: Sequence[_Forgetting]) -> Sequence[int]:
         numbers: list[int] = []
@@ -325,3 +348,10 @@ class PostgresPushStore:
         for row in gone:
             counts[row["n"]] += 1
         return counts
+
+
+def _taken() -> StoreUnavailableError:
+    return StoreUnavailableError(
+        "another user agent has a row of the same channel and topic, and the unique index of"
+        " Autopush admits one"
+    )

@@ -8,11 +8,19 @@ Rule 3: a record whose end (`{router_end}`, in seconds) has come is none; who co
 Rule 4: statements that take arrays answer several callers at once; `n` says whose a row is.
 """
 
-from waystation.storage.postgres.layout import MESSAGE_COLUMNS, RELIABILITY_LOG_S
+from waystation.storage.postgres.layout import MESSAGE_COLUMNS, RELIABILITY_LOG_S, REPLACED
 from waystation.storage.postgres.tables import Tables
 
 _RECORD = "connected_at, router_type, router_data, node_id, record_version, version, last_update"
 _COLUMNS = [f'"{name}"' for name, _ in MESSAGE_COLUMNS]
+
+
+def _replace(*but: str) -> str:
+    """What a newer message writes over the columns of an older one."""
+    kept = [f'"{name}"' for name in ("uaid", "chid_message_id", *but)]
+    return ", ".join(f"{column} = EXCLUDED.{column}" for column in _COLUMNS if column not in kept)
+
+
 _PHRASES = {
     "<record>": _RECORD,
     "<columns>": ", ".join(_COLUMNS),
@@ -20,11 +28,16 @@ _PHRASES = {
     "<arrays>": ", ".join(
         f"${place}::{kind}[]" for place, (_, kind) in enumerate(MESSAGE_COLUMNS, 1)
     ),
-    "<replace>": ", ".join(
-        f"{column} = EXCLUDED.{column}"
-        for column in _COLUMNS
-        if column not in ('"uaid"', '"chid_message_id"')
-    ),
+    "<replace>": _replace(),
+    "<replace but extras>": _replace("extras"),
+    # When the message of a row was accepted: as `layout.read_notification` has it.
+    "<accepted_at_ms>": """
+    CASE
+        WHEN m.accepted_at_ms / 1000 = m."timestamp" THEN m.accepted_at_ms
+        WHEN m.sortkey_timestamp / 1000 = m."timestamp" THEN m.sortkey_timestamp
+        ELSE m."timestamp" * 1000
+    END""",
+    "<replaced>": REPLACED,
     "<now>": f"${len(MESSAGE_COLUMNS) + 1}",  # after the columns
     "<log>": str(RELIABILITY_LOG_S),
 }
@@ -114,15 +127,25 @@ WITH given AS (
 """
 
 # The lock keeps the user agent there until its message is: the reference cannot break.
-_SAVE = (
-    _LOGGED
-    + """
-INSERT INTO {message} AS m (<columns>)
-SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
-ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
-ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
-"""
+# An upsert returns only what it wrote, and a look at the old row beside it would miss one that was
+# written after the statement began; so a topic's row takes down which message it replaced.
+_UPSERTED = """
+, written AS (
+    INSERT INTO {message} AS m (<columns>)
+    SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
+    ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
+    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace but extras>, extras = CASE
+        WHEN EXCLUDED.topic IS NOT NULL AND m.version <> EXCLUDED.version
+        THEN '<replaced>'
+            || json_build_array(m.version, <accepted_at_ms>, m."timestamp" + m.ttl)::text
+            || coalesce(',' || substr(EXCLUDED.extras, 2), '}')
+        ELSE EXCLUDED.extras
+    END
+    RETURNING m.uaid, m.chid_message_id, m.extras
 )
+SELECT uaid, chid_message_id, extras FROM written WHERE starts_with(extras, '<replaced>')
+"""
+_SAVE = _LOGGED + _UPSERTED
 
 # Whoever finds nobody to save for has nothing to lose: only another message refuses it. No index
 # is named, because tables that were Autopush's have a second one that may be the first to object.
@@ -153,14 +176,8 @@ WHERE {router_end} > <now> AND EXISTS (
 )
 ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
 ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
-WHERE (
-    CASE
-        WHEN m.accepted_at_ms / 1000 = m."timestamp" THEN m.accepted_at_ms
-        WHEN m.sortkey_timestamp / 1000 = m."timestamp" THEN m.sortkey_timestamp
-        ELSE m."timestamp" * 1000
-    END,
-    m.version COLLATE "C"
-) < (EXCLUDED.accepted_at_ms, EXCLUDED.version COLLATE "C")
+WHERE (<accepted_at_ms>, m.version COLLATE "C")
+    < (EXCLUDED.accepted_at_ms, EXCLUDED.version COLLATE "C")
 RETURNING 1
 """
 )

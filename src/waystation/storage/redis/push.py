@@ -57,7 +57,6 @@ class RedisPushStore:
         native_expiry=False,
         row_versions=False,
         clears_with_channel=True,
-        tells_replaced=True,
     )
 
     def __init__(self, session: Session, url: RedisUrl, clock: Clock) -> None:
@@ -155,10 +154,7 @@ class RedisPushStore:
         )
         if not isinstance(held, bytes):
             return None
-        old = layout.decode_message(notification.sort_key, held, b"")
-        if old is None or old.message_id == notification.message_id:  # sent twice
-            return None
-        return Replaced(old.message_id, old.accepted_at_ms, old.expires_at_ms)
+        return notification.replaces(layout.decode_message(notification.sort_key, held, b""))
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         now_s = self._clock.now_ms() // 1000

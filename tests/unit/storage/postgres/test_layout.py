@@ -7,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.base.ids import dashed
-from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Urgency
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    Notification,
+    Replaced,
+    SortKey,
+    Uaid,
+    Urgency,
+)
 from waystation.storage.postgres.layout import (
     MESSAGE_COLUMNS,
     columns_of,
     message_values,
     read_channels,
     read_notification,
+    read_replaced,
     read_user_agent,
 )
 
@@ -88,11 +97,24 @@ def test_a_reliability_id_that_does_not_fit_its_column_stands_elsewhere() -> Non
     assert read_notification(row) == long
 
 
-@pytest.mark.parametrize("extras", ["{", "[]", '{"mark":"other","urgency":"high"}'])
+@pytest.mark.parametrize(
+    "extras",
+    ["{", "[]", '{"mark":"other","urgency":"high"}', '{"replaced":["m",1,2],"urgency":"high"}'],
+)
 def test_extras_that_do_not_belong_to_the_message_are_not_believed(extras: str) -> None:
     found = read_notification(row_of(timed(), extras=extras))
 
     assert found == timed()
+
+
+def test_a_row_tells_which_message_it_replaced() -> None:
+    told = read_replaced('{"replaced":["gAAAA-0",1700000000123,1700000060],"mark":"gAAAA-1"}')
+
+    assert told == Replaced(MessageId("gAAAA-0"), 1_700_000_000_123, 1_700_000_060_000)
+
+
+def test_what_replaced_a_row_of_no_message_replaced_none() -> None:
+    assert read_replaced('{"replaced":["gAAAA-0",null,null]}') is None
 
 
 @pytest.mark.parametrize(
