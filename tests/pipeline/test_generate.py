@@ -1,11 +1,10 @@
-"""Synthetic traffic: Spark and plain Python make the same rows, and both hold the known truth."""
+"""Synthetic traffic in a frame, in the lake and in segments; the truth about it is known."""
 
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate
@@ -13,7 +12,7 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import fold, ingest
 from waystation.pipeline.schema import EVENTS, MSG_INC
 from waystation.pipeline.table import Lake
-from waystation.pipeline.traffic import SKEWED, Traffic, draw, rows
+from waystation.pipeline.traffic import SKEWED, Traffic, rows
 from waystation.telemetry import contract
 
 TRAFFIC = Traffic(seed=7, messages=2_345, days=2)
@@ -30,27 +29,10 @@ ODD = Traffic(
 )
 
 
-def test_the_hash_is_the_one_of_spark(spark: SparkSession) -> None:
-    numbers = [(1, 0, 0), (7, 123_456_789, 3), (2**40, 2**62, 999)]
-    frame = spark.createDataFrame(numbers, "a bigint, b bigint, c bigint")
-    theirs = frame.select(F.shiftrightunsigned(F.xxhash64("a", "b", "c"), 1)).collect()
-
-    assert [row[0] for row in theirs] == [draw(*three) for three in numbers]
-
-
-@pytest.mark.parametrize("traffic", [TRAFFIC, ODD], ids=["plain", "odd"])
-def test_both_twins_make_the_same_rows(spark: SparkSession, traffic: Traffic) -> None:
+def test_a_frame_of_a_slice_has_its_rows(spark: SparkSession) -> None:
     names = list(contract.COLUMNS)
-    ours = Counter(tuple(row.get(name) for name in names) for row in rows(traffic))
-    theirs = Counter(tuple(row) for row in generate.events(spark, traffic).select(*names).collect())
-
-    assert theirs == ours
-
-
-def test_a_slice_can_be_made_alone(spark: SparkSession) -> None:
-    names = list(contract.COLUMNS)
-    slice_ = Counter(tuple(row.get(name) for name in names) for row in rows(TRAFFIC, 900, 1100))
-    part = generate.events(spark, TRAFFIC, 900, 1100).select(*names).collect()
+    slice_ = Counter(tuple(row.get(name) for name in names) for row in rows(ODD, 900, 1100))
+    part = generate.events(spark, ODD, 900, 1100).select(*names).collect()
 
     assert Counter(tuple(row) for row in part) == slice_
 
@@ -93,6 +75,32 @@ def test_counts_and_sequence_numbers_are_known_without_the_events() -> None:
         assert row.keys() - set(kind.required) - set(kind.optional) <= {
             *("v", "ts", "node", "boot", "seq", "k")
         }
+
+
+def test_files_in_the_lake_are_as_readers_expect_them(lake: Lake) -> None:
+    """The tasks write them, not Spark: rows, statistics and partitions are right nevertheless, and
+    a second run adds nothing."""
+    ctx = Context(lake.spark, lake, lake.clock)
+    made = generate.to_lake(ctx, ODD)
+    again = generate.to_lake(ctx, ODD)
+    handle = lake.table(EVENTS).open()
+    files = handle.files()
+    read = handle.read().select("date", "hour", "ts", "seq", "mid", "_in").collect()
+    hours: dict[tuple[str, str], list[int]] = {}
+    for row in read:
+        hours.setdefault((str(row.date), str(row.hour)), []).append(row.ts)
+
+    assert again.state == "noop"
+    assert made.rows_out == sum(file.rows for file in files) == len(read) == ODD.event_count()
+    assert {(file.partition["date"], file.partition["hour"]) for file in files} == hours.keys()
+    for date_and_hour, times in hours.items():
+        theirs = [file for file in files if tuple(file.partition.values()) == date_and_hour]
+        assert min(int(file.least or 0) for file in theirs) == min(times)
+        assert max(int(file.greatest or 0) for file in theirs) == max(times)
+    assert {row["_in"] for row in read} == {lake.clock.now_us()}
+    assert Counter((row.ts, row.seq, row.mid) for row in read) == Counter(
+        (row["ts"], row["seq"], row.get("mid")) for row in rows(ODD)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -96,3 +96,16 @@ class Files:
         table = _arrow.Table.from_pylist(list(rows), schema=_spark_types.to_arrow_schema(schema))
         _parquet.write_table(table, path, filesystem=self._files, compression="zstd")
         return self._files.get_file_info(path).size
+
+    def write_table(self, path: str, table: Any, *, plain: Sequence[str] = ()) -> None:
+        """A Parquet file from Arrow columns, coded as Spark does: a dictionary for all but `plain`,
+        as long as it stays small."""
+        self._files.create_dir(path.rpartition("/")[0], recursive=True)
+        _parquet.write_table(
+            table,
+            path,
+            filesystem=self._files,
+            compression="zstd",
+            use_dictionary=[name for name in table.column_names if name not in plain],
+            store_schema=False,  # a type of Arrow's own is nothing that other readers know
+        )

@@ -5,11 +5,13 @@ Rule 2: a second run without new input commits nothing and says `noop`.
 Rule 3: who loses the commit to a rival plans again, `TRIES` times in all.
 """
 
+import contextlib
 import os
 import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -77,8 +79,10 @@ def attempt(ctx: Context, job: Callable[[Context], JobResult]) -> JobResult:
 
 
 def cpu_seconds() -> float:
-    """CPU of this process and of the JVM it has started, as far as the system tells."""
-    total = time.process_time()
+    """CPU of this process and of what it has started (the JVM, and Python workers below it, those
+    that have ended too), as far as the system tells."""
+    ended = os.times()
+    total = time.process_time() + ended.children_user + ended.children_system
     tick = os.sysconf("SC_CLK_TCK")
     for pid in _children(os.getpid()):
         try:
@@ -86,14 +90,14 @@ def cpu_seconds() -> float:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
             continue
-        total += (int(fields[11]) + int(fields[12])) / tick
+        total += sum(map(int, fields[11:15])) / tick  # its own, and of its ended children
     return total
 
 
 def _children(pid: int) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-            direct = [int(child) for child in file.read().split()]
-    except OSError:
-        return []
+    """All below a process; the system lists them by the thread that started them."""
+    direct: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            direct += map(int, listed.read_text(encoding="utf-8").split())
     return direct + [below for child in direct for below in _children(child)]

@@ -179,40 +179,41 @@ class Handle:
             if where.endswith(f"/{file.path}")
         }
 
-    def write(self, frame: DataFrame, run: str, *, spread: bool = True) -> list[DataFile]:
+    def write(self, frame: DataFrame, run: str) -> list[DataFile]:
         """Has Spark write the frame's data columns below data/RUN, and returns what came of it.
-
-        `spread` shuffles rows to the partition they belong to, so that each gets few files; a
-        frame that is already in that order goes without.
-        """
+        Rows are shuffled to the partition they belong to, so that each gets few files."""
         spec = self.spec
         names = spec.partition_names
         derived = {column.name: column.derive() for column in spec.partitions}
         rows = frame.select(*spec.data.names).withColumns(derived).select(*spec.schema.names)
-        if spread:
-            rows = rows.hint("rebalance", *names)
-        folder = f"data/{run}"
         (
-            rows.sortWithinPartitions(*names, *spec.sort)
+            rows.hint("rebalance", *names)
+            .sortWithinPartitions(*names, *spec.sort)
             .write.mode("error")
             .partitionBy(*names)
             .options(**{f"parquet.enable.dictionary#{name}": "false" for name in spec.plain})
-            .parquet(self.table.files.uri(folder))
+            .parquet(self.table.files.uri(self.folder(run)))
         )
-        staged = self._staged(folder)
-        self._lake.at("written", spec.name)
-        return staged
+        return self.staged(run)
 
     def write_rows(
         self, rows: Sequence[Mapping[str, Any]], run: str, partition: Mapping[str, str]
     ) -> list[DataFile]:
         """As `write`, for a few rows of one partition, without a Spark job."""
         names = "/".join(f"{name}={value}" for name, value in partition.items())
-        path = f"data/{run}/{names}/part-0.zstd.parquet"
+        path = f"{self.folder(run)}/{names}/part-0.zstd.parquet"
         self.table.files.write_rows(path, rows, self.spec.data)
-        staged = self._staged(f"data/{run}")
+        return self.staged(run)
+
+    def folder(self, run: str) -> str:
+        """Where a run's files go, below the table's root."""
+        return f"data/{run}"
+
+    def staged(self, run: str) -> list[DataFile]:
+        """What a run wrote, by `write` or on its own into `folder`; told once it is all there."""
+        found = self._found(self.folder(run))
         self._lake.at("written", self.spec.name)
-        return staged
+        return found
 
     def append(self, staged: Sequence[DataFile], run: str, progress: Mapping[str, int]) -> None:
         """Commits new data together with the progress that made it."""
@@ -266,7 +267,7 @@ class Handle:
 
     def discard(self, run: str) -> None:
         """Deletes what a run staged, when its commit did not come about."""
-        self.table.files.delete_folder(f"data/{run}")
+        self.table.files.delete_folder(self.folder(run))
 
     def _commit(
         self, actions: Sequence[AddAction | RemoveAction], run: str, progress: Mapping[str, int]
@@ -306,7 +307,7 @@ class Handle:
             stats=msgspec.json.encode(stats).decode(),
         )
 
-    def _staged(self, folder: str) -> list[DataFile]:
+    def _found(self, folder: str) -> list[DataFile]:
         files = self.table.files
         staged: list[DataFile] = []
         for found in files.below(folder):

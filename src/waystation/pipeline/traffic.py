@@ -1,10 +1,10 @@
 """Synthetic traffic of which everything is known: what happens to each message, in closed form.
 
 Rule 1: every value is a hash of (seed, message, draw), so any slice can be made alone, here one
-        row at a time and in `generate` by Spark; both give the same rows.
+        row at a time and in `traffic_columns` by the column; both give the same rows.
 Rule 2: what happens repeats every BLOCK messages in a shuffled order, so counts, outcomes and even
         sequence numbers follow from a message's number alone, without the events before it.
-Rule 3: whole numbers only: fractions would differ between Python and the JVM.
+Rule 3: whole numbers only: fractions would differ between one way to compute and the other.
 Rule 4: oddities (repeats, late and disordered events, lost ones, missing ends) befall places of the
         block too, so the truth about them is known the same way. They never befall a message
         whose outcome would then hang on its TTL.
@@ -18,16 +18,13 @@ from typing import Any
 
 import msgspec
 
+from waystation.pipeline.draws import draw, signed
 from waystation.queue.model import SLOTS
 
 BLOCK = 1000
 _STRIDE = 617  # has no factor in common with BLOCK: a walk by it meets every place once
 ODD_STRIDE = 389  # the same for oddities, each from a start of its own
 ODD_STARTS = {"repeats": 0, "late": 211, "disordered": 433, "endless": 677, "lossy": 859}
-_MASK = (1 << 64) - 1
-_P1, _P2, _P3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
-_P4, _P5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
-SPARK_SEED = 42  # where Spark's xxhash64 begins
 
 ENDPOINTS = ("sim.endpoint.0", "sim.endpoint.1")
 CONNECTS = ("sim.connect.0", "sim.connect.1", "sim.connect.2", "sim.connect.3")
@@ -292,31 +289,6 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Counter(self.slot_of(i) for i in range(self.messages) if i % BLOCK % 5 == 1)
 
 
-def draw(seed: int, message: int, number: int) -> int:
-    """A hash of 63 bits: the chain of Spark's xxhash64 over three longs, without its sign."""
-    value = SPARK_SEED
-    for part in (seed, message, number):
-        value = _xx_long(part, value)
-    return value >> 1
-
-
-def signed(value: int) -> int:
-    return value - (1 << 62)
-
-
-def _xx_long(value: int, seed: int) -> int:
-    mixed = (seed + _P5 + 8) & _MASK
-    mixed ^= (_rotate((value * _P2) & _MASK, 31) * _P1) & _MASK
-    mixed = (_rotate(mixed, 27) * _P1 + _P4) & _MASK
-    mixed = ((mixed ^ (mixed >> 33)) * _P2) & _MASK
-    mixed = ((mixed ^ (mixed >> 29)) * _P3) & _MASK
-    return mixed ^ (mixed >> 32)
-
-
-def _rotate(value: int, bits: int) -> int:
-    return ((value << bits) | (value >> (64 - bits))) & _MASK
-
-
 def rows(traffic: Traffic, first: int = 0, end: int | None = None) -> Iterator[dict[str, Any]]:
     """The events of messages first … end-1, with the contract's columns that are not null."""
     by_place: dict[int, list[Planned]] = {}
@@ -402,7 +374,7 @@ COLUMNS_OF: dict[int, tuple[str, ...]] = {
     200: ("party", "cli", "sess", "n", "attrs"),
     201: ("party", "cli", "sess", "code", "dur", "attrs"),
 }
-_ATTRS = {
+ATTRS_OF = {
     21: (
         '{"os":"linux","browser":"firefox"}',
         '{"os":"android","browser":"firefox"}',
@@ -427,4 +399,4 @@ def path_of(planned: Planned) -> int:
 
 
 def attrs_of(k: int, variety: int) -> str | None:
-    return _ATTRS[k][variety] if k in _ATTRS else None
+    return ATTRS_OF[k][variety] if k in ATTRS_OF else None
