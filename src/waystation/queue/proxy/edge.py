@@ -1,45 +1,34 @@
-"""Which server a client's command goes to, and what follows when slots move and links break.
+"""Clients on one side, servers on the other: what comes in, and who of the edge decides about it.
 
-Rule 1: a command goes where the map says that its slot is served, as it came. An id that leads
-        elsewhere is resent to its home and remembered (`MOVED`).
+Rule 1: a command goes where the map says that its slot is served, as it came (`passage`); a server
+        that did not do it says why (`failures`), one that did says what is to be told (`replies`).
 Rule 2: while nobody serves a slot, what is for it waits, in its order, up to `HOLD_S`; then senders
         are asked to come back (`PROXY BROKER TIMEOUT`) and everybody else is disconnected: these
         are the two answers that clients take as temporary.
 Rule 3: a client never learns that a slot moved: `renewals` sees to what it has subscribed to.
-Rule 4: a server that does not know itself responsible (`WRONG_SLOT`) knows a newer map: it is read,
-        and the command said again.
-Rule 5: what one client says about one id is done in the order in which it was said, wherever the
+Rule 4: what one client says about one id is done in the order in which it was said, wherever the
         slot is by then (`guest.Lane`), and answered in that order (`answers`).
-Rule 6: that an id is nobody's takes as long to say as that an id with a reference is (queues §6.6).
 
 A core without I/O. Every message comes through here, so it calls the `Outlet` it was given.
 """
 
 import random
 from collections.abc import Iterable
-from functools import partial
 from typing import Final
 
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.errors import Code
-from waystation.queue.model import DhPrivateKey, RecipientId, RefKind, Slot
+from waystation.queue.model import DhPrivateKey, RefKind, Slot
 from waystation.queue.proxy.creation import Creating
+from waystation.queue.proxy.failures import Failures
 from waystation.queue.proxy.guest import Guest, Pending
 from waystation.queue.proxy.observer import EdgeObserver, NoEdgeObserver
 from waystation.queue.proxy.outlet import Budget, Outlet
 from waystation.queue.proxy.passage import Passage
 from waystation.queue.proxy.refs import RefCache
 from waystation.queue.proxy.renewals import Renewals
-from waystation.queue.wire.commands import (
-    Ack,
-    Del,
-    Get,
-    New,
-    Nkey,
-    Party,
-    Ping,
-)
-from waystation.queue.wire.fields import FieldError
+from waystation.queue.proxy.replies import Replies
+from waystation.queue.wire.commands import New, Party, Ping
 from waystation.queue.wire.link import REQUESTS_FROM, Frame, Said
 from waystation.queue.wire.link_words import (
     Busy,
@@ -53,18 +42,8 @@ from waystation.queue.wire.link_words import (
     Unknown,
     WrongSlot,
 )
-from waystation.queue.wire.responses import (
-    PONG,
-    Err,
-    Nid,
-    decode_response,
-)
-from waystation.queue.wire.transmission import (
-    Dialect,
-    Transmission,
-    decode_answer,
-    decode_transmission,
-)
+from waystation.queue.wire.responses import PONG, Err
+from waystation.queue.wire.transmission import Dialect, Transmission, decode_transmission
 
 HOLD_S: Final = 8.0  # below the ten seconds after which clients give up by themselves
 ANSWER_S: Final = 30.0
@@ -77,8 +56,6 @@ _KINDS: Final = {
     Party.LINK: RefKind.LINK,
 }
 _OWN: Final = (Party.PROXY,)
-
-Failure = WrongSlot | Unknown | Moved | Frozen | Busy
 
 
 class Edge:
@@ -94,10 +71,8 @@ class Edge:
     ) -> None:
         self._out = out
         self._observer = NoEdgeObserver() if observer is None else observer
-        self._refs = refs
         self._guests: dict[int, Guest] = {}
         self._next_stream = 1
-        self._hides = not asks_first  # an extra hop would tell that there is a reference
         self._passage = passage = Passage(
             out,
             slot_map,
@@ -116,6 +91,18 @@ class Edge:
             renewals=self._renewals,
             refs=refs,
             chance=chance,
+        )
+        self._failures = Failures(
+            passage, out, refs=refs, renewals=self._renewals, creating=self._creating
+        )
+        self._replies = Replies(
+            passage,
+            out,
+            renewals=self._renewals,
+            creating=self._creating,
+            failures=self._failures,
+            hides=not asks_first,
+            observer=self._observer,
         )
 
     @property
@@ -228,11 +215,11 @@ class Edge:
             return  # it left meanwhile
         match frame.body:
             case Said(item):
-                self._said(node_id, guest, item, frame.epoch)
+                self._replies.said(node_id, guest, item, frame.epoch)
             case Newr() as made:
                 self._creating.made(node_id, made)
             case WrongSlot() | Unknown() | Moved() | Frozen() | Busy() as failure:
-                self._failed(node_id, guest, failure)
+                self._failures.failed(node_id, guest, failure)
             case DelRef(kind, entity_id):
                 self._referring.drop(kind, entity_id)
             case Cok():
@@ -241,135 +228,6 @@ class Edge:
                 self.hang_up(guest)  # a grant that was lost, or the server's wish: rule 3
             case _:
                 pass
-
-    def _said(self, node_id: NodeId, guest: Guest, item: bytes, epoch: int) -> None:
-        try:
-            answer = decode_answer(item, guest.dialect)
-        except FieldError:
-            self.hang_up(guest)
-            return
-        is_error = answer.response.startswith(b"ERR ")
-        if is_error:
-            self._observer.refused(answer.response)
-        pending = None
-        if answer.corr_id:
-            pending = guest.pending.get((answer.corr_id, answer.entity_id))
-            if pending is None and guest.renewing:
-                corr_id = answer.corr_id
-                if self._renewals.answered(guest, node_id, corr_id, refused=is_error):
-                    return
-        if pending is None:
-            if answer.response in (b"END", b"DELD"):
-                self._renewals.unsubscribe(guest, answer.entity_id)
-            self._passage.let_out(guest, guest.order.event(item))
-        elif isinstance(pending.command, New) and not is_error:
-            self._creating.keep(pending, item)
-        elif answer.response == b"ERR NO_MSG" and self._renewals.doubts(guest, pending, epoch):
-            pass  # it will be said again
-        elif answer.response != b"ERR AUTH":
-            self._answered(guest, pending, answer.response, item)
-        elif not self._ask_again(guest, pending):
-            self._unauthorised(guest, pending, item)
-
-    def _answered(self, guest: Guest, pending: Pending, response: bytes, item: bytes) -> None:
-        if response.startswith(b"ERR "):
-            self._refused(pending)
-        elif isinstance(pending.command, Nkey):
-            nid = decode_response(response, guest.dialect.version)
-            if isinstance(nid, Nid) and self._referring.name(guest, pending, nid, item):
-                return
-        else:
-            self._note(guest, pending, response)
-        self._passage.finish(guest, pending, item)
-
-    def _refused(self, pending: Pending) -> None:
-        if isinstance(pending.command, New):
-            self._creating.refused(pending)
-        self._referring.undo(pending)
-
-    def _unauthorised(self, guest: Guest, pending: Pending, item: bytes) -> None:
-        self._refused(pending)
-        self._out.spent(guest, Budget.REFUSALS)
-        known = pending.doubted or pending.slot != self._refs.home(None, pending.entity_id)
-        if self._hides and pending.kind is not None and not known:
-            self._out.after_a_hop(partial(self._passage.finish, guest, pending, item))  # rule 6
-        else:
-            self._passage.finish(guest, pending, item)
-
-    def _ask_again(self, guest: Guest, pending: Pending, *, is_barred: bool = False) -> bool:
-        """A remembered home may be that of a queue that is gone, and the id somebody's anew."""
-        kind = pending.kind
-        if kind is None or pending.doubted:
-            return False
-        if not self._refs.forget(kind, pending.entity_id):
-            return False
-        pending.doubted = True  # the reference may still lead there
-        if self._refs.home(None, pending.entity_id) == pending.slot:
-            return False
-        pending.looked_up = False
-        self._passage.come_back(guest, pending, is_barred=is_barred)
-        return True
-
-    def _unknown_at_home(self, guest: Guest, pending: Pending) -> None:
-        """A reference leads there, and nobody has that id: its queue or link is gone."""
-        if not self._ask_again(guest, pending):
-            self._passage.refuse(guest, pending, Err(Code.AUTH))
-
-    def _note(self, guest: Guest, pending: Pending, response: bytes) -> None:
-        """What is to be renewed should the slot move."""
-        command, entity_id = pending.command, pending.entity_id
-        if pending.subscribes:
-            at = pending.node_id
-            self._renewals.subscribe(guest, entity_id, pending.slot, pending.item, at=at)
-        elif isinstance(command, Get) and response.startswith(b"MSG "):
-            message_id = response[5 : 5 + response[4]]
-            self._renewals.got(guest, RecipientId(entity_id), message_id)  # pyright: ignore[reportArgumentType]
-        elif isinstance(command, Ack | Del):
-            self._renewals.acknowledged(guest, RecipientId(entity_id))
-            if isinstance(command, Del):
-                self._renewals.unsubscribe(guest, entity_id)
-
-    def _failed(self, node_id: NodeId, guest: Guest, failure: Failure) -> None:
-        pending = next(
-            (one for one in guest.pending.values() if one.corr_id == failure.corr_id), None
-        )
-        if pending is None:
-            self._renewal_failed(node_id, guest, failure)
-            return
-        if pending.node_id != node_id:
-            return  # it was said elsewhere since
-        if isinstance(pending.command, New):
-            self._creating.elsewhere(pending)
-            return
-        ours = self.slot_map.slots[pending.slot].server == node_id
-        if isinstance(failure, Moved):
-            if failure.home == pending.slot:  # that is not who it was sent to, by another map
-                self._out.refresh()
-                self._passage.set_aside(guest, pending)
-                return
-            self._refs.learn(failure.kind, pending.entity_id, failure.home)
-            self._passage.come_back(guest, pending)
-            return
-        if isinstance(failure, Unknown | WrongSlot) and failure.epoch == self.epoch and ours:
-            strayed = pending.slot != self._refs.home(None, pending.entity_id)
-            if strayed and isinstance(failure, Unknown):
-                self._unknown_at_home(guest, pending)
-                return
-            # A link may be somebody's anew, and it speaks of its copy of that queue: not of this
-            # slot, which is the one that the link led to before.
-            is_link = pending.kind is RefKind.LINK
-            if strayed and is_link and self._ask_again(guest, pending, is_barred=True):
-                return
-        if ours:
-            self._passage.frozen.add(pending.slot)
-            self._out.refresh()
-        self._passage.come_back(guest, pending, is_barred=True)
-
-    def _renewal_failed(self, node_id: NodeId, guest: Guest, failure: Failure) -> None:
-        gone = isinstance(failure, Unknown) and failure.epoch == self.epoch
-        if gone and self._renewals.answered(guest, node_id, failure.corr_id, refused=True):
-            return  # the queue ended while its slot was on its way
-        self._renewals.failed(guest, node_id, failure.corr_id)
 
     # The map, links, time
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tests.unit.queue.proxy.test_edge import AT_A, AT_B, A, B, moved, slot_map
+from tests.unit.queue.proxy.stage import AT_A, AT_B, A, B, moved, slot_map
 from tests.unit.queue.wire.chains import chain
 from waystation.base.clock import ManualClock
 from waystation.base.errors import UnavailableError

@@ -1,11 +1,8 @@
-"""An ACK of what a client was given finds it, whatever happened to its subscription meanwhile."""
+"""Subscriptions go on where their slot went, over whatever link, and nobody is told."""
 
-import pytest
-
-from tests.unit.queue.proxy.test_edge import (
+from tests.unit.queue.proxy.stage import (
     AT_A,
     AT_B,
-    DIALECT,
     NEW,
     A,
     B,
@@ -15,200 +12,153 @@ from tests.unit.queue.proxy.test_edge import (
     error,
     made,
     moved,
+    send,
     slot_map,
+    subscribed,
 )
-from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.errors import Code
-from waystation.queue.model import CorrId, MessageId, RecipientId, slot_of
-from waystation.queue.proxy import passage
-from waystation.queue.proxy.guest import Guest
+from waystation.queue.model import CorrId, RecipientId, RefKind, slot_of
 from waystation.queue.wire import commands as c
 from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Said, Sent
-from waystation.queue.wire.transmission import encode_answer
-
-NO_MSG = error(Code.NO_MSG)
-ACK = c.Ack(MessageId(b"m" * 24))
+from waystation.queue.wire.link import Sent
 
 
-class Subscribed(World):
-    """One client that has subscribed and was given something."""
+def test_subscriptions_are_said_again_where_their_slot_went(world: World) -> None:
+    """Q-123, Q-128: the reply to a replay is swallowed, its message is not."""
+    guest, item, corr_id = subscribed(world, AT_A, A)
+    subscribed(world, AT_B, B)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.client = self.guest()
-        item, corr_id = self.say(self.client, c.Sub(), AT_A)
-        self.subscription = Sent(item)
-        self.sub_id = corr_id
-        self.reply(A, self.client, corr_id, AT_A, b"SOK 0")
-        self.told(self.client)
-        self.take()
-
-    def acknowledge(self) -> tuple[Sent, CorrId]:
-        item, corr_id = self.say(self.client, ACK, AT_A)
-        return Sent(item), corr_id
-
-    def refuse(self, node_id: NodeId, corr_id: CorrId, *, epoch: int = 1) -> None:
-        item = encode_answer(corr_id, AT_A, NO_MSG, DIALECT)
-        self.hear(node_id, self.client.stream, Said(item), epoch=epoch)
-
-
-@pytest.fixture
-def world() -> Subscribed:
-    return Subscribed()
-
-
-def test_nothing_to_acknowledge_is_told_as_it_is(world: Subscribed) -> None:
-    _, corr_id = world.acknowledge()
-    world.refuse(A, corr_id)
-    _, elsewhere_id = world.say(world.client, ACK, AT_B)
-    world.reply(B, world.client, elsewhere_id, AT_B, NO_MSG)
-
-    assert world.told(world.client) == [NO_MSG, NO_MSG]
-    assert not world.client.lanes
-
-
-def test_an_ack_at_a_server_that_had_the_slot_back_unseen_is_said_behind_the_renewal(
-    world: Subscribed,
-) -> None:
-    """Q-123: the server's map is newer, so the slot may have been away; then it knows nobody."""
-    ack, corr_id = world.acknowledge()
-    world.take()
-    world.refuse(A, corr_id, epoch=3)
-    assert world.told(world.client) == []
-    assert world.refreshes
-    assert world.take() == []
-
-    world.edge.learned(moved(slot_map(2), slot_of(AT_A), owner=A, turn=2))
-
-    assert world.take() == [(A, world.subscription), (A, ack)]
-    world.reply(A, world.client, world.sub_id, AT_A, b"SOK 0")
-    world.reply(A, world.client, corr_id, AT_A, b"OK")
-    assert world.told(world.client) == [b"OK"]
-
-
-def test_a_newer_map_that_changes_nothing_lets_the_answer_stand(world: Subscribed) -> None:
-    ack, corr_id = world.acknowledge()
-    world.take()
-    world.refuse(A, corr_id, epoch=2)
-    world.edge.learned(moved(slot_map(), slot_of(AT_B), owner=C))
-    assert world.take() == [(A, ack)]
-    world.refuse(A, corr_id, epoch=2)
-
-    assert world.told(world.client) == [NO_MSG]
-
-
-def test_an_ack_that_was_under_way_when_its_subscription_was_renewed_is_said_again(
-    world: Subscribed,
-) -> None:
-    ack, corr_id = world.acknowledge()
-    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=A, turn=2))
-    assert world.take() == [(A, ack), (A, world.subscription)]
-
-    world.refuse(A, corr_id, epoch=2)
-
-    assert world.take() == [(A, ack)]
-    world.reply(A, world.client, world.sub_id, AT_A, b"SOK 0")
-    world.refuse(A, corr_id, epoch=2)
-    assert world.told(world.client) == [NO_MSG]
-
-
-def test_an_ack_that_overtook_a_renewal_is_said_again_behind_it(world: Subscribed) -> None:
-    """The client's own link broke, and its subscription would be renewed in a moment."""
-    world.edge.stream_down(A, world.client.stream)
-    ack, corr_id = world.acknowledge()
-    assert world.take() == [(A, ack)]
-
-    world.refuse(A, corr_id)
-
-    assert world.take() == [(A, world.subscription), (A, ack)]
-    assert world.told(world.client) == []
-
-
-def test_an_ack_waits_for_a_renewal_that_was_refused(world: Subscribed) -> None:
-    """The slot's new server heard of it between the two."""
     world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
-    ack, corr_id = world.acknowledge()
-    later, _ = world.acknowledge()
-    world.take()
-    world.hear(C, world.client.stream, w.WrongSlot(world.sub_id, 2))
-
-    world.refuse(C, corr_id, epoch=2)
-    assert world.take() == []  # the later one may be refused still
-    world.hear(C, world.client.stream, w.Frozen(CorrId(b"%024d" % world.corr)))
-    world.edge.tick(0.5)
-
-    again = w.Sagain(AT_A)
-    assert world.take() == [(C, again), (C, world.subscription), (C, again), (C, ack), (C, later)]
-
-
-def test_a_subscription_that_is_confirmed_after_its_slot_has_moved_is_renewed() -> None:
-    """The map was quicker than what its former server had said before."""
-    world = World()
-    guest: Guest = world.guest()
-    item, corr_id = world.say(guest, c.Sub(), AT_A)
-    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
-    world.take()
-
-    world.reply(A, guest, corr_id, AT_A, b"SOK ")
 
     assert world.take() == [(C, Sent(item))]
+    world.reply(C, guest, corr_id, AT_A, b"SOK 0")
+    world.reply(C, guest, b"", AT_A, b"MSG again")
+    assert world.told(guest) == [b"MSG again"]
+    assert not world.hung_up
 
 
-def test_an_ack_that_overtook_a_grant_is_said_again() -> None:
-    """Q-131: what came with NEW is resumed beside the stream's commands."""
+def test_subscriptions_are_said_again_over_a_new_link(world: World) -> None:
+    """Q-126"""
+    guest, item, corr_id = subscribed(world, AT_A, A)
+
+    world.edge.link_down(A)
+    assert not guest.gone
+    world.edge.link_up(A)
+
+    assert world.sent[0] == (A, guest.stream, guest.introduction())
+    assert world.take() == [(A, Sent(item))]
+    world.reply(A, guest, corr_id, AT_A, b"SOK 0")
+    assert world.told(guest) == []
+    again, again_id = world.say(guest, c.Sub(), AT_A)  # the client's own, later
+    world.reply(A, guest, again_id, AT_A, b"SOK 0")
+    assert world.told(guest) == [b"SOK 0"]
+    assert again
+
+
+def test_a_replay_that_fails_ends_the_connection_and_is_no_end(world: World) -> None:
+    """Q-131"""
+    guest, _, corr_id = subscribed(world, AT_A, A)
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
+
+    world.reply(C, guest, corr_id, AT_A, error(Code.AUTH))
+
+    assert world.hung_up == [guest]
+    assert world.told(guest) == []
+
+
+def test_a_renewal_that_comes_too_early_is_said_again() -> None:
+    """The edge may know of a move before the new server does; nobody's messages stop for that."""
     world = World()
-    guest: Guest = world.guest()
+    guest = world.guest()
+    item, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, b"SOK 0")
+    world.told(guest)
+    world.take()
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
+    assert world.take() == [(C, Sent(item))]
+
+    world.hear(C, guest.stream, w.WrongSlot(corr_id, 1))
+    assert world.edge.waits
+    world.edge.tick(0.5)
+
+    # The refusal bars the id there: without this word everything after it is refused for ever.
+    assert world.take() == [(C, w.Sagain(AT_A)), (C, Sent(item))]
+    world.reply(C, guest, corr_id, AT_A, b"SOK 0")
+    assert world.told(guest) == []
+    assert not world.edge.waits
+
+
+def test_a_subscription_is_renewed_when_its_slot_was_away_and_came_back_unseen() -> None:
+    """Maps are not all read: the owner is the one of before, and knows of no subscriber."""
+    world = World()
+    guest = world.guest()
+    item, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, b"SOK 0")
+    world.told(guest)
+    world.take()
+
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=A, turn=2))
+
+    assert world.take() == [(A, Sent(item))]
+
+
+def test_a_renewal_of_a_queue_that_is_gone_ends_the_connection() -> None:
+    """Its new server knows neither the queue nor the slot of this id; to ask on would never end."""
+    world = World()
+    guest = world.guest()
+    world.refs.learn(RefKind.NOTIFIER, AT_A, slot_of(AT_B))
+    _, corr_id = world.say(guest, c.Nsub(), AT_A)
+    world.reply(B, guest, corr_id, AT_A, b"SOK 0")
+    newer = moved(slot_map(), slot_of(AT_B), owner=C)
+    world.edge.learned(newer)
+
+    world.hear(C, guest.stream, w.Unknown(corr_id, newer.epoch + 1))
+    assert not world.hung_up  # by a map that we have not read
+    world.edge.tick(0.5)
+    world.hear(C, guest.stream, w.Unknown(corr_id, newer.epoch))
+
+    assert world.hung_up == [guest]
+
+
+def test_a_renewal_is_not_said_again_while_a_command_of_the_client_may_be_refused() -> None:
+    """Or a later command would be of the next term, and done before the one that comes back."""
+    world = World()
+    guest = world.guest()
+    item, corr_id = world.say(guest, c.Sub(), AT_A)
+    world.reply(A, guest, corr_id, AT_A, b"SOK 0")
+    world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
+    command, command_id = send(world, guest, b"under way")
+    world.take()
+
+    world.hear(C, guest.stream, w.WrongSlot(corr_id, 1))
+    world.edge.tick(0.5)
+    assert world.take() == []
+    assert world.edge.waits
+
+    world.hear(C, guest.stream, w.Frozen(command_id))
+    world.edge.tick(1.0)
+    assert world.take() == [(C, w.Sagain(AT_A)), (C, Sent(item)), (C, w.Sagain(AT_A)), (C, command)]
+
+
+def test_a_grant_that_is_asked_for_too_early_is_asked_for_again() -> None:
+    """Q-131"""
+    world = World()
+    guest = world.guest()
     node_id, newq, corr_id = begin(world, guest, NEW)
     world.reply(node_id, guest, corr_id, b"", b"IDS made")
     world.hear(node_id, guest.stream, made(newq))
     ((_, number, _),) = world.requests()
     world.hear(node_id, number, w.Cok())
     target = A if node_id != A else B
-    world.edge.learned(
-        moved(moved(slot_map(), newq.home, owner=target), slot_of(AT_A), owner=target)
-    )
-    item, ack_id = world.say(guest, ACK, AT_A)
-    assert world.take() == [(target, w.Sres(RecipientId(AT_A))), (target, Sent(item))]
+    world.edge.learned(moved(slot_map(), newq.home, owner=target))
+    resume = (target, w.Sres(RecipientId(AT_A)))
+    assert world.take() == [resume]
 
-    world.reply(target, guest, ack_id, AT_A, NO_MSG)
-
-    assert world.take() == [(target, Sent(item))]
+    world.hear(target, guest.stream, w.Frozen(CorrId(AT_A)))
+    world.edge.tick(0.5)
+    assert world.take() == [resume]
     world.hear(target, guest.stream, w.Cok())
-    world.reply(target, guest, ack_id, AT_A, NO_MSG)
-    assert world.told(guest)[-1] == NO_MSG
+    world.edge.tick(1.0)
 
-
-def test_a_server_that_forgot_what_was_got_is_told_once(world: Subscribed) -> None:
-    guest = world.guest()
-    _, corr_id = world.say(guest, c.Get(), AT_A)
-    world.reply(A, guest, corr_id, AT_A, b"MSG \x18" + ACK.message_id + b"body")
-    world.edge.stream_down(A, guest.stream)
-    item, ack_id = world.say(guest, ACK, AT_A)
-    world.take()
-    world.told(guest)
-
-    world.reply(A, guest, ack_id, AT_A, NO_MSG)
-
-    assert world.take() == [
-        (A, w.Sdlv(RecipientId(AT_A), True, ACK.message_id)),
-        (A, Sent(item)),
-    ]
-    world.reply(A, guest, ack_id, AT_A, NO_MSG)
-    assert world.told(guest) == [NO_MSG]
-
-
-def test_an_ack_for_which_there_is_no_room_to_wait_ends_the_connection(
-    world: Subscribed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    guest = world.guest()
-    _, corr_id = world.say(guest, c.Get(), AT_A)
-    world.reply(A, guest, corr_id, AT_A, b"MSG \x18" + ACK.message_id + b"body")
-    _, ack_id = world.say(guest, ACK, AT_A)
-    world.take()
-    monkeypatch.setattr(passage, "HELD_MAX", 0)
-
-    world.reply(A, guest, ack_id, AT_A, NO_MSG)
-
-    assert world.hung_up == [guest]
-    assert world.take() == [(A, w.Sclose())]
+    assert world.take() == []
+    assert not world.hung_up

@@ -9,12 +9,7 @@ import pytest
 from tests.unit.waiting import until
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.link_line import LinkLine
-from waystation.queue.cluster.membership import (
-    Membership,
-    enrol,
-    link_context,
-    new_invitation,
-)
+from waystation.queue.cluster.membership import Membership, enrol, link_context, new_invitation
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.model import SessionId
 from waystation.queue.proxy import upstreams
