@@ -30,13 +30,8 @@ from waystation.queue.model import (
 )
 from waystation.queue.server.carrier import Carry, tls_context
 from waystation.queue.server.checks import Checks
-from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.dispatch import Dispatch
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.ids import IdMaker
-from waystation.queue.server.moderation import Moderation
-from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver, Observer
 from waystation.queue.server.operations import ServerOperations
 from waystation.queue.server.proxying import NoProxyObserver, Proxying, ProxyObserver
@@ -44,10 +39,11 @@ from waystation.queue.server.relay_link import Connector
 from waystation.queue.server.relays import Relays
 from waystation.queue.server.server import BlockServer
 from waystation.queue.server.services import Registry
-from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
 from waystation.queue.wire.handshake import ServerHandshake
+
+from .queue_cores import QueueCores
 
 EXPIRE_PORTION = 5000  # messages looked at in one go
 TOUCH_INTERVAL_S = 5.0
@@ -93,39 +89,14 @@ class QueuePart:
         self._clock = clock
         self._log = log
         self._observer = observer = NoObserver() if observer is None else observer
-        self.subscribers = Subscribers()
         self.only: Callable[[Slot], bool] | None = None  # in a cluster: the slots that are ours
-        self.checks = Checks(threads=settings.check_threads, loop=asyncio.get_running_loop())
-        ids = IdMaker(hybrid=settings.id_mode == "hybrid")
-        self.delivery = delivery = Delivery(store, self.subscribers, observer, clock)
-        self.notifications = Notifications(
-            total_max=settings.ntfs_max, per_notifier_max=settings.ntfs_per_notifier_max
-        )
-        self._notifying = Notifying(
-            store=store,
-            subscribers=self.subscribers,
-            notifications=self.notifications,
-            ids=ids,
-            observer=observer,
-            clock=clock,
-        )
-        self.dispatch = Dispatch(
-            store=store,
-            subscribers=self.subscribers,
-            delivery=delivery,
-            notifying=self._notifying,
-            ids=ids,
-            checks=self.checks,
+        self.cores = cores = QueueCores(
             settings=settings,
+            store=store,
+            checks=Checks(threads=settings.check_threads, loop=asyncio.get_running_loop()),
+            ids=IdMaker(hybrid=settings.id_mode == "hybrid"),
             observer=observer,
             clock=clock,
-        )
-        self.moderation = Moderation(
-            store=store,
-            dispatch=self.dispatch,
-            subscribers=self.subscribers,
-            clock=clock,
-            daily_block_quota=settings.daily_block_quota,
         )
         self._relays = Relays(
             Connector(
@@ -141,15 +112,15 @@ class QueuePart:
         )
         proxying = Proxying(
             relays=self._relays,
-            dispatch=self.dispatch,
+            dispatch=cores.dispatch,
             settings=settings,
             observer=NoProxyObserver() if proxy_observer is None else proxy_observer,
         )
         self.driver = Driver(
-            dispatch=self.dispatch,
-            delivery=delivery,
-            subscribers=self.subscribers,
-            checks=self.checks,
+            dispatch=cores.dispatch,
+            delivery=cores.delivery,
+            subscribers=cores.subscribers,
+            checks=cores.checks,
             forwarder=proxying,
             handshake=self.handshake,
             settings=settings,
@@ -178,7 +149,7 @@ class QueuePart:
 
     async def start(self, listener: socket.socket | None) -> None:
         """Without a listener no client comes directly: edges bring them."""
-        await self._notifying.restore()
+        await self.cores.notifying.restore()
         await self._expire_messages()
         if listener is not None:
             self.server.listen(listener)
@@ -202,9 +173,9 @@ class QueuePart:
         self.server.close()
         self._relays.close()
         with contextlib.suppress(WaystationError):
-            await self.dispatch.write_touches()
-            await self._notifying.save()
-        self.checks.close()
+            await self.cores.dispatch.write_touches()
+            await self.cores.notifying.save()
+        self.cores.checks.close()
 
     def reload(self) -> None:
         """Read the certificates again; a new leaf of the same identity may be there."""
@@ -219,10 +190,10 @@ class QueuePart:
     ) -> ServerOperations:
         """What the control port may do here."""
         return ServerOperations(
-            moderation=self.moderation,
-            subscribers=self.subscribers,
-            notifications=self.notifications,
-            notifying=self._notifying,
+            moderation=self.cores.moderation,
+            subscribers=self.cores.subscribers,
+            notifications=self.cores.notifications,
+            notifying=self.cores.notifying,
             server=self.server,
             stats=stats,
             about=about,
@@ -267,17 +238,17 @@ class QueuePart:
     async def _run_touches(self) -> None:
         while True:
             await asyncio.sleep(TOUCH_INTERVAL_S)
-            await self._tolerantly("touches", self.dispatch.write_touches)
+            await self._tolerantly("touches", self.cores.dispatch.write_touches)
 
     async def _run_notifications(self) -> None:
         while True:
             await asyncio.sleep(self.settings.ntf_interval_s)
-            self._notifying.hand_over()
+            self.cores.notifying.hand_over()
 
     async def _run_notification_expiry(self) -> None:
         interval_s = min(NTF_EXPIRY_INTERVAL_S, self.settings.expire_ntfs_hours * 3600)
         while True:
-            self._notifying.expire(self.settings.expire_ntfs_hours)
+            self.cores.notifying.expire(self.settings.expire_ntfs_hours)
             await asyncio.sleep(interval_s)
 
     async def _tolerantly(self, what: str, step: Callable[[], Awaitable[None]]) -> None:

@@ -97,7 +97,10 @@ class QueueWorker:
         )
         statistics.watch(
             connections=self._connections,
-            subscriptions=lambda: (len(part.subscribers), part.subscribers.notifier_count),
+            subscriptions=lambda: (
+                len(part.cores.subscribers),
+                part.cores.subscribers.notifier_count,
+            ),
             relay_links=lambda: part.relay_links,
         )
         probe = StoreProbe(_Probed(store), clock)
@@ -121,7 +124,7 @@ class QueueWorker:
             await part.start(None)
         for name, coro in (
             ("store probe", probe.run()),
-            ("statistics", statistics.run(store, lambda: part.notifications.count)),
+            ("statistics", statistics.run(store, lambda: part.cores.notifications.count)),
         ):
             tasks.spawn(name, coro)
 

@@ -7,29 +7,17 @@ here), the threads that check proofs, and the source of ids, which all lie in sl
 import asyncio
 import random
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from waystation.queue.cluster.asking import Asking
+from waystation.app.queue_cores import QueueCores
+from waystation.app.storage_end import StorageEnd
 from waystation.queue.cluster.keeping import Keeping
-from waystation.queue.cluster.peers import Peers
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.model import ID_BYTES, MessageId, RecipientId, Slot, slot_of
 from waystation.queue.server.checks import Checks, Proof, Proven, prove
-from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.dispatch import Dispatch
-from waystation.queue.server.drafts import Drafts
-from waystation.queue.server.driver import Driver, NoForwarder
 from waystation.queue.server.ids import IdMaker
-from waystation.queue.server.link_server import KeptOwnership, LinkServer
-from waystation.queue.server.moderation import Moderation
-from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver
-from waystation.queue.server.ownership import OwnedDispatch
-from waystation.queue.server.reference_sweep import ReferenceSweep
-from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.storage.embedded import queue_layout
 from waystation.storage.embedded.environment import Environment
@@ -191,7 +179,6 @@ class StorageNode:
         return self.is_up and self.keeping is not None and self.keeping.serves(slot)
 
     async def _boot(self, tasks: LifeTasks) -> None:
-        """As `app.queue_part` and `app.queue_cluster` put it together."""
         world, clock = self.world, self.world.clock
         settings = QueueSettings(
             id_mode=world.id_mode,
@@ -199,101 +186,27 @@ class StorageNode:
             refs_sweep_interval_s=SWEEP_S,
             refs_lost_after_s=LOST_AFTER_S,
         )
-        hybrid = world.id_mode == "hybrid"
         writer = self._writer = DiskWriter(self._env, world.disk_s)
         store = EmbeddedQueueStore(self._env, writer)
-        observer, subscribers = NoObserver(), Subscribers()
-        ids = DrawnIds(world.chance, world.slots, hybrid=hybrid)
-        checks = TimedChecks(world.chance)
-        delivery = Delivery(store, subscribers, observer, clock)
-        notifying = Notifying(
-            store=store,
-            subscribers=subscribers,
-            notifications=Notifications(total_max=1000, per_notifier_max=10),
-            ids=ids,
-            observer=observer,
-            clock=clock,
-        )
-        dispatch = Dispatch(
-            store=store,
-            subscribers=subscribers,
-            delivery=delivery,
-            notifying=notifying,
-            ids=ids,
-            checks=checks,
+        cores = QueueCores(
             settings=settings,
-            observer=observer,
+            store=store,
+            checks=TimedChecks(world.chance),
+            ids=DrawnIds(world.chance, world.slots, hybrid=world.id_mode == "hybrid"),
+            observer=NoObserver(),
             clock=clock,
         )
-        keeping: Keeping | None = None
-
-        def slot_map() -> Any:
-            assert keeping is not None
-            return keeping.slot_map
-
-        peers = Peers(context=TLS, slot_map=slot_map, tasks=tasks)
-        keeping = Keeping(
+        end = StorageEnd(
             self.node_id,
-            store=world.map_for(self.name),
+            cores,
             rows=store,
-            links=peers,
-            clock=clock,
+            maps=world.map_for(self.name),
+            context=TLS,
+            handshake=cast(Any, None),  # clients come through edges only
             tasks=tasks,
+            clock=clock,
             rng=world.chance,
         )
-        peers.receiver = keeping
-        ownership = KeptOwnership(keeping, clock)
-        driver = Driver(
-            dispatch=OwnedDispatch(dispatch, ownership, store),
-            delivery=delivery,
-            subscribers=subscribers,
-            checks=checks,
-            forwarder=NoForwarder(),
-            handshake=cast(Any, None),  # clients come through edges only
-            settings=settings,
-            tasks=tasks,
-            clock=clock,
-        )
-        links = LinkServer(
-            store=store,
-            refs=store,
-            grants=store,
-            driver=driver,
-            delivery=delivery,
-            subscribers=subscribers,
-            drafts=Drafts(
-                store=store,
-                grants=store,
-                dispatch=dispatch,
-                subscribers=subscribers,
-                ownership=ownership,
-                mono=clock.mono,
-                hybrid=hybrid,
-            ),
-            moderation=Moderation(
-                store=store,
-                dispatch=dispatch,
-                subscribers=subscribers,
-                clock=clock,
-                daily_block_quota=0,
-            ),
-            keeping=keeping,
-            ownership=ownership,
-            peers=peers,
-            settings=settings,
-            tasks=tasks,
-            clock=clock,
-        )
-        await world.patiently(keeping.start)
-        asking = Asking(context=TLS, slot_map=slot_map)
-
-        sweep = ReferenceSweep(
-            store,
-            ownership,
-            knows=partial(links.known_anywhere, asking),
-            mono=clock.mono,
-            lost_after_s=LOST_AFTER_S,
-        )
-        tasks.spawn("references", sweep.run(SWEEP_S, asking.close))
-        self.keeping = keeping
-        world.wires.listeners[self.name] = links.line
+        await world.patiently(end.start)
+        self.keeping = end.keeping
+        world.wires.listeners[self.name] = end.links.line
