@@ -207,6 +207,7 @@ class Departures:
             if key in self._heard:
                 return self._heard[key]
             session.leaving = False
+            session.perhaps_left = True
             raise
         finally:
             self._heard.pop(key, None)

@@ -173,6 +173,14 @@ class Membership:
     async def _put_back(self, party: Party) -> None:
         """The store has forgotten something that we have seen."""
         broker = self._broker
+        # Its LEAVE may have been the last thing that the store knew of the party. It was to go, so
+        # it goes; and if it is the LEAVE that was forgotten, the store is told that it has gone.
+        for one in list(party.sessions.values()):
+            if one.perhaps_left and not one.leaving:
+                broker.departures.gone(one, Status.OK)
+                broker.departures.doubt(one.key, one.token_hash)
+        if not party.sessions:
+            return
         broker.reports.resync("store_reset")
         owner = broker.owner
         now_ms = self._clock.now_ms()

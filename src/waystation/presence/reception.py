@@ -334,6 +334,7 @@ class Reception:
             self._displace(session, now)
             session.set_wishes(record.ttl_ms / 1000, record.flags)
             session.fence = record.fence
+            session.perhaps_left = False
         session.remember(join)
         session.resumes += 1
         delivery = session.delivery
@@ -422,5 +423,7 @@ class Reception:
     def _go_live(self, session: Session, conversation: Conversation, now: Now) -> None:
         if not session.delivery.muted:
             session.party.recipients[session.delivery] = None
-        self._registry.arm_life(session)
+        if session.resumes or not session.delivery.retry_handle:
+            self._registry.arm_life(session)
+        # Else the timer of its LIST comes out sooner, and then it is time for this one.
         self.on_bound(session, conversation, now)

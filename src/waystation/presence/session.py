@@ -104,6 +104,7 @@ class Session(msgspec.Struct, eq=False):
     cause: Detached = _TRANSPORT
     update_told: bool = False
     leaving: bool = False  # a LEAVE is on its way through the store
+    perhaps_left: bool = False  # one was, and the store has not answered
     conversation: object = None
     auth: object = None
     token_hash: bytes = b""  # of the resume token in force

@@ -37,6 +37,9 @@ class Timekeeper:
             if isinstance(timer, Session):
                 broker.departures.life(timer, now)
             elif isinstance(timer, Delivery):
+                session = timer.holder
+                if isinstance(session, Session) and not session.life_handle:
+                    broker.departures.life(session, now)  # its entry waited for this one
                 timer.retry(now)
             elif isinstance(timer, Conversation):
                 self._late(timer, now)

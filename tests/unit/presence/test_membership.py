@@ -1,9 +1,11 @@
 """A node among others: what it must not do to its sessions when it asks for them."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
+from waystation.presence import departures
 from waystation.presence.model import MessageType, SessionKey, Status
 from waystation.presence.session import State
 from waystation.presence.transport.port import GrpcStatus
@@ -162,3 +164,67 @@ async def test_whoever_has_left_is_not_put_back_into_a_store_that_forgot(
     snapshot = await stage.store.snapshot(session.key.party_id)
     assert snapshot is not None
     assert [one.key for one in snapshot.sessions] == [key_of(other)]
+
+
+async def test_a_leave_that_was_not_answered_is_not_undone_by_a_store_that_forgot(
+    stage: SharedStage,
+) -> None:
+    """It was recorded, and the party forgotten, before we could ask again."""
+    actor, other = stage.member(1), stage.member(2)
+    actor.take()
+    stage.store.unsubscribe(actor.party)  # pyright: ignore[reportArgumentType]
+    stage.store.near.loses_answer.add("party_leave")
+    actor.leave()
+    assert codes(actor.take()) == [Status.STORE_BUSY]
+    stage.redis.run(("FLUSHDB",))
+
+    await stage.membership.compare()
+
+    assert actor.status is GrpcStatus.OK
+    snapshot = await stage.store.snapshot(key_of(actor).party_id)
+    assert snapshot is not None
+    assert [one.key for one in snapshot.sessions] == [key_of(other)]
+
+
+async def test_a_leave_that_the_store_forgot_is_told_again_when_nobody_was_answered(
+    stage: SharedStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes from here, so the store must not keep it as somebody who is there."""
+    monkeypatch.setattr(departures, "TRY_AGAIN_S", 0.0)
+    actor, other = stage.member(1), stage.member(2)
+    rows = stage.redis.table(b"pp:{%016x}:s" % actor.party)
+    before = dict(rows)
+    stage.store.unsubscribe(actor.party)  # pyright: ignore[reportArgumentType]
+    stage.store.near.loses_answer.add("party_leave")
+    actor.leave()
+    rows.update(before)
+    stage.redis.table(b"pp:{%016x}:m" % actor.party)[b"seq"] = b"1"
+
+    await stage.membership.compare()
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+    snapshot = await stage.store.snapshot(key_of(actor).party_id)
+    assert snapshot is not None
+    assert {one.key: one.active for one in snapshot.sessions} == {
+        key_of(actor): False,
+        key_of(other): True,
+    }
+
+
+async def test_whoever_comes_back_after_an_unanswered_leave_is_put_back_as_anybody(
+    stage: SharedStage,
+) -> None:
+    """The store gave it to us again, so it has not left."""
+    actor = stage.member(1)
+    stage.store.unsubscribe(actor.party)  # pyright: ignore[reportArgumentType]
+    stage.broker.registry.sessions[key_of(actor)].perhaps_left = True
+    actor.cut()
+    come_back(actor)
+    stage.redis.run(("FLUSHDB",))
+
+    await stage.membership.compare()
+
+    snapshot = await stage.store.snapshot(key_of(actor).party_id)
+    assert snapshot is not None
+    assert [one.key for one in snapshot.sessions] == [key_of(actor)]

@@ -172,6 +172,18 @@ def test_a_wish_for_a_ttl_is_kept_within_bounds(
     assert a.status is GrpcStatus.DEADLINE_EXCEEDED
 
 
+def test_who_has_just_come_takes_one_timer_and_is_watched_all_the_same(stage: Stage) -> None:
+    """That of its LIST comes out first; from then on it is the one of its life."""
+    registry = stage.broker.registry
+    stage.member(1)
+    (session,) = registry.sessions.values()
+
+    assert (len(registry.wheel), session.life_handle) == (1, 0)
+    stage.pass_time(5.2)
+    assert len(registry.wheel) == 1
+    assert session.life_handle
+
+
 def test_after_a_stall_everything_due_happens_once_and_in_order(stage: Stage) -> None:
     """P-061"""
     watcher = stage.member(1, session_ttl_ms=600_000)
