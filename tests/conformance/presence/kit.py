@@ -294,6 +294,16 @@ class Guest:
         if ids:
             await self.ack(*ids)
 
+    async def hush(self) -> None:
+        """Acknowledges nothing more; when it returns, nothing is being written.
+
+        A write that fails because the call has ended makes gRPC's client forget the status that
+        came, and say INTERNAL instead (grpc/grpc#36066).
+        """
+        self.auto = False
+        async with self._writing:
+            pass
+
     async def cut(self) -> None:
         """The transport is gone, without a word."""
         await self.gone()

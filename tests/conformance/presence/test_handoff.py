@@ -28,8 +28,7 @@ DRAIN, HANDOFF = MessageType.DRAIN, MessageType.HANDOFF
 class Mover(Guest):
     """Acknowledges everything, and goes where it is sent while it still reads the old stream.
 
-    From then on it says nothing there: to gRPC's own client the end of a call that it is just
-    writing to is a failure of its own (INTERNAL), whatever the status that came.
+    From then on it says nothing there, so that it sees the status with which the call ends.
     """
 
     def __init__(self, target: str, client: int, **more: Any) -> None:
@@ -40,7 +39,7 @@ class Mover(Guest):
     async def move(self, channels: dict[str, grpc.aio.Channel]) -> Guest:
         while (told := await self.get()).message_type != HANDOFF:
             pass
-        self.auto = False
+        await self.hush()
         where = told.handoff
         heir = Guest(where.endpoints[0], self.client, self.session, self.party)
         heir.auto = True

@@ -4,6 +4,7 @@ Only what must not happen too early is measured closely: a busy machine may be l
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -32,8 +33,10 @@ async def gone(watcher: Guest, client: int) -> ClientMessage:
     return next(m for m in watcher.seen if m.client_id == client and m.message_type == LEAVE)
 
 
-async def keep_pinging(guest: Guest, every_s: float) -> None:
-    while True:
+async def keep_pinging(
+    guest: Guest, every_s: float, enough: Callable[[], bool] = lambda: False
+) -> None:
+    while not enough():
         await guest.ping()
         await asyncio.sleep(every_s)
 
@@ -95,13 +98,17 @@ async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: 
     later = await house.member(node, 3, session_ttl_ms=4000)
     (first,) = await never.get_many(1)
     await never.ack(first.message_id)  # of `later`
-    pings = [asyncio.create_task(keep_pinging(one, 0.4)) for one in (never, later)]
-    await house.member(node, 4, auto=True)
-    sent = now()
 
     def deliveries(guest: Guest) -> list[ClientMessage]:
         return [m for m in guest.seen if m.message_type == JOIN and m.client_id == 4]
 
+    # Who writes when the call ends may not get to read its last message (see `Guest.hush`).
+    pings = [
+        asyncio.create_task(keep_pinging(never, 0.4, lambda: len(deliveries(never)) >= 5)),
+        asyncio.create_task(keep_pinging(later, 0.4)),
+    ]
+    await house.member(node, 4, auto=True)
+    sent = now()
     await until(lambda: len(deliveries(later)) == 3)
     await later.ack(deliveries(later)[0].message_id)
     await answered(later, await later.ping())
@@ -111,6 +118,7 @@ async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: 
         await until(lambda count=count: len(deliveries(never)) >= count)
         again.append(now() - sent)
     reason = await gone(watcher, 2)
+    await until(never.call.done)  # the others may hear of it first
     for task in pings:
         task.cancel()
 
@@ -123,7 +131,8 @@ async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: 
     assert len({(m.message_id, m.timestamp, m.party_seq) for m in copies}) == 1
     assert len(deliveries(later)) == had
     resyncs = [m for m in never.seen if m.status_code == Status.LIST_RESYNC]
-    assert len(resyncs) >= 1
+    # Each wait begins when the one before has ended, so on a busy machine the timeout may be first.
+    assert resyncs or again[-1] + 40 / 30 >= 4.0
     ends = [m for m in never.seen if m.message_type == MessageType.ERROR]
     assert [m.status_code for m in ends] == [Status.ACK_TIMEOUT]
     tally = node.broker.tally
