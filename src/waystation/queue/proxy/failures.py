@@ -76,6 +76,8 @@ class Failures:
         return pending.slot != self._refs.home(None, pending.entity_id)
 
     def _moved(self, guest: Guest, pending: Pending, moved: Moved) -> None:
+        assert pending.lane is not None
+        pending.lane.sent_on_by = pending.node_id
         if moved.home == pending.slot:  # that is not who it was sent to, by another map
             self._out.refresh()
             self._passage.set_aside(guest, pending)

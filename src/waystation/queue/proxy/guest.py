@@ -101,13 +101,14 @@ class Lane:
     the last of them is here, and all are said again in their order.
     """
 
-    __slots__ = ("behind", "items", "refused_by", "term")
+    __slots__ = ("behind", "items", "refused_by", "sent_on_by", "term")
 
     def __init__(self) -> None:
         self.items: list[Pending] = []
         self.term = 0
         self.behind = 0  # under way since earlier terms
         self.refused_by = NOBODY
+        self.sent_on_by = NOBODY  # who said that the id leads elsewhere
 
     def must_wait(self, pending: Pending) -> bool:
         """Wherever it is to go."""

@@ -13,7 +13,7 @@ from typing import Final
 
 from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.errors import TRY_LATER
-from waystation.queue.model import Slot
+from waystation.queue.model import EntityId, Slot
 from waystation.queue.proxy.guest import Guest, Lane, Pending
 from waystation.queue.proxy.observer import EdgeObserver
 from waystation.queue.proxy.outlet import Outlet
@@ -155,10 +155,20 @@ class Passage:
         lane = pending.lane
         if lane is not None:
             pending.term = lane.term
-            if lane.refused_by == node_id:
-                self._out.send(node_id, guest.stream, Sagain(pending.entity_id))
-                lane.refused_by = NOBODY
+            if lane.sent_on_by != NOBODY or lane.refused_by == node_id:
+                self._begin_again(guest, pending.entity_id, lane, node_id)
         self._out.send(node_id, guest.stream, Sent(pending.item))
+
+    def _begin_again(self, guest: Guest, entity_id: EntityId, lane: Lane, node_id: NodeId) -> None:
+        """A server that refused it does so until it hears this; one that sent it on sends on
+        what follows, and hears this whoever it is said to now."""
+        waiting = {lane.sent_on_by}
+        if lane.refused_by == node_id:
+            waiting.add(node_id)
+            lane.refused_by = NOBODY
+        lane.sent_on_by = NOBODY
+        for server in sorted(waiting & guest.opened & self.up):
+            self._out.send(server, guest.stream, Sagain(entity_id))
 
     def introduce(self, guest: Guest, node_id: NodeId) -> None:
         if node_id not in guest.opened:

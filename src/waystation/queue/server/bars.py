@@ -8,12 +8,15 @@ Rule 1: a command belongs to the *term* in which it arrived; `Sagain` begins the
         refused bars its term and those before.
 Rule 2: a bar ends with the first command of a later term that is done, or when the slot is another
         server's: there is nothing to overtake then.
+Rule 3: an id that leads elsewhere (`Moved`) leads there for all that follows, though its queue may
+        have come here meanwhile. The edge says `Sagain` when all of it is back: then none is left.
 """
 
 from collections.abc import Collection
 from typing import Final
 
-from waystation.queue.model import Slot
+from waystation.queue.model import RefKind, Slot
+from waystation.queue.wire.link_words import Moved
 from waystation.queue.wire.transmission import Transmission
 
 BARS_MAX: Final = 10_000
@@ -26,18 +29,22 @@ class SaidAgain(Transmission, frozen=True, gc=False):
 
 
 class Bars:
-    __slots__ = ("_barred", "_terms")
+    __slots__ = ("_barred", "_moved", "_terms")
 
     def __init__(self) -> None:
         self._barred: dict[bytes, tuple[int, Slot]] = {}  # up to which term
         self._terms: dict[bytes, int] = {}
+        self._moved: dict[bytes, Moved] = {}
 
     def __len__(self) -> int:
-        return len(self._barred)
+        return len(self._barred) + len(self._moved)
 
     # When something arrives
 
     def again(self, entity_id: bytes) -> None:
+        moved = self._moved.pop(entity_id, None)
+        if moved is not None and entity_id not in self._barred:
+            return
         barred, _ = self._barred.get(entity_id, (-1, None))
         self._terms[entity_id] = max(barred, self._terms.get(entity_id, 0)) + 1
 
@@ -64,6 +71,16 @@ class Bars:
 
     def bar(self, sent: Transmission, slot: Slot) -> None:
         self._barred[sent.entity_id] = (term_of(sent), slot)
+
+    def send_on(self, sent: Transmission, moved: Moved) -> None:
+        self._moved[sent.entity_id] = moved
+
+    def sends_on(self, sent: Transmission, kind: RefKind | None) -> Moved | None:
+        """Where those before it were sent."""
+        moved = self._moved.get(sent.entity_id)
+        if moved is None or moved.kind is not kind:
+            return None
+        return Moved(sent.corr_id, moved.kind, moved.home)
 
     def done(self, sent: Transmission) -> None:
         if self._barred.pop(sent.entity_id, None) is not None:

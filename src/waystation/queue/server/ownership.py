@@ -9,7 +9,8 @@ Rule 2: ownership is looked at when a command begins and once more before its an
         so that is answered still. What has changed something is not sent on then: it would be done
         twice. Whoever said it has to come back, as after any end that nobody knows.
 Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
-Rule 4: after a refusal everything that follows about the same id is refused too (`bars`).
+Rule 4: after a refusal everything that follows about the same id is refused too, and after `MOVED`
+        sent on (`bars`).
 """
 
 from typing import Final, Protocol, cast
@@ -116,8 +117,8 @@ class OwnedDispatch:
         sent = case.transmission
         entity_id = sent.entity_id
         bars = bars_of(caller.client)
-        if bars is not None and bars.refuses(sent):
-            return _as_response(Frozen(sent.corr_id))
+        if bars and (barred := _barred(sent, bars)) is not None:
+            return barred
         copied = case.queue is not None and is_copy(self._ownership, case.queue, entity_id)
         if copied and self._ownership.serves(slot_of(entity_id)):
             case = Case(sent, None, (), Code.AUTH, case.service)
@@ -133,11 +134,9 @@ class OwnedDispatch:
             return await self._astray(sent, slot, bars, copied=copied)
         try:
             if case.queue is None and case.refused is Code.AUTH:
-                moved = await self._referred(sent)
-                if moved is not None and not self._ownership.owns(moved.home):
-                    return _as_response(moved)
-                if moved is not None and not await self._lacks(sent, moved.home):
-                    return self._elsewhere(sent, moved.home, bars)
+                referred = await self._referred(sent, bars)
+                if referred is not None:
+                    return referred
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
                 if isinstance(response, Err) or isinstance(sent.command, _REPEATABLE):
@@ -181,12 +180,20 @@ class OwnedDispatch:
         found = await self._dispatch.look_up(sent)
         return found.queue is None and found.refused is Code.AUTH
 
-    async def _referred(self, sent: Transmission) -> Moved | None:
+    async def _referred(self, sent: Transmission, bars: Bars | None) -> Response | None:
+        """If a reference of ours leads to whoever may have its queue."""
         kind = _REFERRED.get(sent.command.party)
-        if kind is None:
+        ref = None if kind is None else await self._refs.get_ref(kind, sent.entity_id)
+        if kind is None or ref is None:
             return None
-        ref = await self._refs.get_ref(kind, sent.entity_id)
-        return None if ref is None else Moved(sent.corr_id, kind, ref.home)
+        if not self._ownership.owns(ref.home):
+            moved = Moved(sent.corr_id, kind, ref.home)
+            if bars is not None:
+                bars.send_on(sent, moved)
+            return _as_response(moved)
+        if await self._lacks(sent, ref.home):
+            return None
+        return self._elsewhere(sent, ref.home, bars)
 
     def _elsewhere(self, sent: Transmission, slot: Slot, bars: Bars | None) -> Response:
         if bars is not None:
@@ -209,6 +216,13 @@ class OwnedDispatch:
         if bars is not None:
             bars.bar(sent, slot)
         return _as_response(Frozen(sent.corr_id))
+
+
+def _barred(sent: Transmission, bars: Bars) -> Response | None:
+    if bars.refuses(sent):
+        return _as_response(Frozen(sent.corr_id))
+    moved = bars.sends_on(sent, _REFERRED.get(sent.command.party))
+    return None if moved is None else _as_response(moved)
 
 
 def bars_of(client: Subscriber) -> Bars | None:

@@ -27,7 +27,7 @@ def test_a_reference_is_followed_and_remembered(world: World) -> None:
     world.take()
 
     world.hear(A, guest.stream, w.Moved(corr_id, RefKind.SENDER, slot_of(AT_C)))
-    assert world.take() == [(C, Sent(item))]
+    assert world.take() == [(A, w.Sagain(AT_A)), (C, Sent(item))]
     world.reply(C, guest, corr_id, AT_A, b"OK")
     again, _ = world.say(world.guest(), c.Send(False, b"y"), AT_A)
 
@@ -77,7 +77,7 @@ def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
     world.hear(B, guest.stream, w.Unknown(corr_id, 1))
     assert world.take() == [(A, Sent(item))]
     world.hear(A, guest.stream, w.Moved(corr_id, RefKind.LINK, slot_of(AT_B)))
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(A, w.Sagain(AT_A)), (B, Sent(item))]
     world.hear(B, guest.stream, w.Unknown(corr_id, 1))
 
     assert world.told(guest) == [error(Code.AUTH)]
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_the_home_by_its_map_is_asked_again(world: World) -
     assert world.refreshes
     assert world.take() == []
     world.edge.tick(0.5)
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
 
 
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:

@@ -76,7 +76,7 @@ def test_a_reference_found_meanwhile_lets_nothing_overtake() -> None:
 
     assert world.take() == []
     world.hear(A, guest.stream, w.Moved(second_id, RefKind.SENDER, home))
-    assert world.take() == [(C, first), (C, second), (C, third)]
+    assert world.take() == [(A, w.Sagain(AT_A)), (C, first), (C, second), (C, third)]
 
 
 def test_commands_about_other_ids_do_not_wait() -> None:

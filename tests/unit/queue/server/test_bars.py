@@ -3,10 +3,11 @@
 import pytest
 
 from waystation.queue.errors import Code
-from waystation.queue.model import CorrId, EntityId, Slot
+from waystation.queue.model import CorrId, EntityId, RefKind, Slot
 from waystation.queue.server.admission import Case
 from waystation.queue.server.bars import Bars, SaidAgain, term_of
 from waystation.queue.wire.commands import Send
+from waystation.queue.wire.link_words import Moved
 from waystation.queue.wire.transmission import Transmission
 
 ID, OTHER = EntityId(b"i" * 24), EntityId(b"o" * 24)
@@ -67,6 +68,34 @@ def test_a_slot_that_is_anothers_is_barred_no_more(bars: Bars) -> None:
 
     assert not bars.refuses(command(1))
     assert bars.refuses(command(2, OTHER))
+
+
+def test_what_follows_one_that_was_sent_on_is_sent_on_too(bars: Bars) -> None:
+    """Though its queue may be here by now: it would be done before the first."""
+    first, second = command(1), command(2)
+    bars.send_on(first, Moved(first.corr_id, RefKind.SENDER, SLOT))
+
+    assert bars.sends_on(second, RefKind.SENDER) == Moved(second.corr_id, RefKind.SENDER, SLOT)
+    assert bars.sends_on(second, RefKind.LINK) is None, "another thing under the same id"
+    assert bars.sends_on(command(3, OTHER), RefKind.SENDER) is None
+    assert not bars.refuses(second)
+    bars.again(ID)
+    assert len(bars) == 0
+    plain = command(1)
+    assert bars.tag(plain) is plain
+
+
+def test_one_that_was_sent_on_and_then_refused_has_a_later_term_when_it_is_said_again(
+    bars: Bars,
+) -> None:
+    bars.send_on(command(1), Moved(CorrId(b"1"), RefKind.SENDER, SLOT))
+    bars.bar(command(2), SLOT)
+
+    bars.again(ID)
+
+    assert bars.refuses(command(2))
+    assert not bars.refuses(bars.tag(command(1)))
+    assert bars.sends_on(command(1), RefKind.SENDER) is None
 
 
 def test_a_command_that_is_said_again_is_the_command(bars: Bars) -> None:

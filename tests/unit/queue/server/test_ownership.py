@@ -9,7 +9,9 @@ import pytest
 from tests.unit.queue.server.connected import Told
 from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import CorrId, EntityId, MessageId, Queue, RefKind, Slot, slot_of
+from waystation.queue.server import ownership
 from waystation.queue.server.admission import Case
+from waystation.queue.server.bars import Bars
 from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
 from waystation.queue.store import Ref
@@ -127,6 +129,26 @@ async def test_a_queue_that_we_only_follow_is_found_by_its_reference() -> None:
     assert steps.executed == 0
     slots.foreign = None
     assert await executed(slots, steps, case, refs) == OK
+
+
+async def test_a_queue_that_comes_while_commands_are_sent_on_to_it_gets_them_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Q-123: the second would be done here, and the first said again after it."""
+    slots, steps, refs, bars, queue = Slots(), Done(), Refs(), Bars(), new_queue()
+    monkeypatch.setattr(ownership, "bars_of", lambda _client: bars)
+    slots.foreign = queue.slot
+    entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)
+    await refs.set_ref(RefKind.SENDER, entity_id, Ref(queue.slot, bytes(16)))
+    moved = Moved(CorrId(b"c"), RefKind.SENDER, queue.slot)
+    assert await executed(slots, steps, case_of(Send(False, b"1"), None, entity_id), refs) == moved
+
+    slots.foreign, second = None, case_of(Send(False, b"2"), queue, entity_id)
+    assert await executed(slots, steps, second, refs) == moved
+    assert steps.executed == 0
+    bars.again(EntityId(entity_id))
+
+    assert await executed(slots, steps, second, refs) == OK
 
 
 async def test_a_reference_of_old_that_leads_to_a_follower_is_told_to_be_wrong() -> None:
