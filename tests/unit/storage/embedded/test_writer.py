@@ -304,3 +304,67 @@ async def test_a_store_whose_directory_is_gone_fails_each_write_and_the_writer_l
 
     assert await writer.submit(put(env, b"later", "done"), grows=True) == "done"
     assert writer.stats.waiting == 0
+
+
+class TestPace:
+    """Rule 6: a crowd is let come together; who writes alone is not kept waiting."""
+
+    PACE_S = 60.0  # by the writer's clock; no test waits for it
+
+    @pytest.fixture
+    def paused(self) -> list[float]:
+        return []
+
+    @pytest.fixture
+    def go_on(self) -> threading.Event:
+        return threading.Event()
+
+    @pytest.fixture
+    async def writer(
+        self, env: Environment, paused: list[float], go_on: threading.Event
+    ) -> AsyncIterator[Writer]:
+        def pause(seconds: float) -> None:
+            paused.append(seconds)
+            assert go_on.wait(30)
+
+        writer = Writer(
+            env,
+            Room(env, disk_reserve_bytes=0),
+            commit_batch_max=8,
+            queue_max=20,
+            loop=asyncio.get_running_loop(),
+            pace_s=self.PACE_S,
+            pause=pause,
+        )
+        yield writer
+        go_on.set()
+        await writer.close()
+        env.close()
+
+    async def test_what_comes_within_the_pause_after_a_crowd_is_one_commit(
+        self, env: Environment, writer: Writer, paused: list[float], go_on: threading.Event
+    ) -> None:
+        await asyncio.gather(*(writer.submit(put(env, b"%d" % n), grows=True) for n in range(4)))
+        assert not paused
+
+        later: list[asyncio.Future[object]] = []
+        for n in range(4, 7):
+            later.append(writer.submit(put(env, b"%d" % n), grows=True))
+            await asyncio.sleep(0)  # each in a turn of its own
+            await asyncio.sleep(0)
+        assert writer.stats.commits == 1
+        go_on.set()
+        await asyncio.gather(*later)
+
+        assert writer.stats.commits == 2
+        assert len(paused) == 1
+        assert 0 < paused[0] <= self.PACE_S
+
+    async def test_one_after_the_other_is_never_kept_waiting(
+        self, env: Environment, writer: Writer, paused: list[float]
+    ) -> None:
+        for n in range(5):
+            await writer.submit(put(env, b"%d" % n), grows=True)
+
+        assert writer.stats.commits == 5
+        assert not paused
