@@ -314,11 +314,17 @@ def moderate(
     membership = membership_of(settings_of(data_dir, config))
 
     async def apply(opened: "ClusterStore") -> None:
-        slot_map = await opened.read()
+        newest = await opened.read()
+
+        async def read_map() -> "SlotMap":
+            nonlocal newest
+            newest = await opened.read()
+            return newest
+
         context = link_context(membership, server_side=False)
-        asking = Asking(context=context, slot_map=lambda: slot_map)
+        asking = Asking(context=context, slot_map=lambda: newest)
         try:
-            said = await bring(opened, asking, word)
+            said = await bring(read_map, asking, word)
         finally:
             asking.close()
         if said.startswith("error: "):

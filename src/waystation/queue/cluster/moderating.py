@@ -1,14 +1,21 @@
-"""An operator's word about a queue of the cluster, brought to whichever server has the queue."""
+"""An operator's word about a queue of the cluster, brought to whichever server has the queue.
+
+Rule 1: the id of a sender or a link leads to its queue as it leads their commands there: by its
+        slot, or by a reference.
+Rule 2: that nobody has the queue is believed as an edge believes it: of a server that goes by the
+        same map as we, and of the home of a reference only after that was asked for once more.
+        Anybody else is asked again when there was time to read a newer map.
+"""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from waystation.queue.control import Outcome
-from waystation.queue.model import slot_of
+from waystation.queue.model import Slot, slot_of
 from waystation.queue.wire.link import Body
 from waystation.queue.wire.link_words import Moderate, Moderated, NotFound, RefIs, Unknown, Word
 
-from .cluster_store import ClusterStore
 from .slot_map import NOBODY, NodeId, SlotMap
 
 TRIES_MAX: Final = 25  # a slot on its way is waited for
@@ -19,26 +26,29 @@ class Asks(Protocol):
     async def ask(self, node_id: NodeId, word: Word) -> Body | None: ...
 
 
-async def moderate(store: ClusterStore, asking: Asks, order: Moderate) -> str:
-    """What came of it, in words. The id of a sender or a link leads to its queue as it leads
-    their commands there: by its slot, or by a reference."""
-    slot = slot_of(order.entity_id)
-    referred = False
+async def moderate(
+    read_map: Callable[[], Awaitable[SlotMap]], asking: Asks, order: Moderate
+) -> str:
+    """What came of it, in words."""
+    own_slot = slot = slot_of(order.entity_id)
+    doubted: set[Slot] = set()  # homes that did not have it
     server = NOBODY
     for _ in range(TRIES_MAX):
-        slot_map: SlotMap = await store.read()
+        slot_map = await read_map()
         server = slot_map.slots[slot].server
         answer = None if server == NOBODY else await asking.ask(server, order)
         match answer:
             case Moderated(text):
                 return text
-            case RefIs(home) if not referred:
-                slot, referred = home, True
-                continue
-            case NotFound() | RefIs():
+            case NotFound():
                 return Outcome.UNKNOWN.value
-            case Unknown(_, epoch) if referred and epoch <= slot_map.epoch:
+            case RefIs(home) if home in doubted or home == own_slot:
                 return Outcome.UNKNOWN.value  # of the queue only its reference is left
+            case RefIs(home) if home != slot:
+                slot = home
+            case Unknown(_, epoch) if slot != own_slot and epoch == slot_map.epoch:
+                doubted.add(slot)
+                slot = own_slot
             case _:
                 await asyncio.sleep(PAUSE_S)
     if server == NOBODY:

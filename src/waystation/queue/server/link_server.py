@@ -19,7 +19,16 @@ from waystation.queue.cluster.link_line import LinkLine
 from waystation.queue.cluster.peers import Peers, node_of
 from waystation.queue.cluster.slot_map import SlotMap
 from waystation.queue.control import moderated
-from waystation.queue.model import ID_BYTES, CorrId, MessageId, RecipientId, RefKind, Slot, slot_of
+from waystation.queue.model import (
+    ID_BYTES,
+    CorrId,
+    MessageId,
+    Queue,
+    RecipientId,
+    RefKind,
+    Slot,
+    slot_of,
+)
 from waystation.queue.server.client import Client
 from waystation.queue.server.delivery import Delivery
 from waystation.queue.server.drafts import Drafts
@@ -39,6 +48,7 @@ from waystation.queue.wire.link_words import (
     Cpong,
     DelRef,
     Duplicate,
+    Frozen,
     GetRef,
     Knows,
     Moderate,
@@ -298,15 +308,17 @@ class LinkServer:
         entity_id = asked.entity_id
         if len(entity_id) != ID_BYTES:
             return NotFound()
-        queue = await self._moderation.find(entity_id)
-        if queue is not None and is_copy(self._ownership, queue, entity_id):
-            queue = None  # what leads to it decides
+        queue = await self._own(entity_id)
         slot = slot_of(entity_id) if queue is None else queue.slot
         if not self._ownership.begin(slot):
             if queue is None and self._ownership.is_certain() and not self._ownership.owns(slot):
                 return Unknown(CorrId(b""), self._ownership.epoch)
             return not_ours(self._ownership, CorrId(b""), slot)
         try:
+            if queue is None:
+                queue = await self._own(entity_id)  # it may have come before we began
+            if queue is not None and queue.slot != slot:
+                return Frozen(CorrId(b""))
             if queue is not None:
                 return Moderated(await moderated(self._moderation, entity_id, asked.order))
             for kind in (RefKind.SENDER, RefKind.LINK):
@@ -316,6 +328,13 @@ class LinkServer:
             return NotFound()
         finally:
             self._ownership.end(slot)
+
+    async def _own(self, entity_id: bytes) -> Queue | None:
+        """No copy: what leads to that decides."""
+        queue = await self._moderation.find(entity_id)
+        if queue is None or is_copy(self._ownership, queue, entity_id):
+            return None
+        return queue
 
     async def _reference(self, asked: SetRef | GetRef | DelRef) -> Word:
         if len(asked.entity_id) != ID_BYTES:
