@@ -103,10 +103,7 @@ def _steps(
     if "presence" in wanted:
         yield from _party_steps(scale, stack)
     if "pipeline" in wanted:
-        from .scenarios import pipeline
-
-        for events in options.events or [pipeline.EVENTS_DEFAULT]:
-            yield f"pipeline, {events:,} events", partial(pipeline.run, events)
+        yield from _pipeline_steps(options)
     if "stores" in wanted:
         for place in places(options.stores, stack):
             yield f"store {place.name}", partial(stores.run, place, scale)
@@ -114,6 +111,18 @@ def _steps(
         yield from _queue_steps(options, stack)
     if "cluster" in wanted:
         yield from _cluster_steps(options, stack)
+
+
+def _pipeline_steps(options: argparse.Namespace) -> Iterator[tuple[str, Step]]:
+    from .scenarios import pipeline
+
+    sizes: list[int] = options.events or [pipeline.EVENTS_DEFAULT]
+    bench = pipeline.Bench(min(pipeline.FIXED_EVENTS, *sizes))
+    for events in sizes:
+        yield f"pipeline, {events:,} events", partial(bench.sized, events)
+    if len(sizes) > 1:
+        yield "pipeline, growth", bench.growth
+    yield "pipeline, ratios", bench.fixed
 
 
 def _cluster_steps(

@@ -10,6 +10,29 @@ QUEUE_BLOCKS = "queue: blocks, "
 QUEUE_FLOOR = "queue: blocks, uvloop"
 
 
+class Bar(msgspec.Struct, frozen=True):
+    """What a specification demands, and what one round has shown."""
+
+    name: str
+    value: float
+    limit: float | None = None  # none: only reported
+    unit: str = "×"
+    least: bool = False  # the limit is the least that will do, not the most
+
+    @property
+    def kept(self) -> bool:
+        if self.limit is None:
+            return True
+        return self.value >= self.limit if self.least else self.value <= self.limit
+
+    def __str__(self) -> str:
+        shown = f"{self.name}: {self.value:.3g} {self.unit}"
+        if self.limit is None:
+            return shown
+        sign = "≥" if self.least else "≤"
+        return f"{shown} (bar {sign} {self.limit:g}: {'kept' if self.kept else 'MISSED'})"
+
+
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     """`cpu_us` is the server's, and in `stores` that of the process which asks the store; None if
     we may not look into its processes."""
@@ -28,6 +51,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     lost: int | None = None  # answered 201 and never seen again: must be 0
     notes: str = ""
     against: str = ""  # the scenario of the same round that this one is compared with
+    bars: tuple[Bar, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -75,6 +99,7 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
     notes = list(dict.fromkeys(one.notes for one in mine if one.notes))
     if name == "broadcast" and (over := _median(_ratios(name, "nchan", rounds))) is not None:
         notes.append(f"{over:.2f} × nchan")
+    notes += map(str, _bars(mine))
     against = mine[0].against
     if against and (share := _median(_ratios(against, name, rounds))) is not None:
         notes.append(f"{share:.2f} × as many per CPU second as {against.rpartition(': ')[2]}")
@@ -97,6 +122,18 @@ def _sum_up(name: str, rounds: Sequence[Sequence[Measurement]], floor: str) -> S
         lost=sum(lost) if lost else None,
         notes="; ".join(notes),
     )
+
+
+def _bars(mine: Sequence[Measurement]) -> list[Bar]:
+    """Each with the median of its rounds."""
+    found: dict[str, list[Bar]] = {}
+    for measurement in mine:
+        for bar in measurement.bars:
+            found.setdefault(bar.name, []).append(bar)
+    return [
+        msgspec.structs.replace(same[0], value=statistics.median(bar.value for bar in same))
+        for same in found.values()
+    ]
 
 
 def _ratios(name: str, base: str, rounds: Sequence[Sequence[Measurement]]) -> list[float]:

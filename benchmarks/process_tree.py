@@ -6,6 +6,7 @@ of an embedded store, which the system takes back when it needs them.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,14 @@ class Usage(msgspec.Struct, frozen=True):
     pss_kib: int
     anonymous_kib: int
     processes: int
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """CPU of a process that lives, and of those of its children that have ended."""
+
+    parent: int
+    own_s: float
+    ended_s: float
 
 
 def tree(roots: Iterable[int]) -> set[int]:
@@ -49,6 +58,18 @@ def cpu_s(pids: Iterable[int]) -> float:
         with contextlib.suppress(OSError):
             total += time.clock_gettime(~pid << 3 | _SCHEDULED)
     return total
+
+
+def spent(root: int) -> dict[int, Spent]:
+    """What every process of a tree has used so far."""
+    tick = os.sysconf("SC_CLK_TCK")
+    found: dict[int, Spent] = {}
+    for pid in tree([root]):
+        fields = _stat(pid)
+        if fields is not None:
+            own, ended = (sum(map(int, fields[at : at + 2])) / tick for at in (11, 13))
+            found[pid] = Spent(int(fields[1]), cpu_s([pid]) or own, ended)
+    return found
 
 
 def pss_kib(pids: Iterable[int], part: str = "Pss") -> int:

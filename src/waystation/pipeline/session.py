@@ -105,19 +105,20 @@ def _local_settings(profile: Profile, java: Path | None) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": "2" if profile == "test" else str(4 * cores),
         "spark.driver.memory": f"{_memory_bytes(profile) >> 20}m",
-        "spark.driver.extraJavaOptions": " ".join(_options(profile, scratch)),
+        "spark.driver.extraJavaOptions": " ".join(options(profile, scratch)),
     }
 
 
-def _options(profile: Profile, scratch: Path) -> list[str]:
-    options = [
+def options(profile: Profile, scratch: Path) -> list[str]:
+    """What the JVM of a local profile is started with."""
+    wanted = [
         "-XX:+UseParallelGC",  # G1 costs a fifth more
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     ]
     if profile == "test":
-        options += ["-XX:TieredStopAtLevel=1"]
-    return options
+        wanted += ["-XX:TieredStopAtLevel=1"]
+    return wanted
 
 
 def _memory_bytes(profile: Profile) -> int:

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from benchmarks.environment import environment
-from benchmarks.measurement import Measurement, percentile, summarise
+from benchmarks.measurement import Bar, Measurement, percentile, summarise
 from benchmarks.report import Report, table, to_json, to_markdown
 
 
@@ -41,6 +41,17 @@ def test_a_rival_of_the_same_round_is_named_with_how_much_more_it_needs() -> Non
     (_, native) = summarise([[one("fan-out: bare", 40.0), ours]], "floor")
 
     assert native.notes == "4.00 × as many per CPU second as bare"
+
+
+def test_a_bar_is_held_against_the_median_of_its_rounds() -> None:
+    rounds = [
+        [one("fold", 1.0, bars=(Bar("P1", value, 5.5), Bar("P12", value, 5.5, "M/s", least=True)))]
+        for value in (5.0, 7.0, 5.25)
+    ]
+
+    (fold,) = summarise(rounds, "floor")
+
+    assert fold.notes == "P1: 5.25 × (bar ≤ 5.5: kept); P12: 5.25 M/s (bar ≥ 5.5: MISSED)"
 
 
 def test_what_was_lost_is_summed_over_all_rounds() -> None:
