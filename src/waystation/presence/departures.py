@@ -155,9 +155,9 @@ class Departures:
     def life(self, session: Session, now: Now) -> None:
         """The session's timer came out."""
         session.life_handle = 0
-        if session.leaving or session.state in _ENDED:
+        if session.state in _ENDED:
             return
-        if self.fenced():
+        if session.leaving or self.fenced():  # a LEAVE may still fail
             session.life_handle = self._registry.arm(now.mono + TRY_AGAIN_S, session)
             return
         status = session.overdue(now.mono)

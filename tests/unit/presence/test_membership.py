@@ -9,6 +9,7 @@ from waystation.presence import departures
 from waystation.presence.model import MessageType, SessionKey, Status
 from waystation.presence.session import State
 from waystation.presence.transport.port import GrpcStatus
+from waystation.push.errors import StoreUnavailableError
 
 from .shared_stage import SharedStage
 from .stage import Actor, codes, kinds
@@ -210,6 +211,32 @@ async def test_a_leave_that_the_store_forgot_is_told_again_when_nobody_was_answe
         key_of(actor): False,
         key_of(other): True,
     }
+
+
+async def test_who_could_not_leave_is_still_watched(stage: SharedStage) -> None:
+    """Its timer came out while the store was asked, which then failed."""
+    asked = asyncio.Event()
+
+    async def fail() -> None:
+        await asked.wait()
+        raise StoreUnavailableError("away")
+
+    actor = stage.member(1)
+    stage.store.near.before["party_leave"] = fail
+    actor.leave()
+    stage.pass_time(6.0)
+    asked.set()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert codes(actor.take()) == [Status.STORE_BUSY]
+
+    for _ in range(25):
+        await stage.membership.beat()
+        stage.pass_time(5.0)
+
+    actor.take()
+    assert codes(actor.seen[-1:]) == [Status.CLIENT_TIMEOUT]
+    assert not stage.broker.registry.sessions
 
 
 async def test_whoever_comes_back_after_an_unanswered_leave_is_put_back_as_anybody(
