@@ -6,8 +6,8 @@ Rule 2: the alarm rings for the earliest timer, and at least once a second while
 Rule 3: a turn wakes at most `WAKES_MAX`; the rest follows in the next.
 
 A tick is as long as nobody minds: timers are there for seconds and minutes, and of those who are
-woken together each costs a fifth less (a frame of a broadcast 13 us; 16 with ticks of 50 ms),
-because code and kernel are warm after the first. One turn of the wheel holds the usual ping
+woken together each costs less (a frame of a broadcast 13 us, and 16 with ticks of 50 ms: medians
+of five rounds that spread widely). One turn of the wheel holds the usual ping
 interval, so that an entry is met once.
 """
 

@@ -8,7 +8,7 @@ Rule 3: results are given out after the commit, all of them in one call into the
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
 Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
 Rule 6: after a group of `_CROWD` or more the next one begins no sooner than `pace_s` after it. On
-        a quick disk a crowd would come in small groups otherwise, and each group has its price in
+        a quick disk a crowd may come in small groups otherwise, and each group has its price in
         wake-ups and pages, whatever is in it. Who writes alone is never kept waiting.
 
 Several processes may write to one environment; LMDB's writer lock puts them in line.
