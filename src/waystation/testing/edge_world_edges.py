@@ -133,6 +133,8 @@ class EdgeNode:
         return self.edge is not None
 
     def start(self) -> None:
+        if self._tasks is not None and not self._tasks.is_dead:
+            return  # it is starting, and cannot read the map yet: one life has one edge
         tasks = self._tasks = LifeTasks(self._world.task_failed)
         self._world.wires.contexts[self.name].run(tasks.spawn, "boot", self._boot(tasks))
 

@@ -33,6 +33,7 @@ async def moderate(
     own_slot = slot = slot_of(order.entity_id)
     doubted: set[Slot] = set()  # homes that did not have it
     server = NOBODY
+    answer: Body | None = None
     for _ in range(TRIES_MAX):
         slot_map = await read_map()
         server = slot_map.slots[slot].server
@@ -51,6 +52,8 @@ async def moderate(
                 slot = own_slot
             case _:
                 await asyncio.sleep(PAUSE_S)
+    if isinstance(answer, RefIs | Unknown):
+        return Outcome.UNKNOWN.value  # there was time enough for everybody to read the map
     if server == NOBODY:
         return "error: nobody serves the queue's slot at present"
     return f"error: node {server} has the queue's slot and does not answer"

@@ -323,8 +323,12 @@ class LinkServer:
                 return Moderated(await moderated(self._moderation, entity_id, asked.order))
             for kind in (RefKind.SENDER, RefKind.LINK):
                 found = await self._refs.get_ref(kind, entity_id)
-                if found is not None:
+                if found is None:
+                    continue
+                if not self._ownership.serves(found.home):
                     return RefIs(found.home)
+                # We are the home, too: nobody else can say that it is gone.
+                return NotFound() if await self._own(entity_id) is None else Frozen(CorrId(b""))
             return NotFound()
         finally:
             self._ownership.end(slot)

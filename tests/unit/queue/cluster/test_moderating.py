@@ -90,6 +90,17 @@ async def test_a_home_that_sends_to_itself_is_asked_again() -> None:
     assert cluster.asked == [B, B, B]
 
 
+@pytest.mark.parametrize(
+    "answer", [RefIs(HOME), Unknown(NO_CORR, 4)], ids=["to itself", "by an older map"]
+)
+async def test_a_home_that_never_learns_of_a_queue_has_none(answer: Word) -> None:
+    """It is asked until it must have read the map; an operator is not told that it is silent."""
+    cluster = Cluster([slot_map(5)], [RefIs(HOME), answer])
+
+    assert await cluster.moderate() == Outcome.UNKNOWN.value
+    assert len(cluster.asked) == TRIES_MAX
+
+
 async def test_a_home_that_lacks_the_queue_is_doubted_once() -> None:
     """The id may be somebody's anew, elsewhere."""
     elsewhere = Slot(9)

@@ -1,0 +1,55 @@
+"""What a storage server says to an operator's word about a queue."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.unit.queue.server.test_ownership import Refs, Slots
+from waystation.queue.model import Queue, RefKind, Slot
+from waystation.queue.server.link_server import LinkServer
+from waystation.queue.store import Ref
+from waystation.queue.wire.link_words import Moderate, NotFound, RefIs, Word
+
+ID = bytes((0x10, 0)) + b"i" * 22
+HOME = Slot(700)
+
+
+class Without:
+    """No queue has any id."""
+
+    async def find(self, entity_id: bytes) -> Queue | None:
+        return None
+
+
+async def moderated(slots: Slots) -> Word:
+    refs, unused = Refs(), cast(Any, None)
+    await refs.set_ref(RefKind.LINK, ID, Ref(HOME, bytes(16)))
+    links = LinkServer(
+        store=unused,
+        refs=refs,
+        grants=unused,
+        driver=unused,
+        delivery=unused,
+        subscribers=unused,
+        drafts=unused,
+        moderation=cast(Any, Without()),
+        keeping=cast(Any, SimpleNamespace(on_map=[])),
+        ownership=cast(Any, slots),
+        peers=unused,
+        settings=unused,
+        tasks=unused,
+        clock=unused,
+    )
+    word = await links._moderate(Moderate(ID, "status"))
+    assert slots.running == []
+    return word
+
+
+async def test_a_reference_to_somebody_elses_slot_is_told() -> None:
+    slots = Slots()
+    slots.foreign = HOME
+
+    assert await moderated(slots) == RefIs(HOME)
+
+
+async def test_of_a_queue_of_ours_that_is_gone_nobody_is_sent_to_us_again() -> None:
+    assert await moderated(Slots()) == NotFound()
