@@ -44,7 +44,6 @@ T = TypeVar("T")
 
 # Rows that one operation may touch: a long removal lets other writes in between.
 _PORTION = 1000
-_PACE_S = 0.005  # between the commits of many at once; a flush of a usual disk takes half of it
 _BROADCAST_ID_BYTES_MAX = layout.KEY_BYTES_MAX
 
 
@@ -80,7 +79,6 @@ class EmbeddedPushStore:
             commit_batch_max=settings.commit_batch_max,
             queue_max=settings.queue_max,
             loop=asyncio.get_running_loop(),
-            pace_s=_PACE_S,
         )
         return cls(env, writer, clock)
 

@@ -7,9 +7,6 @@ Rule 2: each operation has its own result. One that raises leaves nothing behind
 Rule 3: results are given out after the commit, all of them in one call into the loop.
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
 Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
-Rule 6: after a group of `_CROWD` or more the next one begins no sooner than `pace_s` after it. On
-        a quick disk a crowd may come in small groups otherwise, and each group has its price in
-        wake-ups and pages, whatever is in it. Who writes alone is never kept waiting.
 
 Several processes may write to one environment; LMDB's writer lock puts them in line.
 """
@@ -43,7 +40,6 @@ WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"  # generic in its stubs 
 Operation = Callable[[WriteTransaction], T]
 
 _READER_CHECK_INTERVAL_S = 60.0
-_CROWD = 4
 
 # lmdb gives up Python's lock in every call. With the usual 5 ms between switches the writer would
 # wait that long after each row whenever the loop is busy: 256 rows were seen to take 200 ms.
@@ -88,17 +84,12 @@ class Writer:
         commit_batch_max: int,
         queue_max: int,
         loop: asyncio.AbstractEventLoop,
-        pace_s: float = 0.0,
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._env = env
         self._room = room
         self._commit_batch_max = commit_batch_max
         self._queue_max = queue_max
         self._loop = loop
-        self._pace_s = pace_s
-        self._pause = pause
-        self._not_before = 0.0  # on the monotonic clock
         self.stats = WriterStats()
         self._turn: list[_Waiting] = []  # what this turn of the loop brought
         self._handed: queue.SimpleQueue[list[_Waiting] | None] = queue.SimpleQueue()
@@ -167,8 +158,6 @@ class Writer:
                 handed = self._handed.get()
                 ending = handed is None
                 group = handed or []
-                if not ending:
-                    self._gather()
             while len(group) < self._commit_batch_max and not ending:
                 try:
                     handed = self._handed.get_nowait()
@@ -178,17 +167,9 @@ class Writer:
                 group = group + (handed or [])
             now, group = group[: self._commit_batch_max], group[self._commit_batch_max :]
             if now:
-                if len(now) >= _CROWD:
-                    self._not_before = time.monotonic() + self._pace_s
                 self._tell(self._resolve, self._perform(now))
             self._clear_stale_readers()
         self._tell(self._resolve_end)
-
-    def _gather(self) -> None:
-        """Let the others of a crowd arrive."""
-        ahead_s = self._not_before - time.monotonic()
-        if ahead_s > 0.0:
-            self._pause(ahead_s)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # loop closed: nobody waits for the answer any more
