@@ -1,6 +1,7 @@
 """Whoever saves a topic learns which message it replaced, whatever else goes on."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,12 @@ async def test_what_a_row_says_beside_autopushs_columns_stays_readable(
     uaid, channel_id = await subscribed(store, clock)
     now_ms = clock.now_ms()
     odd = '\\ "replaced": {[' + "é" * 40
-    for fields in ({"urgency": Urgency.HIGH, "reliability_id": odd}, {}, {"sender": bytes(32)}):
+    kinds: list[dict[str, Any]] = [
+        {"urgency": Urgency.HIGH, "reliability_id": odd},
+        {},
+        {"sender": bytes(32)},
+    ]
+    for fields in kinds:
         row = topic_notification(
             channel_id, "t", accepted_at_ms=now_ms, message_id=f"{odd}{len(fields)}", **fields
         )

@@ -7,7 +7,8 @@ Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` 
 Rule 2: ownership is looked at when a command begins and once more before its answer: an answer
         that came too late is none. A slot that we freeze ourselves waits for what is running,
         so that is answered still. What has changed something is not sent on then: it would be done
-        twice. Whoever said it has to come back, as after any end that nobody knows.
+        twice. Whoever said it has to come back, as after any end that nobody knows. One is that of
+        a change which our follower never confirmed: it may have it, and the slot by now.
 Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
 Rule 4: after a refusal everything that follows about the same id is refused too, and after `MOVED`
         sent on (`bars`).
@@ -17,7 +18,7 @@ from typing import Final, Protocol, cast
 
 import msgspec
 
-from waystation.queue.errors import Code
+from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import (
     ID_BYTES,
     NO_ENTITY,
@@ -139,7 +140,7 @@ class OwnedDispatch:
                     return referred
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
-                if isinstance(response, Err) or isinstance(sent.command, _REPEATABLE):
+                if isinstance(sent.command, _REPEATABLE) or _changed_nothing(response):
                     return self._elsewhere(sent, slot, bars)
                 return Err(later(sent.command))
             if bars is not None:
@@ -223,6 +224,11 @@ def _barred(sent: Transmission, bars: Bars) -> Response | None:
         return _as_response(Frozen(sent.corr_id))
     moved = bars.sends_on(sent, _REFERRED.get(sent.command.party))
     return None if moved is None else _as_response(moved)
+
+
+def _changed_nothing(response: Response) -> bool:
+    """For sure: what the store did not confirm may be done for all that."""
+    return isinstance(response, Err) and response.fault != TRY_LATER
 
 
 def bars_of(client: Subscriber) -> Bars | None:

@@ -25,7 +25,7 @@ async def moderated(slots: Slots) -> Word:
     await refs.set_ref(RefKind.LINK, ID, Ref(HOME, bytes(16)))
     links = LinkServer(
         store=unused,
-        refs=refs,
+        refs=cast(Any, refs),
         grants=unused,
         driver=unused,
         delivery=unused,

@@ -15,7 +15,7 @@ from waystation.queue.server.bars import Bars
 from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
 from waystation.queue.store import Ref
-from waystation.queue.wire.commands import Ack, Command, Del, Ping, Send, Sub
+from waystation.queue.wire.commands import Ack, Command, Del, Lget, Ping, Send, Sub
 from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import OK, PONG, Err, Response
 from waystation.queue.wire.transmission import Transmission
@@ -211,6 +211,21 @@ async def test_what_was_done_is_not_done_again_by_whoever_has_the_slot_now() -> 
     refused = Done(Err(Code.NO_MSG), meanwhile=lose)
     word = await executed(slots, refused, case_of(Ack(MessageId(b"m" * 24)), new_queue()))
     assert word == WrongSlot(CorrId(b"c"), 7)
+
+
+async def test_what_the_follower_never_confirmed_is_not_done_again_where_it_has_the_slot() -> None:
+    """It may have got the message before it became the owner."""
+    slots = Slots()
+
+    def lose() -> None:
+        slots.owned = False
+
+    unconfirmed = Done(Err(TRY_LATER), meanwhile=lose)
+    sent = await executed(slots, unconfirmed, case_of(Send(False, b""), new_queue()))
+    assert sent == Err(TRY_LATER)
+    slots.owned = True
+    opened = await executed(slots, unconfirmed, case_of(Lget(), new_queue()))
+    assert opened == WrongSlot(CorrId(b"c"), 7)  # that changes nothing, ever
 
 
 async def test_an_unknown_id_may_be_a_reference() -> None:
