@@ -24,6 +24,7 @@ from benchmarks.target import Scale, Target
 from waystation.client.http import HttpClient
 
 TICK_S = 1.0
+LATE_S = 0.5  # a server may round its ticks up
 PUBLISH_S = 0.3
 SETTINGS = {
     "CONNECT__MEGAPHONE_POLL_INTERVAL_S": "0.2",
@@ -36,8 +37,9 @@ def run(target: Target, scale: Scale, megaphone_url: str) -> Measurement:
     few, few_cpu_s = _follow(target, scale, megaphone_url, max(1, scale.broadcast_agents // 10))
     cpu_us = None
     notes = f"{scale.broadcast_agents} user agents against a tenth of them"
-    if many_cpu_s is not None and few_cpu_s is not None:
-        cpu_us = (many_cpu_s - few_cpu_s) * 1e6 / (many["frames"] - few["frames"])
+    more = many["frames"] - few["frames"]
+    if many_cpu_s is not None and few_cpu_s is not None and more > 0:
+        cpu_us = (many_cpu_s - few_cpu_s) * 1e6 / more
     pings = many["pings"] + few["pings"]
     return Measurement(
         scenario="broadcast",
@@ -109,7 +111,7 @@ async def load(job: dict[str, Any], phases: Phases) -> dict[str, Any]:
         await asyncio.sleep(2.5 * TICK_S)  # a Ping that was under way has its Pong
         await phases.ready()
         began, frames_before, pings_before = perf_counter(), frames, _pings(fleet)
-        await asyncio.sleep(job["ticks"] * TICK_S)
+        await asyncio.sleep(job["ticks"] * TICK_S + LATE_S)
         seconds, counted = perf_counter() - began, frames - frames_before
         pings = _pings(fleet) - pings_before
         phases.done()
