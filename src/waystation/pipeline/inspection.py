@@ -167,7 +167,7 @@ def examine(ctx: Context, java: Java) -> list[Finding]:
     """What `waystation pipeline doctor` reports."""
     began = time.monotonic()
     counted = ctx.spark.range(1000).count()
-    free = shutil.disk_usage(Path(ctx.lake.root).parent if "://" not in ctx.lake.root else "/").free
+    free = shutil.disk_usage(disk_of(ctx.lake.root)).free
     findings = [
         Finding("java", ok=True, found=f"{java.version} in {java.home}"),
         *(
@@ -202,3 +202,11 @@ def _commit_test(ctx: Context) -> Finding:
 
 def _mib(size_bytes: int) -> float:
     return round(size_bytes / (1 << 20), 2)
+
+
+def disk_of(root: str) -> Path:
+    """A folder that is there, on the disk where a lake lies or will lie; else our own."""
+    folder = Path("/") if "://" in root else Path(root).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    return folder
