@@ -6,27 +6,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.pipeline.samples import ODD, USUAL
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate
 from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import fold, ingest
 from waystation.pipeline.schema import EVENTS, MSG_INC
 from waystation.pipeline.table import Lake
-from waystation.pipeline.traffic import SKEWED, Traffic, rows
+from waystation.pipeline.traffic import SKEWED, rows
 from waystation.telemetry import contract
-
-TRAFFIC = Traffic(seed=7, messages=2_345, days=2)
-ODD = Traffic(
-    seed=8,
-    messages=2_345,
-    repeats=50,
-    late=40,
-    disordered=60,
-    endless=70,
-    lossy=30,
-    skew_ms=1_500,
-    restarts=1,
-)
 
 
 def test_a_frame_of_a_slice_has_its_rows(spark: SparkSession) -> None:
@@ -55,20 +43,20 @@ def test_oddities_are_there_and_known() -> None:
     assert any(row["ts"] < began[row["mid"]] for row in skewed if row["mid"] in began)
     assert any(row["ts"] < ODD.start_us - 86_400_000_000 for row in made), "nothing is late"
     assert ODD.codes()[20] - ODD.codes()[29] == ODD.unclosed() > 0
-    assert ODD.outcomes()["lost"] > TRAFFIC.outcomes()["lost"]
+    assert ODD.outcomes()["lost"] > USUAL.outcomes()["lost"]
 
 
 def test_counts_and_sequence_numbers_are_known_without_the_events() -> None:
-    made = list(rows(TRAFFIC))
+    made = list(rows(USUAL))
     by_node: dict[str, list[int]] = {}
     for row in made:
         by_node.setdefault(row["node"], []).append(row["seq"])
 
-    assert Counter(row["k"] for row in made) == TRAFFIC.codes()
-    assert len(made) == TRAFFIC.event_count()
+    assert Counter(row["k"] for row in made) == USUAL.codes()
+    assert len(made) == USUAL.event_count()
     for seqs in by_node.values():
         assert sorted(seqs) == list(range(len(seqs)))
-    assert sum(TRAFFIC.outcomes().values()) == TRAFFIC.messages
+    assert sum(USUAL.outcomes().values()) == USUAL.messages
     for row in made:
         kind = contract.KINDS[row["k"]]
         assert set(kind.required) <= row.keys()
@@ -114,15 +102,15 @@ def ctx(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Contex
 def test_generated_segments_arrive_whole_and_fold_to_the_known_outcomes(
     ctx: Context, tmp_path: Path
 ) -> None:
-    made = generate.to_segments(ctx, TRAFFIC, tmp_path / "spool")
+    made = generate.to_segments(ctx, USUAL, tmp_path / "spool")
     taken = ingest.drain(ctx, tmp_path / "spool")
     fold.run(ctx)
 
-    assert made.rows_out == taken.rows_out == TRAFFIC.event_count()
+    assert made.rows_out == taken.rows_out == USUAL.event_count()
     assert not taken.notes, "no line is bad"
     codes = {row.k: row["count"] for row in ctx.lake.read(EVENTS).groupBy("k").count().collect()}
-    assert codes == TRAFFIC.codes()
+    assert codes == USUAL.codes()
     seen = ctx.lake.read(MSG_INC).select("seen").collect()
     delivered = sum(1 for row in seen if row.seen & 1 << 8)
-    assert len(seen) == TRAFFIC.messages
-    assert delivered == TRAFFIC.outcomes()["delivered"]
+    assert len(seen) == USUAL.messages
+    assert delivered == USUAL.outcomes()["delivered"]

@@ -6,24 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.samples import ODD, USUAL
 from waystation.pipeline.draws import Draws, draw, signed
 from waystation.pipeline.traffic import Traffic, rows
 from waystation.pipeline.traffic_columns import HOUR_US, Plan, Slice
 from waystation.telemetry import contract
 
 NAMES = list(contract.COLUMNS)
-PLAIN = Traffic(seed=7, messages=2_345, days=2)
-ODD = Traffic(
-    seed=8,
-    messages=2_345,
-    repeats=50,
-    late=40,
-    disordered=60,
-    endless=70,
-    lossy=30,
-    skew_ms=1_500,
-    restarts=1,
-)
 arrow: Any = import_module("pyarrow")
 
 
@@ -52,7 +41,7 @@ def test_draws_stay_what_they_were() -> None:
     ]
 
 
-@pytest.mark.parametrize("traffic", [PLAIN, ODD], ids=["plain", "odd"])
+@pytest.mark.parametrize("traffic", [USUAL, ODD], ids=["plain", "odd"])
 def test_both_twins_make_the_same_rows(traffic: Traffic) -> None:
     made = Slice(traffic, Plan(traffic), 0, traffic.messages).by_hour()
 
@@ -66,7 +55,7 @@ def test_a_slice_can_be_made_alone() -> None:
     assert told(made) == Counter(tuple(row.get(name) for name in NAMES) for row in alone)
 
 
-@pytest.mark.parametrize("traffic", [PLAIN, ODD], ids=["plain", "odd"])
+@pytest.mark.parametrize("traffic", [USUAL, ODD], ids=["plain", "odd"])
 def test_every_hour_is_in_the_order_of_the_table(traffic: Traffic) -> None:
     made = Slice(traffic, Plan(traffic), 0, traffic.messages, in_us=77).by_hour()
 
