@@ -19,6 +19,9 @@ SKIP ?=
 export SKIP
 # pyright comes complete inside its wheel; it need not ask whether there is a newer one.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
+# Some containers forbid Python to keep its bytecode. The tests start hundreds of processes, and each would compile
+# all that it imports again: half of its start.
+unexport PYTHONDONTWRITEBYTECODE
 UV := $(BIN)/uv
 UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 UV_COMPILE := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
