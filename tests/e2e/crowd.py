@@ -182,7 +182,7 @@ class Crowd:
         for device in self.devices:
             device.calm = True
         deadline = time.monotonic() + timeout_s
-        while self.witness.missing() or self.witness.unacked:
+        while self.witness.missing() or self.witness.unacked():
             if time.monotonic() > deadline:
                 return  # the verdict says what is missing
             await asyncio.sleep(0.1)

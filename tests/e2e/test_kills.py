@@ -181,6 +181,19 @@ class TestWitness:
 
         assert witness.missing() == [newer]
 
+    def test_it_waits_for_no_ack_of_what_was_replaced(self) -> None:
+        """Its device went away without an ack; only the newer one comes when it is back."""
+        witness = Witness()
+        older = witness.began(("d", 0), "t", 1.0)
+        witness.ended(older, "accepted", 2.0)
+        witness.got(older, ("d", 0), 2.5)
+        assert witness.unacked() == {older}
+        newer = witness.began(("d", 0), "t", 3.0)
+        witness.ended(newer, "accepted", 4.0)
+        witness.got(newer, ("d", 0), 4.5)
+
+        assert witness.unacked() == {newer}
+
     @pytest.mark.parametrize(
         "kill, lost_at, excused",
         [(None, None, False), (10.5, None, True), (9.0, None, False), (None, 10.2, True)],

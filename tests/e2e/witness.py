@@ -86,26 +86,38 @@ class Witness:
     def accepted(self) -> int:
         return sum(post.outcome == "accepted" for post in self.posts.values())
 
-    @property
     def unacked(self) -> set[int]:
-        """Received at least once, and nobody has said so."""
-        return self.received.keys() - self._acks.keys()
+        """Received at least once, and nobody has said so. What was replaced while its device was
+        away never comes again, so nobody will."""
+        waiting = self.received.keys() - self._acks.keys()
+        return waiting - self._replaced(waiting)
 
     def missing(self) -> list[int]:
         """Accepted, not received and not replaced."""
+        waiting = [
+            number
+            for number, post in self.posts.items()
+            if post.outcome == "accepted" and number not in self.received
+        ]
+        replaced = self._replaced(waiting)
+        return [number for number in waiting if number not in replaced]
+
+    def _replaced(self, numbers: Iterable[int]) -> set[int]:
+        """Those of them that another of their topic may have replaced. Two POSTs of one topic that
+        overlap have no order, so either may be the newer one."""
         by_topic: dict[tuple[Subscription, str], list[Post]] = defaultdict(list)
         for post in self.posts.values():
             if post.topic is not None and post.outcome != "refused":
                 by_topic[post.subscription, post.topic].append(post)
-        return [
-            number
-            for number, post in self.posts.items()
-            if post.outcome == "accepted"
-            and number not in self.received
-            and not (
-                post.topic is not None and _replaced(post, by_topic[post.subscription, post.topic])
-            )
-        ]
+        replaced: set[int] = set()
+        for number in numbers:
+            post = self.posts[number]
+            if post.topic is not None and any(
+                other is not post and other.ended >= post.began
+                for other in by_topic[post.subscription, post.topic]
+            ):
+                replaced.add(number)
+        return replaced
 
     def verdict(self) -> list[str]:
         """Sentences about broken promises; none is what everybody wants."""
@@ -136,8 +148,3 @@ class Witness:
             f" {len(self.received)} received; {again} came again,"
             f" {after_ack} of them after an ack ({share:.2%})"
         )
-
-
-def _replaced(post: Post, others: Iterable[Post]) -> bool:
-    """Two POSTs of one topic that overlap have no order, so either may be the newer one."""
-    return any(other is not post and other.ended >= post.began for other in others)
