@@ -118,7 +118,7 @@ class Visitor:
                 await asyncio.gather(old, return_exceptions=True)
         if said.message_type == pb.ACK:
             self.token = said.resume_token
-            self.up = True
+            self.up = not self._reader.done()  # the node may have died since it answered
         elif said.status_code == pb.SESSION_NOT_FOUND:
             life.gone = True
             self.wanted = False
