@@ -8,8 +8,11 @@ Rule 2: under xdist (`--dist loadgroup`), an e2e file is one group: it starts it
         node id, has no effect on a pytest whose ids are structured (9.2).
 Rule 3: a test that is still running after TEST_LIMIT_S fails, and the run goes on. Should it be
         stuck where a signal cannot reach it, `faulthandler_timeout` ends its process later.
+Rule 4: what collecting the tests left behind, half a million objects, is there to stay: no
+        collection of garbage looks at it again.
 """
 
+import gc
 import signal
 from collections.abc import Generator
 from pathlib import PurePosixPath
@@ -29,6 +32,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
 
 
 class Groups(LoadScopeScheduling):
