@@ -14,6 +14,7 @@ import msgspec
 
 from waystation.base.settings import SettingsError
 from waystation.push.model import USER_AGENT_LIFETIME_S
+from waystation.storage.db_settings import read_db_settings
 
 SCHEMES = ("bigtable", "grpc")
 DEFAULT_TABLE = "autopush"
@@ -51,6 +52,9 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 _OURS = ("emulator", "app_profile_id", *_SECONDS, *_COUNTS)
+_AUTOPUSH = sorted(
+    {"table_name", "profile_id", *_OURS, *FAMILY_NAMES, *_WITHOUT_EFFECT} - {"emulator"}
+)
 
 
 class BigtableUrl(msgspec.Struct, frozen=True, kw_only=True, tag="bigtable"):
@@ -150,23 +154,10 @@ def _named_table(table_name: object) -> dict[str, Any]:
 
 
 def _autopush_options(db_settings: str) -> dict[str, Any]:
-    if not db_settings.strip():
-        return {}
-    try:
-        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
-    except msgspec.MsgspecError as exc:
-        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
+    settings = read_db_settings(db_settings, "Bigtable", _AUTOPUSH)
     if "profile_id" in settings:  # its name in older releases
         settings.setdefault("app_profile_id", settings.pop("profile_id"))
-    known = {"table_name", *_OURS, *FAMILY_NAMES, *_WITHOUT_EFFECT} - {"emulator"}
-    for name in sorted(settings.keys() - known):
-        raise SettingsError(
-            [
-                f"store.db_settings: Bigtable has no setting {name!r}; there are"
-                f" {', '.join(sorted(known))}"
-            ]
-        )
-    return {name: value for name, value in settings.items() if value is not None}
+    return settings
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from waystation.base.settings import SettingsError
+from waystation.storage.db_settings import read_db_settings
 from waystation.storage.dynamodb.months import month_of_name
 
 Rotation = Literal["off", "monthly"]
@@ -53,7 +54,8 @@ def parse_dynamodb_url(url: str, db_settings: str = "") -> DynamoUrl:
     for name in sorted(options.keys() - set(_OPTIONS)):
         known = ", ".join(_OPTIONS)
         raise SettingsError([f"store.url: a DynamoDB URL has no option {name!r}; it has {known}"])
-    options = _autopush_options(db_settings) | options
+    settings = read_db_settings(db_settings, "DynamoDB", _AUTOPUSH)
+    options = {name: settings[name] for name in _TABLES if settings.get(name)} | options
     rotation = options.get("rotation", "off")
     if rotation not in ("off", "monthly"):
         raise SettingsError(["store.url: rotation is off or monthly"])
@@ -89,22 +91,6 @@ def _table_names(prefix: str, options: dict[str, Any]) -> dict[str, str]:
                 [f"store.url: {option} is 3 to 255 letters, digits, `_`, `.` or `-`"]
             )
     return names
-
-
-def _autopush_options(db_settings: str) -> dict[str, Any]:
-    if not db_settings.strip():
-        return {}
-    try:
-        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
-    except msgspec.MsgspecError as exc:
-        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
-    unknown = sorted(settings.keys() - set(_AUTOPUSH))
-    if unknown:
-        known = ", ".join(_AUTOPUSH)
-        raise SettingsError(
-            [f"store.db_settings: DynamoDB has no setting {unknown[0]!r}; there are {known}"]
-        )
-    return {name: settings[name] for name in _TABLES if settings.get(name)}
 
 
 def _endpoint(text: str) -> str:

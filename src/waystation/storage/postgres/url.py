@@ -13,6 +13,7 @@ import msgspec
 
 from waystation.base.settings import SettingsError
 from waystation.push.model import USER_AGENT_LIFETIME_S
+from waystation.storage.db_settings import read_db_settings
 
 SCHEMES = ("postgres", "postgresql")
 
@@ -68,7 +69,7 @@ def parse_postgres_url(url: str, db_settings: str = "") -> PostgresUrl:
         name: options[name] for name in (*_TLS, "target_session_attrs") if name in options
     }
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(for_driver), ""))
-    options = _autopush_options(db_settings) | options
+    options = read_db_settings(db_settings, "PostgreSQL", _AUTOPUSH) | options
     fields: dict[str, Any] = {
         name: _name(name, options[name]) for name in _TABLES if options.get(name)
     }
@@ -85,22 +86,6 @@ def parse_postgres_url(url: str, db_settings: str = "") -> PostgresUrl:
     if options.get("application_name"):
         fields["application_name"] = str(options["application_name"])
     return PostgresUrl(dsn=dsn, **fields)
-
-
-def _autopush_options(db_settings: str) -> dict[str, Any]:
-    if not db_settings.strip():
-        return {}
-    try:
-        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
-    except msgspec.MsgspecError as exc:
-        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
-    unknown = sorted(settings.keys() - set(_AUTOPUSH))
-    if unknown:
-        known = ", ".join(_AUTOPUSH)
-        raise SettingsError(
-            [f"store.db_settings: PostgreSQL has no setting {unknown[0]!r}; there are {known}"]
-        )
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _name(option: str, value: object) -> str:

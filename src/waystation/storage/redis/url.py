@@ -13,6 +13,7 @@ import msgspec
 
 from waystation.base.settings import SettingsError
 from waystation.push.model import TTL_MAX_S, USER_AGENT_LIFETIME_S
+from waystation.storage.db_settings import read_db_settings
 
 SCHEMES = ("redis", "rediss", "redis+cluster")
 DEFAULT_PORT = 6379
@@ -58,7 +59,7 @@ def parse_redis_url(url: str, db_settings: str = "") -> RedisUrl:
     cluster = parts.scheme == "redis+cluster"
     fields = _addresses_and_credentials(parts.netloc)
     options: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
-    options = _autopush_options(db_settings) | options
+    options = read_db_settings(db_settings, "Redis", _SECONDS) | options
     for name in sorted(options.keys() - {*_SECONDS, *_FILES, *_FLAGS}):
         known = ", ".join((*_SECONDS, *_FILES, *_FLAGS))
         raise SettingsError([f"store.url: a Redis URL has no option {name!r}; there are {known}"])
@@ -92,22 +93,6 @@ def _db(path: str, cluster: bool) -> int:
     if cluster and text not in ("", "0"):
         raise SettingsError(["store.url: Redis Cluster has database 0 only"])
     return int(text or 0)
-
-
-def _autopush_options(db_settings: str) -> dict[str, Any]:
-    if not db_settings.strip():
-        return {}
-    try:
-        settings = msgspec.json.decode(db_settings, type=dict[str, Any])
-    except msgspec.MsgspecError as exc:
-        raise SettingsError([f"store.db_settings: not a JSON object: {exc}"]) from exc
-    unknown = sorted(settings.keys() - set(_SECONDS))
-    if unknown:
-        known = ", ".join(_SECONDS)
-        raise SettingsError(
-            [f"store.db_settings: Redis has no setting {unknown[0]!r}; there are {known}"]
-        )
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _seconds(name: str, value: object) -> int:
