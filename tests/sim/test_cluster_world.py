@@ -42,7 +42,7 @@ def test_a_seed_that_once_found_a_mistake_finds_none(seed: int) -> None:
     check_world(seed)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", range(CHUNK, SEEDS, CHUNK))
 def test_nothing_acknowledged_is_lost_while_slots_move(first: int) -> None:
     """Q-123, Q-124, Q-127"""
     for seed in range(first, first + CHUNK):
@@ -61,7 +61,8 @@ def test_the_seed_that_was_asked_for() -> None:
 
 
 def test_worlds_are_busy_places() -> None:
-    worlds = [check_world(seed) for seed in range(10)]
+    """The first chunk of them: whoever complains is heard here."""
+    worlds = [check_world(seed) for seed in range(CHUNK)]
 
     assert sum(len(queue.accepted) for world in worlds for queue in world.queues) > 5_000
     assert sum(world.moves for world in worlds) > 30
@@ -94,7 +95,7 @@ def test_answering_before_the_follower_confirmed_is_found() -> None:
     class Hasty(World):
         answers_early = True
 
-    assert found(Hasty)
+    assert found(Hasty, first=32)
 
 
 def test_serving_without_a_lease_is_found() -> None:
@@ -141,7 +142,7 @@ def test_taking_an_earlier_attempt_for_the_present_one_is_found(
 
     monkeypatch.setattr(member.Member, "takes_from", takes_from)
 
-    assert found(World, first=200)
+    assert found(World, first=210)
 
 
 def test_promoting_a_follower_that_is_not_in_step_is_found(
