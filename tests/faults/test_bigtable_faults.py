@@ -14,14 +14,14 @@ from waystation.base.clock import SystemClock
 from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
-from waystation.push.model import ChannelId, Uaid, UserAgent
+from waystation.push.model import Uaid
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import session
 from waystation.storage.bigtable.breaker import FAILURES_MAX, OPEN_S
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults
+from waystation.testing.conformance.push_faults import PushStoreFaults, Subscriber, subscribe
 from waystation.testing.conformance.push_store import (
     fetch_all,
     new_channel,
@@ -88,12 +88,10 @@ async def direct(
     await store.close()
 
 
-async def subscribed(store: BigtablePushStore, clock: SystemClock) -> tuple[Uaid, ChannelId]:
-    uaid, channel_id = Uaid(new_uuid4()), new_channel()
-    record = UserAgent(uaid=uaid, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
-    assert await store.add_user_agent(record)
-    assert await store.add_channel(uaid, channel_id, channels_max=10)
-    return uaid, channel_id
+async def subscribed(store: BigtablePushStore, clock: SystemClock) -> Subscriber:
+    subscriber = Uaid(new_uuid4()), new_channel()
+    await subscribe(store, clock, subscriber)
+    return subscriber
 
 
 async def recovered(store: BigtablePushStore) -> None:

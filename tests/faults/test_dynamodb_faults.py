@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.base.errors import BusyError
-from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
-from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.push.model import UserAgent
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_faults import PushStoreFaults
-from waystation.testing.conformance.push_store import fetch_all, timed_notification
+from waystation.testing.conformance.push_store import fetch_all
 from waystation.testing.faults import FaultyProxy
 
 __all__ = ["dynamodb_server"]
@@ -29,8 +29,6 @@ pytestmark = pytest.mark.dynamodb
 
 QUICK = Store(operation_timeout_s=1.0, queue_max=200)
 SOON_S = 30.0  # generous: the machine may be busy
-UAID = Uaid(new_uuid4())
-CHANNEL = ChannelId(new_uuid4())
 
 
 @pytest.fixture
@@ -40,14 +38,8 @@ def clock() -> ManualClock:
 
 async def opened(url: str, clock: ManualClock, settings: Store) -> DynamoPushStore:
     store = await DynamoPushStore.open(parse_dynamodb_url(url), settings=settings, clock=clock)
-    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
-    await store.add_user_agent(record)
-    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
+    await subscribe(store, clock)
     return store
-
-
-def notification(clock: ManualClock, n: int) -> Notification:
-    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
 
 
 async def until_it_works(store: DynamoPushStore) -> None:

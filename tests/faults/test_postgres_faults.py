@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 import asyncpg
 import pytest
 
+from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.postgres import (
     PostgresServer,
     postgres_server,
@@ -18,7 +19,7 @@ from waystation.base.clock import ManualClock
 from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
-from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.push.model import Uaid, UserAgent
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.url import parse_postgres_url
 from waystation.storage.settings import Store
@@ -34,8 +35,6 @@ __all__ = ["postgres_server", "postgres_url"]
 
 pytestmark = pytest.mark.postgres
 
-UAID = Uaid(new_uuid4())
-CHANNEL = ChannelId(new_uuid4())
 QUICK = Store(connect_timeout_s=1.0, operation_timeout_s=0.7, queue_max=64, connections_max=4)
 SOON_S = 15.0  # generous: the machine may be busy
 
@@ -64,16 +63,6 @@ async def store(
 
 async def open_store(url: str, clock: ManualClock) -> PostgresPushStore:
     return await PostgresPushStore.open(parse_postgres_url(url), settings=QUICK, clock=clock)
-
-
-async def subscribe(store: PostgresPushStore, clock: ManualClock) -> None:
-    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
-    assert await store.add_user_agent(record)
-    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
-
-
-def notification(clock: ManualClock, n: int) -> Notification:
-    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
 
 
 class TestBehindAProxy(PushStoreFaults):

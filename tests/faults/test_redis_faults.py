@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.redis import (
     RedisServer,
     redis_cluster,
@@ -14,23 +15,19 @@ from tests.servers.redis import (
     running_redis,
 )
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.redis.session import OneServer
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_faults import PushStoreFaults
-from waystation.testing.conformance.push_store import fetch_all, timed_notification
+from waystation.testing.conformance.push_store import fetch_all
 from waystation.testing.faults import FaultyProxy
 
 __all__ = ["redis_cluster", "redis_server", "redis_url"]
 
 pytestmark = pytest.mark.redis
 
-UAID = Uaid(new_uuid4())
-CHANNEL = ChannelId(new_uuid4())
 QUICK = Store(connect_timeout_s=1.0, operation_timeout_s=0.5, queue_max=64)
 SOON_S = 10.0  # generous: the machine may be busy
 
@@ -60,16 +57,6 @@ async def store(
 
 async def open_store(url: str, clock: ManualClock) -> RedisPushStore:
     return await RedisPushStore.open(parse_redis_url(url), settings=QUICK, clock=clock)
-
-
-async def subscribe(store: RedisPushStore, clock: ManualClock) -> None:
-    record = UserAgent(uaid=UAID, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
-    assert await store.add_user_agent(record)
-    assert await store.add_channel(UAID, CHANNEL, channels_max=10)
-
-
-def notification(clock: ManualClock, n: int) -> Notification:
-    return timed_notification(CHANNEL, accepted_at_ms=clock.now_ms(), n=f"{n:05}")
 
 
 class TestBehindAProxy(PushStoreFaults):

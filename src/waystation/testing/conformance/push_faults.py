@@ -29,6 +29,14 @@ from waystation.testing.faults import FaultyProxy
 Subscriber = tuple[Uaid, ChannelId]
 
 
+async def subscribe(store: PushStore, clock: Clock, subscriber: Subscriber) -> None:
+    """A user agent that nobody knew, connected and with one channel."""
+    uaid, channel_id = subscriber
+    record = UserAgent(uaid=uaid, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
+    assert await store.add_user_agent(record)
+    assert await store.add_channel(uaid, channel_id, channels_max=10)
+
+
 class PushStoreFaults:
     """The body; time that passes here is real."""
 
@@ -46,11 +54,9 @@ class PushStoreFaults:
 
     @pytest.fixture
     async def subscriber(self, store: PushStore, clock: Clock) -> Subscriber:
-        uaid, channel_id = Uaid(new_uuid4()), new_channel()
-        record = UserAgent(uaid=uaid, connected_at_ms=clock.now_ms(), node_id="http://a:8081")
-        assert await store.add_user_agent(record)
-        assert await store.add_channel(uaid, channel_id, channels_max=10)
-        return uaid, channel_id
+        subscriber = Uaid(new_uuid4()), new_channel()
+        await subscribe(store, clock, subscriber)
+        return subscriber
 
     async def recovered(self, store: PushStore) -> None:
         """It works again, without anybody's help."""
