@@ -5,9 +5,7 @@ stands in a second; `tests/e2e/queue_cluster` does it with the commands that peo
 """
 
 import asyncio
-import json
 import shutil
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -17,15 +15,12 @@ from typing import Literal, NamedTuple, Self
 
 import msgspec
 
-from tests.e2e.platform import Process
-from tests.e2e.queue.process import QueueServer
-from tests.e2e.queue_through.run_edge import READY
+from tests.e2e.queue.process import LoneWorker, QueueServer
 from tests.ports import free_ports
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.membership import enrol, new_invitation
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.identity import Identity, ensure_identity
-from waystation.queue.server.carrier import OPENSSL_CONF
 from waystation.storage.open_cluster import open_cluster_store
 from waystation.storage.settings import Store
 
@@ -43,32 +38,20 @@ class Way(NamedTuple):
         return f"{self.id_mode}-{self.upstream_mode}"
 
 
-class Edge(Process):
-    """`queue` are settings of `Queue`, `proxy` those of `Proxy`; a restart keeps the ports."""
+class Edge(LoneWorker):
+    """`queue` are settings of `Queue`, `proxy` those of `Proxy`."""
+
+    role = "proxy"
 
     def __init__(self, data_dir: Path, queue: Mapping[str, object], **proxy: object) -> None:
-        self.data_dir = data_dir
         self.port = base = free_ports(2)
         self.ops_port = base + 1
-        config = {
-            "data_dir": str(data_dir),
-            "queue": dict(queue),
-            "proxy": {"port": base, "ops_port": base + 1, "drain_s": 0.1, **proxy},
-            "store": {"map_bytes": 64 << 20},
-        }
-        command = [sys.executable, "-m", "tests.e2e.queue_through.run_edge", json.dumps(config)]
-        super().__init__(command, {"OPENSSL_CONF": str(OPENSSL_CONF)})
+        self._queue = queue
+        self._proxy = {"port": base, "ops_port": base + 1, "drain_s": 0.1, **proxy}
+        super().__init__(data_dir)
 
-    def start(self) -> None:
-        self.out.clear()
-        super().start()
-
-    def is_ready(self) -> bool:
-        return READY in self.out
-
-    @property
-    def identity(self) -> Identity:
-        return ensure_identity(self.data_dir / "keys" / "queue", host="")
+    def sections(self) -> Mapping[str, Mapping[str, object]]:
+        return {"queue": self._queue, "proxy": self._proxy, "store": {"map_bytes": 64 << 20}}
 
 
 class Front:

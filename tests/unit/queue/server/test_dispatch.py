@@ -7,18 +7,15 @@ from typing import Any
 import pytest
 
 from tests.unit.queue.server.connected import Told
+from waystation.app.queue_cores import QueueCores
 from waystation.base.clock import ManualClock
 from waystation.queue.errors import TRY_LATER, Code, QueueStoreUnavailableError
 from waystation.queue.model import CorrId, EntityId, Message, MessageId, Queue
 from waystation.queue.server.admission import Case
 from waystation.queue.server.checks import Checks
-from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.dispatch import Caller, Dispatch, HangUpError
+from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.ids import IdMaker
-from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
 from waystation.queue.server.observer import NoObserver
-from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import Party
 from waystation.queue.wire.commands import Ack, Command, Get, Send, Sub
@@ -67,29 +64,18 @@ class Room:
     """A server without a door."""
 
     def __init__(self, store: SlowStore, checks: Checks) -> None:
-        self.store = store
-        self.subscribers = Subscribers()
-        observer, clock, ids = NoObserver(), ManualClock(), IdMaker(hybrid=True)
-        self.delivery = Delivery(store, self.subscribers, observer, clock)
-        notifying = Notifying(
-            store=store,
-            subscribers=self.subscribers,
-            notifications=Notifications(total_max=10, per_notifier_max=10),
-            ids=ids,
-            observer=observer,
-            clock=clock,
-        )
-        self.dispatch = Dispatch(
-            store=store,
-            subscribers=self.subscribers,
-            delivery=self.delivery,
-            notifying=notifying,
-            ids=ids,
-            checks=checks,
+        cores = QueueCores(
             settings=QueueSettings(subscriptions_max=2),
-            observer=observer,
-            clock=clock,
+            store=store,
+            checks=checks,
+            ids=IdMaker(hybrid=True),
+            observer=NoObserver(),
+            clock=ManualClock(),
         )
+        self.store = store
+        self.subscribers = cores.subscribers
+        self.delivery = cores.delivery
+        self.dispatch = cores.dispatch
 
     async def queue(self) -> Queue:
         queue = new_queue()

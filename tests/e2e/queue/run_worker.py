@@ -1,4 +1,4 @@
-"""The main program of an edge for tests: the worker of `waystation serve proxy`, by itself."""
+"""The main program of a queue server or an edge for tests: the worker of a role, by itself."""
 
 import waystation.app.quick_start  # noqa: F401, I001 first: it makes the imports below quick
 
@@ -11,13 +11,15 @@ import uvloop
 from waystation.app.data_dir import DataDir
 from waystation.app.lifecycle import live
 from waystation.app.proxy_worker import ProxyWorker
+from waystation.app.queue_worker import QueueWorker
 from waystation.app.settings import decode_settings
 
-READY = "the edge is ready"
+READY = "the worker is ready"
 
 
 def main() -> None:
-    settings = decode_settings(sys.argv[1])
+    role, config = sys.argv[1:]
+    settings = decode_settings(config)
     data = DataDir(settings.data_dir)
     data.make()
     data.reports("serve").mkdir(exist_ok=True)
@@ -26,10 +28,11 @@ def main() -> None:
         processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()],
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        worker = ProxyWorker(settings, log)
-        runner.run(
-            live(worker, drain_s=settings.proxy.drain_s, on_ready=lambda: print(READY, flush=True))
-        )
+        if role == "queue":
+            worker, drain_s = QueueWorker(settings, log), settings.queue.drain_s
+        else:
+            worker, drain_s = ProxyWorker(settings, log), settings.proxy.drain_s
+        runner.run(live(worker, drain_s=drain_s, on_ready=lambda: print(READY, flush=True)))
 
 
 if __name__ == "__main__":
