@@ -8,9 +8,10 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow import parquet
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from waystation.pipeline.commit_log import HistoryGoneError
-from waystation.pipeline.schema import Partition, TableSpec, columns, date_of_us
+from waystation.pipeline.schema import EVENTS, Partition, TableSpec, columns, date_of_us
 from waystation.pipeline.table import Lake, LostRaceError
 
 DAY_US = 86_400_000_000
@@ -64,6 +65,34 @@ def test_a_column_without_repetitions_gets_no_dictionary(lake: Lake) -> None:
         "ts": False,
         "name": True,
     }
+
+
+def test_an_id_that_comes_again_far_below_is_in_the_file_once(lake: Lake) -> None:
+    """In the order of `k` no message comes twice for long: neither on what would be a first page,
+    nor before a dictionary of a megabyte is full."""
+    messages = 40_000
+    told = {
+        "k": F.expr(f"cast(id div {messages} as smallint)"),
+        "mid": F.md5(F.expr(f"cast(id % {messages} as string)")),
+        "ts": F.col("id"),
+    }
+    events = lake.spark.range(2 * messages).select(
+        *(
+            told.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in EVENTS.data.fields
+        )
+    )
+    handle = lake.table(EVENTS).open()
+
+    (file,) = handle.write(events, "r1")
+
+    group = parquet.read_metadata(handle.table.files.uri(file.path)).row_group(0)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    (mid,) = (one for one in chunks if one.path_in_schema == "mid")
+    assert file.rows == 2 * messages
+    assert "PLAIN" not in mid.encodings
+    # 16 random bytes, in hex digits, are 18 bytes in zstd; twice, they would be 36.
+    assert mid.total_compressed_size < 24 * messages
 
 
 def test_of_two_runs_of_a_job_one_loses_and_leaves_nothing_behind(lake: Lake) -> None:

@@ -97,15 +97,7 @@ class Files:
         _parquet.write_table(table, path, filesystem=self._files, compression="zstd")
         return self._files.get_file_info(path).size
 
-    def write_table(self, path: str, table: Any, *, plain: Sequence[str] = ()) -> None:
-        """A Parquet file from Arrow columns, coded as Spark does: a dictionary for all but `plain`,
-        as long as it stays small."""
+    def write_table(self, path: str, table: Any, **coding: Any) -> None:
+        """A Parquet file from Arrow columns, coded as `coding.arrow_options` has it."""
         self._files.create_dir(path.rpartition("/")[0], recursive=True)
-        _parquet.write_table(
-            table,
-            path,
-            filesystem=self._files,
-            compression="zstd",
-            use_dictionary=[name for name in table.column_names if name not in plain],
-            store_schema=False,  # a type of Arrow's own is nothing that other readers know
-        )
+        _parquet.write_table(table, path, filesystem=self._files, **coding)

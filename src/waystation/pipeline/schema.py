@@ -57,6 +57,8 @@ class TableSpec(msgspec.Struct, frozen=True, kw_only=True):
     sort: tuple[str, ...] = ()  # order inside a file
     # Columns in which hardly a value comes twice: a dictionary of them only costs.
     plain: tuple[str, ...] = ()
+    # Columns whose values come again, but far below, since the order puts something else first.
+    scattered: tuple[str, ...] = ()
     stats: str = ""  # the column whose least and greatest values the log keeps for each file
     keep_days: int = 3 * 365
     inputs: tuple[tuple[str, str], ...] = ()  # (name of the progress kept here, table it reads)
@@ -114,6 +116,7 @@ EVENTS = TableSpec(
     partitions=(DATE_OF_TS, HOUR_OF_TS),
     sort=("k", "mid", "ts"),
     plain=("ts", "seq"),
+    scattered=("mid",),
     stats="ts",
     keep_days=90,
 )

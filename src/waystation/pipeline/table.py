@@ -32,6 +32,7 @@ from pyspark.sql.types import StructType
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
+from waystation.pipeline.coding import spark_options
 from waystation.pipeline.commit_log import Added, CommitLog, DataFile, Removed
 from waystation.pipeline.files import Files
 from waystation.pipeline.schema import TableSpec
@@ -191,7 +192,7 @@ class Handle:
             .sortWithinPartitions(*names, *spec.sort)
             .write.mode("error")
             .partitionBy(*names)
-            .options(**{f"parquet.enable.dictionary#{name}": "false" for name in spec.plain})
+            .options(**spark_options(spec))
             .parquet(self.table.files.uri(self.folder(run)))
         )
         return self.staged(run)

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from waystation.pipeline.coding import arrow_options
 from waystation.pipeline.files import Files
 from waystation.pipeline.schema import EVENTS, columns, contract_schema
 from waystation.pipeline.traffic import Traffic
@@ -78,7 +79,7 @@ class TrafficFiler(TrafficReader):
             at = datetime.fromtimestamp(hour * HOUR_US // 1_000_000, UTC)
             folder = f"{self._options['folder']}/date={at:%Y-%m-%d}/hour={at.hour}"
             path = f"{folder}/part-{partition.number:05d}.zstd.parquet"
-            files.write_table(path, table, plain=EVENTS.plain)
+            files.write_table(path, table, **arrow_options(EVENTS))
             rows += table.num_rows
             count += 1
         yield _arrow.RecordBatch.from_pydict({"rows": [rows], "files": [count]})
