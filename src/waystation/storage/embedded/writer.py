@@ -7,6 +7,7 @@ Rule 2: each operation has its own result. One that raises leaves nothing behind
 Rule 3: results are given out after the commit, all of them in one call into the loop.
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
 Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
+Rule 6: the loop stands still while the thread runs the operations of a crowd (`stillness`).
 
 Several processes may write to one environment; LMDB's writer lock puts them in line.
 """
@@ -34,6 +35,7 @@ from waystation.storage.embedded.environment import (
     store_error,
 )
 from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.stillness import ROWS_MIN, Stillness
 
 T = TypeVar("T")
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"  # generic in its stubs only
@@ -96,12 +98,14 @@ class Writer:
         self._closing = False
         self._ended: asyncio.Future[None] = loop.create_future()
         self._readers_checked_at = time.monotonic()
+        self._thread: threading.Thread | None = None
         self._start()
 
     def _start(self) -> None:
         if sys.getswitchinterval() > _SWITCH_INTERVAL_S:
             sys.setswitchinterval(_SWITCH_INTERVAL_S)
-        threading.Thread(target=self._run, name="store-writer", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
 
     # In the loop
 
@@ -207,14 +211,10 @@ class Writer:
         stats.full = shortage is not None
         if shortage is not None:
             left = _refuse_growth(left, outcomes, StoreFullError(shortage))
-        done: list[_Outcome] = []
-        try:
-            for one in left:
-                # One by one: when an operation raises, `done` says which.
-                done.append(_Outcome(one.future, one.operation(txn), None))  # noqa: PERF401
-        except Exception as exc:  # whatever it is, it belongs to this operation alone
+        done, raised = self._operate(left, txn)
+        if raised is not None:
             txn.abort()
-            return self._without(left, len(done), exc, outcomes)
+            return self._without(left, len(done), raised, outcomes)
         ran = time.monotonic()
         try:
             txn.commit()
@@ -227,6 +227,31 @@ class Writer:
         stats.commit_s += time.monotonic() - ran
         outcomes += done
         return []
+
+    def _operate(
+        self, left: list[_Waiting], txn: WriteTransaction
+    ) -> tuple[list[_Outcome], Exception | None]:
+        """What was done, and what the operation after that raised."""
+        done: list[_Outcome] = []
+        still = self._ask_for_stillness() if len(left) >= ROWS_MIN else None
+        try:
+            for one in left:
+                # One by one: when an operation raises, `done` says which.
+                done.append(_Outcome(one.future, one.operation(txn), None))  # noqa: PERF401
+        except Exception as exc:  # whatever it is, it belongs to this operation alone
+            return done, exc
+        finally:
+            if still is not None:
+                still.end()
+        return done, None
+
+    def _ask_for_stillness(self) -> Stillness | None:
+        if threading.current_thread() is not self._thread:
+            return None  # it would wait for itself
+        still = Stillness()
+        self._tell(still.keep)
+        still.wait()
+        return still
 
     def _without(
         self, left: list[_Waiting], at: int, exc: Exception, outcomes: list[_Outcome]

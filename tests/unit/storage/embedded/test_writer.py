@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import lmdb
 import pytest
 
 from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.storage.embedded import stillness
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Operation, Writer, WriteTransaction
@@ -73,6 +75,32 @@ async def test_a_commit_takes_at_most_commit_batch_max(env: Environment, writer:
 
     assert writer.stats.group_max == 8
     assert writer.stats.commits == 3
+
+
+async def test_the_loop_stands_still_while_the_rows_of_a_crowd_go_in(
+    env: Environment, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stillness, "STILL_MAX_S", 30.0)
+    monkeypatch.setattr(stillness, "TURN_MAX_S", 30.0)
+    loop = asyncio.get_running_loop()
+    turns = 0
+    seen: list[int] = []
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        loop.call_soon(turn)
+
+    def look(txn: WriteTransaction) -> None:
+        seen.append(turns)
+        time.sleep(0.001)  # gives up Python's lock, as every row does
+
+    loop.call_soon(turn)
+    await asyncio.gather(*(writer.submit(look, grows=False) for _ in range(8)))
+
+    assert writer.stats.commits == 1
+    assert len(set(seen)) == 1
+    assert turns > seen[0], "it goes on afterwards"
 
 
 async def test_what_arrives_while_a_commit_runs_is_the_next_one(
