@@ -31,7 +31,6 @@ from .health import health_response, http_response
 from .parts import Base
 
 CLOSE_RESTART = 1012
-JOURNAL_WAIT_S = 5.0
 
 
 class ConnectPart:

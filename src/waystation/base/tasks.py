@@ -190,21 +190,3 @@ class TurnBatch(Generic[T]):
     def _end_of_turn(self) -> None:
         self._armed = False
         self.flush_now()
-
-
-def end_of_turn(call: Callable[[], None], loop: asyncio.AbstractEventLoop) -> Callable[[], None]:
-    """A function that may be called often and makes `call` run once after the current turn."""
-    armed = False
-
-    def run() -> None:
-        nonlocal armed
-        armed = False  # first, so that `call` may ask for another turn
-        call()
-
-    def ask() -> None:
-        nonlocal armed
-        if not armed:
-            armed = True
-            loop.call_soon(run)
-
-    return ask

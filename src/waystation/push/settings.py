@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from waystation.base.settings import doc
 
-Positive = Annotated[float, Meta(gt=0)]
 Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 

@@ -74,14 +74,6 @@ def check(
     return any(_check_one(key, proof, authorized, corr_id, session_key) for key in fitting)
 
 
-def check_nobody(
-    proof: bytes, authorized: bytes, corr_id: CorrId, session_key: DhPrivateKey | None
-) -> None:
-    """Spends the time of a check, for a queue that does not exist."""
-    if proof:
-        check((), proof, authorized, corr_id, session_key)
-
-
 def _check_one(
     key: AuthKey,
     proof: bytes,

@@ -121,8 +121,3 @@ class DailyLog:
     @property
     def began_on(self) -> dt.date:
         return self._began_on
-
-
-def next_row_at(now: dt.datetime) -> dt.datetime:
-    """Midnight (UTC): when a row is due."""
-    return dt.datetime.combine(now.date() + DAY, dt.time(), dt.UTC)

@@ -13,7 +13,7 @@ import enum
 
 import msgspec
 
-from waystation.base.errors import GoneError, RejectedError, UnavailableError
+from waystation.base.errors import RejectedError, UnavailableError
 from waystation.queue.model import Blocking
 
 
@@ -123,15 +123,6 @@ class WeakKeyError(RejectedError):
     """
 
     label = "weak_key"
-
-
-class NoQueueError(GoneError):
-    """No queue has that id, or none any more.
-
-    Stop using it; the wire says `AUTH`, so that nobody learns which ids exist.
-    """
-
-    label = "no_queue"
 
 
 class QueueStoreUnavailableError(UnavailableError):

@@ -59,10 +59,6 @@ class Identity(msgspec.Struct, frozen=True):
     key_file: Path
     made: tuple[Path, ...] = ()  # what this start created
 
-    @property
-    def fingerprint_text(self) -> str:
-        return base64.urlsafe_b64encode(self.fingerprint).decode()
-
 
 def ensure_identity(directory: Path, *, host: str, algorithm: Algorithm = "ed448") -> Identity:
     """The identity in `directory`, made there if there is none. Raises `SettingsError` for files

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from waystation.base.tasks import Done, Tasks, TurnBatch, eager, end_of_turn, in_task
+from waystation.base.tasks import Done, Tasks, TurnBatch, eager, in_task
 
 Scenario = Callable[[asyncio.AbstractEventLoop], Awaitable[None]]
 
@@ -332,15 +332,3 @@ class TestTurns:
         await asyncio.sleep(0.001)
 
         assert batches == [[1]]
-
-    async def test_asking_often_calls_once_a_turn(self) -> None:
-        calls: list[int] = []
-        ask = end_of_turn(lambda: calls.append(1), asyncio.get_running_loop())
-
-        for _ in range(3):
-            ask()
-        await asyncio.sleep(0.001)
-        ask()
-        await asyncio.sleep(0.001)
-
-        assert len(calls) == 2

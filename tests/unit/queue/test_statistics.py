@@ -7,7 +7,7 @@ import pytest
 
 from waystation.base.clock import ManualClock
 from waystation.queue.active import EXACT_MAX, ActiveQueues, Distinct, fold
-from waystation.queue.daily_log import DailyLog, next_row_at
+from waystation.queue.daily_log import DailyLog
 from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import (
     AuthKey,
@@ -333,13 +333,6 @@ def test_a_restart_goes_on_counting(world: World) -> None:
         MONDAY, STORED, notifications=0
     )
     assert fresh.daily.began_on == MONDAY
-
-
-def test_a_row_is_due_at_midnight() -> None:
-    now = dt.datetime(2026, 12, 31, 23, 59, tzinfo=dt.UTC)
-
-    assert next_row_at(now) == dt.datetime(2027, 1, 1, tzinfo=dt.UTC)
-    assert next_row_at(next_row_at(now)) == dt.datetime(2027, 1, 2, tzinfo=dt.UTC)
 
 
 @pytest.mark.parametrize("queues", [0, 1, EXACT_MAX, EXACT_MAX + 1, 60_000])

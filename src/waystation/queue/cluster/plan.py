@@ -75,14 +75,6 @@ def _objections(moves: Sequence[PlannedMove], slot_map: SlotMap) -> Iterable[str
             yield f"slot {name} is at node {move.target} already"
 
 
-def first_shares(nodes: Sequence[NodeId]) -> dict[NodeId, range]:
-    """How a new cluster begins: each server gets slots in a row."""
-    if not nodes:
-        raise SlotMapError("a cluster begins with at least one server")
-    bounds = [SLOTS * i // len(nodes) for i in range(len(nodes) + 1)]
-    return {node: range(bounds[i], bounds[i + 1]) for i, node in enumerate(nodes)}
-
-
 def merged(slot_map: SlotMap, moves: Iterable[Move]) -> list[Move]:
     """What is planned, and these."""
     wanted = {move.slot: move for move in (*slot_map.planned, *moves)}

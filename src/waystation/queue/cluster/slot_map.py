@@ -126,13 +126,6 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise SlotMapError(f"a weight is between 0 and {WEIGHT_MAX}")
         return self._next(nodes={**self.nodes, node.node_id: node})
 
-    def without_node(self, node_id: NodeId) -> "SlotMap":
-        self._known(node_id)
-        held = sum(node_id in (one.owner, one.target, one.follower) for one in self.slots)
-        if held:
-            raise SlotMapError(f"node {node_id} still has to do with {held} slots: drain it first")
-        return self._next(nodes={id_: n for id_, n in self.nodes.items() if id_ != node_id})
-
     # Slots
 
     def claimed(self, slots: Iterable[int], owner: NodeId) -> "SlotMap":

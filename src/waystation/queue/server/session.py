@@ -15,7 +15,6 @@ from typing import Final
 
 from waystation.queue.errors import RefusedError
 from waystation.queue.model import DhPrivateKey
-from waystation.queue.wire.block import BLOCK_BYTES
 from waystation.queue.wire.handshake import Agreement, ServerHandshake
 from waystation.queue.wire.responses import Response, encode_response
 from waystation.queue.wire.transmission import (
@@ -120,8 +119,3 @@ class Session:
         if not said:
             self._said = None
         return self.agreement.blocks.seal(join_batch(items))
-
-
-def blocks_waiting(said_bytes: int) -> int:
-    """How many blocks these bytes make, about."""
-    return -(-said_bytes // BLOCK_BYTES)

@@ -3,10 +3,11 @@
 import json
 import random
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
-from waystation.queue.cluster.plan import drained, equalised, first_shares, followers, read_plan
+from waystation.queue.cluster.plan import drained, equalised, followers, read_plan
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap, SlotMapError
 from waystation.queue.model import SLOTS
 
@@ -27,8 +28,9 @@ def cluster(*nodes: NodeId) -> SlotMap:
     slot_map = SlotMap()
     for one in nodes:
         slot_map = slot_map.with_node(node(one))
-    for one, share in first_shares(nodes).items():
-        slot_map = slot_map.claimed(share, one)
+    bounds = [SLOTS * place // len(nodes) for place in range(len(nodes) + 1)]
+    for one, (first, beyond) in zip(nodes, pairwise(bounds), strict=True):
+        slot_map = slot_map.claimed(range(first, beyond), one)
     return slot_map
 
 

@@ -119,14 +119,6 @@ def test_after_a_move_the_follower_has_to_catch_up_with_its_new_owner() -> None:
     assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C, turn=1)
 
 
-def test_a_server_with_slots_is_not_forgotten() -> None:
-    slot_map = cluster(A, B)
-
-    with pytest.raises(SlotMapError, match="4096 slots: drain it first"):
-        slot_map.without_node(A)
-    assert set(slot_map.without_node(B).nodes) == {A}
-
-
 def test_slots_are_claimed_once() -> None:
     with pytest.raises(SlotMapError, match="belongs to somebody"):
         cluster(A, B).claimed([7], B)
