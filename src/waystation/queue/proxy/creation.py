@@ -11,6 +11,9 @@ Rule 4: ids that a server drew, and whose references would lie with a server tha
 Rule 5: a server that has no room for a queue is asked for none for `FULL_S`, if there are others.
 Rule 6: of what came to nothing everything that was set is taken back; what cannot be taken back
         now, the servers sweep later.
+Rule 7: a queue that may have been made keeps its references, as one does whose IDS never reached
+        its client: without them its ids would be given away a second time, and a server that has
+        both could not tell them apart. If it was not made, they are swept.
 
 A core without I/O.
 """
@@ -272,9 +275,7 @@ class Creating:
             self._full[creation.node_id] = self._requests.mono + FULL_S
             self.elsewhere(creation.pending)
         elif body is None:
-            # It may have been made. Nobody knows of it, so nothing of it is of use to anybody.
-            self._take_back(creation)
-            self._host.hang_up(creation.guest)
+            self._give_up(creation)
         else:
             self.elsewhere(creation.pending)
 
@@ -292,6 +293,14 @@ class Creating:
             entity_id, home, at = EntityId(made.recipient_id), creation.home, creation.node_id
             self._renewals.subscribe(guest, entity_id, home, None, at=at)
         self._host.finish(guest, pending, creation.answer)
+
+    def _give_up(self, creation: Creation) -> None:
+        """The client is told nothing; rule 7 if it may have been made."""
+        if creation.stage is Stage.COMMITTING:
+            self.refused(creation.pending)
+        else:
+            self._take_back(creation)
+        self._host.hang_up(creation.guest)
 
     def _take_back(self, creation: Creation) -> None:
         """Nothing may be left of it (rule 6)."""
@@ -313,7 +322,11 @@ class Creating:
 
     def stream_lost(self, guest: Guest, node_id: NodeId) -> None:
         for creation in list(self._creations.values()):
-            if creation.guest is guest and creation.node_id == node_id:
+            if creation.guest is not guest or creation.node_id != node_id:
+                continue
+            if creation.stage is Stage.COMMITTING:
+                self._give_up(creation)
+            else:
                 self.elsewhere(creation.pending)
 
     def left(self, guest: Guest) -> None:
@@ -325,10 +338,8 @@ class Creating:
         for node_id in [one for one, until in self._full.items() if until <= mono]:
             del self._full[node_id]
         for creation in list(self._creations.values()):
-            if mono - creation.pending.since < CREATE_S:
-                continue
-            self._take_back(creation)
-            self._host.hang_up(creation.guest)
+            if mono - creation.pending.since >= CREATE_S:
+                self._give_up(creation)
 
 
 def homes_of(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:

@@ -205,6 +205,32 @@ def test_a_creation_that_nobody_answers_is_given_up(world: World) -> None:
     assert world.take() == [(node_id, w.Newx(newq.tx_id)), (node_id, w.Sclose())]
 
 
+@pytest.mark.parametrize("end", ["link", "stream", "silence"])
+def test_a_queue_that_may_have_been_made_keeps_its_references(world: World, end: str) -> None:
+    """As one whose IDS were lost: its ids are not given away a second time."""
+    guest = world.guest()
+    node_id, newq, corr_id = begin(world, guest, NEW_CONTACT)
+    world.reply(node_id, guest, corr_id, b"", IDS)
+    world.hear(node_id, guest.stream, made(newq, RefKind.SENDER, RefKind.LINK))
+    (_, first, _), (_, second, _) = world.requests()
+    world.hear(B, first, w.Cok())
+    world.hear(C, second, w.Cok())
+    ((_, _, body),) = world.requests()
+    assert body == w.Newc(newq.tx_id)
+
+    match end:
+        case "link":
+            world.edge.link_down(node_id)
+        case "stream":
+            world.edge.stream_down(node_id, guest.stream)
+        case _:
+            world.edge.tick(15.0)
+
+    assert world.hung_up == [guest]
+    assert not [body for _, body in world.take() if not isinstance(body, w.Sclose)]
+    assert world.told(guest) == []
+
+
 def test_without_any_server_nobody_is_told_a_lie() -> None:
     world = World(up=())
     guest = world.guest()
