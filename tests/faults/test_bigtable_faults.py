@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,7 +22,12 @@ from waystation.storage.bigtable.breaker import FAILURES_MAX, OPEN_S
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults, Subscriber, subscribe
+from waystation.testing.conformance.push_faults import (
+    PushStoreFaults,
+    Subscriber,
+    recovered,
+    subscribe,
+)
 from waystation.testing.conformance.push_store import (
     fetch_all,
     new_channel,
@@ -35,7 +41,6 @@ __all__ = ["bigtable_emulator", "bigtable_url"]
 pytestmark = pytest.mark.bigtable
 
 PATIENCE_S = 0.5  # of one attempt
-RECOVERED_WITHIN_S = 30.0
 QUEUE_MAX, POOL_MAX = 64, 32
 
 
@@ -94,15 +99,6 @@ async def subscribed(store: BigtablePushStore, clock: SystemClock) -> Subscriber
     return subscriber
 
 
-async def recovered(store: BigtablePushStore) -> None:
-    async with asyncio.timeout(RECOVERED_WITHIN_S):
-        while True:
-            try:
-                return await store.check()
-            except StoreUnavailableError:
-                await asyncio.sleep(0.05)
-
-
 class TestBehindAProxy(PushStoreFaults):
     waiting_max = QUEUE_MAX + POOL_MAX
 
@@ -135,6 +131,34 @@ async def test_a_store_that_stalls_is_unavailable_in_bounded_time_and_comes_back
     proxy.resume()
     await recovered(store)
     assert await store.look_up(uaid, channel_id) is not None
+
+
+async def test_time_that_ran_out_between_two_attempts_is_unavailable_too(
+    store: BigtablePushStore,
+    proxy: FaultyProxy,
+    clock: SkippingClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A busy process wakes late; the driver would call that a mistake of ours."""
+    uaid, channel_id = await subscribed(store, clock)
+
+    class Busy:
+        """`asyncio` where a pause takes a minute."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(asyncio, name)
+
+        async def sleep(self, _pause_s: float) -> None:
+            clock.skipped_s += 60
+
+    monkeypatch.setattr(session, "asyncio", Busy())
+    proxy.stall()
+    before = store.stats().round_trips
+    with pytest.raises(StoreUnavailableError):
+        await store.look_up(uaid, channel_id)
+
+    assert store.stats().round_trips == before + 1
+    assert store.stats().retries == 0
 
 
 async def test_a_write_under_a_condition_is_not_sent_twice(

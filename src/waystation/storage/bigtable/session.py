@@ -247,9 +247,11 @@ class Session:
                 late = self._clock.mono() + pause_s >= give_up_mono
                 if not again or late or retries >= self._url.retry_count:
                     raise
+                await asyncio.sleep(pause_s)
+                if self._clock.mono() >= give_up_mono:
+                    raise  # a busy process wakes late, and the driver takes no time that is over
             retries += 1
             self.stats.retries += 1
-            await asyncio.sleep(pause_s)
 
     async def _enter(self) -> None:
         if self._free:
