@@ -148,12 +148,12 @@ class Crowd:
     @contextlib.asynccontextmanager
     async def alive(self) -> AsyncIterator[None]:
         """Devices live; within, `posting` puts them under load."""
-        async with _running(*(device.live() for device in self.devices)):
+        async with going_on(*(device.live() for device in self.devices)):
             yield
 
     @contextlib.asynccontextmanager
     async def posting(self, pause_s: float = 0.02) -> AsyncIterator[None]:
-        async with _running(*(self._post(chance, pause_s) for chance in self._senders)):
+        async with going_on(*(self._post(chance, pause_s) for chance in self._senders)):
             yield
 
     async def _post(self, chance: random.Random, pause_s: float) -> None:
@@ -189,7 +189,8 @@ class Crowd:
 
 
 @contextlib.asynccontextmanager
-async def _running(*coros: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+async def going_on(*coros: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """As long as the block lasts."""
     tasks = [asyncio.create_task(coro) for coro in coros]
     try:
         yield

@@ -14,12 +14,13 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.crowd import going_on
 from tests.e2e.platform import Serve, until
 from tests.e2e.scrape import sample
 from tests.e2e.wire_clients import (
@@ -129,19 +130,6 @@ def rss_bytes(server: Serve) -> int:
         int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
         for pid in server.worker_pids()
     )
-
-
-@contextlib.asynccontextmanager
-async def going_on(*coros: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(coro) for coro in coros]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 # --- never read ----------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from websockets.typing import Subprotocol
 EXPECT_S = 5.0
 SILENCE_S = 0.3
 BODY = b"\x01\x02binary \xff"  # opaque to every server
-AES128GCM = {"Content-Encoding": "aes128gcm"}
 
 Message = dict[str, Any]
 

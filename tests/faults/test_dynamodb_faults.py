@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,7 +11,6 @@ from botocore.exceptions import ClientError
 from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.base.errors import BusyError
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
 from waystation.storage.dynamodb.push import DynamoPushStore
@@ -40,15 +38,6 @@ async def opened(url: str, clock: ManualClock, settings: Store) -> DynamoPushSto
     store = await DynamoPushStore.open(parse_dynamodb_url(url), settings=settings, clock=clock)
     await subscribe(store, clock)
     return store
-
-
-async def until_it_works(store: DynamoPushStore) -> None:
-    deadline = time.monotonic() + SOON_S
-    while True:
-        try:
-            return await store.check()
-        except (StoreUnavailableError, BusyError):
-            assert time.monotonic() < deadline, "it did not recover"
 
 
 class TestBehindAProxy(PushStoreFaults):

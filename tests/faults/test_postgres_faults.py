@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable
 
 import asyncpg
@@ -23,7 +22,7 @@ from waystation.push.model import Uaid, UserAgent
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.url import parse_postgres_url
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults
+from waystation.testing.conformance.push_faults import PushStoreFaults, recovered
 from waystation.testing.conformance.push_store import (
     fetch_all,
     timed_notification,
@@ -94,16 +93,6 @@ class TestBehindAProxy(PushStoreFaults):
         proxy.resume()
 
 
-async def until_it_works(store: PostgresPushStore) -> None:
-    deadline = time.monotonic() + SOON_S
-    while True:
-        try:
-            return await store.check()
-        except StoreUnavailableError:
-            assert time.monotonic() < deadline, "it did not recover"
-            await asyncio.sleep(0.05)
-
-
 async def test_a_read_whose_connection_is_cut_is_asked_again(
     store: PostgresPushStore, proxy: FaultyProxy
 ) -> None:
@@ -146,7 +135,7 @@ async def test_no_more_than_queue_max_operations_wait(
     grouped = await asyncio.gather(*lookups, return_exceptions=True)
     assert sum(isinstance(result, BusyError) for result in grouped) == 100 - QUICK.queue_max
     proxy.resume()
-    await until_it_works(store)
+    await recovered(store)
 
 
 async def test_a_slow_statement_does_not_hold_up_the_others(
@@ -183,7 +172,7 @@ async def test_a_crash_of_the_server_loses_nothing_confirmed(clock: ManualClock)
         with pytest.raises(StoreUnavailableError):
             await store.check()
         server.start()
-        await until_it_works(store)
+        await recovered(store)
 
         assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == rows
         await store.close()

@@ -20,7 +20,7 @@ from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.redis.session import OneServer
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults
+from waystation.testing.conformance.push_faults import PushStoreFaults, recovered
 from waystation.testing.conformance.push_store import fetch_all
 from waystation.testing.faults import FaultyProxy
 
@@ -87,16 +87,6 @@ class TestBehindAProxy(PushStoreFaults):
         proxy.resume()
 
 
-async def until_it_works(store: RedisPushStore) -> None:
-    deadline = time.monotonic() + SOON_S
-    while True:
-        try:
-            return await store.check()
-        except StoreUnavailableError:
-            assert time.monotonic() < deadline, "it did not recover"
-            await asyncio.sleep(0.05)
-
-
 async def until_it_is_noticed(store: RedisPushStore) -> None:
     for _ in range(100):
         await store.get_user_agent(UAID)
@@ -132,7 +122,7 @@ async def test_a_restart_with_appendonly_loses_nothing_confirmed(clock: ManualCl
         with pytest.raises(StoreUnavailableError):
             await until_it_is_noticed(store)
         server.start()
-        await until_it_works(store)
+        await recovered(store)
 
         assert await fetch_all(store, UAID, now_ms=clock.now_ms()) == rows
         await store.close()

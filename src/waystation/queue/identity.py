@@ -88,9 +88,9 @@ def renew_leaf(directory: Path, *, host: str) -> list[Path]:
         )
         .sign(ca_key, None)
     )
-    chain = _pem(leaf) + _pem(ca)
+    chain = pem(leaf) + pem(ca)
     return [
-        _write(directory / "server.key", _private_pem(leaf_key), replace=True),
+        _write(directory / "server.key", private_pem(leaf_key), replace=True),
         _write(directory / "server.crt", chain, replace=True),
     ]
 
@@ -102,7 +102,7 @@ def _load(directory: Path) -> Identity:
     if len(chain) == 1:  # as other servers keep them: the leaf alone, beside its CA
         chain += _certificates(directory / "ca.crt")[:1]
         chain_file = directory / "chain.crt"
-        made.append(_write(chain_file, b"".join(_pem(one) for one in chain), replace=True))
+        made.append(_write(chain_file, b"".join(pem(one) for one in chain), replace=True))
     if not CHAIN_MIN <= len(chain) <= CHAIN_MAX:
         raise SettingsError(
             [f"{chain_file} holds {len(chain)} certificates; clients accept a chain of 2 to 4"]
@@ -144,9 +144,9 @@ def _make_ca(directory: Path, algorithm: Algorithm) -> list[Path]:
         .sign(key, None)
     )
     return [
-        _write(directory / "ca.key", _private_pem(key)),
+        _write(directory / "ca.key", private_pem(key)),
         _write(directory / "ca.key.move-it-away", _NOTE.encode()),
-        _write(directory / "ca.crt", _pem(ca)),
+        _write(directory / "ca.crt", pem(ca)),
     ]
 
 
@@ -204,11 +204,11 @@ def _key(path: Path) -> SigningKey:
     return key
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _private_pem(key: SigningKey) -> bytes:
+def private_pem(key: SigningKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,

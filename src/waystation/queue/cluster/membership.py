@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from waystation.base.settings import SettingsError
+from waystation.queue.identity import pem, private_pem
 
 from .slot_map import NOBODY, NodeId
 
@@ -80,7 +81,7 @@ def new_invitation(store_url: str) -> Invitation:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Waystation cluster")])
     constraints = x509.BasicConstraints(ca=True, path_length=0)
     certificate = _builder(name, name, key).add_extension(constraints, critical=True)
-    return Invitation(store_url, _pem(certificate.sign(key, None)), _private_pem(key))
+    return Invitation(store_url, pem(certificate.sign(key, None)), private_pem(key))
 
 
 def enrol(keys: Path, invitation: Invitation, *, node_id: NodeId, name: str = "") -> Membership:
@@ -104,8 +105,8 @@ def enrol(keys: Path, invitation: Invitation, *, node_id: NodeId, name: str = ""
     constraints = x509.BasicConstraints(ca=False, path_length=None)
     builder = _builder(subject, ca.subject, key).add_extension(constraints, critical=True)
     _write(directory / "ca.crt", invitation.ca_crt)
-    _write(directory / "member.key", _private_pem(key))
-    _write(directory / "member.crt", _pem(builder.sign(ca_key, None)))
+    _write(directory / "member.key", private_pem(key))
+    _write(directory / "member.crt", pem(builder.sign(ca_key, None)))
     _write(directory / "member.json", msgspec.json.encode(member))
     return Membership(member, directory)
 
@@ -157,18 +158,6 @@ def _builder(
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _SKEW)
         .not_valid_after(now + _LIFETIME)
-    )
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _private_pem(key: Ed25519PrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
     )
 
 

@@ -16,7 +16,6 @@ from waystation.base.settings import SettingsError
 from waystation.push.model import USER_AGENT_LIFETIME_S
 from waystation.storage.db_settings import read_db_settings
 
-SCHEMES = ("bigtable", "grpc")
 DEFAULT_TABLE = "autopush"
 DEFAULT_HOST = "bigtable.googleapis.com"
 

@@ -15,8 +15,6 @@ from waystation.base.settings import SettingsError
 from waystation.push.model import USER_AGENT_LIFETIME_S
 from waystation.storage.db_settings import read_db_settings
 
-SCHEMES = ("postgres", "postgresql")
-
 # Names go into statements as they are, so they are plain ones. Autopush does not quote them, which
 # makes them lower case.
 _NAME = re.compile(r"[a-z_][a-z0-9_$]{0,62}")

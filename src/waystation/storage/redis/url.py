@@ -15,7 +15,6 @@ from waystation.base.settings import SettingsError
 from waystation.push.model import TTL_MAX_S, USER_AGENT_LIFETIME_S
 from waystation.storage.db_settings import read_db_settings
 
-SCHEMES = ("redis", "rediss", "redis+cluster")
 DEFAULT_PORT = 6379
 
 _SECONDS = ("create_timeout", "router_ttl", "notification_ttl")
