@@ -10,7 +10,7 @@ Rule 4: a batch holds 1 to 255 transmissions and leaves room for the tag of the 
         whether there is one or not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -199,3 +199,25 @@ def join_batch(items: Sequence[bytes]) -> bytes:
 def fits_batch(batch_bytes: int, items: int, item: bytes) -> bool:
     """Whether one more transmission goes into a batch of so many bytes, lengths included."""
     return items < BATCH_ITEMS_MAX and batch_bytes + 2 + len(item) <= BATCH_BYTES_MAX
+
+
+def pack_batches(items: Iterable[bytes]) -> list[bytes]:
+    """As few contents of blocks as hold all transmissions, in their order.
+
+    They are filled from the end, as clients expect of each other: of 300 subscriptions the first
+    block has what is left over.
+    """
+    batches: list[bytes] = []
+    batch: list[bytes] = []
+    size = 0
+    for item in reversed(list(items)):
+        assert len(item) <= TRANSMISSION_BYTES_MAX, "no block can hold it"
+        if not fits_batch(size, len(batch), item):
+            batches.append(join_batch(batch[::-1]))
+            batch, size = [], 0
+        batch.append(item)
+        size += 2 + len(item)
+    if batch:
+        batches.append(join_batch(batch[::-1]))
+    batches.reverse()
+    return batches

@@ -8,6 +8,7 @@ from waystation.queue.wire.commands import Nsub, Ping, Sub
 from waystation.queue.wire.fields import FieldError
 from waystation.queue.wire.responses import OK, Ends, encode_response
 from waystation.queue.wire.transmission import (
+    BATCH_BYTES_MAX,
     NOT_A_BATCH,
     TRANSMISSION_BYTES_MAX,
     Answer,
@@ -22,6 +23,7 @@ from waystation.queue.wire.transmission import (
     encode_transmission,
     fits_batch,
     join_batch,
+    pack_batches,
     split_batch,
 )
 
@@ -49,19 +51,6 @@ def test_two_transmissions_in_one_block_are_two() -> None:
     assert received[1].command == Ping()
 
 
-def packed(items: list[bytes]) -> list[bytes]:
-    """In as few blocks as they need, filled from the end as clients do."""
-    batches: list[list[bytes]] = [[]]
-    size = 0
-    for item in reversed(items):
-        if not fits_batch(size, len(batches[0]), item):
-            batches.insert(0, [])
-            size = 0
-        batches[0].insert(0, item)
-        size += 2 + len(item)
-    return [join_batch(batch) for batch in batches]
-
-
 @pytest.mark.parametrize(
     "count, proof_bytes, version, sizes",
     [
@@ -81,7 +70,7 @@ def test_how_many_subscriptions_fit_a_block(
         for n in range(count)
     ]
 
-    batches = packed(items)
+    batches = pack_batches(items)
 
     assert [content[0] for content in batches] == sizes
     assert [item for content in batches for item in split_batch(content)] == items
@@ -91,13 +80,13 @@ def test_a_batch_has_at_most_255_items() -> None:
     """Q-014"""
     ends = [encode_answer(b"", ENTITY_ID, b"END", V18)] * 256
 
-    assert [content[0] for content in packed(ends)] == [1, 255]
+    assert [content[0] for content in pack_batches(ends)] == [1, 255]
 
 
 def test_80_notifications_fit_a_block() -> None:
     notification = encode_answer(b"", ENTITY_ID, b"NMSG " + bytes(24) + b"\x90" + bytes(144), V18)
 
-    assert [content[0] for content in packed([notification] * 81)] == [1, 80]
+    assert [content[0] for content in pack_batches([notification] * 81)] == [1, 80]
 
 
 def test_a_batch_leaves_room_for_the_tag() -> None:
@@ -107,6 +96,12 @@ def test_a_batch_leaves_room_for_the_tag() -> None:
     assert fits_batch(0, 0, full[0])
     assert not fits_batch(1, 1, full[0])
     assert not fits_batch(0, 255, b"")
+    assert pack_batches([]) == []
+
+
+def test_an_item_that_no_block_can_hold_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        pack_batches([bytes(BATCH_BYTES_MAX)])
 
 
 @pytest.mark.parametrize(
