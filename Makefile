@@ -89,7 +89,7 @@ hooks: ## Lint and check layers before each commit of this clone
 
 clean: ## Remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache tests/e2e/senders/node_modules tests/servers/npm/node_modules examples/party_in_node/node_modules
-	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- the environment -------------------------------------------------------------------------------------------
 
