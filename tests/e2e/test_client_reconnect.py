@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.platform import PUSH_ROLES
 from waystation.client.appserver import AppServer, PostGoneError
 from waystation.client.local_server import LocalServer
 from waystation.client.push import UserAgent
@@ -29,7 +30,7 @@ async def status_of(app_server: AppServer, location: str) -> dict[str, Any]:
 
 
 async def test_a_user_agent_rides_out_a_kill_and_a_stop_of_the_server(tmp_path: Path) -> None:
-    with LocalServer(tmp_path / "data") as server:
+    with LocalServer(tmp_path / "data", roles=PUSH_ROLES) as server:
         async with (
             UserAgent(server.ws_url, backoff_base_s=0.05, backoff_max_s=0.5) as agent,
             AppServer(VAPID, backoff_base_s=0.2) as app_server,
@@ -55,7 +56,7 @@ async def test_a_user_agent_rides_out_a_kill_and_a_stop_of_the_server(tmp_path: 
 
 
 async def test_a_server_that_forgot_us_is_noticed_and_subscribed_to_again(tmp_path: Path) -> None:
-    with LocalServer(tmp_path / "first") as server:
+    with LocalServer(tmp_path / "first", roles=PUSH_ROLES) as server:
         again: asyncio.Queue[tuple[Sequence[Subscription], Subscription]] = asyncio.Queue()
 
         async def on_lost(lost: Sequence[Subscription]) -> None:
@@ -70,7 +71,8 @@ async def test_a_server_that_forgot_us_is_noticed_and_subscribed_to_again(tmp_pa
             old = await agent.subscribe(VAPID.public_text)
             uaid = agent.uaid
             await asyncio.to_thread(server.kill)
-            with LocalServer(tmp_path / "second", port_base=server.port_base):
+            second = LocalServer(tmp_path / "second", roles=PUSH_ROLES, port_base=server.port_base)
+            with second:
                 lost, new = await asyncio.wait_for(again.get(), 30)
                 with pytest.raises(PostGoneError):
                     await app_server.send(old.endpoint, old.public_keys, "x", ttl_s=60)
@@ -83,7 +85,7 @@ async def test_a_server_that_forgot_us_is_noticed_and_subscribed_to_again(tmp_pa
 
 
 async def test_a_message_can_be_withdrawn_and_its_status_asked(tmp_path: Path) -> None:
-    with LocalServer(tmp_path / "data") as server:
+    with LocalServer(tmp_path / "data", roles=PUSH_ROLES) as server:
         async with AppServer(VAPID) as app_server:
             async with UserAgent(server.ws_url) as agent:
                 subscription = await agent.subscribe(VAPID.public_text)

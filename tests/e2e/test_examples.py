@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.platform import PUSH_ROLES
 from waystation.client.local_server import LocalServer
 
 pytestmark = pytest.mark.e2e
@@ -25,7 +26,8 @@ WITH_A_SERVER_OF_THEIR_OWN = {"survive_a_restart", "write_without_accounts"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
-    with LocalServer(tmp_path_factory.mktemp("examples") / "data") as server:
+    data_dir = tmp_path_factory.mktemp("examples") / "data"
+    with LocalServer(data_dir, roles=PUSH_ROLES) as server:
         yield server
 
 

@@ -324,7 +324,7 @@ async def test_the_any_address_serves_every_port_by_ipv6_and_ipv4(tmp_path: Path
 async def test_journals_of_workers_that_no_longer_exist_are_handed_back(tmp_path: Path) -> None:
     """Fewer workers than before: what the last one held un-acked still arrives."""
     vapid = VapidKey.generate()
-    server = LocalServer(tmp_path / "data", options=("--workers", "2"))
+    server = LocalServer(tmp_path / "data", roles=PUSH_ROLES, options=("--workers", "2"))
     try:
         server.start()
         states: list[AgentState] = []
@@ -343,7 +343,10 @@ async def test_journals_of_workers_that_no_longer_exist_are_handed_back(tmp_path
             for agent in agents:
                 await agent.close()
         fewer = LocalServer(
-            tmp_path / "data", port_base=server.port_base, options=("--workers", "1")
+            tmp_path / "data",
+            roles=PUSH_ROLES,
+            port_base=server.port_base,
+            options=("--workers", "1"),
         )
         with fewer:
             for state in states:

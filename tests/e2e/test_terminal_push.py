@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.platform import PUSH_ROLES
 from waystation.client.local_server import LocalServer
 
 pytestmark = pytest.mark.e2e
@@ -20,7 +21,7 @@ WAYSTATION = [sys.executable, "-m", "waystation.cli.main"]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     data_dir = tmp_path_factory.mktemp("terminal") / "data"
-    with LocalServer(data_dir, options=("--workers", "1")) as server:
+    with LocalServer(data_dir, roles=PUSH_ROLES, options=("--workers", "1")) as server:
         yield server
 
 
