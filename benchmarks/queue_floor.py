@@ -93,7 +93,6 @@ class _CarrierEcho:
         self._epoll = select.epoll()
         self._carriers: dict[int, Carrier] = {}
         self._shaking: set[int] = set()
-        self._buffer = memoryview(bytearray(BLOCK_BYTES))
         loop = asyncio.get_running_loop()
         loop.add_reader(self._listener, self._accept)
         loop.add_reader(self._epoll.fileno(), self._turn)
@@ -122,7 +121,7 @@ class _CarrierEcho:
 
     def _echo(self, carrier: Carrier) -> bool:
         """Whether the peer is still there. One block is under way, so it finds room at once."""
-        while (block := carrier.read(self._buffer)) is not None:
+        while (block := carrier.read()) is not None:
             if not block:
                 return False
             sent = carrier.write(block)

@@ -92,22 +92,22 @@ class AskingCarrier:
         others = self._tls.get_peer_cert_chain(as_cryptography=True) or []
         return tuple(one.public_bytes(Encoding.DER) for one in (leaf, *others))
 
-    def read(self, buffer: memoryview) -> bytes | None:
+    def read(self) -> bytes | None:
         partial = self._partial
-        wanted = BLOCK_BYTES if partial is None else BLOCK_BYTES - len(partial)
         try:
-            size = self._tls.recv_into(buffer, wanted)
+            data = self._tls.recv(BLOCK_BYTES if partial is None else BLOCK_BYTES - len(partial))
         except (SSL.WantReadError, SSL.WantWriteError):
             return None
         except SSL.ZeroReturnError:
             return b""
         except _LOST as exc:
             raise ConnectionResetError("lost") from exc
-        if partial is None and size == BLOCK_BYTES:
-            return buffer.tobytes()
+        if len(data) == BLOCK_BYTES:
+            return data
         if partial is None:
-            partial = self._partial = bytearray()
-        partial += buffer[:size]
+            self._partial = bytearray(data)
+            return None
+        partial += data
         if len(partial) < BLOCK_BYTES:
             return None
         self._partial = None

@@ -42,7 +42,6 @@ from waystation.queue.server.connection import (
 )
 from waystation.queue.server.observer import Observer
 from waystation.queue.settings import Queue as QueueSettings
-from waystation.queue.wire.block import BLOCK_BYTES
 
 EVENTS_MAX: Final = 256
 BLOCKS_MAX: Final = 8
@@ -107,7 +106,6 @@ class BlockServer:
         self._lingering: dict[Connection, float] = {}
         self._idle_checked_at = clock.mono()
         self._shakes = 0
-        self._buffer = memoryview(bytearray(BLOCK_BYTES))
         self._emptied: asyncio.Future[None] | None = None
         self.accepted = 0  # ever
         self.refused = 0  # ever, by a limit
@@ -233,7 +231,7 @@ class BlockServer:
             connection.abort()  # not asked for input: this can only be the end
             return
         try:
-            block = connection.carrier.read(self._buffer)
+            block = connection.carrier.read()
         except OSError:
             block = b""
         if block is None:

@@ -48,7 +48,6 @@ class Ends:
             server.set_alpn_protocols(["smp/1"])
             server.load_cert_chain(identity.chain_file, identity.key_file)
             self.carrier = Carrier(ours, server)
-        self.buffer = memoryview(bytearray(BLOCK_BYTES))
 
     def shake(self) -> None:
         shaken = done = False
@@ -79,13 +78,13 @@ def test_blocks_go_both_ways_whole_or_in_parts(ends: Ends) -> None:
     assert ends.carrier.has_alpn
     assert ends.carrier.session_id == ends.client.get_channel_binding("tls-unique")
     assert ends.carrier.peer_chain == ()
-    assert ends.carrier.read(ends.buffer) is None
+    assert ends.carrier.read() is None
     ends.client.send(BLOCKS[0])
-    assert ends.carrier.read(ends.buffer) == BLOCKS[0]
+    assert ends.carrier.read() == BLOCKS[0]
     ends.client.send(BLOCKS[1][:100])
-    assert ends.carrier.read(ends.buffer) is None
+    assert ends.carrier.read() is None
     ends.client.send(BLOCKS[1][100:])
-    assert ends.carrier.read(ends.buffer) == BLOCKS[1]
+    assert ends.carrier.read() == BLOCKS[1]
 
     assert ends.carrier.write(BLOCKS[2]) == BLOCK_BYTES
     assert ends.client.recv(BLOCK_BYTES) == BLOCKS[2]
@@ -121,7 +120,7 @@ def test_the_end_of_the_stream_is_seen(ends: Ends) -> None:
 def test_a_client_that_goes_without_a_word_is_lost_or_at_its_end(ends: Ends) -> None:
     socket.socket.shutdown(ends.client, socket.SHUT_RDWR)
     try:
-        read = ends.carrier.read(ends.buffer)
+        read = ends.carrier.read()
     except OSError:
         read = b""
 
