@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from waystation.pipeline.jobs import report
 from waystation.pipeline.report import cells, plots, sections
 from waystation.pipeline.report.page import csv, page
+from waystation.pipeline.report.rollups import rollups
 from waystation.pipeline.report.tables import Tables
 
 GOLDEN = Path(__file__).parents[1] / "vectors" / "report.html"
@@ -318,3 +321,28 @@ class TestNumbers:
 
         assert sum(counts) == sum(row["n"] for row in buckets)
         assert len(edges) == len(counts) + 1
+
+
+def test_groupings_asked_together_are_those_asked_one_by_one(spark: SparkSession) -> None:
+    """A key that is not there is a group of its own, not the sum over all."""
+    rows = [("b", 1, 1), ("a", 1, 2), (None, 2, 4), ("a", None, 8)]
+    frame = spark.createDataFrame(rows, "name string, hour int, n int")
+    sets = {"total": (), "hours": ("hour",), "both": ("hour", "name")}
+
+    found = rollups(frame, sets, F.sum("n").alias("n"))
+
+    assert found == {
+        "total": [{"n": 15}],
+        "hours": [{"hour": 1, "n": 3}, {"hour": 2, "n": 4}, {"hour": None, "n": 8}],
+        "both": [
+            {"hour": 1, "name": "a", "n": 2},
+            {"hour": 1, "name": "b", "n": 1},
+            {"hour": 2, "name": None, "n": 4},
+            {"hour": None, "name": "a", "n": 8},
+        ],
+    }
+    assert rollups(frame.where("n > 99"), sets, F.sum("n").alias("n")) == {
+        "total": [],
+        "hours": [],
+        "both": [],
+    }

@@ -2,7 +2,7 @@
 
 Input: gold tables. Output: files in a folder; the lake is not changed.
 Progress: none; the same tables give the same bytes.
-Cost: some thirty small queries; nothing that grows with single events.
+Cost: some two dozen small queries; nothing that grows with single events.
 """
 
 import datetime as dt

@@ -10,21 +10,29 @@ Rule 3: hashes are printed as 16 hex digits.
 import datetime as dt
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.pipeline import gold
 from waystation.pipeline.job import Context
+from waystation.pipeline.report.rollups import (
+    Row,
+    nothing,
+    only,
+    quantile_rows,
+    rollups,
+    rows_of,
+    without,
+    zero,
+)
 from waystation.pipeline.schema import DQ, EVENTS, QUARANTINE, TableSpec
 from waystation.pipeline.transforms import usage
 from waystation.pipeline.transforms.fold import VIA_CODES
-from waystation.pipeline.transforms.histogram import quantiles
 from waystation.pipeline.transforms.reliability import MILESTONE_NAMES
 from waystation.telemetry.contract import KINDS
 
-Row = dict[str, Any]
 Tables = dict[str, list[Row]]
 
 APPS_MAX = 20
@@ -72,7 +80,10 @@ class _Collection:
         return found
 
     def _read(self, spec: TableSpec) -> DataFrame:
-        return self._ctx.lake.read(spec, **{spec.partition_names[0]: self._texts})
+        handle = self._ctx.lake.table(spec).open()
+        files = handle.files(**{spec.partition_names[0]: self._texts})
+        # Told that there is nothing, Spark answers without running anything.
+        return handle.frame(files).where(F.lit(bool(files)))
 
     # Messages
 
@@ -86,66 +97,93 @@ class _Collection:
         )
         sums = (
             F.sum("messages").alias("messages"),
-            _zero(good).alias("delivered_or_bridged"),
-            _zero(sent_at_least).alias("success_mozilla"),
-            _zero(F.sum(F.when(F.col("outcome") == "lost", F.col("messages")))).alias("lost"),
-            _zero(F.sum(F.when(F.col("outcome") == "expired", F.col("messages")))).alias("expired"),
+            zero(good).alias("delivered_or_bridged"),
+            zero(sent_at_least).alias("success_mozilla"),
+            zero(F.sum(F.when(F.col("outcome") == "lost", F.col("messages")))).alias("lost"),
+            zero(F.sum(F.when(F.col("outcome") == "expired", F.col("messages")))).alias("expired"),
             F.sum("gap").alias("gap"),
             F.sum("bytes").alias("bytes"),
         )
-        reached = rows.agg(
-            *(_zero(F.sum(f"reached_{name}")).alias(name) for name in MILESTONE_NAMES)
+        reached = [f"reached_{name}" for name in MILESTONE_NAMES]
+        found = rollups(
+            rows,
+            {
+                "total": (),
+                "outcomes": ("outcome",),
+                "hourly": ("day", "hour", "outcome"),
+                "apps": ("app",),
+                "paths": ("via", "path"),
+            },
+            *sums,
+            *(zero(F.sum(name)).alias(name) for name in reached),
         )
-        apps = _rows(rows.groupBy("app").agg(*sums), "app")
+        milestones = next(iter(found["total"]), dict.fromkeys(reached, 0))
+        apps = without(found["apps"], reached)
         apps.sort(key=lambda row: (-row["messages"], str(row["app"])))
-        paths = _rows(rows.groupBy("via", "path").agg(*sums), "via", "path")
         return {
-            "total": _rows(rows.agg(*sums).where("messages is not null")),
-            "outcomes": _rows(
-                rows.groupBy("outcome").agg(F.sum("messages").alias("messages")), "outcome"
-            ),
-            "hourly": _rows(
-                rows.groupBy("day", "hour", "outcome").agg(F.sum("messages").alias("messages")),
-                "day",
-                "hour",
-                "outcome",
-            ),
+            "total": without(found["total"], reached),
+            "outcomes": only(found["outcomes"], "outcome", "messages"),
+            "hourly": only(found["hourly"], "day", "hour", "outcome", "messages"),
             "funnel": [
-                {"milestone": name, "messages": count}
-                for row in _rows(reached)
-                for name, count in row.items()
+                {"milestone": name, "messages": milestones[f"reached_{name}"]}
+                for name in MILESTONE_NAMES
             ],
             "apps": [row | {"app": _hash(row["app"], "no key")} for row in apps[:APPS_MAX]]
             + _other(apps[APPS_MAX:]),
             "paths": [
                 row | {"via": _VIA.get(row["via"], "other"), "path": PATHS[row["path"]]}
-                for row in paths
+                for row in without(found["paths"], reached)
             ],
         }
 
     def _latency(self) -> Tables:
         buckets = self._read(gold.REL_LATENCY)
         whole = buckets.where(F.col("measure") == "e2e")
-        by_path = _quantiles(whole, "path")
+        keys = ("measure", "path", "day", "hour")
+        asked = {"latency": ("measure",), "latency_paths": ("path",), "hours": ("day", "hour")}
+        # In one query, with nothing in place of the keys that one of them does not ask for.
+        of_all = [
+            (buckets if by == ("measure",) else whole).select(
+                F.lit(what).alias("what"),
+                *(F.col(key) if key in by else nothing(buckets, key) for key in keys),
+                "bucket",
+                "n",
+                "max_us",
+            )
+            for what, by in asked.items()
+        ]
+        rows = quantile_rows(reduce(DataFrame.unionAll, of_all), "what", *keys)
+        found = {
+            what: without(
+                [row for row in rows if row["what"] == what],
+                ["what", *(key for key in keys if key not in by)],
+            )
+            for what, by in asked.items()
+        }
+        counts = rollups(
+            buckets,
+            {"buckets": ("measure", "bucket"), "clamped": ("measure",)},
+            F.sum("n").alias("n"),
+            F.sum("clamped").alias("clamped"),
+        )
+        of_whole = [row for row in counts["buckets"] if row["measure"] == "e2e"]
         return {
-            "latency": _quantiles(buckets, "measure"),
-            "latency_paths": [row | {"path": PATHS[row["path"]]} for row in by_path],
-            "latency_hours": _quantiles(whole, "day", "hour"),
-            "latency_buckets": _rows(whole.groupBy("bucket").agg(F.sum("n").alias("n")), "bucket"),
-            "clamped": _rows(
-                buckets.groupBy("measure").agg(F.sum("clamped").alias("clamped")), "measure"
-            ),
+            "latency": found["latency"],
+            "latency_paths": [row | {"path": PATHS[row["path"]]} for row in found["latency_paths"]],
+            "latency_hours": found["hours"],
+            "latency_buckets": only(of_whole, "bucket", "n"),
+            "clamped": only(counts["clamped"], "measure", "clamped"),
         }
 
     def _loss(self) -> Tables:
         rows = self._read(gold.REL_LOSS).groupBy("state", "node", "peer")
-        lost = _rows(rows.agg(F.count(F.lit(1)).alias("messages")), "state", "node", "peer")
+        lost = rows_of(rows.agg(F.count(F.lit(1)).alias("messages")), "state", "node", "peer")
         lost.sort(key=lambda row: -row["messages"])
         return {
             "losses": [row | {"state": KINDS[row["state"]].name} for row in lost[:LOSSES_MAX]],
             "repeats": [
                 row | {"k": KINDS[row["k"]].name}
-                for row in _rows(
+                for row in rows_of(
                     self._read(gold.REL_REPEATS)
                     .groupBy("k")
                     .agg(*(F.sum(name).alias(name) for name in ("n", "messages", "repeated"))),
@@ -160,7 +198,7 @@ class _Collection:
         nodes = rows.groupBy("node").agg(
             F.sum("events").alias("events"),
             *(
-                _zero(F.sum(F.when(F.col("k") == code, F.col("n")))).alias(name)
+                zero(F.sum(F.when(F.col("k") == code, F.col("n")))).alias(name)
                 for code, name in told.items()
             ),
         )
@@ -171,10 +209,10 @@ class _Collection:
             .agg(
                 F.sum("counted").alias("counted"),
                 F.sum("found").alias("found"),
-                _zero(F.sum(off)).alias("unexplained"),
+                zero(F.sum(off)).alias("unexplained"),
             )
         )
-        return {"nodes": _rows(nodes, "node"), "reconcile": _rows(compared, "node")}
+        return {"nodes": rows_of(nodes, "node"), "reconcile": rows_of(compared, "node")}
 
     # Connections, slots, parties
 
@@ -187,11 +225,11 @@ class _Collection:
 
     def _points(self, of_minutes: DataFrame, *columns: Column) -> list[Row]:
         at = F.floor(F.col("minute") / self._step()).cast("int") * self._step()
-        return _rows(of_minutes.groupBy("day", at.alias("minute")).agg(*columns), "day", "minute")
+        return rows_of(of_minutes.groupBy("day", at.alias("minute")).agg(*columns), "day", "minute")
 
     def _connections(self) -> Tables:
         sessions = self._read(gold.CONN_SESSIONS)
-        families = _rows(
+        families = rows_of(
             sessions.where("os is not null")
             .groupBy("os", "browser")
             .agg(
@@ -211,7 +249,7 @@ class _Collection:
                 F.max("present").alias("present"),
                 F.sum("opened").alias("opened"),
             ),
-            "connection_ends": _rows(
+            "connection_ends": rows_of(
                 sessions.groupBy("status", "code").agg(
                     F.count(F.lit(1)).alias("connections"),
                     median.alias("median_s"),
@@ -223,7 +261,7 @@ class _Collection:
             "families": _few(families),
             "connection_totals": [
                 {"what": name, "n": count}
-                for row in _rows(hours.agg(*(_zero(F.sum(name)).alias(name) for name in names)))
+                for row in rows_of(hours.agg(*(zero(F.sum(name)).alias(name) for name in names)))
                 for name, count in row.items()
             ],
         }
@@ -233,25 +271,25 @@ class _Collection:
         last = F.max(
             F.when(F.col("stored_bytes").isNotNull(), F.struct("day", "minute", "stored_bytes"))
         )
-        slots = _rows(
+        codes = [name for name in gold.SLOT_MINUTELY.data.names if name.startswith("sends_")]
+        slots = rows_of(
             rows.groupBy("slot").agg(
                 F.sum("ops").alias("ops"),
                 F.sum("bytes").alias("bytes"),
                 F.max("ops").alias("ops_minute_max"),
                 last["stored_bytes"].alias("stored_bytes"),
+                *(zero(F.sum(name)).alias(name) for name in codes),
             ),
             "slot",
         )
-        codes = [name for name in gold.SLOT_MINUTELY.data.names if name.startswith("sends_")]
         plan = self._read(gold.SLOT_PLAN).groupBy("day", "plan")
         return {
-            "slots": slots,
+            "slots": without(slots, codes),
             "slot_sends": [
-                {"result": name.removeprefix("sends_"), "n": count}
-                for row in _rows(rows.agg(*(_zero(F.sum(name)).alias(name) for name in codes)))
-                for name, count in row.items()
+                {"result": name.removeprefix("sends_"), "n": sum(row[name] for row in slots)}
+                for name in codes
             ],
-            "slot_plans": _rows(
+            "slot_plans": rows_of(
                 plan.agg(
                     F.count(F.lit(1)).alias("moves"),
                     F.sum("bytes").alias("bytes"),
@@ -278,7 +316,7 @@ class _Collection:
             "party_minutes": self._points(
                 whole, F.max("present").alias("present"), F.sum("joined").alias("joined")
             ),
-            "party_ends": _rows(
+            "party_ends": rows_of(
                 sessions.groupBy("status", "code").agg(
                     F.count(F.lit(1)).alias("sessions"),
                     (F.percentile("dur", 0.5) / F.lit(1e6)).alias("median_s"),
@@ -289,12 +327,12 @@ class _Collection:
                 "status",
                 "code",
             ),
-            "party_latency": _quantiles(
+            "party_latency": quantile_rows(
                 self._read(gold.PARTY_LATENCY).withColumn("measure", F.lit("ack")), "measure"
             ),
             "party_totals": [
                 {"what": name, "n": count}
-                for row in _rows(hours.agg(*(_zero(F.sum(name)).alias(name) for name in names)))
+                for row in rows_of(hours.agg(*(zero(F.sum(name)).alias(name) for name in names)))
                 for name, count in row.items()
             ],
         }
@@ -307,8 +345,8 @@ class _Collection:
         step = self._step()
         at = F.floor(F.col("minute") / step).cast("int") * step
         return {
-            "capacity_units": _rows(self._read(gold.CAP_UNITS).drop("date"), "day", "resource"),
-            "capacity_minutes": _rows(
+            "capacity_units": rows_of(self._read(gold.CAP_UNITS).drop("date"), "day", "resource"),
+            "capacity_minutes": rows_of(
                 asked.groupBy("day", at.alias("minute"), "resource").agg(
                     F.max("n").alias("busiest_minute")
                 ),
@@ -321,23 +359,23 @@ class _Collection:
     def _habits(self) -> Tables:
         made = self._ctx.lake.table(gold.CAP_FORECAST).open()
         newest = sorted(made.partition_values("date"))[-1:]  # the newest forecast stands
-        found = _rows(
+        found = rows_of(
             self._read(gold.ABUSE).drop("date"), "day", "first_minute", "kind", "class", "key"
         )
         kept = self._ctx.lake.table(gold.USAGE_SKETCHES).open()
         last = max(self._texts, default="")
         known = [day for day in kept.partition_values("date") if day <= last]
         return {
-            "forecast": _rows(made.read(date=newest).drop("date"), "resource", "target"),
+            "forecast": rows_of(made.read(date=newest).drop("date"), "resource", "target"),
             "abuse": [row | {"key": _key(row["class"], row["key"])} for row in found],
-            "usage": _rows(
+            "usage": rows_of(
                 self._read(gold.USAGE_DAILY)
                 .groupBy("what", "detail")
                 .agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes")),
                 "what",
                 "detail",
             ),
-            "usage_windows": _rows(usage.windows(kept.read(date=known)), "what", "days"),
+            "usage_windows": rows_of(usage.windows(kept.read(date=known)), "what", "days"),
         }
 
     def _health(self) -> Tables:
@@ -353,7 +391,7 @@ class _Collection:
                 rows, size = sum(one.rows for one in files), sum(one.size_bytes for one in files)
                 held.append({"table": spec.name, "rows": rows, "files": len(files), "bytes": size})
         return {
-            "checks": _rows(
+            "checks": rows_of(
                 checks.groupBy("table", "check")
                 .agg(newest)
                 .select(
@@ -369,37 +407,6 @@ class _Collection:
             ),
             "held": held,
         }
-
-
-def _zero(column: Column) -> Column:
-    return F.coalesce(column, F.lit(0).cast("bigint"))
-
-
-def _rows(frame: DataFrame, *order: str) -> list[Row]:
-    """In the order of some columns, which tell rows apart; nothing comes last."""
-    rows: list[Row] = [row.asDict() for row in frame.collect()]
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, dt.date):
-                row[name] = value.isoformat()
-
-    def place(row: Row) -> list[tuple[bool, Any]]:
-        return [(row[name] is None, 0 if row[name] is None else row[name]) for name in order]
-
-    return sorted(rows, key=place)
-
-
-def _quantiles(buckets: DataFrame, *by: str) -> list[Row]:
-    """The value of a bucket may lie above everything that was in it; nobody waited longer than
-    the longest."""
-    rows = _rows(quantiles(buckets, by), *by)
-    return [
-        {
-            name: min(value, row["max_ms"]) if name.endswith("_ms") else value
-            for name, value in row.items()
-        }
-        for row in rows
-    ]
 
 
 def _hash(value: int | None, missing: str) -> str:
