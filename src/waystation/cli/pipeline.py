@@ -146,8 +146,9 @@ def need_spark() -> None:
 
 
 @contextlib.contextmanager
-def opened(asked: Asked) -> Generator["Context"]:
-    """The surroundings of jobs, with a Spark session; errors become the exit codes above."""
+def opened(asked: Asked, *, short: bool = False) -> Generator["Context"]:
+    """The surroundings of jobs, with a Spark session; errors become the exit codes above.
+    `short`: of work that takes less than a minute."""
     need_spark()
     from waystation.app.version import build as program
     from waystation.base.clock import SystemClock
@@ -172,6 +173,7 @@ def opened(asked: Asked) -> Generator["Context"]:
             overrides,
             master=settings.master or None,
             java=Path(settings.java_home) if settings.java_home else None,
+            short=short,
         )
         with stage_bars(spark):
             clock = SystemClock()

@@ -34,7 +34,7 @@ def report(
     """One page that tells what happened, or its tables; the last month without a day."""
     asked: Asked = ctx.obj
     days = days_between(day, first, end)
-    with opened(asked) as context:
+    with opened(asked, short=True) as context:
         from waystation.pipeline.job import attempt
         from waystation.pipeline.jobs import report as job
 

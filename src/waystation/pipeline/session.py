@@ -7,8 +7,8 @@ Rule 2: the profiles `embedded` and `test` bring all of it; `cluster` leaves Jav
 Rule 3: nothing listens on a public address, nothing but errors is printed, and the scratch folder
         goes when the process does; one that a killed process left behind goes with the next run.
 
-Long jobs keep the optimising compiler: with the first one alone (`test`) starting costs two thirds,
-and a fold of ten million events twice as much.
+Long jobs keep the optimising compiler: with the first one alone (`test`, and short work of
+`embedded`) starting costs two thirds, and a fold of ten million events twice as much.
 """
 
 import atexit
@@ -68,11 +68,13 @@ def build(
     master: str | None = None,
     java: Path | None = None,
     name: str = "waystation",
+    short: bool = False,
 ) -> SparkSession:
-    """Starts the JVM and the session. One a process: a second call returns the same session."""
+    """Starts the JVM and the session. One a process: a second call returns the same session.
+    `short`: for work of less than a minute, over before optimised code would pay."""
     settings = dict(_EVERYWHERE)
     if profile != "cluster":
-        settings |= _local_settings(profile, java)
+        settings |= _local_settings(profile, java, short=short)
     settings |= overrides or {}
     builder = SparkSession.builder.appName(name)
     if master is not None:
@@ -84,7 +86,7 @@ def build(
     return builder.getOrCreate()
 
 
-def _local_settings(profile: Profile, java: Path | None) -> dict[str, str]:
+def _local_settings(profile: Profile, java: Path | None, *, short: bool) -> dict[str, str]:
     found = find_java(java, os.environ)
     scratch = _scratch()
     home = home_for_spark(found, scratch)
@@ -105,18 +107,18 @@ def _local_settings(profile: Profile, java: Path | None) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.shuffle.partitions": "2" if profile == "test" else str(4 * cores),
         "spark.driver.memory": f"{_memory_bytes(profile) >> 20}m",
-        "spark.driver.extraJavaOptions": " ".join(options(profile, scratch)),
+        "spark.driver.extraJavaOptions": " ".join(options(profile, scratch, short=short)),
     }
 
 
-def options(profile: Profile, scratch: Path) -> list[str]:
+def options(profile: Profile, scratch: Path, *, short: bool = False) -> list[str]:
     """What the JVM of a local profile is started with."""
     wanted = [
         "-XX:+UseParallelGC",  # G1 costs a fifth more
         f"-Djava.io.tmpdir={scratch}",
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}",
     ]
-    if profile == "test":
+    if short or profile == "test":
         wanted += ["-XX:TieredStopAtLevel=1"]
     return wanted
 
