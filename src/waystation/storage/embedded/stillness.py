@@ -1,10 +1,10 @@
 """The loop stands still while the writer's thread puts its rows in.
 
 Both need Python's lock, and lmdb gives it up in every call: the loop for each read, the writer for
-each row. On two cores every time wakes the other thread, which mostly finds the lock taken again.
-A stored notification had two such wake-ups, and cost twice as much on a quiet machine as on a busy
-one, where the threads shared a core. So the loop waits at the end of a turn, for no longer than the
-rows would have kept it from the lock, and goes on while the disk flushes.
+each row. On two cores every time wakes the other thread, which mostly finds the lock taken again:
+more than one wake-up for each row, a fifth of what a stored notification cost on a quiet machine.
+So the loop waits at the end of a turn, for no longer than the rows would have kept it from the
+lock, and goes on while the disk flushes.
 
 Rule 1: the loop waits `STILL_MAX_S` at most: beside a long removal it goes on as before.
 Rule 2: the writer waits `TURN_MAX_S` at most for the loop's turn to end, then begins without it:
