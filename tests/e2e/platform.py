@@ -116,10 +116,12 @@ class Process(abc.ABC):
         return [int(pid) for pid in children]
 
     def kill(self) -> None:
-        """`kill -9` to the whole group at once."""
+        """`kill -9` to the whole group at once. If its head was waited for, the number may be
+        somebody else's by now; the group has ended with it (`PR_SET_PDEATHSIG`)."""
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+            if self._child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait(10)
             for pump in self._pumps:
                 pump.join(5)

@@ -67,8 +67,9 @@ class Supervised:
         raise AssertionError(f"{text!r} did not come; there was {self.seen}")
 
     def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        if self.process.returncode is None:  # else the number may be somebody else's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(WAIT_S)
         assert self.process.stdout is not None
         self.process.stdout.close()

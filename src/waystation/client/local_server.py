@@ -145,10 +145,12 @@ class LocalServer:
                     self._ready.set()
 
     def kill(self) -> None:
-        """`kill -9` to the supervisor and all workers at once."""
+        """`kill -9` to the supervisor and all workers at once. If it has ended and was waited for,
+        its number may be somebody else's by now."""
         if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+            if self._child.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait(10)
 
     def stop(self, timeout_s: float = 20.0) -> int:

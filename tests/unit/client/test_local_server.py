@@ -95,6 +95,22 @@ def test_stop_gives_the_exit_code(tmp_path: Path) -> None:
     assert child.stop() == 4
 
 
+def test_one_that_has_ended_is_not_killed_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its number may be somebody else's by now."""
+    script = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0))\n"
+    child = server(tmp_path, script + READY + "time.sleep(60)")
+    child.start()
+    child.stop()
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _signal: killed.append(group))
+
+    child.close()
+
+    assert killed == []
+
+
 def test_a_port_base_has_room_for_every_port() -> None:
     base = free_port_base()
 
