@@ -94,8 +94,8 @@ class Overview:
 
     async def metrics(self) -> bytes:
         directory = self._data.reports(SERVE)
-        exposition = await asyncio.to_thread(render, directory, self._clock.now_ms())
-        return exposition.body + self._probe.tracked()
+        numbers = await asyncio.to_thread(render, directory, self._clock.now_ms())
+        return numbers + self._probe.tracked()
 
 
 def read_reports(data: DataDir) -> list[WorkerStatus]:

@@ -93,7 +93,7 @@ class TelemetryPart:
         now_ms = self._clock.now_ms()
         others = [one for one in read_snapshots(self._numbers) if one.worker != self._name]
         ours = self.metrics.snapshot(self._name, now_ms)
-        return expose([*others, ours], now_ms=now_ms).body
+        return expose([*others, ours], now_ms=now_ms)
 
     def _count_lines(self) -> None:
         log = self.events

@@ -199,7 +199,6 @@ EPOCH_2020_MS: Final = 1_577_836_800_000
 _BROKER: Final = 1 << 63
 _LOCAL: Final = _BROKER | 1 << 62
 _COUNTER_BITS: Final = 21
-_COUNTER_MAX: Final = (1 << _COUNTER_BITS) - 1
 _FENCE_MASK: Final = (1 << 30) - 1
 LOCAL_COUNTER_MASK: Final = (1 << 32) - 1
 

@@ -13,9 +13,8 @@ socket for instance, call `expose` on them.
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
 import msgspec
 from prometheus_client.core import (
@@ -24,8 +23,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-from prometheus_client.openmetrics import exposition as openmetrics_form
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
 from waystation.base.unreadable import UNREADABLE
@@ -40,11 +38,6 @@ from waystation.telemetry.metrics import (
 
 PAST = "past.json"
 STALE_S = 10.0
-
-
-class Exposition(msgspec.Struct, frozen=True):
-    body: bytes
-    content_type: str
 
 
 class _Past(msgspec.Struct, frozen=True):
@@ -64,29 +57,14 @@ class _Ready:
         return iter(self._metrics)
 
 
-def wants_openmetrics(accept: str) -> bool:
-    """Whether an Accept header asks for OpenMetrics."""
-    return "application/openmetrics-text" in accept
-
-
 def expose(
-    snapshots: Iterable[Snapshot],
-    *,
-    now_ms: int | None = None,
-    stale_s: float = STALE_S,
-    openmetrics: bool = False,
-) -> Exposition:
+    snapshots: Iterable[Snapshot], *, now_ms: int | None = None, stale_s: float = STALE_S
+) -> bytes:
     """One exposition of all snapshots. Without `now_ms` none of them is stale."""
     oldest_ms = 0 if now_ms is None else now_ms - int(stale_s * 1000)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Ready([_metric(family) for family in _merged(snapshots, oldest_ms)]))
-    if openmetrics:
-        generate = cast(
-            Callable[[CollectorRegistry], bytes],
-            openmetrics_form.generate_latest,  # pyright: ignore[reportUnknownMemberType] untyped
-        )
-        return Exposition(generate(registry), openmetrics_form.CONTENT_TYPE_LATEST)
-    return Exposition(generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4)
+    return generate_latest(registry)
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
@@ -105,12 +83,8 @@ def read_snapshots(directory: Path) -> list[Snapshot]:
     return snapshots
 
 
-def render(
-    directory: Path, now_ms: int, *, stale_s: float = STALE_S, openmetrics: bool = False
-) -> Exposition:
-    return expose(
-        read_snapshots(directory), now_ms=now_ms, stale_s=stale_s, openmetrics=openmetrics
-    )
+def render(directory: Path, now_ms: int, *, stale_s: float = STALE_S) -> bytes:
+    return expose(read_snapshots(directory), now_ms=now_ms, stale_s=stale_s)
 
 
 def retire(directory: Path, live: Collection[str]) -> None:
