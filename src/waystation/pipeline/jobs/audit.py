@@ -19,7 +19,6 @@ from waystation.pipeline.schema import EVENTS
 from waystation.pipeline.sources.store import StorePlace
 from waystation.pipeline.stores import STORE_AUDIT
 
-NAME = "audit"
 SAMPLES_MAX = 100
 DAY_MS = 86_400_000
 AHEAD_MS = 600_000

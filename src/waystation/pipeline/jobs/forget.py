@@ -25,7 +25,6 @@ from waystation.pipeline.jobs import vacuum
 from waystation.pipeline.schema import EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
 from waystation.pipeline.table import Handle
 
-NAME = "forget"
 TABLES = (MSG, MSG_INC, REL_LOSS, CONN_SESSIONS, PARTY_SESSIONS, QUARANTINE, EVENTS)
 
 

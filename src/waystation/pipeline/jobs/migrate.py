@@ -33,7 +33,6 @@ from waystation.pipeline.transforms.comparison import (
     digests,
 )
 
-NAME = "migrate"
 TABLES = ("records", "notifications")
 PARTS = 32
 LOOKS = 3  # at a row before it counts as missing

@@ -28,7 +28,6 @@ from waystation.pipeline.schema import EVENTS
 from waystation.pipeline.sources.store import StorePlace
 from waystation.pipeline.stores import STORE_CANDIDATES, STORE_PURGE
 
-NAME = "purge"
 DAYS = 60
 DAYS_MIN = 30
 HOLD_S = 86_400.0

@@ -18,8 +18,6 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, rebalance
 from waystation.pipeline.transforms import slots
 
-NAME = "rebalance"
-
 
 class NodeSlots(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server, what it can carry beside the others, and the slots it owns, as ranges."""

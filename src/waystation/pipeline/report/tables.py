@@ -37,7 +37,6 @@ Tables = dict[str, list[Row]]
 
 APPS_MAX = 20
 LOSSES_MAX = 50
-SLOTS_MAX = 20
 POINTS_MAX = 288
 K_MIN = 20
 CHECK_DAYS = 7
