@@ -1,12 +1,10 @@
 """DynamoDB Local of its own for the tests of one process: free port, in memory, nothing kept."""
 
-import atexit
 import http.client
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.ports import free_ports
 from tests.servers.java_process import JavaProcess
+from tests.servers.shared import Shared
 from tools.prepare_tests import SERVERS
 from waystation.storage.settings import Store
 
@@ -91,17 +90,10 @@ def running_dynamodb() -> Iterator[DynamoServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_of_this_process = ExitStack()
-atexit.register(_of_this_process.close)
-
-
-@cache
-def _shared() -> DynamoServer:
-    return _of_this_process.enter_context(running_dynamodb())
+_shared = Shared(running_dynamodb)
 
 
 @pytest.fixture(scope="session")
-def dynamodb_server() -> DynamoServer:
-    """One for all test files of a process: a fixture that several files import is several
-    fixtures, and each would start a Java program of its own."""
-    return _shared()
+def dynamodb_server() -> Iterator[DynamoServer]:
+    with _shared.held() as server:
+        yield server

@@ -1,12 +1,10 @@
 """A Kafka broker of its own for the tests of one process: free ports, one node, nothing kept."""
 
-import atexit
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from tests.ports import free_ports
 from tests.servers.java_process import JavaProcess
+from tests.servers.shared import Shared
 from tools.prepare_tests import JARS
 from waystation.pipeline.java import find_java
 
@@ -107,16 +106,10 @@ def running_kafka() -> Iterator[KafkaServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-_of_this_process = ExitStack()
-atexit.register(_of_this_process.close)
-
-
-@cache
-def _shared() -> KafkaServer:
-    return _of_this_process.enter_context(running_kafka())
+_shared = Shared(running_kafka)
 
 
 @pytest.fixture(scope="session")
-def kafka_server() -> KafkaServer:
-    """One for all test files of a process."""
-    return _shared()
+def kafka_server() -> Iterator[KafkaServer]:
+    with _shared.held() as server:
+        yield server

@@ -9,13 +9,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from tests.ports import free_ports
+from tests.servers.shared import Shared
 from tools.prepare_tests import postgres_folder
 
 USER = "postgres"
@@ -115,29 +116,7 @@ def running_postgres() -> Generator[PostgresServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Shared:
-    """One server for the whole run; every file that imports the fixture would have its own."""
-
-    def __init__(self) -> None:
-        self._holders = 0
-        self._held = ExitStack()
-        self._server: PostgresServer | None = None
-
-    @contextmanager
-    def held(self) -> Generator[PostgresServer]:
-        if self._server is None:
-            self._server = self._held.enter_context(running_postgres())
-        self._holders += 1
-        try:
-            yield self._server
-        finally:
-            self._holders -= 1
-            if not self._holders:
-                self._server = None
-                self._held.close()
-
-
-_shared = _Shared()
+_shared = Shared(running_postgres)
 
 
 @pytest.fixture(scope="session")

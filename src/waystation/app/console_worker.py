@@ -16,6 +16,7 @@ from waystation.push.store import PushStore
 from waystation.storage.open import open_push_store, shown_url
 
 from .addresses import listen
+from .background import background
 from .data_dir import DataDir
 from .health import Health, StoreProbe
 from .keys import ensure_secrets
@@ -83,7 +84,7 @@ class ConsoleWorker:
         self._store = store = await open_push_store(
             settings.store.url, data_dir=settings.data_dir, settings=settings.store, clock=clock
         )
-        self._tasks = tasks = Tasks(self._task_failed)
+        self._tasks = tasks = background(self._lines)
         probe = StoreProbe(store, clock)
         await probe.look()
         tasks.spawn("store probe", probe.run())
@@ -159,6 +160,3 @@ class ConsoleWorker:
                 return
             self._server.config.ssl.load_cert_chain(tls.cert, tls.key)
             self._lines.info("tls.reloaded")
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._lines.error("task.failed", task=name, exc_info=error)

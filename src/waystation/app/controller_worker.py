@@ -8,15 +8,15 @@ from structlog.typing import FilteringBoundLogger
 from waystation.base.clock import SystemClock
 from waystation.base.errors import UnavailableError
 from waystation.base.http_message import Response
-from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.controller import Terms
 from waystation.queue.cluster.controlling import Controlling
-from waystation.queue.cluster.membership import load_membership
+from waystation.queue.cluster.membership import required_membership
 from waystation.queue.cluster.picture import summary
 from waystation.storage.open_cluster import open_cluster_store
 
+from .background import background
 from .data_dir import DataDir
 from .ops_port import OK, Condition, OpsPort
 from .settings import Settings
@@ -47,15 +47,8 @@ class ControllerWorker:
 
     async def start(self) -> None:
         settings, chosen = self._settings, self._settings.controller
-        membership = load_membership(self._data.keys)
-        if membership is None:
-            raise SettingsError(
-                [
-                    f"{self._data.root} is in no cluster: `waystation cluster init` makes one,"
-                    " `waystation cluster join TOKEN` joins one"
-                ]
-            )
-        self._tasks = tasks = Tasks(self._task_failed)
+        membership = required_membership(self._data.keys)
+        self._tasks = tasks = background(self._log)
         self._telemetry.start(tasks)
         self._store = store = await open_cluster_store(
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
@@ -120,6 +113,3 @@ class ControllerWorker:
             lost.value = controlling.lost
 
         metrics.on_read(fill)
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._log.error("task.failed", task=name, exc_info=error)

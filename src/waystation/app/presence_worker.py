@@ -24,6 +24,7 @@ from waystation.storage.open_presence import is_shared, open_presence_store
 from waystation.telemetry.hashes import EventHashes
 
 from .addresses import listen, reachable
+from .background import background
 from .data_dir import DataDir
 from .keys import ensure_secrets
 from .ops_port import ERROR, OK, Condition, OpsPort, as_json
@@ -66,7 +67,7 @@ class PresenceWorker:
         settings, presence, clock = self._settings, self._settings.presence, self._clock
         self._refuse_open_doors()
         secrets, _ = ensure_secrets(self._data, cluster_secret=settings.cluster.secret)
-        self._tasks = tasks = Tasks(self._task_failed)
+        self._tasks = tasks = background(self._log)
         self._store = store = await open_presence_store(
             presence, data_dir=self._data.root, settings=settings.store, clock=clock
         )
@@ -263,9 +264,6 @@ class PresenceWorker:
             self._log.error("tls.not_reloaded", reason=str(exc))
             return
         self._log.info("tls.reloaded")
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._log.error("task.failed", task=name, exc_info=error)
 
 
 def _load_pair(context: ssl.SSLContext, *, cert: str, key: str) -> None:

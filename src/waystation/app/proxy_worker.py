@@ -10,10 +10,9 @@ import random
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
-from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.cluster_store import ClusterStore
-from waystation.queue.cluster.membership import link_context, load_membership
+from waystation.queue.cluster.membership import link_context, required_membership
 from waystation.queue.errors import Code
 from waystation.queue.identity import Identity
 from waystation.queue.model import VERSION_LEGACY, VERSION_MAX, SessionId, VersionRange
@@ -35,6 +34,7 @@ from waystation.queue.wire.transmission import Transmission
 from waystation.storage.open_cluster import open_cluster_store
 
 from .addresses import listen
+from .background import background
 from .data_dir import DataDir
 from .ops_port import DEGRADED, ERROR, OK, Condition, OpsPort
 from .proxy_metrics import ProxyMetrics
@@ -77,16 +77,9 @@ class ProxyWorker:
 
     async def start(self) -> None:
         settings, queue, clock = self._settings, self._settings.queue, self._clock
-        membership = load_membership(self._data.keys)
-        if membership is None:
-            raise SettingsError(
-                [
-                    f"{self._data.root} is in no cluster: `waystation cluster init` makes one,"
-                    " `waystation cluster join TOKEN` joins one"
-                ]
-            )
+        membership = required_membership(self._data.keys)
         self._identity = identity = own_identity(self._data.keys, queue, settings.host)
-        self._tasks = tasks = Tasks(self._task_failed)
+        self._tasks = tasks = background(self._log)
         self._telemetry.start(tasks)
         self._maps = maps = await open_cluster_store(
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
@@ -194,9 +187,6 @@ class ProxyWorker:
                 "connections": self._connections(),
             },
         )
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._log.error("task.failed", task=name, exc_info=error)
 
 
 class _Nobody:

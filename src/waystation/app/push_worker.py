@@ -29,6 +29,7 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.segments import remove_old, seal_abandoned
 
 from . import addresses
+from .background import background
 from .connect_part import ConnectPart, link_name
 from .data_dir import DataDir, Lock
 from .descriptors import Shares, raise_limit
@@ -106,7 +107,7 @@ class PushWorker:
             keys = Keys.parse(self._secrets.crypto_keys, clock)
         except InvalidKeyError as exc:
             raise SettingsError([f"push.crypto_keys: {exc}"]) from exc
-        self._tasks = tasks = Tasks(self._task_failed)
+        self._tasks = tasks = background(self._log)
         self._store = store = await open_push_store(
             settings.store.url, data_dir=self._data.root, settings=settings.store, clock=clock
         )
@@ -261,9 +262,6 @@ class PushWorker:
                 self._log.warning("store.warning", reason=warning)
         except WaystationError as exc:
             self._log.warning("store.not_asked", reason=str(exc) or exc.label)
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._log.error("task.failed", task=name, exc_info=error)
 
     # Stop
 

@@ -23,6 +23,7 @@ from waystation.storage.open import open_queue_store, queue_store_url
 from waystation.telemetry.hashes import EventHashes
 
 from .addresses import listen
+from .background import background
 from .data_dir import DataDir
 from .descriptors import Shares, raise_limit
 from .health import StoreProbe
@@ -70,7 +71,7 @@ class QueueWorker:
             queue, connections_max=min(queue.connections_max or room, room)
         )
         identity = own_identity(self._data.keys, queue, settings.host)
-        self._tasks = tasks = Tasks(self._task_failed)
+        self._tasks = tasks = background(self._log)
         url = queue_store_url(queue.store, settings.store.url)
         self._store = store = await open_queue_store(
             url, data_dir=self._data.root, settings=settings.store
@@ -198,9 +199,6 @@ class QueueWorker:
 
     def _stats(self) -> list[str]:
         return [] if self._statistics is None else self._statistics.lines()
-
-    def _task_failed(self, name: str, error: BaseException) -> None:
-        self._log.error("task.failed", task=name, exc_info=error)
 
 
 class _Probed:

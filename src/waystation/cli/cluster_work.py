@@ -34,19 +34,12 @@ def run_as_member(
 def membership_of(settings: "Settings") -> "Membership":
     from waystation.app.data_dir import DataDir
     from waystation.base.settings import SettingsError
-    from waystation.queue.cluster.membership import load_membership
+    from waystation.queue.cluster.membership import required_membership
 
     try:
-        membership = load_membership(DataDir(settings.data_dir).keys)
+        return required_membership(DataDir(settings.data_dir).keys)
     except SettingsError as exc:
         give_up(str(exc), EXIT_CONFIG)
-    if membership is None:
-        give_up(
-            f"{settings.data_dir} is in no cluster: make one with `waystation cluster init`, or"
-            " join one with `waystation cluster join TOKEN`",
-            EXIT_CONFIG,
-        )
-    return membership
 
 
 def run_with_store(

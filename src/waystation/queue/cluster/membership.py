@@ -122,6 +122,18 @@ def load_membership(keys: Path) -> Membership | None:
         raise SettingsError([f"{path} cannot be read: {exc}"]) from exc
 
 
+def required_membership(keys: Path) -> Membership:
+    membership = load_membership(keys)
+    if membership is None:
+        raise SettingsError(
+            [
+                f"{keys.parent} is in no cluster: make one with `waystation cluster init`, or"
+                " join one with `waystation cluster join TOKEN`"
+            ]
+        )
+    return membership
+
+
 def link_context(membership: Membership, *, server_side: bool) -> ssl.SSLContext:
     """For either end of a link."""
     purpose = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
