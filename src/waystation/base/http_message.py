@@ -5,13 +5,14 @@ Both are plain objects with slots: one of each is made for every request.
 
 import asyncio
 import http
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 
 class Request:
     """Names of headers are lower case; a header that came twice has its values joined by a comma
-    (RFC 9110, section 5.3), so a doubled singleton fails to parse instead of being picked."""
+    (RFC 9110, section 5.3), so a doubled singleton fails to parse instead of being picked.
+    Requests may share their headers."""
 
     __slots__ = ("body", "headers", "keep_alive", "method", "oversize", "path", "query", "upgrade")
 
@@ -19,7 +20,7 @@ class Request:
         self,
         method: bytes,
         path: bytes,
-        headers: dict[bytes, bytes],
+        headers: Mapping[bytes, bytes],
         query: bytes = b"",
         body: bytes = b"",
     ) -> None:

@@ -10,7 +10,7 @@ from waystation.base import http_usual
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Request
 from waystation.base.http_reader import RequestReader
-from waystation.base.http_usual import LINES_MAX, usual_post
+from waystation.base.http_usual import HEADS_MAX, LINES_MAX, usual_post
 
 HEADERS_MAX = 10
 BODY_MAX = 20
@@ -138,7 +138,45 @@ def test_what_is_unusual_is_left_to_httptools(line: bytes) -> None:
     assert usual_post(USUAL.replace(b"Host: h", b"Host: h\r\n" + line), HEADERS_MAX) is None
 
 
-def test_lines_that_are_remembered_are_few() -> None:
+EMPTY = b"POST /wpush/v2/abc HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nTTL: 60\r\n\r\n"
+
+
+@pytest.mark.parametrize("whole", [USUAL, EMPTY], ids=["body", "empty"])
+def test_a_request_that_is_not_whole_is_left_to_httptools(whole: bytes) -> None:
+    """A line that is cut would say something else: `TTL: 6` for `TTL: 60`."""
+    assert usual_post(whole, HEADERS_MAX) is not None
+    assert not any(usual_post(whole[:length], HEADERS_MAX) for length in range(len(whole)))
+
+
+def test_heads_and_lines_that_are_remembered_are_few() -> None:
     for number in range(2 * LINES_MAX):
-        assert usual_post(USUAL.replace(b"Host: h", b"X-%d: 1" % number), HEADERS_MAX) is not None
+        for _ in range(3):
+            request = usual_post(USUAL.replace(b"Host: h", b"X-%d: 1" % number), HEADERS_MAX)
+            assert request is not None
+            assert request.headers[b"x-%d" % number] == b"1"
         assert len(http_usual._lines) <= LINES_MAX
+        assert len(http_usual._heads) <= HEADS_MAX
+
+
+def test_what_comes_again_is_read_once() -> None:
+    first, second, third = (
+        usual_post(USUAL.replace(b"abc HTTP", path + b" HTTP"), HEADERS_MAX)
+        for path in (b"a", b"b", b"c")
+    )
+    assert first is not None
+    assert second is not None
+    assert third is not None
+
+    assert third.headers is second.headers
+    assert third.path == b"/wpush/v2/c"
+
+
+def test_what_comes_once_is_not_remembered() -> None:
+    for _ in range(2):
+        usual_post(USUAL, HEADERS_MAX)  # its other lines are known from here on
+    before = len(http_usual._lines), len(http_usual._heads)
+    for number in range(100):
+        line = b"Authorization: once %d" % number
+        assert usual_post(USUAL.replace(b"Host: h", line), HEADERS_MAX) is not None
+
+    assert (len(http_usual._lines), len(http_usual._heads)) == before
