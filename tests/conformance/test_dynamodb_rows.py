@@ -175,7 +175,7 @@ class TestAutopush:
             ttl={"N": "600"},
         )
 
-        assert await database.store.save_if_newer(database.uaid, [ours]) == 1
+        assert (await database.store.save_if_newer(database.uaid, [ours])).written == 1
 
     async def test_a_record_of_another_kind_is_not_claimed(self, database: Database) -> None:
         """§6.3: on DynamoDB also, the same kind of router or none"""

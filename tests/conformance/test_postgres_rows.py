@@ -231,13 +231,13 @@ class TestReadingAutopush:
             Notification(channel_id, MessageId("theirs"), ours.sort_key, later_ms, 600, topic="t")
         ]
         older = topic_notification(channel_id, "t", accepted_at_ms=later_ms - 1000)
-        assert await store.save_if_newer(uaid, [older]) == 0
+        assert (await store.save_if_newer(uaid, [older])).written == 0
         newest = topic_notification(channel_id, "t", accepted_at_ms=later_ms + 2000)
         replaced = Replaced(MessageId("theirs"), later_ms, found[0].expires_at_ms)
         assert await store.save(uaid, newest) == replaced, "theirs, at its own time"
         await autopush_saves(autopush, uaid, channel_id, "theirs", at_ms=later_ms, topic="t")
         newer = topic_notification(channel_id, "t", accepted_at_ms=later_ms + 1000)
-        assert await store.save_if_newer(uaid, [newer]) == 1
+        assert (await store.save_if_newer(uaid, [newer])).written == 1
 
     async def test_a_record_without_an_end_lives_from_its_last_connection(
         self, store: PostgresPushStore, autopush: Any, clock: ManualClock

@@ -236,11 +236,11 @@ async def test_a_topic_replaces_one_of_the_other_side(
     autopush.save(UAID_TEXT, key, theirs, now_s=now_ms // 1000)
     ours = topic_notification(CHANNEL, "t", accepted_at_ms=now_ms)
 
-    assert await store.save_if_newer(UAID, [ours]) == 1
+    assert (await store.save_if_newer(UAID, [ours])).written == 1
     assert [row["version"] for row in autopush.fetch(UAID_TEXT)] == [ours.message_id]
     newest = their_message(now_ms + 1000, topic="t", sortkey_timestamp=None)
     autopush.save(UAID_TEXT, key, newest, now_s=now_ms // 1000)
-    assert await store.save_if_newer(UAID, [ours]) == 0
+    assert (await store.save_if_newer(UAID, [ours])).written == 0
     (held,) = await fetch_all(store, UAID, now_ms=now_ms)
     assert held.message_id == newest["version"]
 

@@ -24,7 +24,14 @@ class Device:
     """A user agent with a temper: how long it stays, how long it takes for an ack."""
 
     def __init__(
-        self, name: str, urls: Sequence[str], witness: Witness, chance: random.Random
+        self,
+        name: str,
+        urls: Sequence[str],
+        witness: Witness,
+        chance: random.Random,
+        *,
+        restless: float,
+        slow: float,
     ) -> None:
         self.name = name
         self.endpoints: list[str] = []
@@ -33,8 +40,8 @@ class Device:
         self._channels: dict[str, int] = {}
         self._witness = witness
         self._chance = chance
-        self._restless = chance.random() < 0.4
-        self._slow = chance.random() < 0.3
+        self._restless = chance.random() < restless
+        self._slow = chance.random() < slow
         self.calm = False  # stays, and acks at once
 
     async def subscribe(self, count: int) -> None:
@@ -127,12 +134,30 @@ def number_of(message: Message) -> int:
 class Crowd:
     """Everybody at once."""
 
-    def __init__(self, *urls: str, seed: int, devices: int = 20, app_servers: int = 4) -> None:
-        """With several nodes, a device connects to any of them."""
+    def __init__(
+        self,
+        *urls: str,
+        seed: int,
+        devices: int = 20,
+        app_servers: int = 4,
+        topics: float = 0.2,
+        restless: float = 0.4,
+        slow: float = 0.3,
+    ) -> None:
+        """With several nodes, a device connects to any of them. The last three are shares: of posts
+        that have a topic, of devices that do not stay, of those that take their time to ack."""
         chance = random.Random(seed)
+        self._topics = topics
         self.witness = Witness()
         self.devices = [
-            Device(f"d{number}", urls, self.witness, random.Random(chance.random()))
+            Device(
+                f"d{number}",
+                urls,
+                self.witness,
+                random.Random(chance.random()),
+                restless=restless,
+                slow=slow,
+            )
             for number in range(devices)
         ]
         self._senders = [random.Random(chance.random()) for _ in range(app_servers)]
@@ -159,7 +184,7 @@ class Crowd:
     async def _post(self, chance: random.Random, pause_s: float) -> None:
         while True:
             subscription, endpoint = chance.choice(self._targets)
-            topic = chance.choice(ALPHABET) if chance.random() < 0.2 else None
+            topic = chance.choice(ALPHABET) if chance.random() < self._topics else None
             number = self.witness.began(subscription, topic, time.monotonic())
             try:
                 answer = await post(endpoint, str(number).encode(), ttl=TTL_S, topic=topic)

@@ -229,7 +229,7 @@ async def test_what_was_not_acked_is_handed_back_again_and_again_until_it_is_tak
 
     found = await fetch_all(store, uaid, now_ms=now_ms)
     assert {row.sort_key for row in found} == {row.sort_key for row in rows}
-    assert await store.save_if_newer(uaid, rows) == 0
+    assert (await store.save_if_newer(uaid, rows)).written == 0
 
 
 async def test_five_failures_in_a_row_spare_a_bigtable_that_is_down_for_half_a_minute(

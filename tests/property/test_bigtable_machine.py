@@ -70,10 +70,10 @@ class BigtableMachine(PushStoreMachine):
         if hasattr(self, "store"):
             self.sweep(limit=50)
 
-    def both(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if operation == "save_if_newer":  # a row that has ended is none, also if it just came
             self.run(sweep_all(self.model, now_ms=self.clock.now_ms()))
-        return super().both(operation, *args, **kwargs)
+        return super().ask(operation, *args, **kwargs)
 
     @rule(message_id=message_ids, milestones=st.lists(st.sampled_from(list(Milestone)), max_size=3))
     def note_milestones(self, message_id: MessageId, milestones: list[Milestone]) -> None:

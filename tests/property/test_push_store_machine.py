@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -27,10 +28,12 @@ from waystation.base.ids import dashed
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
+    HandedBack,
     MessageId,
     Milestone,
     MilestoneNote,
     Notification,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -84,9 +87,14 @@ class PushStoreMachine(RuleBasedStateMachine):
             self.run(self.store.close())
         self.loop.close()
 
-    def both(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+    def ask(self, operation: str, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """The model's answer and the store's."""
         expected = self.run(getattr(self.model, operation)(*args, **kwargs))
-        assert self.run(getattr(self.store, operation)(*args, **kwargs)) == expected, operation
+        return expected, self.run(getattr(self.store, operation)(*args, **kwargs))
+
+    def both(self, operation: str, *args: Any, **kwargs: Any) -> Any:
+        expected, answer = self.ask(operation, *args, **kwargs)
+        assert answer == expected, operation
         return expected
 
     # Time
@@ -203,7 +211,15 @@ class PushStoreMachine(RuleBasedStateMachine):
             )
             for row in handed
         ]
-        self.both("save_if_newer", uaid, handed)
+        expected, told = self.ask("save_if_newer", uaid, handed)
+        assert told.written == expected.written
+        assert self.missed(told) == self.missed(expected)
+
+    def missed(self, handed_back: HandedBack) -> list[Replaced]:
+        """Those that somebody still waited for; who is told first is nobody's concern."""
+        now_ms = self.clock.now_ms()
+        waited_for = [one for one in handed_back.replaced if not one.expired(now_ms)]
+        return sorted(waited_for, key=msgspec.structs.astuple)
 
     @rule(uaid=uaids, data=st.data(), wrong=st.booleans())
     def forget(self, uaid: Uaid, data: st.DataObject, wrong: bool) -> None:

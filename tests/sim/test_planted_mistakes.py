@@ -25,6 +25,7 @@ from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import (
     MessageId,
     Notification,
+    Replaced,
     Route,
     SortKey,
     Uaid,
@@ -221,15 +222,21 @@ class JournalNotReplayed(PushWorld):
 
 
 class _HandBackOverNewer(HandBack):
-    async def _save(self, uaid: Uaid, owed: Sequence[Notification | Update]) -> None:
+    async def _save(
+        self, uaid: Uaid, owed: Sequence[Notification | Update], replaced: list[Replaced]
+    ) -> None:
         for notification in owed:
             assert isinstance(notification, Notification)
             await self._store.save(uaid, notification)
 
 
 class HandBackOverNewerTopic(PushWorld):
-    def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
-        return _HandBackOverNewer(store, relay, clock, concurrency=4, jitter=self.rng.random)
+    def make_hand_back(
+        self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
+    ) -> HandBack:
+        return _HandBackOverNewer(
+            store, relay, clock, concurrency=4, jitter=self.rng.random, **ports
+        )
 
 
 class _HandBackWithoutTelling(HandBack):
@@ -238,8 +245,12 @@ class _HandBackWithoutTelling(HandBack):
 
 
 class HandBackWithoutTelling(PushWorld):
-    def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
-        return _HandBackWithoutTelling(store, relay, clock, concurrency=4, jitter=self.rng.random)
+    def make_hand_back(
+        self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
+    ) -> HandBack:
+        return _HandBackWithoutTelling(
+            store, relay, clock, concurrency=4, jitter=self.rng.random, **ports
+        )
 
 
 class HandBackUnderTheOldKey(PushWorld):
@@ -249,8 +260,10 @@ class HandBackUnderTheOldKey(PushWorld):
         super().__init__(seed)
         self.sort_keys = "autopush"
 
-    def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
-        return HandBack(store, relay, clock, concurrency=4, jitter=self.rng.random)
+    def make_hand_back(
+        self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
+    ) -> HandBack:
+        return HandBack(store, relay, clock, concurrency=4, jitter=self.rng.random, **ports)
 
 
 @pytest.mark.parametrize(

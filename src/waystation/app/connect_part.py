@@ -12,6 +12,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
+from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.node_api import NodeApi
@@ -36,7 +37,9 @@ CLOSE_RESTART = 1012
 class ConnectPart:
     """Made within the running loop, after the journal before us was handed back."""
 
-    def __init__(self, base: Base, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, base: Base, tls: ssl.SSLContext | None, reports: Reports, hand_back: HandBack
+    ) -> None:
         settings = base.settings.connect
         self._base = base
         self._tls = tls
@@ -66,19 +69,11 @@ class ConnectPart:
             ),
             store=base.store,
             relay=base.relay,
-            hand_back=base.hand_back,
+            hand_back=hand_back,
             journal=self._journal,
             tasks=base.tasks,
             clock=base.clock,
-            observer=Reports(
-                sink=base.events,
-                hashes=base.hashes,
-                metrics=base.metrics,
-                milestones=base.milestones,
-                clock=base.clock,
-                log=base.log,
-                names=base.names,
-            ),
+            observer=reports,
         )
         self._shell = WebSocketServer(
             make_handler=self.driver.open,
@@ -198,6 +193,29 @@ class EndpointMint:
             return f"{self._url}/wpush/v1/{self._keys.endpoint_token(uaid, channel_id)}"
         token = self._keys.endpoint_token(uaid, channel_id, hashlib.sha256(key).digest())
         return f"{self._url}/wpush/v2/{token}"
+
+
+def connect_reports(base: Base) -> Reports:
+    return Reports(
+        sink=base.events,
+        hashes=base.hashes,
+        metrics=base.metrics,
+        milestones=base.milestones,
+        clock=base.clock,
+        log=base.log,
+        names=base.names,
+    )
+
+
+def make_hand_back(base: Base, reports: Reports) -> HandBack:
+    return HandBack(
+        base.store,
+        base.relay,
+        base.clock,
+        concurrency=base.settings.connect.save_concurrency,
+        observer=reports,
+        fresh_keys=base.settings.push.sort_keys == "autopush",
+    )
 
 
 def link_name(index: int) -> str:

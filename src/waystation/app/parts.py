@@ -8,7 +8,6 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
-from waystation.push.connect.handback import HandBack
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.node_names import NodeNames
@@ -40,7 +39,6 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     store: PushStore
     keys: Keys
     relay: RelayClient
-    hand_back: HandBack
     milestones: MilestoneWriter
     events: EventSink
     hashes: EventHashes

@@ -30,7 +30,7 @@ from waystation.telemetry.segments import remove_old, seal_abandoned
 
 from . import addresses
 from .background import background
-from .connect_part import ConnectPart, link_name
+from .connect_part import ConnectPart, connect_reports, link_name, make_hand_back
 from .data_dir import DataDir, Lock
 from .descriptors import Shares, raise_limit
 from .endpoint_part import EndpointPart
@@ -131,13 +131,6 @@ class PushWorker:
             loop=loop,
             tls=ssl.create_default_context() if settings.connect.relay_tls else None,
         )
-        hand_back = HandBack(
-            store,
-            relay,
-            clock,
-            concurrency=settings.connect.save_concurrency,
-            fresh_keys=settings.push.sort_keys == "autopush",
-        )
         hashes = EventHashes(self._secrets.event_key)
         names = NodeNames(
             hashes,
@@ -158,7 +151,6 @@ class PushWorker:
             store=store,
             keys=keys,
             relay=relay,
-            hand_back=hand_back,
             milestones=milestones,
             events=telemetry.events,
             hashes=hashes,
@@ -168,9 +160,12 @@ class PushWorker:
             log=self._log,
             doors=self.doors,
         )
+        hand_back: HandBack | None = None
         if "connect" in self._roles:
+            reports = connect_reports(base)
+            hand_back = make_hand_back(base, reports)
             await self._replay(self._index, hand_back)
-            self._connect = ConnectPart(base, tls)
+            self._connect = ConnectPart(base, tls, reports, hand_back)
             relay.node = self._connect.driver
             await self._connect.start()
         if "endpoint" in self._roles:
@@ -217,10 +212,10 @@ class PushWorker:
         if path.exists() and (count := await replay(path, hand_back, remove=remove)):
             self._log.info("journal.replayed", index=index, notifications=count)
 
-    async def _tidy_up(self, hand_back: HandBack) -> None:
+    async def _tidy_up(self, hand_back: HandBack | None) -> None:
         """What workers left behind that no longer exist: journals, and events of a daemon. Then,
         now and then, events that are older than they may be."""
-        if "connect" in self._roles:
+        if hand_back is not None:
             for index in self._data.journals():
                 if index >= self._count:
                     await self._replay(index, hand_back, remove=True)

@@ -59,15 +59,39 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Which message ends when this one is saved over it: another one of the same topic."""
         if held is None or self.topic is None or held.message_id == self.message_id:
             return None
-        return Replaced(held.message_id, held.accepted_at_ms, held.expires_at_ms)
+        return Replaced.of(held)
+
+    def replaced_by(self, held_id: MessageId) -> "Replaced | None":
+        """The other way round: this one ends because that message keeps the place."""
+        if self.topic is None or held_id == self.message_id:
+            return None
+        return Replaced.of(self)
 
 
 class Replaced(msgspec.Struct, frozen=True, gc=False):
-    """A stored notification that a newer one of its topic has taken the place of."""
+    """A notification that a newer one of its topic has taken the place of in storage."""
 
     message_id: MessageId
     accepted_at_ms: int
     expires_at_ms: int
+
+    @classmethod
+    def of(cls, notification: Notification) -> "Replaced":
+        return cls(notification.message_id, notification.accepted_at_ms, notification.expires_at_ms)
+
+    @property
+    def timestamp_s(self) -> int:
+        return self.accepted_at_ms // 1000
+
+    def expired(self, now_ms: int) -> bool:
+        return now_ms >= self.expires_at_ms
+
+
+class HandedBack(msgspec.Struct, frozen=True, gc=False):
+    """What became of notifications that were handed back to storage."""
+
+    written: int = 0
+    replaced: tuple[Replaced, ...] = ()  # of two of one topic, the older one
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -87,11 +88,14 @@ class PushStore(Protocol):
         """Insert. Not applied if another message has that sort key."""
         ...
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
-        """Hand back what was not acked. A row is written only if none exists under its
-        sort key or the existing one is older (`accepted_at_ms`, then message id);
-        nothing is written for a user agent or channel that is gone. How many were
-        written."""
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
+        """Hand back what was not acked, one after the other. A row is written only if none
+        exists under its sort key or the existing one is older (`accepted_at_ms`, then
+        message id); nothing is written for a user agent or channel that is gone. How many
+        were written; and of two messages of one topic, which one has lost its place, be it
+        the stored one or the one that was handed in. A message never replaces itself, so a
+        call that is repeated tells the same again or less. One that had expired may be told
+        or not."""
         ...
 
     async def fetch(

@@ -20,6 +20,7 @@ import msgspec
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -208,7 +209,7 @@ class FaultyStore:
 
         return await self._call("save_new", uaid, self._inner.save_new(uaid, notification), note)
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         return await self._call(
             "save_if_newer",
             uaid,

@@ -170,7 +170,8 @@ class ConnectNode:
         world, settings = self._world, self._world.settings
         store = self._store = world.make_store(self.name)
         relay = SimRelay(world.network, self.name)
-        hand_back = world.make_hand_back(store, relay, self.clock)
+        observer = _ConnectWitness(world.history, self.name, settings)
+        hand_back = world.make_hand_back(store, relay, self.clock, observer=observer)
         if settings.inflight_journal != "off":
             owed = await world.replay(self._path, hand_back)
             world.history.note(self.name, f"up again, {owed} handed back" if owed else "up")
@@ -199,7 +200,7 @@ class ConnectNode:
             journal=self.journal,
             tasks=tasks,
             clock=self.clock,
-            observer=_ConnectWitness(world.history, self.name, settings),
+            observer=observer,
         )
         self.shell = SimShell(
             world.network.luck,

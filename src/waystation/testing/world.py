@@ -95,7 +95,9 @@ class PushWorld:
     def make_store(self, source: str) -> FaultyStore:
         return FaultyStore(self._store, self._store_luck, self.history, source)
 
-    def make_hand_back(self, store: PushStore, relay: Relay, clock: Clock) -> HandBack:
+    def make_hand_back(
+        self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
+    ) -> HandBack:
         return HandBack(
             store,
             relay,
@@ -103,6 +105,7 @@ class PushWorld:
             concurrency=4,
             fresh_keys=self.sort_keys == "autopush",
             jitter=self.rng.random,
+            **ports,
         )
 
     def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:

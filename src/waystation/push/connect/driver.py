@@ -424,7 +424,6 @@ class ConnectDriver:
         if self._journal is not None:
             for notification in effect.notifications:
                 self._journal.settle(uaid, notification)
-        self._observer.handed_back(uaid, effect.notifications)
 
     def _spawn(self, name: str, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.spawn(name, coro)

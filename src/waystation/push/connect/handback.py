@@ -8,6 +8,9 @@ With Autopush's three-part keys (`fresh_keys`) what has no topic is saved under 
 moment, as its nodes do: they read from a cursor on, which may have passed the old key, and somebody
 else may have that key by now. Its id stays. A key is chosen once for all attempts, and moves on
 only past one that is taken: an attempt that failed after its effect is repeated on the same row.
+
+An observer is told as soon as everything is saved: what was handed back, and which messages a newer
+one of their topic has replaced on this occasion.
 """
 
 import asyncio
@@ -21,7 +24,8 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
 from waystation.push.connect.journal import Abandoned, JournalHeldError
-from waystation.push.model import ChannelId, Notification, Uaid, Update
+from waystation.push.connect.observer import Observer
+from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
 from waystation.push.store import PushStore
 from waystation.push.token import fresh_key, key_ms
 from waystation.push.wire.relay import Relay
@@ -41,12 +45,14 @@ class HandBack:
         clock: Clock,
         *,
         concurrency: int,
+        observer: Observer | None = None,
         fresh_keys: bool = False,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._relay = relay
         self._clock = clock
+        self._observer = observer or Observer()
         self._turnstile = asyncio.Semaphore(concurrency)
         self._fresh_keys = fresh_keys
         self._jitter = jitter
@@ -64,17 +70,29 @@ class HandBack:
         if self._fresh_keys:
             self._renew_keys(owed)
         saved = False
+        replaced: list[Replaced] = []
         while True:
             try:
                 async with self._turnstile:
                     if not saved:
-                        await self._save(uaid, owed)
+                        await self._save(uaid, owed, replaced)
                         saved = True  # once: from now on it may be acked, and must not come again
+                        self._report(uaid, notifications, replaced)
                     await self._tell(uaid, connected_at_ms)
                 return
             except (UnavailableError, BusyError):
                 await asyncio.sleep(delay_s * (0.5 + self._jitter()))
                 delay_s = min(delay_s * 2, RETRY_LAST_S)
+
+    def _report(
+        self,
+        uaid: Uaid,
+        notifications: Sequence[Notification | Update],
+        replaced: Sequence[Replaced],
+    ) -> None:
+        self._observer.handed_back(uaid, notifications)
+        for each in replaced:
+            self._observer.superseded(each)
 
     def _renew_keys(self, owed: list[Notification | Update]) -> None:
         """In their order; two of one channel in two milliseconds."""
@@ -88,7 +106,9 @@ class HandBack:
                     notification, sort_key=fresh_key(channel_id, at_ms)
                 )
 
-    async def _save(self, uaid: Uaid, owed: list[Notification | Update]) -> None:
+    async def _save(
+        self, uaid: Uaid, owed: list[Notification | Update], replaced: list[Replaced]
+    ) -> None:
         now_ms = self._clock.now_ms()
         alive: list[Notification] = []
         for notification in owed:
@@ -98,11 +118,11 @@ class HandBack:
                 alive.append(notification)
         if not self._fresh_keys:
             if alive:
-                await self._store.save_if_newer(uaid, alive)
+                replaced += (await self._store.save_if_newer(uaid, alive)).replaced
             return
         # What has been saved may be acked from then on, and a later attempt must not save it again.
         if topics := [row for row in alive if row.topic is not None]:
-            await self._store.save_if_newer(uaid, topics)
+            replaced += (await self._store.save_if_newer(uaid, topics)).replaced
             owed[:] = [row for row in owed if row not in topics]
         others = [row for row in alive if row.topic is None]
         channels = await self._store.get_channels(uaid) if others else frozenset[ChannelId]()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.session import Session
-from waystation.push.model import ChannelId, Notification, Uaid, Update
+from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
 from waystation.push.wire.upgrade import Upgrade
 
 
@@ -44,7 +44,11 @@ class Observer:
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None: ...
 
-    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None: ...
+    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
+        """Stored, as far as that was worth it."""
+
+    def superseded(self, replaced: Replaced) -> None:
+        """Stored before or handed back now; a newer one of its topic is stored instead."""
 
     def displaced(self, uaid: Uaid) -> None:
         """It has connected elsewhere, and this connection was closed for it."""

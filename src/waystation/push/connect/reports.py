@@ -21,6 +21,7 @@ from waystation.push.model import (
     ChannelId,
     Milestone,
     Notification,
+    Replaced,
     Uaid,
     Update,
 )
@@ -254,6 +255,10 @@ class Reports(Observer):
                     )
                 )
 
+    def superseded(self, replaced: Replaced) -> None:
+        if not replaced.expired(self._clock.now_ms()):
+            self._emit(events.PushSuperseded(mid=self._mid(replaced)))
+
     def displaced(self, uaid: Uaid) -> None:
         self._metrics.counter("ua_already_connected").value += 1
 
@@ -271,7 +276,7 @@ class Reports(Observer):
     def _chh(self, channel_id: ChannelId) -> int:
         return self._hashes.chh(channel_id, self._clock.now_ms())
 
-    def _mid(self, notification: Notification) -> str:
+    def _mid(self, notification: Notification | Replaced) -> str:
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
 
 

@@ -196,9 +196,8 @@ class Reports(Observer):
         )
 
     def superseded(self, replaced: Replaced) -> None:
-        if replaced.expires_at_ms > self._clock.now_ms():
-            mid = self._hashes.mid(replaced.message_id, replaced.accepted_at_ms // 1000)
-            self._emit(events.PushSuperseded(mid=mid))
+        if not replaced.expired(self._clock.now_ms()):
+            self._emit(events.PushSuperseded(mid=self._mid(replaced)))
 
     def expired(self, notification: Notification) -> None:
         self._expired.value += 1
@@ -225,7 +224,7 @@ class Reports(Observer):
 
     # Hashes and names
 
-    def _mid(self, notification: Notification) -> str:
+    def _mid(self, notification: Notification | Replaced) -> str:
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
 
     def _uah(self, uaid: Uaid) -> int:

@@ -12,12 +12,21 @@ Rule 3: whoever saves a topic says which message it replaced, and no call of Big
 import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from google.cloud.bigtable.data.mutations import Mutation
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
-from waystation.push.model import ChannelId, MessageId, Notification, Replaced, SortKey, Uaid
+from waystation.push.model import (
+    ChannelId,
+    HandedBack,
+    MessageId,
+    Notification,
+    Replaced,
+    SortKey,
+    Uaid,
+)
 from waystation.storage.bigtable import filters, layout
 from waystation.storage.bigtable.cells import Cells, Row, drop_row, set_cell
 from waystation.storage.bigtable.layout import MESSAGE, MESSAGE_TOPIC, ROUTER
@@ -61,12 +70,12 @@ class Notifications:
             uaid, notification, notification
         )
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         by_key: defaultdict[SortKey, list[Notification]] = defaultdict(list)
         for notification in notifications:
             by_key[notification.sort_key].append(notification)
         if not by_key:
-            return 0
+            return HandedBack()
         # The record and what is there already, in one round trip.
         keys = {layout.message_key(uaid, sort_key): sort_key for sort_key in by_key}
         now_ms = self._clock.now_ms()
@@ -74,31 +83,35 @@ class Notifications:
         rows = await self._session.read_rows(wanted, keys=[layout.agent_key(uaid), *keys])
         channels = await self._channels(uaid, rows)
         held = {keys[row.key]: self._decode(row) for row in rows if row.key in keys}
-        written = await asyncio.gather(
+        each = await asyncio.gather(
             *(
                 self._hand_back(uaid, [n for n in same if n.channel_id in channels], held.get(key))
                 for key, same in by_key.items()
             )
         )
-        return sum(written)
+        replaced = chain.from_iterable(one.replaced for one in each)
+        return HandedBack(sum(one.written for one in each), tuple(replaced))
 
     async def _hand_back(
         self, uaid: Uaid, notifications: Iterable[Notification], held: Notification | None
-    ) -> int:
+    ) -> HandedBack:
         """Those of one sort key, in their order."""
         written = 0
+        replaced: list[Replaced | None] = []
         for notification in notifications:
             for _ in range(TRIES_MAX):
                 if held is not None and _age(held) >= _age(notification):
+                    replaced.append(notification.replaced_by(held.message_id))
                     break
                 if await self._replace(uaid, notification, held):
+                    replaced.append(notification.replaces(held))
                     held = notification
                     written += 1
                     break
                 held = await self._read(uaid, notification.sort_key)
             else:
                 raise BusyError("others keep writing this topic's row", retry_after_s=1)
-        return written
+        return HandedBack(written, tuple(filter(None, replaced)))
 
     async def _replace(
         self,

@@ -230,7 +230,7 @@ class Copy:
         elif row.topic is None:
             copied.refused += 1
         elif (held.accepted_at_ms, held.message_id) < (row.accepted_at_ms, row.message_id):
-            copied.written += await self._store.save_if_newer(uaid, [row])
+            copied.written += (await self._store.save_if_newer(uaid, [row])).written
         else:
             copied.present += 1
 

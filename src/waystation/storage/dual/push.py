@@ -34,6 +34,7 @@ from waystation.base.errors import BusyError, UnavailableError
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -207,18 +208,21 @@ class DualPushStore:
         await self._repeat("save_new", lambda store: store.forget(uaid, [row]))
         return False
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         home = await self._home("save_if_newer", uaid)
         if home is self.secondary:
             return await self._counted("save_if_newer", home.save_if_newer(uaid, notifications))
         topics = [row for row in notifications if row.topic is not None]
         others = [row for row in notifications if row.topic is None]
+        there = HandedBack()
         if topics:
-            await self._counted("save_if_newer", self.secondary.save_if_newer(uaid, topics))
-        written = await self.primary.save_if_newer(uaid, notifications)
+            there = await self._counted("save_if_newer", self.secondary.save_if_newer(uaid, topics))
+        here = await self.primary.save_if_newer(uaid, notifications)
         if others:
             await self._repeat("save_if_newer", lambda store: store.save_if_newer(uaid, others))
-        return written
+        replaced = {one.message_id: one for one in (*there.replaced, *here.replaced)}
+        told = (one for one in replaced.values() if not one.message_id.startswith(GONE))
+        return HandedBack(here.written, tuple(told))
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int

@@ -12,7 +12,15 @@ from typing import Any
 
 import msgspec
 
-from waystation.push.model import ChannelId, MessageId, Notification, Replaced, SortKey, Uaid
+from waystation.push.model import (
+    ChannelId,
+    HandedBack,
+    MessageId,
+    Notification,
+    Replaced,
+    SortKey,
+    Uaid,
+)
 from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
 from waystation.storage.dynamodb.layout import (
@@ -75,32 +83,40 @@ class NotificationRows:
         await self._delete(table, uaid, notification.sort_key, notification.message_id)
         return False  # its key is taken where it has to go
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         table = await self._agents.read_place(uaid) if notifications else None
         if table is None:
-            return 0
+            return HandedBack()
         channels = await self._channels.get_in(table, uaid)
         written = 0
+        replaced: list[Replaced | None] = []
         for notification in notifications:  # two of one key must come in order
-            if notification.channel_id in channels:
-                written += await self._put_if_newer(table, uaid, notification)
+            if notification.channel_id not in channels:
+                continue
+            try:
+                older = await self._put(
+                    table,
+                    uaid,
+                    notification,
+                    **_older(notification),
+                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                )
+            except NotAppliedError as refusal:
+                held_id = get_string(refusal.item or {}, "updateid") or notification.message_id
+                replaced.append(notification.replaced_by(MessageId(held_id)))
+            else:
+                replaced.append(older)
+                written += 1
         if (moved_to := await self._moved(uaid, table)) is not None:
             for notification in notifications:
                 await self.carry(table, moved_to, uaid, notification)
-        return written
+        return HandedBack(written, tuple(filter(None, replaced)))
 
-    async def _put_if_newer(self, table: str, uaid: Uaid, notification: Notification) -> bool:
-        try:
-            await self._dynamo.write(
-                "put_item", **self._item(table, uaid, notification), **_older(notification)
-            )
-        except NotAppliedError:
-            return False
-        return True
-
-    async def _put(self, table: str, uaid: Uaid, notification: Notification) -> Replaced | None:
+    async def _put(
+        self, table: str, uaid: Uaid, notification: Notification, **condition: Any
+    ) -> Replaced | None:
         """Of a topic, which one it replaced: that is no round trip and no unit more."""
-        request = self._item(table, uaid, notification)
+        request = self._item(table, uaid, notification) | condition
         if notification.topic is None:
             await self._dynamo.write("put_item", **request)
             return None

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from waystation.base.clock import Clock
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -116,7 +117,7 @@ class DynamoPushStore:
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._notifications.save_new(uaid, notification)
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         return await self._notifications.save_if_newer(uaid, notifications)
 
     async def fetch(

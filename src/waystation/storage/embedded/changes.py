@@ -12,6 +12,7 @@ from waystation.push.errors import StoreFullError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     MilestoneNote,
@@ -182,24 +183,29 @@ class PushChanges:
 
     def save_if_newer(
         self, uaid: Uaid, notifications: Sequence[Notification], txn: WriteTransaction
-    ) -> int:
+    ) -> HandedBack:
         row = self._alive(txn, uaid)
         if row is None:
-            return 0
+            return HandedBack()
         written = 0
+        replaced: list[Replaced | None] = []
         for notification in notifications:
             if not row.subscribed(notification.channel_id):
                 continue
             key = layout.notification_key(uaid, notification.sort_key)
             age = (notification.accepted_at_ms, notification.message_id)
-            held = self._payload(txn, txn.get(key, db=self._notifications))
-            if held is not None and layout.age_of(held) >= age:
+            payload = self._payload(txn, txn.get(key, db=self._notifications))
+            held = None if payload is None else layout.age_of(payload)
+            if held is not None and held >= age:
+                replaced.append(notification.replaced_by(MessageId(held[1])))
                 continue
             payload = layout.encode_payload(key, notification)
             second = notification.expires_at_ms // 1000
-            self.save(key, notification.channel_id, second, payload, txn)
+            older = self.save(key, notification.channel_id, second, payload, txn)
+            if held is not None and notification.replaced_by(MessageId(held[1])) is not None:
+                replaced.append(older)
             written += 1
-        return written
+        return HandedBack(written, tuple(filter(None, replaced)))
 
     def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, str]], txn: WriteTransaction) -> int:
         forgotten = 0

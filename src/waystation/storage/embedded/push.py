@@ -16,6 +16,7 @@ from waystation.base.clock import Clock
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -151,9 +152,9 @@ class EmbeddedPushStore:
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._grow(partial(self._changes.save_new, uaid, notification))
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         if not notifications:
-            return 0
+            return HandedBack()
         return await self._grow(partial(self._changes.save_if_newer, uaid, tuple(notifications)))
 
     async def fetch(

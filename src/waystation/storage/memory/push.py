@@ -15,6 +15,7 @@ from waystation.base.clock import Clock
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -161,18 +162,20 @@ class MemoryPushStore:
         held = rows.setdefault(notification.sort_key, notification)
         return held.message_id == notification.message_id
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         channels = self._channels(uaid)
         written = 0
+        replaced: list[Replaced | None] = []
         for notification in notifications:
             if notification.channel_id not in channels:
                 continue
             held = self._notifications.get(uaid, {}).get(notification.sort_key)
             if held is not None and _age(held) >= _age(notification):
+                replaced.append(notification.replaced_by(held.message_id))
                 continue
-            await self.save(uaid, notification)
+            replaced.append(await self.save(uaid, notification))
             written += 1
-        return written
+        return HandedBack(written, tuple(filter(None, replaced)))
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int

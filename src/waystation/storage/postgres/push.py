@@ -15,6 +15,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -159,8 +160,9 @@ class PostgresPushStore:
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
         return await self._inserts.ask(layout.message_values(uaid, notification))
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         written = 0
+        replaced: list[Replaced | None] = []
         waiting = list(notifications)
         while waiting:
             # A statement may write a row once only: of one topic, the next is for the next.
@@ -168,9 +170,18 @@ class PostgresPushStore:
             later = [row for row in waiting if now.setdefault(row.sort_key, row) is not row]
             columns = layout.columns_of([layout.message_values(uaid, row) for row in now.values()])
             statement = self._sql.save_if_newer
-            written += len(await self._session.change(statement, *columns, self._now_s()))
+            for row in await self._session.change(statement, *columns, self._now_s()):
+                notification = now[row["chid_message_id"]]
+                if not row["is_written"]:
+                    if notification.topic is not None:
+                        replaced.append(Replaced.of(notification))
+                elif (row["extras"] or "").startswith(layout.REPLACED):
+                    replaced.append(layout.read_replaced(row["extras"]))
+                    written += 1
+                else:  # a topic's row that was there and replaced nothing is that very message
+                    written += row["is_new"] or notification.topic is None
             waiting = later
-        return written
+        return HandedBack(written, tuple(filter(None, replaced)))
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int

@@ -28,8 +28,14 @@ _PHRASES = {
     "<arrays>": ", ".join(
         f"${place}::{kind}[]" for place, (_, kind) in enumerate(MESSAGE_COLUMNS, 1)
     ),
-    "<replace>": _replace(),
-    "<replace but extras>": _replace("extras"),
+    "<replace and note>": _replace("extras")
+    + """, extras = CASE
+        WHEN EXCLUDED.topic IS NOT NULL AND m.version <> EXCLUDED.version
+        THEN '<replaced>'
+            || json_build_array(m.version, <accepted_at_ms>, m."timestamp" + m.ttl)::text
+            || coalesce(',' || substr(EXCLUDED.extras, 2), '}')
+        ELSE EXCLUDED.extras
+    END""",
     # When the message of a row was accepted: as `layout.read_notification` has it.
     "<accepted_at_ms>": """
     CASE
@@ -134,13 +140,7 @@ _UPSERTED = """
     INSERT INTO {message} AS m (<columns>)
     SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
     ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
-    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace but extras>, extras = CASE
-        WHEN EXCLUDED.topic IS NOT NULL AND m.version <> EXCLUDED.version
-        THEN '<replaced>'
-            || json_build_array(m.version, <accepted_at_ms>, m."timestamp" + m.ttl)::text
-            || coalesce(',' || substr(EXCLUDED.extras, 2), '}')
-        ELSE EXCLUDED.extras
-    END
+    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace and note>
     RETURNING m.uaid, m.chid_message_id, m.extras
 )
 SELECT uaid, chid_message_id, extras FROM written WHERE starts_with(extras, '<replaced>')
@@ -166,21 +166,28 @@ WHERE EXISTS (SELECT FROM written AS m
 """
 _SAVE_NEW = _LOGGED + _INSERTED
 
-_SAVE_IF_NEWER = (
-    _LOGGED
-    + """
-INSERT INTO {message} AS m (<columns>)
-SELECT <given> FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
-WHERE {router_end} > <now> AND EXISTS (
-    SELECT FROM {meta} AS c WHERE c.uaid = g.uaid AND c.channel_id = g.channel_id
+# A topic's own message is written over itself: whoever is not written then has met a newer one.
+# `xmax` is zero in a row that was not there before.
+_UPSERTED_IF_NEWER = """
+, wanted AS (
+    SELECT g.* FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
+    WHERE {router_end} > <now> AND EXISTS (
+        SELECT FROM {meta} AS c WHERE c.uaid = g.uaid AND c.channel_id = g.channel_id
+    )
+    ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
+), written AS (
+    INSERT INTO {message} AS m (<columns>)
+    SELECT <given> FROM wanted AS g ORDER BY g.uaid, g.chid_message_id COLLATE "C"
+    ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace and note>
+    WHERE (<accepted_at_ms>, m.version COLLATE "C")
+            < (EXCLUDED.accepted_at_ms, EXCLUDED.version COLLATE "C")
+        OR (EXCLUDED.topic IS NOT NULL AND m.version = EXCLUDED.version)
+    RETURNING m.chid_message_id, m.extras, m.xmax = 0 AS is_new
 )
-ORDER BY g.uaid, g.chid_message_id COLLATE "C" FOR KEY SHARE OF r
-ON CONFLICT (uaid, chid_message_id) DO UPDATE SET <replace>
-WHERE (<accepted_at_ms>, m.version COLLATE "C")
-    < (EXCLUDED.accepted_at_ms, EXCLUDED.version COLLATE "C")
-RETURNING 1
+SELECT g.chid_message_id, m.chid_message_id IS NOT NULL AS is_written, m.extras, m.is_new
+FROM wanted AS g LEFT JOIN written AS m ON m.chid_message_id = g.chid_message_id
 """
-)
+_SAVE_IF_NEWER = _LOGGED + _UPSERTED_IF_NEWER
 
 _FETCH = """
 SELECT m.*, EXISTS (

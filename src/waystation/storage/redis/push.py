@@ -14,6 +14,7 @@ from waystation.base.clock import Clock
 from waystation.base.ids import dashed
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     MessageStatus,
     Milestone,
@@ -169,12 +170,14 @@ class RedisPushStore:
         )
         return saved == 1
 
-    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         written = 0
+        replaced: list[Replaced | None] = []
         now_s = self._clock.now_ms() // 1000
         for start in range(0, len(notifications), _ROWS_PER_CALL):
             rows: list[Argument] = []
-            for notification in notifications[start : start + _ROWS_PER_CALL]:
+            handed = notifications[start : start + _ROWS_PER_CALL]
+            for notification in handed:
                 rows += (
                     notification.sort_key,
                     dashed(notification.channel_id),
@@ -183,8 +186,13 @@ class RedisPushStore:
                     layout.encode_message(notification),
                     *self._ends(notification, now_s),
                 )
-            written += await self._agent_script(scripts.SAVE_IF_NEWER, uaid, now_s, *rows)
-        return written
+            count, *met = await self._agent_script(scripts.SAVE_IF_NEWER, uaid, now_s, *rows)
+            written += count
+            replaced += (
+                _replaced(handed[int(met[n])], met[n + 1] == 1, met[n + 2])
+                for n in range(0, len(met), 3)
+            )
+        return HandedBack(written, tuple(filter(None, replaced)))
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
@@ -339,3 +347,10 @@ class RedisPushStore:
             else:
                 found.append(row)
         return found
+
+
+def _replaced(notification: Notification, is_put: bool, text: bytes) -> Replaced | None:
+    """Of a topic that met a message: the body that it was put over, or the id that keeps it out."""
+    if not is_put:
+        return notification.replaced_by(MessageId(text.decode()))
+    return notification.replaces(layout.decode_message(notification.sort_key, text, b""))

@@ -8,6 +8,7 @@ from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
 from waystation.push.model import (
     ChannelId,
+    HandedBack,
     MessageId,
     Replaced,
     SortKey,
@@ -331,9 +332,9 @@ class NotificationConformance(PushStoreSuite):
             timed_notification(subscribed, accepted_at_ms=now_ms, n=2),
         ]
 
-        assert await store.save_if_newer(uaid, rows) == 3
+        assert await store.save_if_newer(uaid, rows) == HandedBack(3)
         assert await fetch_all(store, uaid, now_ms=now_ms) == rows
-        assert await store.save_if_newer(uaid, []) == 0
+        assert await store.save_if_newer(uaid, []) == HandedBack()
 
     async def test_handing_back_never_overwrites_a_newer_message_of_the_topic(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
@@ -343,7 +344,8 @@ class NotificationConformance(PushStoreSuite):
         newer = topic_notification(subscribed, "t", accepted_at_ms=now_ms + 1)
         await store.save(uaid, newer)
 
-        assert await store.save_if_newer(uaid, [older]) == 0
+        handed_back = await store.save_if_newer(uaid, [older])
+        assert handed_back == HandedBack(0, (Replaced.of(older),)), "the older one ends here"
         assert await fetch_all(store, uaid, now_ms=now_ms) == [newer]
 
     async def test_handing_back_replaces_an_older_message_of_the_topic(
@@ -354,7 +356,8 @@ class NotificationConformance(PushStoreSuite):
         newer = topic_notification(subscribed, "t", accepted_at_ms=now_ms + 1)
         await store.save(uaid, older)
 
-        assert await store.save_if_newer(uaid, [newer]) == 1
+        handed_back = await store.save_if_newer(uaid, [newer])
+        assert handed_back == HandedBack(1, (Replaced.of(older),))
         assert await fetch_all(store, uaid, now_ms=now_ms) == [newer]
 
     async def test_of_two_topics_of_one_millisecond_the_greater_message_id_stays(
@@ -366,9 +369,55 @@ class NotificationConformance(PushStoreSuite):
             for text in ("gAAA-1", "gAAA-2")
         )
 
-        assert await store.save_if_newer(uaid, [low, high]) == 2
-        assert await store.save_if_newer(uaid, [low, high]) == 0
+        assert await store.save_if_newer(uaid, [low, high]) == HandedBack(2, (Replaced.of(low),))
+        assert await store.save_if_newer(uaid, [low, high]) == HandedBack(0, (Replaced.of(low),))
         assert await fetch_all(store, uaid, now_ms=now_ms) == [high]
+
+    async def test_of_those_of_one_topic_that_are_handed_back_together_all_but_one_end(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        """In any order; messages without a topic, and of other topics, are not concerned."""
+        now_ms = clock.now_ms()
+        first, second, last, stored, other = (
+            topic_notification(subscribed, topic, accepted_at_ms=now_ms + age_ms)
+            for topic, age_ms in (("t", 1), ("t", 2), ("t", 3), ("t", 0), ("u", 0))
+        )
+        timed = timed_notification(subscribed, accepted_at_ms=now_ms)
+        await store.save(uaid, stored)
+
+        told = (await store.save_if_newer(uaid, [second, timed, last, first, other])).replaced
+        assert sorted(told, key=lambda one: one.accepted_at_ms) == [
+            Replaced.of(row) for row in (stored, first, second)
+        ]
+        assert await fetch_all(store, uaid, now_ms=now_ms) == [last, other, timed]
+
+    async def test_handing_back_once_more_tells_of_nobody_who_is_there(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        """An attempt whose end was unknown: its own rows are no others."""
+        now_ms = clock.now_ms()
+        topic = topic_notification(subscribed, "t", accepted_at_ms=now_ms + 1)
+        timed = timed_notification(subscribed, accepted_at_ms=now_ms)
+        await store.save(uaid, topic_notification(subscribed, "t", accepted_at_ms=now_ms))
+        await store.save_if_newer(uaid, [topic, timed])
+
+        assert await store.save_if_newer(uaid, [topic, timed]) == HandedBack()
+        assert await store.save_if_newer(uaid, [topic]) == HandedBack()
+        assert await fetch_all(store, uaid, now_ms=now_ms) == [topic, timed]
+
+    async def test_what_had_expired_in_its_place_makes_room_for_what_is_handed_back(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        """Whether somebody waited for it no longer matters: it may be told or not."""
+        expired = topic_notification(subscribed, "t", accepted_at_ms=clock.now_ms(), ttl_s=1)
+        await store.save(uaid, expired)
+        clock.advance(2)
+        row = topic_notification(subscribed, "t", accepted_at_ms=clock.now_ms())
+
+        handed_back = await store.save_if_newer(uaid, [row])
+        assert handed_back.written == 1
+        assert handed_back.replaced in ((), (Replaced.of(expired),))
+        assert await fetch_all(store, uaid, now_ms=clock.now_ms()) == [row]
 
     async def test_nothing_is_handed_back_for_what_is_gone(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
@@ -377,9 +426,10 @@ class NotificationConformance(PushStoreSuite):
         gone = new_channel()
         there = timed_notification(subscribed, accepted_at_ms=now_ms)
         lost = timed_notification(gone, accepted_at_ms=now_ms)
+        topic = topic_notification(gone, "t", accepted_at_ms=now_ms)
         nobody = Uaid(new_uuid4())
 
-        assert await store.save_if_newer(uaid, [lost, there]) == 1
-        assert await store.save_if_newer(nobody, [lost]) == 0
+        assert await store.save_if_newer(uaid, [lost, topic, there]) == HandedBack(1)
+        assert await store.save_if_newer(nobody, [lost, topic]) == HandedBack()
         await store.add_channel(uaid, gone, channels_max=100)
         assert await fetch_all(store, uaid, now_ms=now_ms) == [there]

@@ -161,6 +161,7 @@ class House:
             None if folder is None else Journal(folder / "0.log", mode="write", bytes_max=1_000)
         )
         store = cast(PushStore, self.store)
+        observer = observe(self.clock)
         self.driver = ConnectDriver(
             Terms(
                 Connect(**settings),
@@ -171,11 +172,18 @@ class House:
             ),
             store=store,
             relay=self.relay,
-            hand_back=HandBack(store, self.relay, self.clock, concurrency=4, jitter=lambda: 0.0),
+            hand_back=HandBack(
+                store,
+                self.relay,
+                self.clock,
+                concurrency=4,
+                observer=observer,
+                jitter=lambda: 0.0,
+            ),
             journal=self.journal,
             tasks=self.tasks,
             clock=self.clock,
-            observer=observe(self.clock),
+            observer=observer,
         )
         self.relay.driver = self.driver
 

@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,8 @@ from waystation.base.errors import UnavailableError
 from waystation.push.connect import handback
 from waystation.push.connect.handback import HandBack, replay
 from waystation.push.connect.journal import Journal
-from waystation.push.model import Notification, Uaid, Update, UserAgent
+from waystation.push.connect.observer import Observer
+from waystation.push.model import HandedBack, Notification, Replaced, Uaid, Update, UserAgent
 from waystation.push.token import fresh_key
 from waystation.push.wire.relay import Answer
 from waystation.storage.memory.push import MemoryPushStore
@@ -53,12 +54,12 @@ class Trying(MemoryPushStore):
         super().__init__(clock)
         self.save_failures = self.read_failures = self.saves = 0
 
-    async def save_if_newer(self, uaid: Uaid, notifications: object) -> int:
+    async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
         if self.save_failures:
             self.save_failures -= 1
             raise UnavailableError("down")
         self.saves += 1
-        return await super().save_if_newer(uaid, notifications)  # type: ignore[arg-type]
+        return await super().save_if_newer(uaid, notifications)
 
     async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
         if self.read_failures:
@@ -67,13 +68,35 @@ class Trying(MemoryPushStore):
         return await super().get_user_agent(uaid)
 
 
+class Listening(Observer):
+    def __init__(self) -> None:
+        self.reports: list[tuple[str, list[str]]] = []
+
+    def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
+        ids = [row.message_id for row in notifications if isinstance(row, Notification)]
+        self.reports.append(("handed back", ids))
+
+    def superseded(self, replaced: Replaced) -> None:
+        self.reports.append(("superseded", [replaced.message_id]))
+
+    @property
+    def superseded_ids(self) -> list[str]:
+        return [ids[0] for kind, ids in self.reports if kind == "superseded"]
+
+
 class House:
     def __init__(self) -> None:
         self.clock = ManualClock(now_ms=NOW_MS)
         self.store = Trying(self.clock)
         self.relay = Told()
+        self.observer = Listening()
         self.hand_back = HandBack(
-            self.store, self.relay, self.clock, concurrency=2, jitter=lambda: 0.0
+            self.store,
+            self.relay,
+            self.clock,
+            concurrency=2,
+            observer=self.observer,
+            jitter=lambda: 0.0,
         )
 
     async def stored(self, uaid: Uaid = UAID) -> list[Notification]:
@@ -173,13 +196,13 @@ async def test_no_more_than_so_many_are_under_way_at_once(house: House) -> None:
     inside, most = 0, 0
     release = asyncio.Event()
 
-    async def slow(uaid: Uaid, notifications: object) -> int:
+    async def slow(uaid: Uaid, notifications: object) -> HandedBack:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
         await release.wait()
         inside -= 1
-        return 1
+        return HandedBack(1)
 
     house.store.save_if_newer = slow
     tasks = [
@@ -195,6 +218,71 @@ async def test_no_more_than_so_many_are_under_way_at_once(house: House) -> None:
     assert most == 2
 
 
+def of_topic(name: str, age_ms: int) -> Notification:
+    return notification(name, topic="t", accepted_at_ms=NOW_MS + age_ms)
+
+
+class TestSuperseded:
+    """Of each topic one message stays; what became of the others is told."""
+
+    async def test_two_of_one_topic_that_were_not_acked(self, house: House) -> None:
+        both = [of_topic("new", 1), of_topic("old", 0)]
+        await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+
+        assert await house.stored() == both[:1]
+        assert house.observer.reports == [
+            ("handed back", ["m-new", "m-old"]),
+            ("superseded", ["m-old"]),
+        ]
+
+    async def test_one_that_a_newer_one_in_storage_keeps_out(self, house: House) -> None:
+        await house.store.save(UAID, of_topic("new", 1))
+        await house.hand_back.hand_back(UAID, [of_topic("old", 0)], connected_at_ms=NOW_MS)
+
+        assert house.observer.superseded_ids == ["m-old"]
+
+    async def test_an_older_one_in_storage(self, house: House) -> None:
+        await house.store.save(UAID, of_topic("old", 0))
+        await house.hand_back.hand_back(UAID, [of_topic("new", 1)], connected_at_ms=NOW_MS)
+
+        assert house.observer.superseded_ids == ["m-old"]
+
+    async def test_it_is_told_once_however_often_it_was_tried(self, house: House) -> None:
+        house.store.save_failures = house.store.read_failures = 2
+        both = [of_topic("old", 0), of_topic("new", 1)]
+        await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+
+        assert house.store.saves == 1
+        assert house.observer.superseded_ids == ["m-old"]
+
+    async def test_nobody_is_told_of_what_a_failed_attempt_may_not_have_done(
+        self, house: House
+    ) -> None:
+        house.store.save_failures = 10**6
+        both = [of_topic("old", 0), of_topic("new", 1)]
+        trying = asyncio.ensure_future(
+            house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+        )
+        await asyncio.sleep(0.01)
+        trying.cancel()
+        await asyncio.wait([trying])
+
+        assert house.observer.reports == []
+
+    async def test_those_of_a_dead_worker(self, house: House, tmp_path: Path) -> None:
+        path = tmp_path / "0.log"
+        journal = Journal(path, mode="write", bytes_max=2**20)
+        for row in (of_topic("old", 0), of_topic("new", 1)):
+            await accepted(journal, UAID, row)
+        journal.close()
+
+        assert await replay(path, house.hand_back) == 2
+        assert house.observer.reports == [
+            ("handed back", ["m-old", "m-new"]),
+            ("superseded", ["m-old"]),
+        ]
+
+
 class TestFreshKeys:
     """With Autopush's keys what is handed back gets a key of this moment."""
 
@@ -205,6 +293,7 @@ class TestFreshKeys:
             house.relay,
             house.clock,
             concurrency=2,
+            observer=house.observer,
             fresh_keys=True,
             jitter=lambda: 0.0,
         )
@@ -255,6 +344,13 @@ class TestFreshKeys:
         await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
 
         assert [row.message_id for row in await house.stored()] == [owed[1].message_id]
+
+    async def test_topics_are_told_of_in_the_same_way(self, house: House) -> None:
+        await house.store.save(UAID, of_topic("first", 0))
+        owed = [of_topic("second", 1), notification(1), of_topic("third", 2)]
+        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+
+        assert house.observer.superseded_ids == ["m-first", "m-second"]
 
     async def test_nothing_is_written_for_a_channel_that_is_gone(self, house: House) -> None:
         stray = notification(1, channel_id=OTHER_CHANNEL)

@@ -13,7 +13,7 @@ from waystation.base.clock import ManualClock
 from waystation.base.ids import dashed, simple
 from waystation.push.connect.connection import Connection
 from waystation.push.connect.reports import Reports
-from waystation.push.model import Milestone, Notification
+from waystation.push.model import MessageId, Milestone, Notification, Replaced
 from waystation.push.node_names import NodeNames
 from waystation.telemetry import events
 from waystation.telemetry.events.base import Event, RecordedEvents
@@ -224,6 +224,30 @@ async def test_what_is_handed_back_is_stored(office: Office) -> None:
 
     assert [event.n for event in office.told(events.ConnUnackedStored)] == [1]
     assert len(office.told(events.PushStored)) == 1
+
+
+async def test_of_what_is_handed_back_the_older_one_of_a_topic_is_superseded(
+    office: Office,
+) -> None:
+    """Stored and then replaced, in this order: so the contract's transitions have it."""
+    peer = await office.connected()
+    for name, age_ms in (("old", 0), ("new", 1)):
+        row = notification(name, topic="t", accepted_at_ms=NOW_MS + age_ms)
+        await office.house.driver.push(UAID, row)
+    peer.vanish()
+    await office.house.settle()
+
+    stored = [event.mid for event in office.told(events.PushStored)]
+    assert [event.mid for event in office.told(events.PushSuperseded)] == stored[:1]
+    assert len(stored) == 2
+
+
+async def test_what_had_expired_was_not_superseded(office: Office) -> None:
+    reports = office.reports(office.house.clock)
+    reports.superseded(Replaced(MessageId("m"), NOW_MS - 2000, NOW_MS - 1000))
+    reports.superseded(Replaced(MessageId("n"), NOW_MS - 2000, NOW_MS + 1000))
+
+    assert len(office.told(events.PushSuperseded)) == 1
 
 
 async def test_a_refusal_is_counted(office: Office) -> None:

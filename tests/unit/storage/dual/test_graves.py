@@ -113,7 +113,7 @@ def test_a_topic_that_is_handed_back_takes_the_place_of_a_tombstone() -> None:
 
     async def scene(pair: Pair) -> None:
         assert await pair.ack(old) == 1
-        assert await pair.store.save_if_newer(UAID, [new]) == 1
+        assert (await pair.store.save_if_newer(UAID, [new])).written == 1
 
         assert await pair.fetched() == [new.message_id]
 
