@@ -12,6 +12,8 @@ Rule 4: what collecting the tests left behind, half a million objects, is there 
         collection of garbage looks at it again.
 Rule 5: an example of a property may take its time. Hypothesis would give it 200 ms by the clock on
         the wall, which on a busy machine says something about the machine; rule 3 holds for it too.
+Rule 6: Ctrl-C reaches the programs that tests start. In a shell's background it is ignored, and
+        whoever is started there inherits that.
 """
 
 import gc
@@ -33,6 +35,9 @@ settings.register_profile(
     "busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("busy machine")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
