@@ -96,6 +96,13 @@ class EventHashes:
             return known
         return self._new_names(uaid, version, time_ms // 1000 * 1000, event_us)
 
+    def last_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
+        """As `names`, for the last event that a message has: what was remembered for it makes
+        room, so that there is no more of it than fits into the processor's cache."""
+        names = self.names(uaid, version, time_ms, event_us)
+        del self._names[version]
+        return names
+
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         names = self._names
         if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:

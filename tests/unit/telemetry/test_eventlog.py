@@ -249,7 +249,8 @@ class TestLog:
 
 def test_a_line_that_was_written_by_hand_has_the_envelope_and_its_number() -> None:
     lines = EventLines(NODE, BOOT)
-    kind = Written(8, lambda ts_us, mid: b',"k":8,"mid":"%b","uah":%d}\n' % (mid, ts_us))
+    form = b'%b%d,"seq":%d,"k":8,"mid":"%b","uah":%d}\n'
+    kind = Written(8, lambda start, ts_us, seq, what: form % (start, ts_us, seq, *what, ts_us))
     struct = lines.line(7, PushDelivered(mid="ab", uah=7), 1)
     (written,) = lines.encode([(7, kind, 1, (b"ab",))])
 

@@ -60,3 +60,13 @@ def test_an_application_is_the_unkeyed_hash_of_its_public_key() -> None:
     assert EventHashes.app(key) == int.from_bytes(
         hashlib.sha256(key).digest()[:8], "big", signed=True
     )
+
+
+def test_names_are_forgotten_with_the_last_event_of_a_message() -> None:
+    hashes = EventHashes(MASTER)
+    names = hashes.names(UAID, "v", NOW_MS, NOW_MS * 1000)
+
+    assert hashes.last_names(UAID, "v", NOW_MS, NOW_MS * 1000 + 1) == names
+    assert not hashes._names
+    assert hashes.last_names(UAID, "v", NOW_MS, NOW_MS * 1000 + 2) == names
+    assert not hashes._names

@@ -74,8 +74,8 @@ class Reports(Observer):
     ) -> None:
         self._emit = sink.emit
         self._write = sink.write  # what happens to every message
-        self._transmitted_kind = events.Written(events.PushTransmitted.k, self._transmitted_fields)
-        self._delivered_kind = events.Written(events.PushDelivered.k, self._delivered_fields)
+        self._transmitted_kind = events.Written(events.PushTransmitted.k, self._transmitted_line)
+        self._delivered_kind = events.Written(events.PushDelivered.k, self._delivered_line)
         self._hashes = hashes
         self._names = names or NodeNames(hashes)
         self._metrics = metrics
@@ -188,12 +188,14 @@ class Reports(Observer):
             self._milestones.note(notification, Milestone.INT_ACCEPTED)
         self._milestones.note(notification, _TRANSMITTED)
 
-    def _transmitted_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+    def _transmitted_line(
+        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]
+    ) -> bytes:
         """`events.PushTransmitted` of a direct one, as it is written."""
+        uaid, notification = what
         time_ms = notification.accepted_at_ms
-        return b',"k":6,%b,"path":0}\n' % self._hashes.names(
-            uaid, notification.message_id, time_ms, ts_us
-        )
+        names = self._hashes.names(uaid, notification.message_id, time_ms, ts_us)
+        return b'%b%d,"seq":%d,"k":6,%b,"path":0}\n' % (start, ts_us, seq, names)
 
     def refused(self, uaid: Uaid) -> None:
         self._refusals.value += 1
@@ -233,10 +235,14 @@ class Reports(Observer):
             self._milestones.note(notification, Milestone.ACCEPTED)
         self._milestones.note(notification, end)
 
-    def _delivered_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+    def _delivered_line(
+        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]
+    ) -> bytes:
         """`events.PushDelivered`, as it is written."""
+        uaid, notification = what
         time_ms = notification.accepted_at_ms
-        return b',"k":8,%b}\n' % self._hashes.names(uaid, notification.message_id, time_ms, ts_us)
+        names = self._hashes.last_names(uaid, notification.message_id, time_ms, ts_us)
+        return b'%b%d,"seq":%d,"k":8,%b}\n' % (start, ts_us, seq, names)
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None:
         self._emit(events.ConnNack(uah=self._uah(uaid), code=code))

@@ -23,6 +23,7 @@ from waystation.telemetry.metrics import Cell, Metrics
 NAMES_MAX: Final = 1_024  # of senders' `sub`
 SAMPLE: Final = 16
 TOOK_MAX: Final = 256
+_RECEIVED_LINE: Final = b'%b%d,"seq":%d,"k":0,%b,"chh":%d,"ttl":%d,"size":%d,"via":"webpush"%b}\n'
 
 
 class Reports(Observer):
@@ -40,8 +41,8 @@ class Reports(Observer):
         self._emit = sink.emit
         self._defer = sink.defer
         self._write = sink.write  # what happens to every message
-        self._received_kind = events.Written(events.PushReceived.k, self._received_fields)
-        self._stored_kind = events.Written(events.PushStored.k, self._stored_fields)
+        self._received_kind = events.Written(events.PushReceived.k, self._received_line)
+        self._stored_kind = events.Written(events.PushStored.k, self._stored_line)
         self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
         self._peer = (names or NodeNames(hashes)).of
@@ -142,12 +143,16 @@ class Reports(Observer):
             self._encodings[notification.headers["encoding"]].value += 1
         self._write(self._received_kind, uaid, notification, size)
 
-    def _received_fields(
-        self, _ts_us: int, uaid: Uaid, notification: Notification, size: int
+    def _received_line(
+        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification, int]
     ) -> bytes:
         """`events.PushReceived`, as it is written."""
+        uaid, notification, size = what
         now_ms, sender, hashes = notification.accepted_at_ms, notification.sender, self._hashes
-        return b',"k":0,%b,"chh":%d,"ttl":%d,"size":%d,"via":"webpush"%b}\n' % (
+        return _RECEIVED_LINE % (
+            start,
+            ts_us,
+            seq,
             hashes.names(uaid, notification.message_id, now_ms, now_ms * 1000),
             hashes.chh(notification.channel_id, now_ms),
             notification.ttl_s,
@@ -186,10 +191,16 @@ class Reports(Observer):
             self._stored_bytes.value += len(notification.data) * 3 // 4
         self._write(self._stored_kind, uaid, notification)
 
-    def _stored_fields(self, ts_us: int, uaid: Uaid, notification: Notification) -> bytes:
+    def _stored_line(
+        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]
+    ) -> bytes:
         """`events.PushStored`, as it is written."""
+        uaid, notification = what
         time_ms = notification.accepted_at_ms
-        return b',"k":1,%b,"flag":%b,"size":%d}\n' % (
+        return b'%b%d,"seq":%d,"k":1,%b,"flag":%b,"size":%d}\n' % (
+            start,
+            ts_us,
+            seq,
             self._hashes.names(uaid, notification.message_id, time_ms, ts_us),
             b"false" if notification.topic is None else b"true",
             len(notification.data or "") * 3 // 4,  # before base64

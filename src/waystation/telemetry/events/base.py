@@ -19,11 +19,12 @@ class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A kind of event that every message has, so its line is written by hand: `fields` gets the
-    time in microseconds and what was deferred, and gives all that follows the envelope."""
+    """A kind of event that every message has, so its line is written by hand: `line` gets how all
+    lines of the log start, the time in microseconds, the sequence number, and a tuple of what was
+    deferred."""
 
     k: int
-    fields: Callable[..., bytes]
+    line: Callable[..., bytes]
 
 
 class EventSink(Protocol):
@@ -40,7 +41,7 @@ class EventSink(Protocol):
         ...
 
     def write(self, kind: Written, *args: object) -> None:
-        """As `defer`, for an event whose line `kind.fields(ts_us, *args)` writes."""
+        """As `defer`, for an event whose line `kind.line(start, ts_us, seq, args)` writes."""
         ...
 
 
@@ -73,8 +74,8 @@ class RecordedEvents:
         self.emit(make(*args))
 
     def write(self, kind: Written, *args: object) -> None:
-        line = kind.fields(self._clock.now_us(), *args)
-        self.emit(msgspec.json.decode(b"{" + line[1:], type=event_types()[kind.k]))
+        line = kind.line(b'{"ts":', self._clock.now_us(), len(self.events), args)
+        self.emit(msgspec.json.decode(line, type=event_types()[kind.k]))
 
 
 def event_types() -> dict[int, type[Event]]:
