@@ -36,6 +36,7 @@ class WindowBesideModel(RuleBasedStateMachine):
         self.unacked: dict[MessageId, Notification] = {}  # what the user agent has not acked
         self.journal: dict[MessageId, Notification] = {}
         self.ended: set[MessageId] = set()  # acked, dropped with the channel, or TTL 0
+        self.fleeting: list[MessageId] = []  # TTL 0, sent and not acked
         self.posted: dict[MessageId, Notification] = {}
         self.reminded = False  # refused or told since the last look began
 
@@ -56,13 +57,17 @@ class WindowBesideModel(RuleBasedStateMachine):
                     else:
                         self.unacked.pop(notification.message_id)
                         self.ended.add(notification.message_id)
+                        self.fleeting.append(notification.message_id)
                 case do.DeliverStored(notifications):
                     assert notifications
                     for notification in notifications:
                         self.sent(notification)
                 case do.Settle(notification, code):
                     assert isinstance(notification, Notification)
-                    del self.journal[notification.message_id]
+                    if notification.ttl_s:
+                        del self.journal[notification.message_id]
+                    else:
+                        self.fleeting.remove(notification.message_id)
                     if code:
                         self.ended.add(notification.message_id)
                 case do.Forget(acked):
@@ -171,7 +176,7 @@ class WindowBesideModel(RuleBasedStateMachine):
     @rule(data=st.data(), extra=st.booleans())
     def ack(self, data: st.DataObject, extra: bool) -> None:
         some = st.sets(st.sampled_from(sorted(self.unacked)), min_size=1, max_size=3)
-        ids = sorted(data.draw(some)) + (["m0", "m0"] if extra else [])
+        ids = sorted(data.draw(some)) + (["m0", "m0", *self.fleeting[-1:]] if extra else [])
         effects = self.window.acked([AckUpdate(version=message_id) for message_id in ids])
         for message_id in ids:
             self.unacked.pop(MessageId(message_id), None)

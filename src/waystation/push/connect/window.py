@@ -11,7 +11,8 @@ Rule 4: a pass over storage sends a batch, waits until nothing is unacked and ev
         acked row is deleted, and reads again from the start, until nothing comes.
 Rule 5: what is already outstanding is not sent again; rows are recognised by message
         id, because a topic's newer message has the same sort key.
-Rule 6: a notification with TTL 0 is sent and forgotten.
+Rule 6: a notification with TTL 0 is sent and owed to nobody: it is remembered only so that its ack
+        can be told, the latest `unacked_max` of them.
 Rule 7: when a subscription ends, nothing of it is owed any more, and what a read that was
         already under way brings of it is not sent.
 """
@@ -44,6 +45,7 @@ class DeliveryWindow:
     __slots__ = (
         "_check_needed",
         "_direct",
+        "_fleeting",
         "_forgetting",
         "_left",
         "_pass",
@@ -59,9 +61,10 @@ class DeliveryWindow:
     def __init__(self, *, unacked_max: int) -> None:
         assert unacked_max >= 1
         self._unacked_max = unacked_max
-        # Made when first needed: an idle user agent has neither, and there are many.
+        # Made when first needed: an idle user agent has none of them, and there are many.
         self._direct: dict[MessageId, Notification] | None = None
         self._stored: dict[MessageId, Notification] | None = None
+        self._fleeting: dict[MessageId, Notification] | None = None  # TTL 0
         self._forgetting = 0  # acked rows whose deletion has not been confirmed
         self._refused = False
         self._check_needed = False
@@ -96,7 +99,17 @@ class DeliveryWindow:
             if direct is None:
                 direct = self._direct = {}
             direct[message_id] = notification
+        else:
+            self._let_go(notification)
         return [do.Deliver(notification)]
+
+    def _let_go(self, notification: Notification) -> None:
+        fleeting = self._fleeting
+        if fleeting is None:
+            fleeting = self._fleeting = {}
+        elif len(fleeting) >= self._unacked_max:
+            del fleeting[next(iter(fleeting))]
+        fleeting[notification.message_id] = notification
 
     def refuse(self) -> None:
         """Refused for another reason too, such as a full send buffer."""
@@ -109,7 +122,7 @@ class DeliveryWindow:
         """Repeated acks and those for somebody else's message change nothing."""
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
-        direct, stored = self._direct, self._stored
+        direct, stored, fleeting = self._direct, self._stored, self._fleeting
         for update in updates:
             version, code = update.version, update.code
             message_id = MessageId(version if isinstance(version, str) else str(version))
@@ -121,6 +134,9 @@ class DeliveryWindow:
             elif stored and (acked := stored.pop(message_id, None)) is not None:
                 self.stored_acked += 1
                 rows.append((acked, code))
+            elif fleeting and (acked := fleeting.pop(message_id, None)) is not None:
+                self.direct_acked += 1
+                effects.append(do.Settle(acked, code))
         if rows:
             self._forgetting += len(rows)
             effects.append(do.Forget(rows))

@@ -197,6 +197,15 @@ async def test_an_ack_says_how_it_ended(
     assert office.milestones.notes[-1] == ("m-00001", milestone)
 
 
+async def test_an_ack_of_ttl_zero_is_a_delivery(office: Office) -> None:
+    peer = await office.connected()
+    fleeting = notification(1, ttl_s=0)
+    await office.house.driver.push(UAID, fleeting)
+    peer.say(ack(fleeting))
+
+    assert len(office.told(events.PushDelivered)) == 1
+
+
 async def test_what_is_dropped_with_its_channel_is_not_delivered(office: Office) -> None:
     peer = await office.connected()
     await office.house.driver.push(UAID, notification(1))

@@ -101,6 +101,26 @@ class TestDirect:
 
 
 class TestAcks:
+    def test_an_ack_of_ttl_zero_is_known_once(self) -> None:
+        """It changes nothing, but a report would take the notification for lost."""
+        its = window()
+        fleeting = notification(1, ttl_s=0)
+        its.direct(fleeting)
+        its.direct(notification(2))
+
+        assert ack(its, fleeting) == [do.Settle(fleeting, 100)]
+        assert ack(its, fleeting) == []
+        assert its.direct_acked == 1
+        assert its.unacked == 1
+
+    def test_of_those_with_ttl_zero_only_the_latest_are_remembered(self) -> None:
+        its = window(2)
+        fleeting = [notification(n, ttl_s=0) for n in range(3)]
+        for each in fleeting:
+            its.direct(each)
+
+        assert ack(its, *fleeting) == [do.Settle(each, 100) for each in fleeting[1:]]
+
     def test_an_ack_settles_a_direct_one(self) -> None:
         """C-041"""
         its = window()
