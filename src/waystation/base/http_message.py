@@ -1,6 +1,6 @@
 """An HTTP request as it was read, and a response as it will be written.
 
-Both are plain objects with slots: one of each is made for every request.
+Both are structs without equality: one of each is made for every request.
 """
 
 import asyncio
@@ -8,43 +8,32 @@ import http
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+import msgspec
 
-class Request:
+
+class Request(msgspec.Struct, eq=False, gc=False):
     """Names of headers are lower case; a header that came twice has its values joined by a comma
     (RFC 9110, section 5.3), so a doubled singleton fails to parse instead of being picked.
     Requests may share their headers."""
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "oversize", "path", "query", "upgrade")
-
-    def __init__(
-        self,
-        method: bytes,
-        path: bytes,
-        headers: Mapping[bytes, bytes],
-        query: bytes = b"",
-        body: bytes = b"",
-    ) -> None:
-        self.method = method
-        self.path = path  # without the query, still percent-encoded
-        self.query = query
-        self.headers = headers
-        self.body = body
-        self.oversize = False  # the body was longer than its limit and was not kept
-        self.keep_alive = True
-        self.upgrade: bytes | None = None  # what the client wants to speak instead
+    method: bytes
+    path: bytes  # without the query, still percent-encoded
+    headers: Mapping[bytes, bytes]
+    query: bytes = b""
+    body: bytes = b""
+    oversize: bool = False  # the body was longer than its limit and was not kept
+    keep_alive: bool = True
+    upgrade: bytes | None = None  # what the client wants to speak instead
 
 
-class Response:
+class Response(msgspec.Struct, eq=False):
     """`head` is the status line and header lines, each with its line end; the server adds Date,
     Content-Length, Connection and the empty line."""
 
-    __slots__ = ("body", "close", "head", "status")
-
-    def __init__(self, status: int, head: bytes, body: bytes = b"", *, close: bool = False) -> None:
-        self.status = status
-        self.head = head
-        self.body = body
-        self.close = close
+    status: int
+    head: bytes
+    body: bytes = b""
+    close: bool = False
 
     @classmethod
     def of(
@@ -59,21 +48,19 @@ class Response:
         head = STATUS_LINES[status] + headers
         if content_type:
             head += b"Content-Type: " + content_type + b"\r\n"
-        return cls(status, head, body, close=close)
+        return Response(status, head, body, close)
 
 
-class Upgrade(Response):
+class Upgrade(Response, kw_only=True):
     """The connection goes on as another protocol, which is given the transport and what came
     after the request."""
 
-    __slots__ = ("protocol",)
+    protocol: asyncio.Protocol
 
-    def __init__(self, protocol: asyncio.Protocol, token: bytes, headers: bytes = b"") -> None:
-        super().__init__(
-            101,
-            STATUS_LINES[101] + b"Upgrade: " + token + b"\r\nConnection: Upgrade\r\n" + headers,
-        )
-        self.protocol = protocol
+    @classmethod
+    def to(cls, protocol: asyncio.Protocol, token: bytes, headers: bytes = b"") -> "Upgrade":
+        lines = b"Upgrade: " + token + b"\r\nConnection: Upgrade\r\n" + headers
+        return cls(101, STATUS_LINES[101] + lines, protocol=protocol)
 
 
 Handler = Callable[[Request], Response | Coroutine[Any, Any, Response]]

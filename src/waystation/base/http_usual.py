@@ -43,7 +43,8 @@ _marks = [0] * _MARKS  # hashes of what came lately and is not remembered
 
 def usual_post(data: bytes, headers_max: int) -> Request | None:
     """The request if `data` is one whole usual POST; its length of body has been checked."""
-    first_end, head_end = data.find(b"\r\n"), data.find(b"\r\n\r\n")
+    first_end = data.find(b"\r\n")
+    head_end = data.find(b"\r\n\r\n", first_end)
     if head_end < 0 or not data.startswith(b" HTTP/1.1", first_end - 9):
         return None
     path = data[5 : first_end - 9]

@@ -65,7 +65,7 @@ def accept_link(
     expected = _proof(secret, b"client", request.path, nonces)
     shown = _letters(_proof(secret, b"server", request.path, nonces))
     named = b"Waystation-Node: %b\r\n" % name.encode() if name else b""
-    return Upgrade(
+    return Upgrade.to(
         LinkServer(node, loop, proof=expected),
         TOKEN,
         b"Waystation-Nonce: %b\r\nWaystation-Proof: %b\r\n%b" % (server_nonce, shown, named),

@@ -43,7 +43,7 @@ class Site:
         if request.path == b"/empty":
             return Response.of(204)
         if request.upgrade == b"echo":
-            return Upgrade(Echo(), b"echo")
+            return Upgrade.to(Echo(), b"echo")
         if request.path.startswith(b"/wait"):
             return self._later(request)
         return Response.of(200, request.path + b" " + request.body, content_type=b"text/plain")

@@ -33,7 +33,7 @@ class Seen:
         self.told.append("expects")
 
     def accept(self, request: Request) -> None:
-        self.told.append([getattr(request, name) for name in Request.__slots__])
+        self.told.append([getattr(request, name) for name in Request.__struct_fields__])
 
     def cut_short(self, request: Request) -> None:
         self.told.append("cut short")

@@ -72,7 +72,7 @@ ClientMessage = Hello | Register | Unregister | Ack | Nack | Ping | BroadcastSub
 _decoder = msgspec.json.Decoder(ClientMessage)
 _PING = Ping()
 _AES128GCM_ONLY = {"encoding": "aes128gcm"}  # what nearly every notification has
-_AES128GCM_TEXT = orjson.dumps(_AES128GCM_ONLY).decode()
+_AES128GCM_TEXT = f',"headers":{orjson.dumps(_AES128GCM_ONLY).decode()}'
 _ACK_OF_NOTHING = Ack(updates=[])
 
 
@@ -143,20 +143,18 @@ def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
 
 def notification_message(notification: Notification) -> bytes:
     """Written for every notification, so by hand: ids and base64url need no escaping."""
-    tracked = rest = ""
+    data, headers = notification.data, notification.headers
+    tracked = text = ""
     if notification.reliability_id is not None:
         tracked = f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
-    if notification.data is not None:
-        rest = f',"data":"{notification.data}"'
-        headers = notification.headers
-        if headers is not None:
-            usual = headers == _AES128GCM_ONLY
-            text = _AES128GCM_TEXT if usual else orjson.dumps(headers).decode()
-            rest = f'{rest},"headers":{text}'
-    return (
+    if data is not None and headers is not None:
+        usual = headers == _AES128GCM_ONLY
+        text = _AES128GCM_TEXT if usual else f',"headers":{orjson.dumps(headers).decode()}'
+    start = (
         f'{{"messageType":"notification","channelID":"{dashed(notification.channel_id)}"'
-        f',"version":"{notification.message_id}"{tracked}{rest}}}'
-    ).encode()
+        f',"version":"{notification.message_id}"{tracked}'
+    )
+    return (f"{start}}}" if data is None else f'{start},"data":"{data}"{text}}}').encode()
 
 
 def updates_message(updates: Iterable[Update]) -> bytes:

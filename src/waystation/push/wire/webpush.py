@@ -10,6 +10,7 @@ Header names are lower-case bytes, as the HTTP server hands them over.
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -66,11 +67,9 @@ def read_post(
             f" {body_bytes_max} bytes"
         )
     find = headers.get
-    ttl = find(b"ttl")
-    # What nearly every POST says is understood here; the functions below know the rest.
-    usual = ttl is not None and ttl.isdigit() and len(ttl) <= _TTL_DIGITS_MAX
-    ttl_s = int(ttl) if usual and ttl is not None else read_ttl(ttl)
+    ttl_s = read_ttl(find(b"ttl"))
     if body:
+        # What nearly every POST says is understood here; the functions below know the rest.
         if (
             find(b"content-encoding") == b"aes128gcm"
             and b"encryption" not in headers
@@ -94,6 +93,7 @@ def read_post(
     )
 
 
+@lru_cache(maxsize=256)  # of the few that senders choose
 def read_ttl(value: bytes | None) -> int:
     """Step 12; the sign is looked at in step 14."""
     if value is None:
