@@ -64,7 +64,9 @@ class WindowBesideModel(RuleBasedStateMachine):
                         self.sent(notification)
                 case do.Settle(notification, code):
                     assert isinstance(notification, Notification)
-                    if notification.ttl_s:
+                    if code == do.DROPPED:
+                        self.journal.pop(notification.message_id, None)
+                    elif notification.ttl_s:
                         del self.journal[notification.message_id]
                     else:
                         self.fleeting.remove(notification.message_id)

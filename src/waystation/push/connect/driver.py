@@ -374,8 +374,10 @@ class ConnectDriver:
         assert uaid is not None
         if self._journal is not None:
             self._journal.settle(uaid, notification)
-        if effect.code:
+        if effect.code > 0:
             self._observer.acked(uaid, notification, effect.code, stored=False)
+        elif effect.code == do.DROPPED:
+            self._observer.dropped_with_channel(notification)
 
     def _greeted(self, client: Client) -> None:
         self._observer.hello(client.session, client.note)

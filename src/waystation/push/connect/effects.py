@@ -145,9 +145,12 @@ class TakeUp(msgspec.Struct, frozen=True, gc=False):
     texts: Sequence[bytes]
 
 
+DROPPED = -1  # no user agent's code
+
+
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """A direct notification is owed no more: acked with this code, or (0) dropped with its
-    channel or found in storage, where it is owed from now on."""
+    """A direct notification is owed no more: acked with this code, or (0) found in storage, where
+    it is owed from now on, or, as a stored one too, `DROPPED` with its channel."""
 
     notification: Notification | Update
     code: int

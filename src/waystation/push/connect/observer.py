@@ -42,6 +42,9 @@ class Observer:
         self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
     ) -> None: ...
 
+    def dropped_with_channel(self, notification: Notification | Update) -> None:
+        """Sent and not acked, and nobody waits for it any more."""
+
     def nacked(self, uaid: Uaid, version: str, code: int) -> None: ...
 
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:

@@ -34,6 +34,7 @@ from waystation.telemetry.logs import tag
 from waystation.telemetry.metrics import Metrics
 
 STORED = 1  # the contract's `path`; direct is 0
+NO_SUBSCRIPTION = 106  # the number by which an app server hears of it
 # By themselves, as in `states`.
 _END_DELIVERED, _TRANSMITTED = Milestone.DELIVERED, Milestone.TRANSMITTED
 
@@ -243,6 +244,11 @@ class Reports(Observer):
         time_ms = notification.accepted_at_ms
         names = self._hashes.last_names(uaid, notification.message_id, time_ms, ts_us)
         return b'%b%d,"seq":%d,"k":8,%b}\n' % (start, ts_us, seq, names)
+
+    def dropped_with_channel(self, notification: Notification | Update) -> None:
+        # What only waited in storage runs out; of what was sent nobody else would tell the end.
+        if isinstance(notification, Notification):
+            self._emit(events.PushErrored(mid=self._mid(notification), errno=NO_SUBSCRIPTION))
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None:
         self._emit(events.ConnNack(uah=self._uah(uaid), code=code))

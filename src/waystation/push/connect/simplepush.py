@@ -100,7 +100,7 @@ class UpdateWindow:
             self._left.add(channel_id)
         self._stored.pop(channel_id, None)
         direct = self._direct.pop(channel_id, None)
-        return [] if direct is None else [do.Settle(direct, 0)]
+        return [] if direct is None else [do.Settle(direct, do.DROPPED)]
 
     def check(self) -> bool:
         """Whether storage is looked at now; if not, it will be when nothing is unacked."""

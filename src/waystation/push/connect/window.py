@@ -126,7 +126,7 @@ class DeliveryWindow:
         for update in updates:
             version, code = update.version, update.code
             message_id = MessageId(version if isinstance(version, str) else str(version))
-            if code is None:
+            if not code:  # none, or one that means nothing
                 code = DELIVERED
             if direct and (acked := direct.pop(message_id, None)) is not None:
                 self.direct_acked += 1
@@ -152,13 +152,11 @@ class DeliveryWindow:
         effects: list[Effect] = []
         if self._pass is READING:
             self._left = (self._left or set()) | {channel_id}
-        for notification in self.unacked_directs:
-            if notification.channel_id == channel_id and self._direct:
-                del self._direct[notification.message_id]
-                effects.append(do.Settle(notification, 0))
-        for notification in list((self._stored or {}).values()):
-            if notification.channel_id == channel_id and self._stored:
-                del self._stored[notification.message_id]
+        for unacked in (self._direct or {}, self._stored or {}):
+            for notification in list(unacked.values()):
+                if notification.channel_id == channel_id:
+                    del unacked[notification.message_id]
+                    effects.append(do.Settle(notification, do.DROPPED))
         return effects
 
     # Storage

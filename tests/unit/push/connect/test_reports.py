@@ -212,6 +212,7 @@ async def test_what_is_dropped_with_its_channel_is_not_delivered(office: Office)
     peer.say({"messageType": "unregister", "channelID": dashed(CHANNEL), "code": 202})
 
     assert office.told(events.PushDelivered) == []
+    assert [event.errno for event in office.told(events.PushErrored)] == [106]
     assert [event.code for event in office.told(events.ConnUnregister)] == [202]
     assert office.count("ua_command", command="unregister", detail="202") == 1
 

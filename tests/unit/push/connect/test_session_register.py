@@ -223,7 +223,7 @@ class TestUnregister:
         unregister(talk)
         effects = talk.session.unsubscribed()
 
-        assert of(do.Settle, effects) == [do.Settle(theirs, 0)]
+        assert of(do.Settle, effects) == [do.Settle(theirs, do.DROPPED)]
         assert talk.say(ack(theirs)) == []
         assert talk.session.closed() == [do.HandBack([kept])]
 

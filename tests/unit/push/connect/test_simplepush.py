@@ -134,7 +134,7 @@ def test_nothing_of_an_ended_channel_is_owed_or_sent() -> None:
     window = reading()
     window.direct(update(5))
 
-    assert window.drop_channel(CHANNEL) == [do.Settle(update(5), 0)]
+    assert window.drop_channel(CHANNEL) == [do.Settle(update(5), do.DROPPED)]
     assert versions(window.read([update(6), update(1, OTHER_CHANNEL)])) == [1]
     assert window.drop_channel(OTHER_CHANNEL) == []
     assert window.unacked == 0

@@ -128,6 +128,12 @@ class TestAcks:
 
         assert ack(its, notification(1)) == [do.Settle(notification(1), 100)]
         assert its.unacked == 0
+
+    def test_an_ack_of_code_zero_is_an_ack(self) -> None:
+        its = window()
+        its.direct(notification(1))
+
+        assert ack(its, notification(1), code=0) == [do.Settle(notification(1), 100)]
         assert its.direct_acked == 1
 
     def test_an_ack_forgets_a_stored_one(self) -> None:
@@ -145,7 +151,7 @@ class TestAcks:
 
         assert effects == [do.Forget([(notification(2), 100), (notification(1), 100)])]
 
-    @pytest.mark.parametrize("code", [101, 102, 0, 65_535])
+    @pytest.mark.parametrize("code", [101, 102, 65_535])
     def test_the_code_of_an_ack_is_passed_on(self, code: int) -> None:
         its = window()
         its.direct(notification(1))
@@ -279,7 +285,10 @@ class TestEndedSubscriptions:
         its.direct(notification(3))
         its.direct(notification(4, channel_id=OTHER_CHANNEL))
 
-        assert its.drop_channel(CHANNEL) == [do.Settle(notification(3), 0)]
+        assert its.drop_channel(CHANNEL) == [
+            do.Settle(notification(3), do.DROPPED),
+            do.Settle(notification(1), do.DROPPED),
+        ]
         assert its.unacked == 2
         assert ack(its, notification(1), notification(3)) == []
 
