@@ -225,7 +225,7 @@ class HttpConnection(asyncio.Protocol):
             return
         server = self._server
         self._since = server.tick
-        if isinstance(answer, Upgrade):
+        if answer.status == 101 and isinstance(answer, Upgrade):
             self._hand_over(answer)
             return
         if not request.keep_alive or answer.close or server.draining or self.ended or self._eof:

@@ -178,7 +178,7 @@ class Reports(Observer):
     # Notifications
 
     def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
-        if isinstance(notification, Update):
+        if not isinstance(notification, Notification):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
         self._write(self._transmitted_kind, uaid, notification)
@@ -223,7 +223,7 @@ class Reports(Observer):
         self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
     ) -> None:
         self._acks.value += 1
-        if isinstance(notification, Update):
+        if not isinstance(notification, Notification):
             return
         end = _ENDS.get(code, _END_DELIVERED)
         if end is _END_DELIVERED:

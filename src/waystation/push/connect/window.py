@@ -86,7 +86,7 @@ class DeliveryWindow:
 
     def direct(self, notification: Notification | Update) -> list[Effect] | None:
         """None: it may not be sent now, and storage will be looked at."""
-        if isinstance(notification, Update):
+        if not isinstance(notification, Notification):
             return None  # posted to an endpoint of the other protocol
         message_id, direct, stored = notification.message_id, self._direct, self._stored
         if (direct and message_id in direct) or (stored and message_id in stored):
