@@ -11,7 +11,7 @@ Rule 3: what comes once leaves nothing but a mark: a sender with a new token for
         fill the memory with lines that are never seen again.
 
 Five calls of bytes for a head take 3 us where httptools' callbacks, one for each header, take 7; a
-head whose lines are known takes 1.5.
+head that came before takes 1.8.
 """
 
 from collections.abc import Mapping
