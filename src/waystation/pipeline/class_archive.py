@@ -1,0 +1,177 @@
+"""Spark's classes as the JVM lays them out in memory, kept in a file: most of a start is spared.
+
+Rule 1: an archive fits one Java and one set of jars. Its name is drawn from both, so a new version
+        has one of its own, and of those that nobody uses any more the oldest go.
+Rule 2: it is written by a process of its own in the background, at the lowest priority, after a
+        session has found none (`class_training`). There is one such process at a time, which a
+        lock says that ends with it, and one attempt an hour. Nobody waits for it.
+Rule 3: it is there as a whole or not at all: written elsewhere, flushed, then renamed. The name
+        tells its length, since a Java 17 that is given a shorter one crashes; whatever else is
+        wrong with it the JVM finds by its checksums, and goes on without it and without a word.
+Rule 4: it is code that we run: nothing is taken from a folder into which others may write. Where
+        there is no folder of our own, or a path that options cannot carry, sessions start without.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from waystation.pipeline.java import Java
+
+FORM = 1  # raised when what is trained changes so much that old archives should go
+KEPT = 2  # one has about 190 MB
+RETRY_AFTER_S = 3600.0
+AOT_SINCE = 25  # this Java has a form of its own, which needs no archive of the JDK's below it
+TRAINING = "waystation.pipeline.class_training"
+
+_PLAIN = re.compile(r"[\w./+@~-]+")  # no blank, and no colon: paths are listed with it
+
+
+class ClassArchive(msgspec.Struct, frozen=True):
+    """The place of one archive; whether it is there, `file` says."""
+
+    folder: Path
+    java: Java
+    jars: Path
+    key: str
+
+    @property
+    def configuration(self) -> Path:
+        """Empty, and first on Spark's class path, which must be the same each time."""
+        return self.folder / "conf"
+
+    @property
+    def unfinished(self) -> Path:
+        """Where the one that is being written lies, and what its writer leaves about."""
+        return self.folder / f"{self.key}.unfinished"
+
+    @property
+    def lock(self) -> Path:
+        return self.folder / "lock"
+
+    def file(self) -> Path | None:
+        """The archive, if it is there in its full length."""
+        for found in self.folder.glob(f"{self.key}.*.archive"):
+            length = found.name.split(".")[1]
+            if length.isdigit() and found.stat().st_size == int(length):
+                return found
+        return None
+
+    def reading(self) -> list[str]:
+        """Java options of a session that uses it; none where there is none."""
+        with contextlib.suppress(OSError):
+            found = self.file()
+            if found is not None:
+                os.utime(found)  # the oldest go first
+                return self._options("AOTCache", "SharedArchiveFile", found)
+        return []
+
+    def writing(self, path: Path) -> list[str]:
+        """Java options of a session that writes one when it ends."""
+        return self._options("AOTCacheOutput", "ArchiveClassesAtExit", path)
+
+    def _options(self, aot: str, classic: str, path: Path) -> list[str]:
+        new = self.java.version >= AOT_SINCE
+        # What the JVM has to say about an archive would come on stdout, among results.
+        quiet = ["-Xlog:disable", f"-Xlog:all=error{',aot*=off' if new else ''}:stderr"]
+        return [f"-XX:{aot if new else classic}={path}", "-XX:+VerifySharedSpaces", *quiet]
+
+    def write_later(self) -> bool:
+        """Starts the process of rule 2 if there is no archive and one has not just been at it;
+        tells whether it did."""
+        with contextlib.suppress(OSError):
+            lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.file() is None and not self._tried_lately():
+                    self._start(lock)
+                    return True
+            finally:
+                os.close(lock)
+        return False
+
+    def _tried_lately(self) -> bool:
+        tried = self.folder / f"{self.key}.tried"
+        with contextlib.suppress(FileNotFoundError):
+            if 0 <= time.time() - tried.stat().st_mtime < RETRY_AFTER_S:
+                return True
+        tried.touch()
+        return False
+
+    def _start(self, lock: int) -> None:
+        """The shell ends at once, so that nobody has a child to wait for; the lock stays with the
+        process that it leaves behind."""
+        for left in self.folder.glob("*.unfinished"):  # by one that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        self.unfinished.mkdir()
+        subprocess.run(  # noqa: S603 our own module
+            [
+                *("/bin/sh", "-c", '"$@" &', "sh"),
+                *(sys.executable, "-P", "-m", TRAINING, str(self.java.home)),
+            ],
+            pass_fds=[lock],
+            env=dict(os.environ) | {"TMPDIR": str(self.unfinished)},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            check=False,
+        )
+
+    def keep(self, written: Path) -> None:
+        """Takes what was written for the archive (rule 3), and lets older ones go."""
+        with written.open("rb") as file:
+            os.fsync(file.fileno())
+        written.rename(self.folder / f"{self.key}.{written.stat().st_size}.archive")
+        mine = self.file()
+        by_use = sorted(self.folder.glob("*.archive"), key=lambda one: one.stat().st_mtime)
+        others = [one for one in by_use if one != mine]
+        for old in others[: max(0, len(others) - KEPT + 1)]:
+            old.unlink(missing_ok=True)
+
+
+def find(java: Java, jars: Path, env: Mapping[str, str]) -> ClassArchive | None:
+    """The archive's place in the cache folder of the user; None: there can be none (rule 4)."""
+    with contextlib.suppress(OSError, RuntimeError):  # no home is a RuntimeError
+        caches = Path(env["XDG_CACHE_HOME"]) if env.get("XDG_CACHE_HOME") else _caches()
+        folder = caches / "waystation" / "spark"
+        archive = ClassArchive(folder, java, jars, _key(java, jars, folder))
+        if not _PLAIN.fullmatch(str(folder)) or not folder.is_absolute():
+            return None
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        archive.configuration.mkdir(mode=0o700, exist_ok=True)
+        if _ours(folder) and not any(archive.configuration.iterdir()):
+            return archive
+    return None
+
+
+def _caches() -> Path:
+    return Path.home() / ".cache"
+
+
+def _ours(folder: Path) -> bool:
+    found = folder.stat()
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def _key(java: Java, jars: Path, folder: Path) -> str:
+    """Also of when and how long, since the JVM compares that of each jar."""
+    told = [str(FORM), str(java.home), str(jars), str(folder)]
+    for path in (java.home / "release", java.home / "lib" / "modules", *sorted(jars.iterdir())):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            told.append(f"{path.name} {found.st_size} {found.st_mtime_ns}")
+    return hashlib.blake2s("\n".join(told).encode(), digest_size=10).hexdigest()
