@@ -24,7 +24,7 @@ from .following import Following
 from .grants import Authority, bearer
 from .handoff import Tickets
 from .log import Now
-from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status, session_key
+from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status
 from .party import Party, Place
 from .reception import Reception
 from .registry import Registry
@@ -166,7 +166,7 @@ class Broker:
             return
         now = self.registry.now()
         try:
-            message = decode_client(data, ack_ids_max=self.settings.ack_ids_max)
+            message = decode_client(data, self.settings.ack_ids_max)
         except MalformedMessageError:
             self.departures.end_stream(
                 conversation, Status.MALFORMED_MESSAGE, now, cause=Detached.BAD_INPUT
@@ -179,7 +179,7 @@ class Broker:
                 return
             self.requests.take(conversation, session, message, now)
             if not conversation.stream.writable and not conversation.over:
-                session.delivery.block(now.mono)  # answers count against who does not read them
+                session.delivery.stop(now.mono)  # answers count against who does not read them
         elif conversation.phase is _STANDBY:
             self.standbys.take(conversation, message, now)
         elif isinstance(message, Join):
@@ -381,14 +381,18 @@ class Broker:
         if isinstance(one, Place):
             return one
         self.serialisations += 1
-        now = self.registry.now()
-        tally = self.tally
+        clock, tally = self._mono, self.tally
+        began = clock()
         before = tally.out
-        key = session_key(party.party_id, entry.client_id, entry.session_id)
-        session = party.sessions.get(key)
+        session = party.sessions.get((entry.client_id, entry.session_id))
         origin = None if session is None else session.delivery
-        self._fan_out(tuple(party.recipients), one, now, origin)
-        took_s = self._mono() - now.mono
+        behind = tuple(party.behind)
+        self._fan_out.tell(party, one, began, origin)
+        if behind:
+            now = self.registry.now()
+            for delivery in behind:
+                delivery.offer_later(one, now)
+        took_s = clock() - began
         self.reports.broadcast(party.party_id, entry, tally.out - before, len(one.data), took_s)
         if session is not None and entry.kind is _LEAVE:
             self.departures.removed_elsewhere(session, entry)

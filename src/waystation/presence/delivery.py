@@ -59,13 +59,12 @@ class Delivery(msgspec.Struct, eq=False):
     tally: Tally
     inflight_max: int
     _ladder: tuple[float, ...]
+    behind_at: int | None  # what was sent of the log; None: everything (rule 4 of `Party`)
     holder: object = None  # its session, until that ends
     stream: "Stream | None" = None
     id_base: int = 0
     id_n: int = 0
-    sent_seq: int = 0
     inflight: dict[int, Flight] = {}
-    flowing: bool = False  # the next entry of the log may be sent at once
     blocked_at: float | None = None
     unacked_since: float | None = None
     acked_high: int = 0
@@ -91,6 +90,11 @@ class Delivery(msgspec.Struct, eq=False):
         self._ladder = self._terms.ladder_for(ttl_s)
 
     @property
+    def sent_seq(self) -> int:
+        at = self.behind_at
+        return self.party.seq if at is None else at
+
+    @property
     def cursor(self) -> int:
         """It and everything below is acknowledged, dropped or covered."""
         for flight in self.inflight.values():
@@ -108,7 +112,6 @@ class Delivery(msgspec.Struct, eq=False):
         """What to go on from elsewhere: what a LIST_RESYNC covers counts when that is had."""
         return self.cursor if self.resync_from is None else min(self.resync_from, self.cursor)
 
-    @property
     def has_room(self) -> bool:
         return self.blocked_at is None and len(self.inflight) < self.inflight_max
 
@@ -125,18 +128,19 @@ class Delivery(msgspec.Struct, eq=False):
         self.blocked_at = None
         self._list_due = None
         self._resync_due = False
+        if not self.muted:
+            self.party.enter(self)
 
     def unbind(self) -> None:
         """Without a stream nothing is sent, and retries stand still."""
+        self.party.quit(self)
         self.stream = None
-        self.flowing = False
         self.blocked_at = None
 
     def welcome(self, now: Now) -> None:
         """A new session: the LIST, and from then on what comes after it."""
-        self.sent_seq = self.party.seq
         self.send_list(Status.OK, now)
-        self.flowing = not self.muted
+        self.party.keep_up(self)
 
     def resume(self, now: Now, *, resync: bool) -> int:
         """The LIST, what was not acknowledged, what was not sent, a closing LIST if there was any.
@@ -152,11 +156,11 @@ class Delivery(msgspec.Struct, eq=False):
         if resync or behind > self._terms.lag_max or not party.log.reaches_back_to(self.sent_seq):
             self._supersede(len(left))
             self._cover_from(before)
-            self.sent_seq = party.seq
+            self.behind_at = party.seq
             self.acked_high = 0  # the numbers may have begun anew
             self.tally.resyncs += 1
             self.send_list(Status.LIST_RESYNC, now)
-            self.flowing = not self.muted
+            self.party.keep_up(self)
             return 0
         self.send_list(again, now)
         for flight in left:
@@ -173,49 +177,46 @@ class Delivery(msgspec.Struct, eq=False):
 
     def offer_later(self, one: Announcement, now: Now) -> None:
         """Something that cannot be sent at once: in its turn, or covered by a LIST."""
-        if self.stream is None or self.muted or one.seq <= self.sent_seq:
-            return
         if self._resync_due:
-            self.sent_seq = one.seq  # the LIST to come covers it
+            self.behind_at = one.seq  # the LIST to come covers it
         elif one.seq - self.sent_seq > self._terms.lag_max:
             self.conflate(now)
-        elif self.has_room:
+        elif self.has_room():
             self.pump(now)
 
     def pump(self, now: Now) -> None:
         """Send what waits, as far as window and transport allow."""
-        stream = self.stream
-        if stream is None or self.blocked_at is not None:
+        stream, at, party = self.stream, self.behind_at, self.party
+        if stream is None or at is None or self.blocked_at is not None:
             return
         if self._resync_due:
             self._resync_due = False
-            self.sent_seq = self.party.seq
+            self.behind_at = at = party.seq
             self.send_list(Status.LIST_RESYNC, now)
         if self.muted:
-            self.sent_seq = self.party.seq
-        party = self.party
-        while self.sent_seq < party.seq:
-            if len(self.inflight) >= self.inflight_max:
-                self.flowing = False
+            self.behind_at = at = party.seq
+        while at < party.seq:
+            if not self.has_room():
                 return
-            one = party.log.get(self.sent_seq + 1)
+            one = party.log.get(at + 1)
             if one is None:
                 self.conflate(now)
                 return
-            if self.known and (one.seq in self.known or one.message_id in self.known):
-                self.sent_seq = one.seq
-                continue
-            self.flowing = True
-            mine = one.session_id == self.session_id and one.client_id == self.client_id
-            self._desk.fan_out((self,), one, now, self if mine else None)
-            if self.blocked_at is not None:
-                return
+            self.behind_at = at = one.seq
+            if self._wants(one):
+                self._desk.fan_out.send({self: stream}, one, now.mono)
         self.known = None
         if self._list_due is not None:
             status, self._list_due = self._list_due, None
             self.send_list(status, now)
-        if self.blocked_at is None:
-            self.flowing = not self.muted and len(self.inflight) < self.inflight_max
+        self.party.keep_up(self)
+
+    def _wants(self, one: Announcement) -> bool:
+        """Not what it did itself, nor what it does not know, nor what it has had elsewhere."""
+        mine = one.session_id == self.session_id and one.client_id == self.client_id
+        if mine or (self.seed and one.is_signal):
+            return False
+        return not self.known or not (one.seq in self.known or one.message_id in self.known)
 
     def list_when_caught_up(self, status: Status, now: Now) -> None:
         """A LIST keeps its place among the party's messages: it comes when they are sent."""
@@ -257,10 +258,8 @@ class Delivery(msgspec.Struct, eq=False):
         stream.send(data)
         if not self.retry_handle:
             self.arm()
-        if len(self.inflight) >= self.inflight_max:
-            self.flowing = False
-        if not stream.writable:
-            self.block(mono)
+        if len(self.inflight) >= self.inflight_max or not stream.writable:
+            self.stop(mono)
 
     def _send_again(self, flight: Flight, mono: float, *, tries: int) -> Flight:
         """Others may have the same flight: ours becomes one of its own."""
@@ -303,7 +302,7 @@ class Delivery(msgspec.Struct, eq=False):
         if len(inflight) == before:
             return False
         self.unacked_since = mono if inflight else None
-        if not self.flowing:
+        if self.behind_at is not None:
             self.pump(now)
         return True
 
@@ -384,7 +383,7 @@ class Delivery(msgspec.Struct, eq=False):
             self.list_when_caught_up(Status.LIST_RESYNC, now)
         stream = self.stream
         if stream is not None and not stream.writable:
-            self.block(now.mono)
+            self.stop(now.mono)
         self.pump(now)
         if not self.retry_handle:
             self.arm()
@@ -396,12 +395,13 @@ class Delivery(msgspec.Struct, eq=False):
         for flight in replaced:
             del self.inflight[flight.message_id]
         self._supersede(len(replaced))
-        self.sent_seq = self.party.seq
+        self.party.fall_behind(self)
+        self.behind_at = self.party.seq
         self._list_due = None
         self.tally.resyncs += 1
         if self.blocked_at is None:
             self.send_list(Status.LIST_RESYNC, now)
-            self.flowing = not self.muted and self.blocked_at is None
+            self.party.keep_up(self)
         else:
             self._resync_due = True
 
@@ -432,10 +432,12 @@ class Delivery(msgspec.Struct, eq=False):
 
     # --- the transport ---------------------------------------------------------------------------
 
-    def block(self, mono: float) -> None:
-        if self.blocked_at is None:
+    def stop(self, mono: float) -> None:
+        """The window is full, or the transport takes no more."""
+        self.party.fall_behind(self)
+        stream = self.stream
+        if stream is not None and not stream.writable and self.blocked_at is None:
             self.blocked_at = mono
-            self.flowing = False
             self._desk.blocked(self, mono)
 
     def unblocked(self, now: Now) -> None:

@@ -65,7 +65,6 @@ class Departures:
         if session.key.party_id in self.moved:
             self.gone(session, Status.OK)
             return
-        session.party.recipients.pop(session.delivery, None)
         cursor = session.delivery.saved_cursor
         if session.stall_handle:
             self._registry.wheel.cancel(session.stall_handle)
@@ -222,7 +221,9 @@ class Departures:
             self.gone(session, Status.TAKEN_OVER)
             return
         conversation.send(
-            write.ack_at(conversation.next_id(), now.ms, message_id, left.seq, session.party.epoch)
+            write.ack_at(
+                session.delivery.next_id(), now.ms, message_id, left.seq, session.party.epoch
+            )
         )
         conversation.finish(_CALL_OK)
         self._finish(session, _LEFT, _OK, left, now)
@@ -313,7 +314,7 @@ class Departures:
             delivery = session.delivery
             if not delivery.detached_marks or delivery.stream is None or session.key == key:
                 continue
-            if delivery.has_room:  # advice, not a promise
+            if delivery.has_room():  # advice, not a promise
                 message_id = delivery.next_id()
                 data = write.update(
                     message_id,

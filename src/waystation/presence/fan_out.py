@@ -1,19 +1,21 @@
-"""An announcement goes to everybody of a party: the loop that every delivery passes through.
+"""An announcement goes to everybody who is up to date: the loop that every delivery passes through.
 
 It does to each delivery what a method of it would do, without the calls between: twenty recipients
 are the usual size of a party, and the calls cost as much as what they did. What is sent is the same
 for all, so they share one `Flight`, which nobody may change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from .flight import Flight, Tally
-from .log import Announcement, Now
+from .log import Announcement
 from .model import MessageType
 
 if TYPE_CHECKING:
     from .delivery import Delivery
+    from .party import Party
+    from .transport.port import Stream
 
 _PARTY: Final = MessageType.JOIN  # stands for any party message
 
@@ -27,33 +29,33 @@ class FanOut:
         self._tally = tally
         self._inflight_max = inflight_max
 
-    def __call__(
-        self,
-        recipients: Sequence["Delivery"],
-        one: Announcement,
-        now: Now,
-        origin: "Delivery | None" = None,
+    def tell(
+        self, party: "Party", one: Announcement, mono: float, origin: "Delivery | None"
     ) -> None:
-        """Something was appended to the party's log; `origin` is of the session that did it."""
-        seq, message_id, data = one.seq, one.message_id, one.data
-        before, mono, inflight_max = seq - 1, now.mono, self._inflight_max
-        if origin is not None and origin.flowing and origin.sent_seq == before:
-            origin.sent_seq = seq  # nobody is told of what they did themselves
+        """It was appended to the party's log; `origin` is of the session that did it."""
+        if origin is not None:
+            party.fall_behind(origin)  # nobody is told of what they did themselves
         if one.is_signal:
-            for delivery in recipients:
-                if delivery.seed and delivery.flowing and delivery.sent_seq == before:
-                    delivery.sent_seq = seq
-        flight = Flight(seq, message_id, data, _PARTY, mono, mono)
-        later = 0
-        for delivery in recipients:
-            if delivery.sent_seq != before or not delivery.flowing:
-                later += 1
-                if delivery.sent_seq < seq:
-                    delivery.offer_later(one, now)
-                continue
-            delivery.sent_seq = seq
-            inflight, stream = delivery.inflight, delivery.stream
-            assert stream is not None
+            for delivery in [each for each in party.flowing if each.seed]:  # do not know of it
+                party.fall_behind(delivery)
+        try:
+            self.send(party.flowing, one, mono)
+        except Exception:  # of one stream: whoever came after it is told later, not never
+            for delivery in tuple(party.flowing):
+                if one.message_id not in delivery.inflight:
+                    party.fall_behind(delivery)
+                    delivery.behind_at = one.seq - 1
+            raise
+
+    def send(
+        self, recipients: Mapping["Delivery", "Stream"], one: Announcement, mono: float
+    ) -> None:
+        """It is next for all of them."""
+        message_id, data, inflight_max = one.message_id, one.data, self._inflight_max
+        flight = Flight(one.seq, message_id, data, _PARTY, mono, mono)
+        stopped: list[Delivery] = []  # they leave `recipients`, so that comes after the loop
+        for delivery, stream in recipients.items():
+            inflight = delivery.inflight
             inflight[message_id] = flight
             stream.send(data)
             count = len(inflight)
@@ -62,8 +64,8 @@ class FanOut:
                     delivery.unacked_since = mono
                 if not delivery.retry_handle:
                     delivery.arm()
-            if count >= inflight_max:
-                delivery.flowing = False
-            elif not stream.writable:
-                delivery.block(mono)
-        self._tally.out += len(recipients) - later
+            if count >= inflight_max or not stream.writable:
+                stopped.append(delivery)
+        self._tally.out += len(recipients)
+        for delivery in stopped:
+            delivery.stop(mono)

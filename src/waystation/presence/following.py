@@ -135,4 +135,4 @@ class Following:
                 delivery.acked_high = 0
                 delivery.start_over(now)
             else:
-                session.delivery.sent_seq = -1  # whatever it had was of another life of the party
+                session.delivery.behind_at = -1  # whatever it had was of another life of the party

@@ -5,6 +5,9 @@ Rule 1: entries are applied in `seq` order. One that was applied is ignored; one
 Rule 2: the roster always describes exactly the entries up to `seq`, so a LIST made of it and what
         is sent after it have neither a gap nor an overlap.
 Rule 3: until the party is loaded (`load`), entries are held back.
+Rule 4: of those here with a stream who want party messages, whoever has been sent everything and
+        has room for more is in `flowing`: the party's position is theirs. Everybody else is in
+        `behind` and has a position of its own (`behind_at`), which is None for the others.
 """
 
 import enum
@@ -12,12 +15,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .log import Announcement, PartyLog, announce
-from .model import Entry, Member, MessageType, PartyId, SessionKey
+from .model import ClientId, Entry, Member, MessageType, PartyId, SessionId
 from .roster import Roster
 
 if TYPE_CHECKING:
     from .delivery import Delivery
     from .session import Session
+    from .transport.port import Stream
 
 HELD_MAX: Final = 4096  # entries that may wait for a party to be loaded
 # Asking an enum's class for a member costs a third of a delivery.
@@ -38,16 +42,17 @@ class Party:
         "_held",
         "_log_max",
         "at_ms",
+        "behind",
         "busy",
         "catching_up",
         "epoch",
+        "flowing",
         "joins",
         "loaded",
         "log",
         "message_id",
         "opened_mono",
         "party_id",
-        "recipients",
         "roster",
         "seq",
         "sessions",
@@ -63,8 +68,9 @@ class Party:
         self.message_id = 0
         self.log = PartyLog(0, log_max)
         self.roster = Roster()
-        self.recipients: dict[Delivery, None] = {}  # those with a stream that want party messages
-        self.sessions: dict[SessionKey, Session] = {}  # ours, detached ones too
+        self.flowing: dict[Delivery, Stream] = {}
+        self.behind: dict[Delivery, None] = {}
+        self.sessions: dict[tuple[ClientId, SessionId], Session] = {}  # ours, detached ones too
         self.loaded = False
         self.catching_up = False
         self.busy = 0  # joins and attaches under way, which will need it
@@ -75,6 +81,8 @@ class Party:
 
     def load(self, *, seq: int, epoch: int, members: Iterable[Member]) -> None:
         """How the party stands at `seq`; what was held back above it is applied by the caller."""
+        for delivery in tuple(self.flowing):
+            self.fall_behind(delivery)  # where they are, they are in the log before
         self.seq = seq
         self.epoch = epoch
         self.log = PartyLog(seq, self._log_max)
@@ -119,6 +127,35 @@ class Party:
     def reach_back(self, older: Iterable[Entry]) -> None:
         """Entries before what the log holds, for somebody who was away."""
         self.log.prepend(announce(self.party_id, self.epoch, entry) for entry in older)
+
+    # --- who is told -----------------------------------------------------------------------------
+
+    def enter(self, delivery: "Delivery") -> None:
+        """It has a stream now, and is where it says."""
+        self.behind[delivery] = None
+
+    def keep_up(self, delivery: "Delivery") -> None:
+        """If it has been sent everything, and has room, what comes next is sent at once."""
+        stream, wanted = delivery.stream, not delivery.muted
+        if delivery.behind_at == self.seq and wanted and stream is not None and delivery.has_room():
+            del self.behind[delivery]
+            self.flowing[delivery] = stream
+            delivery.behind_at = None
+
+    def fall_behind(self, delivery: "Delivery") -> None:
+        """What comes next waits, or is not for it."""
+        if delivery.behind_at is None:
+            del self.flowing[delivery]
+            self.behind[delivery] = None
+            delivery.behind_at = self.seq
+
+    def quit(self, delivery: "Delivery") -> None:
+        """It has no stream any more; its position stays."""
+        if delivery.behind_at is None:
+            del self.flowing[delivery]
+            delivery.behind_at = self.seq
+        else:
+            self.behind.pop(delivery, None)
 
     @property
     def idle(self) -> bool:

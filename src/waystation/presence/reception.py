@@ -277,7 +277,6 @@ class Reception:
         if joined.opened:
             self._reports.opened(party.party_id)
         self._reports.started(session, joined, now.ms, auth=self._auth_on)
-        session.delivery.sent_seq = party.seq
         if not self._bind(session, conversation, now):
             return
         self._answer(conversation, session, join, now, token=token, status=_OK, seq=joined.seq)
@@ -322,11 +321,12 @@ class Reception:
                 joined_at_ms=record.joined_at_ms,
                 mono=now.mono,
             )
-            session.delivery.sent_seq = min(record.cursor, party.seq)
+            position = min(record.cursor, party.seq)
             session.last_signal_id = record.last_signal_id
             if handed_over is not None:
                 session.remember_ids(list(handed_over.recent_client_ids))
-                session.delivery.sent_seq = max(session.delivery.sent_seq, handed_over.cursor)
+                position = max(position, handed_over.cursor)
+            session.delivery.behind_at = position
             # What it acknowledged elsewhere, to the node before or just now, is not sent again.
             had = handed_over.acked_above_cursor if handed_over is not None else ()
             session.delivery.known = frozenset((*had, *join.ack_ids))
@@ -340,7 +340,7 @@ class Reception:
         delivery = session.delivery
         if join.ack_ids or join.party_seq:
             delivery.acked(join.ack_ids, join.party_seq, now)
-            delivery.sent_seq = max(delivery.sent_seq, min(join.party_seq, party.seq))
+            delivery.behind_at = max(delivery.sent_seq, min(join.party_seq, party.seq))
         was_told = session.update_told
         if not self._bind(session, conversation, now):
             return None
@@ -364,7 +364,6 @@ class Reception:
     def _displace(self, session: Session, now: Now) -> None:
         """The stream before: its session goes on without it."""
         old = session.conversation
-        session.party.recipients.pop(session.delivery, None)
         if isinstance(old, Conversation) and not old.over:
             self._reports.error(Status.TAKEN_OVER)
             old.end(Status.TAKEN_OVER, now)
@@ -398,7 +397,7 @@ class Reception:
         epoch, ttl_ms = session.party.epoch, round(session.ttl_s * 1000)
         if status is _OK:
             answer = write.ack_join(
-                conversation.next_id(),
+                session.delivery.next_id(),
                 now.ms,
                 join.message_id,
                 seq=seq,
@@ -409,7 +408,7 @@ class Reception:
             )
         else:
             answer = write.ack_with(
-                conversation.next_id(),
+                session.delivery.next_id(),
                 now.ms,
                 (join.message_id,),
                 status=status,
@@ -421,8 +420,6 @@ class Reception:
         conversation.send(answer)
 
     def _go_live(self, session: Session, conversation: Conversation, now: Now) -> None:
-        if not session.delivery.muted:
-            session.party.recipients[session.delivery] = None
         if session.resumes or not session.delivery.retry_handle:
             self._registry.arm_life(session)
         # Else the timer of its LIST comes out sooner, and then it is time for this one.

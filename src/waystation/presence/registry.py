@@ -138,15 +138,17 @@ class Registry:
         mono: float,
     ) -> Session:
         settings, terms, desk = self.settings, self._terms, self._desk
+        party_id, client_id, session_id = key
         delivery = Delivery(
             party,
-            key.client_id,
-            key.session_id,
+            client_id,
+            session_id,
             terms,
             desk,
             desk.tally,
             terms.inflight_max,
             terms.ladder_s,
+            party.seq,
         )
         session = delivery.holder = Session(
             key,
@@ -168,32 +170,30 @@ class Registry:
         if self.unattended:
             self.wheel.cancel(self.unattended.pop(key, 0))
         self.sessions[key] = session
-        party.sessions[key] = session
-        mine = self._client_parties.get(key.client_id)
+        party.sessions[client_id, session_id] = session
+        mine = self._client_parties.get(client_id)
         if mine is None:
-            self._client_parties[key.client_id] = {key.party_id: 1}
+            self._client_parties[client_id] = {party_id: 1}
         else:
-            mine[key.party_id] = mine.get(key.party_id, 0) + 1
+            mine[party_id] = mine.get(party_id, 0) + 1
         return session
 
     def drop(self, session: Session) -> None:
         """The node has nothing more to do with it."""
         self.disarm(session)
         session.delivery.holder = None  # a circle would keep both until garbage is collected
-        key = session.key
-        if self.sessions.pop(key, None) is None:
+        if self.sessions.pop(session.key, None) is None:
             return
-        party = session.party
-        party.sessions.pop(key, None)
-        party.recipients.pop(session.delivery, None)
-        mine = self._client_parties[key.client_id]
-        left = mine[key.party_id] - 1
+        party_id, client_id, session_id = session.key
+        session.party.sessions.pop((client_id, session_id), None)
+        mine = self._client_parties[client_id]
+        left = mine[party_id] - 1
         if left:
-            mine[key.party_id] = left
+            mine[party_id] = left
         elif len(mine) > 1:
-            del mine[key.party_id]
+            del mine[party_id]
         else:
-            del self._client_parties[key.client_id]
+            del self._client_parties[client_id]
 
     def parties_of(self, client_id: ClientId) -> int:
         return len(self._client_parties.get(client_id, ()))

@@ -11,6 +11,7 @@ superseded + outstanding. Their latencies are those since the row before.
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
@@ -36,8 +37,25 @@ _UNSIGNED: Final = 1 << 64
 _KINDS: Final = {kind: kind.name.lower() for kind in MessageType}
 
 
-# A session that ended: its key, why, how long it lived, what it said, what it was told.
-_Line = tuple[SessionKey, Status, float, int, events.PartySessionLeftAttrs]
+class _Departure(msgspec.Struct, frozen=True, gc=False):
+    """A session that ended, as its event and its line need to know it."""
+
+    key: SessionKey
+    code: Status
+    seq: int
+    lived_s: float
+    resumes: int
+    said: int
+    in_flight: int
+    acked: int
+    retried: int
+    dropped: int
+    superseded: int
+
+    @property
+    def out(self) -> int:
+        """Rule 6 of `delivery`."""
+        return self.acked + self.dropped + self.superseded + self.in_flight
 
 
 def _signed(message_id: int) -> int:
@@ -70,6 +88,7 @@ class Reports:
         self.acks_until_sample = self.ack_every
         self._ack_latency = metrics.histogram("presence_ack_latency_seconds")
         self._fanout = metrics.histogram("presence_fanout_seconds")
+        self._fanouts_s: list[float] = []  # until the next tick, as latencies are
         self._sent = {
             kind: metrics.counter("presence_messages_sent", type=kind.name.lower())
             for kind in (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
@@ -77,7 +96,7 @@ class Reports:
         self._cells: dict[tuple[str, str], Cell] = {}
         self._created = metrics.counter("presence_joins", result="created")
         self._left: dict[Status, Cell] = {}
-        self._lines: list[_Line] = []
+        self._lines: list[_Departure] = []
         self._gaps = metrics.counter("presence_log_gaps")
         metrics.on_read(self._fill)
 
@@ -106,40 +125,44 @@ class Reports:
         )
 
     def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
-        delivery, key = session.delivery, session.key
-        self.tally.abandoned += len(delivery.inflight)
+        delivery = session.delivery
+        in_flight = len(delivery.inflight)
+        self.tally.abandoned += in_flight
         self._leaves(code).value += 1
-        lived_s = now.mono - session.joined_mono
-        attrs = events.PartySessionLeftAttrs(
-            seq=seq,
-            out=delivery.out_n,
-            acked=delivery.acked_n,
-            retried=delivery.retried_n,
-            dropped=delivery.dropped_n,
-            superseded=delivery.superseded_n,
-            resumes=session.resumes,
+        one = _Departure(
+            session.key,
+            code,
+            seq,
+            now.mono - session.joined_mono,
+            session.resumes,
+            session.messages_in,
+            in_flight,
+            delivery.acked_n,
+            delivery.retried_n,
+            delivery.dropped_n,
+            delivery.superseded_n,
         )
-
-        self._sink.defer(self._session_left, key, code, lived_s, attrs, now.ms)
+        self._sink.defer(self._session_left, one, now.ms)
         if len(self._lines) < LINES_MAX:
-            self._lines.append((key, code, lived_s, session.messages_in, attrs))
+            self._lines.append(one)
 
-    def _session_left(
-        self,
-        key: SessionKey,
-        code: Status,
-        lived_s: float,
-        attrs: events.PartySessionLeftAttrs,
-        ms: int,
-    ) -> events.Event:
-        party, cli, sess = self._names.last_of(key, ms)
+    def _session_left(self, one: _Departure, ms: int) -> events.Event:
+        party, cli, sess = self._names.last_of(one.key, ms)
         return events.PartySessionLeft(
             party=party,
             cli=cli,
             sess=sess,
-            code=int(code),
-            dur=round(lived_s * 1e6),
-            attrs=attrs,
+            code=int(one.code),
+            dur=round(one.lived_s * 1e6),
+            attrs=events.PartySessionLeftAttrs(
+                seq=one.seq,
+                out=one.out,
+                acked=one.acked,
+                retried=one.retried,
+                dropped=one.dropped,
+                superseded=one.superseded,
+                resumes=one.resumes,
+            ),
         )
 
     def _leaves(self, code: Status) -> Cell:
@@ -152,16 +175,16 @@ class Reports:
     def write_lines(self) -> None:
         """One for each session that ended since; out of the way of what ended them."""
         lines, self._lines = self._lines, []
-        for key, code, lived_s, messages_in, attrs in lines:
+        for one in lines:
             self._log.info(
                 "session.left",
-                reason=code.name.lower(),
-                party=tag(key.party_id.to_bytes(8, "big")),
-                lived_s=round(lived_s, 1),
-                messages_in=messages_in,
-                out=attrs.out,
-                acked=attrs.acked,
-                resumes=attrs.resumes,
+                reason=one.code.name.lower(),
+                party=tag(one.key.party_id.to_bytes(8, "big")),
+                lived_s=round(one.lived_s, 1),
+                messages_in=one.said,
+                out=one.out,
+                acked=one.acked,
+                resumes=one.resumes,
             )
 
     def _count(self, name: str, label: str, value: str) -> None:
@@ -222,7 +245,7 @@ class Reports:
         self, party_id: PartyId, entry: Entry, recipients: int, size: int, took_s: float
     ) -> None:
         self._sent[entry.kind].value += 1
-        self._fanout.observe(took_s)
+        self._fanouts_s.append(took_s)
         self._sink.defer(self._message_sent, party_id, entry, recipients, size)
 
     def _message_sent(
@@ -338,6 +361,9 @@ class Reports:
         latencies = self.latencies_s[:]
         self.latencies_s.clear()  # the same list: deliveries hold it
         self._ack_latency.observe_all(latencies)
+        if self._fanouts_s:
+            self._fanout.observe_all(self._fanouts_s)
+            self._fanouts_s.clear()
         if len(self._window_s) < LATENCIES_MAX:
             self._window_s.extend(latencies)
 

@@ -148,8 +148,8 @@ class Session(msgspec.Struct, eq=False):
             return Refusal(Status.ALREADY_JOINED, "the stream has joined")
         if message.names is not None and not self._names_fit(message.names):
             return Refusal(Status.INVALID_FIELD, "ids of another session")
-        if message.party_seq > delivery.sent_seq and message.party_seq > self._told_seq():
-            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
+        if message.party_seq and message.party_seq > max(delivery.sent_seq, delivery.list_seq):
+            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")  # or told
         if objection is not None:
             return objection
         self.last_rx = mono
@@ -183,10 +183,6 @@ class Session(msgspec.Struct, eq=False):
         self.last_rx = mono
         self.messages_in += 1
         return True
-
-    def _told_seq(self) -> int:
-        """The highest position that the client may have heard of: a LIST may be ahead."""
-        return self.delivery.list_seq
 
     def _names_fit(self, names: tuple[int, int, int]) -> bool:
         return all(given in (0, own) for given, own in zip(names, self.key, strict=True))

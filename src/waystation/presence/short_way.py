@@ -14,7 +14,7 @@ from .registry import Registry
 from .session import Session
 from .transport.port import Stream
 from .wire.broker import ack
-from .wire.client import RECEIPT_BYTES, bare_ping, one_receipt, several_receipts
+from .wire.client import PING_BYTES, RECEIPT_BYTES, bare_ping, one_receipt, several_receipts
 
 _LIST = MessageType.LIST
 
@@ -28,25 +28,28 @@ class ShortWay:
 
     def take(self, session: Session, stream: Stream, data: bytes) -> bool:
         delivery = session.delivery
-        if len(data) == RECEIPT_BYTES:
+        size = len(data)
+        if size == RECEIPT_BYTES:
             acked, mono = one_receipt(data), self._mono()
             if not self._receipts or not delivery.acked_one(acked, mono):
                 return False
             session.last_rx = mono
             session.messages_in += 1
-            if not delivery.flowing:
+            if delivery.behind_at is not None:
                 delivery.pump(self._now())
             return True
-        message_id = bare_ping(data)
-        if not message_id:
+        if size != PING_BYTES:
             ids = several_receipts(data)
             return bool(ids) and self._receipts and self._acked(session, delivery, ids)
+        message_id = bare_ping(data)
+        if not message_id:
+            return False
         now = self._now()
         if not session.pinged(message_id, now.mono):
             return False
         stream.send(ack(delivery.next_id(), now.ms, message_id))
         if not stream.writable:
-            delivery.block(now.mono)  # answers count against who does not read them
+            delivery.stop(now.mono)  # answers count against who does not read them
         return True
 
     def _acked(self, session: Session, delivery: Delivery, ids: tuple[int, ...]) -> bool:
@@ -76,6 +79,6 @@ class ShortWay:
         delivery.unacked_since = mono if inflight else None
         session.last_rx = mono
         session.messages_in += 1
-        if not delivery.flowing:
+        if delivery.behind_at is not None:
             delivery.pump(self._now())
         return True

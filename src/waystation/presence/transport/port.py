@@ -12,6 +12,7 @@ Rule 4: `opened` may call `finish` at once (bad token); nothing was sent then, s
         trailers only.
 Rule 5: `send` never refuses. `writable` says whether more is welcome, and the broker stops asking
         the log for more while it is False; a transport promises `unblocked` when it is True again.
+        During a `send` the broker hears of no other stream: it is telling all of a party.
 Rule 6: what is sent during one turn of the loop to streams of one connection is written together.
 Rule 7: reading that was paused brings no `message` and no `half_closed` until it is resumed; what
         had already been read waits in the transport (its receive window bounds it).

@@ -118,6 +118,7 @@ _JOIN_BYTES: Final = _join_layout.size
 _JOIN_TAGS: Final = b"\x09\x11\x19\x21\x28"  # every ninth byte
 _JOIN: Final = int(MessageType.JOIN)
 RECEIPT_BYTES: Final = 12
+PING_BYTES: Final = 11
 _ONE_RECEIPT: Final = b"\x28\x01\x72\x08"  # ACK, and eight bytes of ids
 _ACKED: Final = b"\x28\x01\x72"
 _RECEIPTS: Final = {4 + 8 * n: struct.Struct(f"<4x{n}Q") for n in range(2, 16)}
@@ -141,12 +142,12 @@ def several_receipts(data: bytes) -> tuple[int, ...]:
 
 def bare_ping(data: bytes) -> int:
     """The message_id of a PING that says nothing else; 0 if it is none."""
-    if len(data) == 11 and data[0] == 0x21 and data.endswith(_PING):
+    if len(data) == PING_BYTES and data[0] == 0x21 and data.endswith(_PING):
         return _u64.unpack_from(data, 1)[0]
     return 0
 
 
-def decode_client(data: bytes, *, ack_ids_max: int) -> ClientInput:
+def decode_client(data: bytes, ack_ids_max: int) -> ClientInput:
     size = len(data)
     if size == 11:
         bare = _BARE.get(data[10])
