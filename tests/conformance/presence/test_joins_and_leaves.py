@@ -233,7 +233,8 @@ async def test_numbers_go_on_while_an_empty_party_lingers_and_begin_anew_after(
     house: House,
 ) -> None:
     """P-015"""
-    node = await house.node(party_linger_s=0.6, sweep_s=0.05)
+    linger_s, loop = 0.6, asyncio.get_running_loop()
+    node = await house.node(party_linger_s=linger_s, sweep_s=0.05)
     a = house.guest(node, 1)
 
     async def visit() -> tuple[int, int, int]:
@@ -243,8 +244,12 @@ async def test_numbers_go_on_while_an_empty_party_lingers_and_begin_anew_after(
         await a.status()
         return ack.party_epoch, welcome.party_seq, ack.party_seq
 
-    epoch, seq, _ = await visit()
-    again_epoch, again_seq, _ = await visit()
+    while True:
+        began = loop.time()
+        epoch, seq, _ = await visit()
+        again_epoch, again_seq, _ = await visit()
+        if loop.time() - began < linger_s:
+            break  # else a busy machine has perhaps forgotten the party between them
     assert (again_epoch, again_seq) == (epoch, seq + 2)
 
     await forgotten(node.store)
