@@ -51,12 +51,13 @@ def megaphone() -> Iterator[Megaphone]:
 def impatient_server(
     tmp_path_factory: pytest.TempPathFactory, megaphone: Megaphone
 ) -> Iterator[Serve]:
-    """Short waits: for a hello, between pings, for a Pong, between looks at the broadcasts."""
+    """Short waits: for a hello, between pings, for a Pong, between looks at the broadcasts. Those
+    that a busy machine must not miss are a second."""
     with Serve(
         tmp_path_factory.mktemp("impatient"),
-        connect__open_handshake_timeout_s=0.4,
+        connect__open_handshake_timeout_s=1.0,
         connect__auto_ping_interval_s=0.4,
-        connect__auto_ping_timeout_s=0.4,
+        connect__auto_ping_timeout_s=1.0,
         connect__megaphone_api_url=megaphone.url,
         connect__megaphone_poll_interval_s=0.1,
     ) as serve:

@@ -41,7 +41,7 @@ class DidNotStartError(Exception):
     """It ended, or was not ready in time; the text carries what it said."""
 
 
-def until(condition: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], bool], *, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass in time"
@@ -126,7 +126,7 @@ class Process(abc.ABC):
             for pump in self._pumps:
                 pump.join(5)
 
-    def wait(self, timeout_s: float = 10.0) -> int:
+    def wait(self, timeout_s: float = 30.0) -> int:
         """Until somebody else has ended it: the exit code. Its children may still be there."""
         assert self._child is not None
         return self._child.wait(timeout_s)

@@ -13,7 +13,7 @@ def sample(server: Serve | Autoconnect, name: str, **labels: str) -> float:
 
     A counter is found with or without its `_total`.
     """
-    with urlopen(f"{server.relay_url}/metrics", timeout=5) as answer:
+    with urlopen(f"{server.relay_url}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     total = 0.0
     for line in text.splitlines():

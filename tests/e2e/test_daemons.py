@@ -132,7 +132,7 @@ def test_each_listens_soon_after_its_start(daemons: Daemons) -> None:
     daemons.start("autoendpoint")
     endpoint_s = daemons.wait_for(daemons.base + 2)
 
-    assert max(connect_s, endpoint_s) < 5.0
+    assert max(connect_s, endpoint_s) < 15.0
 
 
 async def test_both_answer_the_health_routes(daemons: Daemons) -> None:

@@ -48,7 +48,7 @@ async def test_a_killed_node_costs_neither_a_post_nor_a_message(tmp_path: Path) 
             await until_offered(agent)
             received = await agent.notifications(2, ack=True)
 
-            assert took_s < 4.0
+            assert took_s < 10.0
             assert sorted(one["version"] for one in received) == sorted(sent)
             later = await accepted(endpoint)
             assert (await agent.notification(ack=True))["version"] == version_of(later)
@@ -185,7 +185,7 @@ async def test_a_worker_that_died_alone_comes_back_with_its_index(tmp_path: Path
 
 async def test_a_drain_spreads_its_closes(tmp_path: Path) -> None:
     """Firefox comes back without jitter: not all of them in the same moment."""
-    with Serve(tmp_path / "data", roles=ROLES, connect__drain_s=2.0) as server:
+    with Serve(tmp_path / "data", roles=ROLES, connect__drain_s=3.0) as server:
         agents = [UserAgent(server.ws_url) for _ in range(8)]
         try:
             for agent in agents:

@@ -196,7 +196,7 @@ async def test_a_post_before_the_first_storage_read_arrives(worker: WorkerHere) 
 
 
 async def until_heartbeat(base: str, status: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             if (await http("GET", f"{base}/__heartbeat__")).status == status:
                 return

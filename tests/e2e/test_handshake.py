@@ -140,11 +140,10 @@ async def test_a_second_hello_is_refused_with_words_where_these_are_wanted(
 
 async def test_who_says_nothing_in_time_is_cut_off(impatient_server: Serve) -> None:
     """C-009"""
+    began = time.monotonic()  # before the server's clock: we may be slow to hear that it is open
     async with await UserAgent(impatient_server.ws_url).open() as agent:
-        began = time.monotonic()
-
         assert await agent.closed() == 1011
-        assert time.monotonic() - began >= 0.3
+        assert time.monotonic() - began >= 0.9
 
 
 @pytest.mark.parametrize("text", ["[]", '"hello"', "7", "null", "{", "", "hello", '{"a":1}'])

@@ -334,7 +334,7 @@ async def test_who_dribbles_is_let_go_and_nobody_waits_for_it(sturdy_server: Ser
     report("400 that dribble", before, during)
 
     assert not slowed_down(before, during)
-    assert max(short_s) < PATIENCE_S + 3
+    assert max(short_s) < PATIENCE_S + 10
     assert max(long_s) < 30
 
 
@@ -344,7 +344,7 @@ async def test_who_upgrades_and_says_nothing_is_closed(sturdy_server: Serve) -> 
         frame = await raw.frame()
 
         assert frame.opcode == CLOSE
-        assert time.monotonic() - began < PATIENCE_S + 2
+        assert time.monotonic() - began < PATIENCE_S + 10
 
 
 # --- nonsense ------------------------------------------------------------------------------------

@@ -35,11 +35,11 @@ class Line:
         self._writer.write(data)
 
     async def answer(self) -> Answer:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await read_answer(self._reader, "POST")
 
     async def ended(self) -> bool:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await self._reader.read(1) == b""
 
 

@@ -226,15 +226,15 @@ async def test_a_websocket_ping_is_answered_with_its_payload(server: Serve) -> N
 async def test_who_does_not_answer_a_ping_is_cut_off(impatient_server: Serve) -> None:
     """C-030"""
     async with await RawSocket.open(impatient_server.ws_url) as raw:
+        began = time.monotonic()  # not when the ping came: we may be slow to hear it
         raw.say({"messageType": "hello", "use_webpush": True})
         assert (await raw.frame()).opcode == TEXT
         assert (await raw.frame()).opcode == PING
-        asked_at = time.monotonic()
         opcode, payload = await raw.frame()
 
         assert opcode == CLOSE
         assert int.from_bytes(payload[:2], "big") == 1011
-        assert time.monotonic() - asked_at >= 0.3
+        assert time.monotonic() - began >= 1.3, "an interval and the time for an answer"
         await raw.ended()
 
 
