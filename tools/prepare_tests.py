@@ -153,6 +153,12 @@ def bring_spark() -> None:
             find_java(None, os.environ)
         except NoJavaError as exc:
             raise MissingPieceError(str(exc)) from exc
+    # Linters and type checks leave the time to write what makes a dozen sessions start sooner.
+    from waystation.pipeline.session import archive_for  # noqa: PLC0415 needs the package
+
+    archive = archive_for(find_java(None, os.environ).home)
+    if archive is not None and archive.write_later():
+        say("writing an archive of Spark's classes in the background")
 
 
 def bring_redis() -> None:
