@@ -125,9 +125,6 @@ class Delivery(msgspec.Struct, eq=False):
         self.stream = stream
         self.id_base = local_id_base(fence)
         self.id_n = 0
-        self.blocked_at = None
-        self._list_due = None
-        self._resync_due = False
         if not self.muted:
             self.party.enter(self)
 
@@ -146,6 +143,8 @@ class Delivery(msgspec.Struct, eq=False):
         """The LIST, what was not acknowledged, what was not sent, a closing LIST if there was any.
         `resync`: the log does not lead from here to there. How much was redelivered."""
         party = self.party
+        self._list_due = None
+        self._resync_due = False
         self.unacked_since = now.mono
         again = Status.OK if self.resync_from is None else Status.LIST_RESYNC
         before = self.cursor
@@ -235,12 +234,10 @@ class Delivery(msgspec.Struct, eq=False):
         data = write.participants(
             message_id,
             max(now.ms, party.at_ms),
-            seq=party.seq,
-            epoch=party.epoch,
-            entries=party.roster.entries(
-                self.client_id, self.session_id, detached=self.detached_marks
-            ),
-            status=status,
+            party.seq,
+            party.epoch,
+            party.roster.entries(self.client_id, self.session_id, detached=self.detached_marks),
+            status,
         )
         self.list_seq = party.seq
         self.last_list_id = message_id

@@ -88,23 +88,24 @@ class Reception:
     def objection(self, conversation: Conversation, join: Join, now: Now) -> Refusal | None:
         """Why the JOIN is refused without asking the store."""
         key = join.key
-        if not (key.party_id and key.client_id and key.session_id):
+        party_id, client_id, session_id = key
+        if not (party_id and client_id and session_id):
             return Refusal(Status.INVALID_IDENTIFIER, "an id is 0")
-        wait_s = self._join_rate.take(key.client_id, now.mono)
+        wait_s = self._join_rate.take(client_id, now.mono)
         if wait_s:
             return Refusal(Status.RATE_LIMITED, "too many JOINs", int(wait_s * 1000) + 1)
         grant = conversation.grant
         if grant is not None and (
-            grant.client_id != key.client_id or not grant.allows("join", key.party_id)
+            grant.client_id != client_id or not grant.allows("join", party_id)
         ):
             return Refusal(Status.PERMISSION_DENIED, "the token does not grant this")
         registry, settings = self._registry, self._settings
         if key not in registry.sessions:
             if len(registry.sessions) >= settings.node_sessions_max:
                 return Refusal(Status.OVERLOADED, "the node is full")
-            parties = registry.parties_of(key.client_id)
+            parties = registry.parties_of(client_id)
             if parties >= settings.client_parties_max and not registry.in_party(
-                key.client_id, key.party_id
+                client_id, party_id
             ):
                 return Refusal(Status.SESSION_LIMIT, "the client is in too many parties")
         return None
@@ -400,11 +401,11 @@ class Reception:
                 session.delivery.next_id(),
                 now.ms,
                 join.message_id,
-                seq=seq,
-                epoch=epoch,
-                token=token.raw,
-                ttl_ms=ttl_ms,
-                node_id=self._node_id,
+                seq,
+                epoch,
+                token.raw,
+                ttl_ms,
+                self._node_id,
             )
         else:
             answer = write.ack_with(

@@ -62,11 +62,10 @@ def ack_at(message_id: int, at_ms: int, acked: int, seq: int, epoch: int) -> byt
     )
 
 
-def ack_join(
+def ack_join(  # noqa: PLR0917 for every join
     message_id: int,
     at_ms: int,
     acked: int,
-    *,
     seq: int,
     epoch: int,
     token: bytes,
@@ -198,8 +197,8 @@ def repeated(data: bytes, attempt: int) -> bytes:
     return data + b"\x40" + varint(attempt)
 
 
-def participants(
-    message_id: int, at_ms: int, *, seq: int, epoch: int, entries: Iterable[bytes], status: Status
+def participants(  # noqa: PLR0917 for every join
+    message_id: int, at_ms: int, seq: int, epoch: int, entries: Iterable[bytes], status: Status
 ) -> bytes:
     """LIST; `entries` are made by `participant`."""
     head = _list_head.pack(0x21, message_id, 0x28, _LIST, 0x31, at_ms, 0x39, seq)
