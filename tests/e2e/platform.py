@@ -26,8 +26,8 @@ from urllib.request import urlopen
 from tests.ports import free_ports
 
 BIN = Path(sys.executable).parent
-START_TIMEOUT_S = 30.0
-STOP_TIMEOUT_S = 25.0
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
 READY_LINE = "waystation is ready"
 KEY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="  # for daemons that must share one
 PORTS = 14  # `--port-base N` gives away N … N+13

@@ -121,8 +121,9 @@ def report(name: str, before: list[float], during: list[float]) -> None:
 
 
 def slowed_down(before: list[float], during: list[float]) -> bool:
-    """By more than a busy machine explains."""
-    return statistics.median(during) > 6 * statistics.median(before) + 0.05 or max(during) > 4.0
+    """By more than a busy machine explains, which may have got busy in between. Whoever waits for
+    those who do not read waits for seconds."""
+    return statistics.median(during) > 6 * statistics.median(before) + 0.3 or max(during) > 10.0
 
 
 def rss_bytes(server: Serve) -> int:
@@ -288,7 +289,7 @@ async def test_user_agents_leave_descriptors_for_posts(data_dir: Path) -> None:
             for one in deaf:
                 one.close()
 
-        assert max(during) < 4.0
+        assert max(during) < 10.0
         assert upgrade.status == 503
         assert sample(server, "waystation_ua_connections") < 300
 
