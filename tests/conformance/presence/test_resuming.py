@@ -242,7 +242,7 @@ async def test_a_client_that_is_back_before_its_loss_was_noticed(house: House) -
 async def test_a_hundred_cut_and_resumed_at_once(house: House) -> None:
     """P-080, a tenth of it over sockets; a thousand in tests/unit."""
     node = await house.node(join_burst=1000)
-    watcher = await house.member(node, 9999)
+    watcher = await house.member(node, 9999, auto=True)  # else it is told again after 5 s
     channel = grpc.aio.insecure_channel(node.target)
     crowd = [house.guest(node, client) for client in range(1, 101)]
     for one in crowd:
