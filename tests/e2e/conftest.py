@@ -20,8 +20,11 @@ _heard = pytest.StashKey[dict[int, int]]()
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Defaults, two workers: what one takes in may have to reach the other."""
-    with Serve(tmp_path_factory.mktemp("server"), workers=2) as serve:
+    """Defaults, two workers: what one takes in may have to reach the other. Nobody sweeps: a test
+    that counts on expired rows must find them, whenever it comes."""
+    with Serve(
+        tmp_path_factory.mktemp("server"), workers=2, push__sweep_interval_s=86_400.0
+    ) as serve:
         yield serve
 
 
