@@ -236,7 +236,7 @@ async def until_tracked(worker: WorkerHere, expected: dict[str, int]) -> None:
     """Milestones are written twice a second."""
     states: dict[str, int] = {}
     try:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(30):
             while True:
                 states = await tracked_states(worker)
                 if states == expected:
@@ -309,7 +309,7 @@ async def test_a_sender_may_ask_what_became_of_its_message(worker: WorkerHere) -
         answer = await accepted(endpoint, vapid=sender)
         await agent.notification(ack=True)
         url = f"{answer.headers['location']}/status"
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(30):
             while True:
                 status = await http("GET", url, sender.vapid(url))
                 if status.status == 200 and status.json["final"]:
