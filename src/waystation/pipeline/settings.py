@@ -35,8 +35,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     class_archive: Annotated[
         bool,
         doc(
-            "Keep Spark's classes in the user's cache folder (190 MB), so that commands start in"
-            " half the time; written in the background after a first start without."
+            "Keep Spark's classes in the user's cache folder (190 MB), so that commands start"
+            " sooner; written in the background after a first start without."
         ),
     ] = True
     batch_bytes_max: Annotated[
