@@ -20,7 +20,7 @@ from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.redis.session import OneServer
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults, recovered
+from waystation.testing.conformance.push_faults import PushStoreFaults, patiently, recovered
 from waystation.testing.conformance.push_store import fetch_all
 from waystation.testing.faults import FaultyProxy
 
@@ -49,12 +49,13 @@ async def store(
     clock: ManualClock, proxy: FaultyProxy, redis_url: str
 ) -> AsyncIterator[RedisPushStore]:
     url = f"redis://127.0.0.1:{proxy.port}/{redis_url.rpartition('/')[2]}"
-    store = await open_store(url, clock)
-    await subscribe(store, clock)
-    assert isinstance(store.session, OneServer)
-    link = store.session._link
-    link._operation_timeout_s = QUICK.operation_timeout_s  # now that it is warm
-    link._connect_timeout_s = QUICK.connect_timeout_s
+    patient = await open_store(url, clock)
+    await subscribe(patient, clock)
+    await patient.close()
+    store = await patiently(
+        lambda: RedisPushStore.open(parse_redis_url(url), settings=QUICK, clock=clock)
+    )
+    await recovered(store)  # and connected
     yield store
     proxy.resume()
     await store.close()

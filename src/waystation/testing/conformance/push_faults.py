@@ -206,10 +206,10 @@ class PushStoreFaults:
         began = time.monotonic()
         found = await store.look_up(uaid, channel_id)
         took_s = time.monotonic() - began
-        rows = [_row(channel_id, clock, n) for n in range(20)]
+        rows = [_row(channel_id, clock, n) for n in range(8)]  # few: a server may be busy
         await asyncio.gather(*(store.save(uaid, row) for row in rows))
         delivered = await fetch_all(store, uaid, now_ms=clock.now_ms())
-        acked = [(row.sort_key, row.message_id) for row in rows[:10]]
+        acked = [(row.sort_key, row.message_id) for row in rows[:4]]
         gone = await store.forget(uaid, acked)
         proxy.delay_s = 0.0
 
@@ -217,8 +217,8 @@ class PushStoreFaults:
         assert found.subscribed
         assert took_s >= 2 * self.delay_s
         assert delivered == rows
-        assert gone == 10
-        assert await _keys(store, uaid, clock) == {row.sort_key for row in rows[10:]}
+        assert gone == 4
+        assert await _keys(store, uaid, clock) == {row.sort_key for row in rows[4:]}
 
     async def test_answers_that_come_too_late_are_failures_and_their_effects_may_stay(
         self, store: PushStore, proxy: FaultyProxy, clock: Clock, subscriber: Subscriber
