@@ -194,7 +194,8 @@ class EmbeddedPushStore:
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         if notes:
-            await self._grow(partial(self._changes.note_milestones, tuple(notes)))
+            note = partial(self._changes.note_milestones, tuple(notes))
+            await self._writer.submit(note, grows=True, rows=len(notes))
 
     async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None:
         return self._read(self._reads.status, message_id, now_ms)

@@ -7,7 +7,7 @@ Rule 2: each operation has its own result. One that raises leaves nothing behind
 Rule 3: results are given out after the commit, all of them in one call into the loop.
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
 Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
-Rule 6: the loop stands still while the thread runs the operations of a crowd (`stillness`).
+Rule 6: the loop stands still while the thread puts many rows in (`stillness`).
 
 Several processes may write to one environment; LMDB's writer lock puts them in line.
 """
@@ -52,6 +52,7 @@ class _Waiting(NamedTuple):
     operation: Operation[Any]
     grows: bool
     future: asyncio.Future[Any]
+    rows: int
 
 
 class _Outcome(NamedTuple):
@@ -109,8 +110,9 @@ class Writer:
 
     # In the loop
 
-    def submit(self, operation: Operation[T], *, grows: bool) -> asyncio.Future[T]:
-        """The operation's result once it is on disk, or its own error."""
+    def submit(self, operation: Operation[T], *, grows: bool, rows: int = 1) -> asyncio.Future[T]:
+        """The operation's result once it is on disk, or its own error. `rows`: about how many it
+        looks at or writes."""
         stats = self.stats
         if self._closing:
             raise StoreUnavailableError("the store is closed")
@@ -122,7 +124,7 @@ class Writer:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._turn:
             self._loop.call_soon(self._hand_over)
-        self._turn.append(_Waiting(operation, grows, future))
+        self._turn.append(_Waiting(operation, grows, future, rows))
         return future
 
     async def close(self) -> None:
@@ -233,7 +235,7 @@ class Writer:
     ) -> tuple[list[_Outcome], Exception | None]:
         """What was done, and what the operation after that raised."""
         done: list[_Outcome] = []
-        still = self._ask_for_stillness() if len(left) >= ROWS_MIN else None
+        still = self._ask_for_stillness() if sum(one.rows for one in left) >= ROWS_MIN else None
         try:
             for one in left:
                 # One by one: when an operation raises, `done` says which.

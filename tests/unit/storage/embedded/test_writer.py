@@ -77,8 +77,9 @@ async def test_a_commit_takes_at_most_commit_batch_max(env: Environment, writer:
     assert writer.stats.commits == 3
 
 
-async def test_the_loop_stands_still_while_the_rows_of_a_crowd_go_in(
-    env: Environment, writer: Writer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("operations, rows", [(8, 1), (1, 8)], ids=["a crowd", "a batch"])
+async def test_the_loop_stands_still_while_many_rows_go_in(
+    env: Environment, writer: Writer, monkeypatch: pytest.MonkeyPatch, operations: int, rows: int
 ) -> None:
     monkeypatch.setattr(stillness, "STILL_MAX_S", 30.0)
     monkeypatch.setattr(stillness, "TURN_MAX_S", 30.0)
@@ -92,11 +93,13 @@ async def test_the_loop_stands_still_while_the_rows_of_a_crowd_go_in(
         loop.call_soon(turn)
 
     def look(txn: WriteTransaction) -> None:
-        seen.append(turns)
-        time.sleep(0.001)  # gives up Python's lock, as every row does
+        for _ in range(rows):
+            seen.append(turns)
+            time.sleep(0.001)  # gives up Python's lock, as every row does
 
     loop.call_soon(turn)
-    await asyncio.gather(*(writer.submit(look, grows=False) for _ in range(8)))
+    looking = [writer.submit(look, grows=False, rows=rows) for _ in range(operations)]
+    await asyncio.gather(*looking)
 
     assert writer.stats.commits == 1
     assert len(set(seen)) == 1
