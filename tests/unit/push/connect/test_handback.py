@@ -70,7 +70,7 @@ class Trying(MemoryPushStore):
 
 class Listening(Observer):
     def __init__(self) -> None:
-        self.reports: list[tuple[str, list[str]]] = []
+        self.reports: list[tuple[str, Sequence[str]]] = []
 
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
         ids = [row.message_id for row in notifications if isinstance(row, Notification)]
