@@ -20,6 +20,8 @@ Rule 7: when a subscription ends, nothing of it is owed any more, and what a rea
 import enum
 from collections.abc import Sequence
 
+import msgspec
+
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
 from waystation.push.model import ChannelId, MessageId, Notification, Update
@@ -109,7 +111,8 @@ class DeliveryWindow:
             fleeting = self._fleeting = {}
         elif len(fleeting) >= self._unacked_max:
             del fleeting[next(iter(fleeting))]
-        fleeting[notification.message_id] = notification
+        # Without its payload: nobody will be sent it again.
+        fleeting[notification.message_id] = msgspec.structs.replace(notification, data=None)
 
     def refuse(self) -> None:
         """Refused for another reason too, such as a full send buffer."""
