@@ -8,19 +8,15 @@ Rule 3: real senders get base64 wrong: padding and either alphabet are accepted 
 No I/O and no clock: `now_s` comes in with each call.
 """
 
-import hashlib
 import re
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import pybase64
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import Prehashed
-from cryptography.hazmat.primitives.hashes import SHA256
 
 from waystation.base.limits import BoundedLru
+from waystation.push import p256
 from waystation.push.errors import InvalidEncryptionError, VapidError
 from waystation.push.wire.webpush import find_item, parse_sections
 
@@ -28,10 +24,6 @@ LEEWAY_S: Final = 60
 LIFETIME_MAX_S: Final = 86_400
 REMEMBER_S: Final = 300
 KEYS_MAX: Final = 4_096  # parsed public keys that are kept
-_POINT_BYTES: Final = 65
-_SIGNATURE_BYTES: Final = 64
-_ES256: Final = ec.ECDSA(Prehashed(SHA256()))
-_CURVE: Final = ec.SECP256R1()
 
 # As senders' libraries write it; whatever else is allowed is taken apart step by step.
 _USUAL: Final = re.compile(rb"[Vv]apid t=([A-Za-z0-9_.-]+), ?k=([A-Za-z0-9_-]+=*)")
@@ -67,12 +59,6 @@ _header_decoder = msgspec.json.Decoder(_Header)
 _claims_decoder = msgspec.json.Decoder(_Claims)
 
 
-class _PublicKey(msgspec.Struct, frozen=True):
-    key: ec.EllipticCurvePublicKey
-    point: bytes
-    point_hash: bytes
-
-
 class Vapid:
     """Verifies what app servers send in `Authorization`, for one audience."""
 
@@ -80,7 +66,7 @@ class Vapid:
 
     def __init__(self, audience: str, *, cache_max: int = 16_384) -> None:
         self._audience = audience
-        self._keys: BoundedLru[bytes, _PublicKey] = BoundedLru(KEYS_MAX)
+        self._keys: BoundedLru[bytes, p256.PublicKey] = BoundedLru(KEYS_MAX)
         self._verified: BoundedLru[bytes, Sender] | None = (
             BoundedLru(cache_max) if cache_max else None
         )
@@ -110,14 +96,14 @@ class Vapid:
         if key_text is None:
             key_text = _legacy_key(crypto_key)
         public_key = self._public_key(key_text)
-        claims = _verified_claims(token, public_key.key)
+        claims = _verified_claims(token, public_key)
         if claims.exp is not None and claims.exp < 0:
             raise VapidError(_BAD_CLAIM)
         if claims.exp is None:
             raise VapidError("Missing required exp")
         self._check_time_and_audience(claims.exp, claims.aud, now_s)
         return Sender(
-            key_hash=public_key.point_hash,
+            key_hash=public_key.hash,
             public_key=public_key.point,
             exp_s=claims.exp,
             aud=self._audience,  # the same, and one object for all that are kept
@@ -133,17 +119,16 @@ class Vapid:
         if aud != self._audience:
             raise VapidError("Invalid VAPID audience")
 
-    def _public_key(self, text: bytes) -> _PublicKey:
+    def _public_key(self, text: bytes) -> p256.PublicKey:
         public_key = self._keys.get(text)
         if public_key is None:
             point = decode_public_key(text)
             if point is None:
                 raise VapidError("Invalid VAPID public key")
             try:
-                key = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, point)
+                public_key = p256.PublicKey(point)
             except ValueError:
                 raise VapidError("Invalid VAPID public key") from None
-            public_key = _PublicKey(key, point, hashlib.sha256(point).digest())
             self._keys.put(text, public_key)
         return public_key
 
@@ -200,10 +185,10 @@ def decode_public_key(text: bytes | str) -> bytes | None:
         point = pybase64.b64decode(text, b"+/" if standard else b"-_", validate=True, padded=False)
     except ValueError:
         return None
-    return point if len(point) == _POINT_BYTES and point[0] == 0x04 else None
+    return point if len(point) == p256.POINT_BYTES and point[0] == 0x04 else None
 
 
-def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
+def _verified_claims(token: bytes, key: p256.PublicKey) -> _Claims:
     signed, dot, signature_text = token.rpartition(b".")
     header_text, second_dot, claims_text = signed.partition(b".")
     if not dot or not second_dot or b"." in claims_text:
@@ -215,12 +200,8 @@ def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
         raise VapidError("Invalid VAPID token: the JOSE header cannot be read") from None
     if alg != "ES256":
         raise VapidError("Invalid VAPID token: alg must be ES256")
-    if len(signature) != _SIGNATURE_BYTES:
+    if len(signature) != p256.SIGNATURE_BYTES or not key.signed(signed, signature):
         raise VapidError("Invalid VAPID token: InvalidSignature")
-    try:
-        key.verify(_der(signature), hashlib.sha256(signed).digest(), _ES256)
-    except InvalidSignature:
-        raise VapidError("Invalid VAPID token: InvalidSignature") from None
     try:
         return _claims_decoder.decode(_unpadded(claims_text))
     except (ValueError, msgspec.MsgspecError):
@@ -230,16 +211,6 @@ def _verified_claims(token: bytes, key: ec.EllipticCurvePublicKey) -> _Claims:
 @lru_cache(maxsize=64)  # the few spellings that senders' libraries have
 def _alg_of(header_text: bytes) -> str:
     return _header_decoder.decode(_unpadded(header_text)).alg
-
-
-def _der(signature: bytes) -> bytes:
-    """r and s of a JWT as ASN.1 has them: shortest form, with a sign (X.690, section 8.3)."""
-    r, s = signature[:32].lstrip(b"\0"), signature[32:].lstrip(b"\0")
-    if not r or r[0] > 0x7F:
-        r = b"\0" + r
-    if not s or s[0] > 0x7F:
-        s = b"\0" + s
-    return b"\x30%c\x02%c%b\x02%c%b" % (len(r) + len(s) + 4, len(r), r, len(s), s)
 
 
 def _unpadded(text: bytes) -> bytes:

@@ -1,7 +1,6 @@
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -259,22 +258,6 @@ def test_a_public_key_is_65_bytes_in_any_base64() -> None:
     assert [decode_public_key(bad) for bad in ("é", "", "AAAA", b64(SERVER.point[1:]))] == [
         None
     ] * 4
-
-
-@given(
-    st.one_of(
-        st.binary(min_size=64, max_size=64),
-        st.builds(
-            lambda r, s: r.to_bytes(32) + s.to_bytes(32),
-            st.integers(0, 2**16),
-            st.integers(2**255 - 2, 2**255 + 2),
-        ),
-    )
-)
-def test_a_signature_is_written_as_asn_1_wants_it(signature: bytes) -> None:
-    r, s = int.from_bytes(signature[:32]), int.from_bytes(signature[32:])
-
-    assert module._der(signature) == encode_dss_signature(r, s)
 
 
 @given(
