@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from waystation.base.structs import quick_to_write
+
 from .log import Now
 from .model import SessionKey, Status, local_id_base
 from .session import Faults, Session
@@ -32,6 +34,7 @@ _OPEN: Final = Phase.OPEN
 _OVER: Final = Phase.OVER
 
 
+@quick_to_write
 class Conversation(msgspec.Struct, eq=False):
     """A struct, because every stream makes one: that takes a quarter of what an `__init__` does."""
 

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from msgspec.structs import replace
 
+from waystation.base.structs import quick_to_write
+
 from .flight import Desk, Flight, Tally, Terms
 from .log import Announcement, Now
 from .model import (
@@ -48,6 +50,7 @@ _JOIN: Final = MessageType.JOIN  # asking an enum's class for a member takes its
 _LIST: Final = MessageType.LIST
 
 
+@quick_to_write
 class Delivery(msgspec.Struct, eq=False):
     """A struct, because every join makes one: that takes a quarter of what an `__init__` does."""
 

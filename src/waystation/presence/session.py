@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waystation.base.limits import TokenBucket
+from waystation.base.structs import quick_to_write
 
 from .delivery import Delivery
 from .log import Now
@@ -84,6 +85,7 @@ class Faults:
 _NEVER: Final = (Unfit, Join)  # of a stream that has joined
 
 
+@quick_to_write
 class Session(msgspec.Struct, eq=False):
     """A struct, because every join makes one: that takes a quarter of what an `__init__` does."""
 

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from waystation.base.structs import quick_to_write
 from waystation.presence.model import (
     ClientId,
     Detached,
@@ -49,6 +50,7 @@ _LEAVE: Final = MessageType.LEAVE
 Slot = tuple[ClientId, SessionId]
 
 
+@quick_to_write
 class Changes(msgspec.Struct):
     """What a durable store must write."""
 
