@@ -51,9 +51,7 @@ class Call:
     def send(self, message: bytes) -> None:
         size = len(message) + 5
         self.connection.write(
-            frames.MESSAGE_HEAD.pack(
-                size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, size - 5
-            )
+            frames.MESSAGE_HEAD.pack(size << 8 | frames.DATA, 0, self.stream_id, 0, size - 5)
             + message
         )
 

@@ -191,13 +191,22 @@ def test_receipts_that_do_not_prolong_a_session_are_found(monkeypatch: pytest.Mo
         honest(self, flight, mono)
         since[self] = since.get(self) or self.unacked_since
 
+    def take(self: ShortWay, session: Session, stream: Any, data: bytes) -> bool:
+        one = session.delivery
+        acked_n, unacked_since = one.acked_n, one.unacked_since
+        taken = honest_way(self, session, stream, data)
+        if one.acked_n > acked_n:
+            since[one] = since.get(one) or unacked_since
+        return taken
+
     def overdue(self: Session, mono: float) -> Status | None:
         self.delivery.unacked_since = since.get(self.delivery) or self.delivery.unacked_since
         return honest_end(self, mono)
 
     since: dict[Any, Any] = {}
-    honest, honest_end = delivery.Delivery._settle, Session.overdue
+    honest, honest_way, honest_end = delivery.Delivery._settle, ShortWay.take, Session.overdue
     monkeypatch.setattr(delivery.Delivery, "_settle", settle)
+    monkeypatch.setattr(ShortWay, "take", take)
     monkeypatch.setattr(Session, "overdue", overdue)
 
     assert "ACK_TIMEOUT" in found()

@@ -148,13 +148,15 @@ class Broker:
 
     def message(self, stream: Stream, data: bytes) -> None:
         conversation: Conversation | None = stream.holder
-        if conversation is None or conversation.over:
+        if conversation is None:
+            return
+        session = conversation.session
+        if session is None and conversation.over:  # whatever is over has no session
             return
         if conversation.busy:
             conversation.wait(data, self.settings.inbox_max)
             return
         try:
-            session = conversation.session
             if session is None or not self._short_way(session, stream, data):
                 self._take(conversation, data)
         except Exception as exc:

@@ -306,16 +306,6 @@ class Delivery(msgspec.Struct, eq=False):
             self.pump(now)
         return True
 
-    def acked_one(self, message_id: int, mono: float) -> bool:
-        """`acked` for one id that is in flight; else nothing is done. Whoever calls it pumps."""
-        inflight = self.inflight
-        flight = inflight.pop(message_id, None)
-        if flight is None:
-            return False
-        self._settle(flight, mono)
-        self.unacked_since = mono if inflight else None
-        return True
-
     def _settle(self, flight: Flight, mono: float) -> None:
         self.acked_n += 1
         desk = self._desk

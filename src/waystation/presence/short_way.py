@@ -14,14 +14,25 @@ from .registry import Registry
 from .session import Session
 from .transport.port import Stream
 from .wire.broker import ack
-from .wire.client import PING_BYTES, RECEIPT_BYTES, bare_ping, one_receipt, several_receipts
+from .wire.client import (
+    ONE_RECEIPT,
+    PING_BYTES,
+    RECEIPT_BYTES,
+    bare_ping,
+    one_receipt,
+    several_receipts,
+)
 
 _LIST = MessageType.LIST
 
 
 class ShortWay:
+    __slots__ = ("_desk", "_mono", "_note_latency", "_now", "_receipts", "_tally")
+
     def __init__(self, registry: Registry, desk: Desk) -> None:
         self._desk = desk
+        self._tally = desk.tally
+        self._note_latency = desk.latencies_s.append  # that list stays the same
         self._receipts = not registry.settings.answer_acks
         self._now = registry.now
         self._mono = registry.mono
@@ -30,11 +41,30 @@ class ShortWay:
         delivery = session.delivery
         size = len(data)
         if size == RECEIPT_BYTES:
-            acked, mono = one_receipt(data), self._mono()
-            if not self._receipts or not delivery.acked_one(acked, mono):
+            # `Delivery.acked` for one that is in flight, without its calls: half of all messages.
+            head, acked = one_receipt(data)
+            if head != ONE_RECEIPT or not self._receipts:
                 return False
-            session.last_rx = mono
+            inflight = delivery.inflight
+            flight = inflight.pop(acked, None)
+            if flight is None:
+                return False
+            session.last_rx = mono = self._mono()
             session.messages_in += 1
+            delivery.unacked_since = mono if inflight else None
+            delivery.acked_n += 1
+            self._tally.acked += 1
+            self._note_latency(mono - flight.first_mono)
+            if flight.seq > delivery.acked_high:  # noqa: PLR1730 for every ack
+                delivery.acked_high = flight.seq
+            if delivery.resync_from is not None and flight.kind is _LIST:
+                delivery.resync_from = None
+            desk = self._desk
+            until_sample = desk.acks_until_sample
+            if until_sample:
+                desk.acks_until_sample = until_sample - 1
+                if until_sample == 1:
+                    desk.acked(delivery, flight, mono)
             if delivery.behind_at is not None:
                 delivery.pump(self._now())
             return True

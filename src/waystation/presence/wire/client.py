@@ -119,17 +119,13 @@ _JOIN_TAGS: Final = b"\x09\x11\x19\x21\x28"  # every ninth byte
 _JOIN: Final = int(MessageType.JOIN)
 RECEIPT_BYTES: Final = 12
 PING_BYTES: Final = 11
-_ONE_RECEIPT: Final = b"\x28\x01\x72\x08"  # ACK, and eight bytes of ids
+# An ACK of one id and nothing else: what `one_receipt` reads first is then ONE_RECEIPT, and after
+# it comes the id. Type ACK, and eight bytes of ids.
+ONE_RECEIPT: Final = int.from_bytes(b"\x28\x01\x72\x08", "little")
+one_receipt: Final = struct.Struct("<IQ").unpack
 _ACKED: Final = b"\x28\x01\x72"
 _RECEIPTS: Final = {4 + 8 * n: struct.Struct(f"<4x{n}Q") for n in range(2, 16)}
 _PING: Final = b"\x28\x05"
-
-
-def one_receipt(data: bytes) -> int:
-    """The id that an ACK of one id and nothing else names; 0 if it is none."""
-    if len(data) == RECEIPT_BYTES and data.startswith(_ONE_RECEIPT):
-        return _u64.unpack_from(data, 4)[0]
-    return 0
 
 
 def several_receipts(data: bytes) -> tuple[int, ...]:

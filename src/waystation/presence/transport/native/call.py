@@ -27,6 +27,14 @@ from .response import RESPONSE_HEADERS, trailers
 PREFIX_BYTES = 5  # gRPC's: a flag and the length
 HALF_WINDOW_BYTES = frames.WINDOW_DEFAULT_BYTES // 2
 
+# What stands before and after the stream's number in front of a message, by the message's length:
+# nearly all are short, and pieces that are there already are joined faster than bytes are packed.
+_SHORT_BYTES = 256
+_BEFORE_ID = tuple(
+    (length + PREFIX_BYTES).to_bytes(3, "big") + bytes((frames.DATA, 0))
+    for length in range(_SHORT_BYTES)
+)
+_AFTER_ID = tuple(b"\x00" + length.to_bytes(4, "big") for length in range(_SHORT_BYTES))
 _message_head = frames.MESSAGE_HEAD.pack
 
 # Bits of `state`.
@@ -72,6 +80,7 @@ class Call:
     __slots__ = (
         "_end_block",
         "_link",
+        "_wire_id",
         "authorization",
         "holder",
         "receive_window",
@@ -97,6 +106,7 @@ class Call:
         self.unsent: bytearray | None = None
         self._end_block: bytes | None = None  # trailers that follow what is unsent
         self._link = link
+        self._wire_id = stream_id.to_bytes(4, "big")
 
     # --- the port --------------------------------------------------------------------------------
 
@@ -131,10 +141,10 @@ class Call:
         out = link.out  # `link.write` without the call
         if not out:
             link.has_output()
-        out.append(
-            _message_head(size >> 8, size & 0xFF, frames.DATA, 0, self.stream_id, 0, length)
-            + message
-        )
+        if length < _SHORT_BYTES:
+            out += (_BEFORE_ID[length], self._wire_id, _AFTER_ID[length], message)
+        else:
+            out += (_message_head(size << 8 | frames.DATA, 0, self.stream_id, 0, length), message)
 
     def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
         if self.state & ENDED:

@@ -145,36 +145,36 @@ class Connection(Link):
         """Nearly every frame is DATA with one whole message for a call that takes it: all of these
         that come in a row. Where the next other frame begins; what is unusual is left to `_data`.
         """
+        if self._block is not None:
+            return at
         unpack, message = frames.MESSAGE_HEAD.unpack_from, self.handler.message
-        size_max = self._message_bytes_max
-        while end - at >= frames.MESSAGE_HEAD.size and self._block is None:
-            high, low, kind, flags, stream_id, compressed, size = unpack(data, at)
-            length = high << 8 | low
-            stop = at + frames.HEADER_BYTES + length
-            call = self.calls.get(stream_id)
+        size_max, head_bytes = self._message_bytes_max, frames.MESSAGE_HEAD.size
+        while end - at >= head_bytes:
+            head, flags, stream_id, compressed, size = unpack(data, at)
+            length = size + PREFIX_BYTES
+            begin = at + head_bytes
+            stop = begin + size
+            call = self.calls.get(stream_id)  # nobody is there once the connection is closing
             if (
-                (kind or flags or compressed or stop > end)
-                or length != size + PREFIX_BYTES
+                head != length << 8  # not DATA, or not one message and no more
+                or (flags or compressed or stop > end)
                 or size > size_max
                 or call is None
                 or call.state & NOT_NOW
                 or call.unread is not None
-                or length > call.receive_window
                 or length > self._receive_window
+                or (window := call.receive_window - length) < 0
             ):
                 return at
             self._receive_window -= length
-            call.receive_window -= length
-            at += frames.MESSAGE_HEAD.size
+            call.receive_window = window
             try:
-                message(call, data[at:stop])
+                message(call, data[begin:stop])
             except Exception as exc:  # the broker's own mistake must not end the other streams
                 self.failed(call, exc)
-            if call.receive_window <= HALF_WINDOW_BYTES and stream_id in self.calls:
+            if window <= HALF_WINDOW_BYTES and stream_id in self.calls:
                 call.open_window()
             at = stop
-            if self.closing:
-                return at
         return at
 
     def _start(self) -> None:

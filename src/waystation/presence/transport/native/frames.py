@@ -34,8 +34,9 @@ SETTING_MAX_HEADER_LIST_SIZE = 0x6
 
 # Length (24 bits, as 16 and 8), type, flags, stream.
 HEAD = struct.Struct(">HBBBI")
-# The same before a DATA frame that begins a gRPC message: flag and length of the message follow.
-MESSAGE_HEAD = struct.Struct(">HBBBIBI")
+# The same of a DATA frame that begins a gRPC message, whose flag and length follow: length and type
+# (24 and 8 bits, so of DATA the length times 256), flags, stream, the message's flag and length.
+MESSAGE_HEAD = struct.Struct(">IBIBI")
 SETTING = struct.Struct(">HI")
 _NUMBER = struct.Struct(">I")
 _GOAWAY = struct.Struct(">II")
