@@ -47,6 +47,11 @@ class Listener:
         assert self._child.stdout is not None
         return json.loads(self._child.stdout.readline())
 
+    def leave(self) -> None:
+        """Whoever read its lines has gone."""
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+
     def wait(self) -> int:
         return self._child.wait(20)
 
@@ -97,6 +102,21 @@ def test_a_listener_comes_back_to_its_subscription(
     with Listener(server, env, "--count", "1") as listener:
         assert listener.subscribed["endpoint"] == endpoint
         assert listener.line()["text"] == "while away"
+        assert listener.wait() == 0
+
+
+def test_what_its_reader_did_not_take_is_not_acked(
+    server: LocalServer, env: dict[str, str]
+) -> None:
+    """`waystation listen | head`: the rest waits for the next time."""
+    with Listener(server, env) as listener:
+        endpoint = listener.subscribed["endpoint"]
+        listener.leave()
+        assert send(env, endpoint, "who reads this?").returncode == 0
+        assert listener.wait() == 1
+
+    with Listener(server, env, "--count", "1") as listener:
+        assert listener.line()["text"] == "who reads this?"
         assert listener.wait() == 0
 
 
@@ -175,7 +195,13 @@ def test_an_endpoint_that_is_none_is_said_in_one_line(endpoint: str, env: dict[s
 
 
 def test_a_server_that_is_not_there_is_said_in_one_line(env: dict[str, str]) -> None:
-    for url, word in (("ws://127.0.0.1:9", "127.0.0.1:9"), ("http://127.0.0.1:9", "ws://")):
+    for url, word in (
+        ("ws://127.0.0.1:9", "127.0.0.1:9"),
+        ("wss://127.0.0.1:9", "127.0.0.1:9"),
+        ("http://127.0.0.1:9", "ws://"),
+        ("ws://127.0.0.1:99999", "ws://"),
+        ("ws://", "ws://"),
+    ):
         done = subprocess.run(
             [*WAYSTATION, "listen", "--url", url],
             env=env,

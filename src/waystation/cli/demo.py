@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .listen import check_url
 from .terminal import give_up
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def demo(
     console = Console(highlight=False, soft_wrap=True)
     try:
         if url:
+            check_url(url)
             asyncio.run(_walk(Walk(console, url)))
             return
         from waystation.client.local_server import LocalServer

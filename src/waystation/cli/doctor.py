@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .listen import check_url
 from .terminal import EXIT_FAILED, say, settings_or_exit
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def doctor(
     from waystation.app import examination
     from waystation.app.self_test import examine_server
 
+    if connect_url:
+        check_url(connect_url)
     settings = settings_or_exit(config, {"data_dir": None if data_dir is None else str(data_dir)})
     worst = False
 

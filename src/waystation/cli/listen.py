@@ -6,9 +6,11 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .terminal import complain, give_up, say
+from .terminal import complain, give_up, harmless, pass_on, trusting
 
 if TYPE_CHECKING:
+    import ssl
+
     from waystation.client.conversation import Received
     from waystation.client.push import UserAgent
     from waystation.client.subscriptions import Subscription
@@ -46,6 +48,7 @@ def listen(
     from_anybody: Annotated[
         bool, typer.Option("--from-anybody", help="An endpoint that is bound to no key.")
     ] = False,
+    ca: Annotated[Path | None, typer.Option(help="Trust this CA (PEM) for wss.")] = None,
 ) -> None:
     """Subscribe, print the endpoint, decrypt and print what arrives.
 
@@ -59,8 +62,7 @@ def listen(
     from waystation.client.subscriptions import StateFile
     from waystation.client.vapid import VapidKey
 
-    if not url.startswith(("ws://", "wss://")):
-        give_up(f"{url} is not a ws:// or wss:// URL")
+    check_url(url)
     file = StateFile(state or state_path(url))
     try:
         # Two of one name would take turns in throwing each other out.
@@ -72,13 +74,33 @@ def listen(
             )
         if not key and not from_anybody:
             key = VapidKey.load_or_create(vapid or keep_dir() / "vapid.pem").public_text
-        asyncio.run(_listen(url, file, key, count, _Json() if json_lines else _Plain(state, vapid)))
+        out = _Json() if json_lines else _Plain(state=state, vapid=vapid, ca=ca)
+        asyncio.run(_listen(url, file, key, count, out, tls=trusting(ca)))
         lock.release()
     except (WaystationError, OSError) as exc:
         give_up(str(exc))
 
 
-async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _Json") -> None:
+def check_url(url: str) -> None:
+    """Where user agents connect, as it was typed."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("ws", "wss") and parts.hostname and parts.port != 0:
+            return
+    except ValueError:
+        pass
+    give_up(f"{url} is not a ws:// or wss:// URL")
+
+
+async def _listen(
+    url: str,
+    file: object,
+    key: str,
+    count: int,
+    out: "_Plain | _Json",
+    *,
+    tls: "ssl.SSLContext | None",
+) -> None:
     from collections.abc import Sequence
 
     from waystation.client.push import UserAgent
@@ -90,7 +112,8 @@ async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _
         complain("the server has forgotten this user agent; subscribing again")
         out.subscribed(agent, await agent.subscribe(key))
 
-    async with UserAgent(url, state_file=file, on_lost=on_lost) as agent:
+    # Acked once it is shown: a reader who has left (`| head`) has not got it.
+    async with UserAgent(url, state_file=file, on_lost=on_lost, tls=tls, auto_ack=False) as agent:
         before = agent.subscriptions
         await agent.connected(FIRST_CONTACT_S)
         kept = [one for one in agent.subscriptions.values() if one.app_server_key == key]
@@ -101,7 +124,10 @@ async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _
         received_count = 0
         async for received in agent:
             out.received(received)
-            received_count += not received.problem
+            if received.problem:
+                continue
+            await agent.ack(received)
+            received_count += 1
             if received_count == count:
                 return
 
@@ -109,22 +135,21 @@ async def _listen(url: str, file: object, key: str, count: int, out: "_Plain | _
 class _Plain:
     """For people."""
 
-    def __init__(self, state: Path | None, vapid: Path | None) -> None:
-        self._options = "".join(
-            f" --{name} {path}" for name, path in (("state", state), ("vapid", vapid)) if path
-        )
+    def __init__(self, **options: Path | None) -> None:
+        self._options = "".join(f" --{name} {path}" for name, path in options.items() if path)
 
     def subscribed(self, agent: "UserAgent", subscription: "Subscription") -> None:
-        say(f"connected  {agent.url}")
-        say(f"endpoint   {subscription.endpoint}")
-        say(f"keys       {subscription.public_keys.to_compact()}")
-        say(f"try        waystation send {subscription.endpoint} hello{self._options}")
+        pass_on(f"connected  {agent.url}")
+        pass_on(f"endpoint   {subscription.endpoint}")
+        pass_on(f"keys       {subscription.public_keys.to_compact()}")
+        pass_on(f"try        waystation send {subscription.endpoint} hello{self._options}")
 
     def received(self, received: "Received") -> None:
         if received.problem:
             complain(f"a notification could not be decrypted: {received.problem}")
         else:
-            say(received.text if received.payload is not None else "(a notification without data)")
+            shown = received.payload is not None
+            pass_on(harmless(received.text) if shown else "(a notification without data)")
 
 
 class _Json:
@@ -134,7 +159,7 @@ class _Json:
         import msgspec
 
         line = {"event": "subscribed", "url": agent.url, **subscription.to_json()}
-        say(msgspec.json.encode(line).decode())
+        pass_on(msgspec.json.encode(line).decode())
 
     def received(self, received: "Received") -> None:
         import msgspec
@@ -147,4 +172,4 @@ class _Json:
         }
         if received.problem:
             line["problem"] = received.problem
-        say(msgspec.json.encode(line).decode())
+        pass_on(msgspec.json.encode(line).decode())

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .party_screen import Json, Lines, Live, Screen
-from .terminal import EXIT_USAGE, give_up
+from .terminal import EXIT_USAGE, ReaderLeftError, give_up, trusting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from waystation.client.party.member import PartyMember
 
 app = typer.Typer(help="Take part in a party.", no_args_is_help=True, rich_markup_mode=None)
 
 IDS_END = 1 << 64
+PORTS_END = 1 << 16
 FIRST_ANSWER_S = 10.0
 
 
@@ -54,15 +57,19 @@ def join(
     name meet.
     """
     import asyncio
+    import os
     import secrets
     import sys
 
+    # Its library writes lines of its own beside ours; what it knows is in what we say.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     party_id = _number(party, "PARTY")
     client_id = _number(client, "--client") if client else secrets.randbits(63) | 1
     session_id = _number(session, "--session") if session else secrets.randbits(63) | 1
     endpoints = at or ["127.0.0.1:50051"]
     for endpoint in endpoints:
-        if not endpoint.rpartition(":")[2].isdecimal():
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < PORTS_END:
             give_up(f"{endpoint} is not HOST:PORT", EXIT_USAGE)
     screen: Screen
     if json_lines:
@@ -77,7 +84,7 @@ def join(
         "session_ttl_ms": round(ttl * 1000),
         "highly_available": ha,
         "want_updates": True,
-        "token": None if token is None else lambda: token.read_text().strip(),
+        "token": None if token is None else _token_of(token),
         "credentials": _credentials(ca, tls),
     }
     with asyncio.Runner() as runner:
@@ -99,15 +106,26 @@ def _number(text: str, what: str) -> int:
     return number
 
 
+def _token_of(file: Path) -> "Callable[[], str]":
+    """Reads the file whenever a token is asked for; the first time now."""
+
+    def read() -> str:
+        return file.read_text().strip()
+
+    try:
+        read()
+    except (OSError, UnicodeDecodeError) as exc:
+        give_up(f"--token: {exc}")
+    return read
+
+
 def _credentials(ca: Path | None, tls: bool) -> object:
     if ca is None and not tls:
         return None
     import grpc
 
-    try:
-        return grpc.ssl_channel_credentials(None if ca is None else ca.read_bytes())
-    except OSError as exc:
-        give_up(f"--ca: {exc}")
+    trusting(ca)  # gRPC would try it again and again instead of saying what is wrong with it
+    return grpc.ssl_channel_credentials(None if ca is None else ca.read_bytes())
 
 
 async def _join(
@@ -124,7 +142,8 @@ async def _join(
     member.start()
     try:
         await member.joined(FIRST_ANSWER_S)
-        with screen, contextlib.suppress(TimeoutError, asyncio.CancelledError):
+        ends = (TimeoutError, asyncio.CancelledError, ReaderLeftError)
+        with contextlib.suppress(*ends), screen:
             async with asyncio.timeout(duration_s or None):
                 await _show(member, screen)
         await member.leave()

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from .terminal import say
+from .terminal import pass_on, say
 
 if TYPE_CHECKING:
     from waystation.client.party.model import Event, Participant
@@ -61,14 +61,14 @@ class Lines:
         self._title = title
 
     def __enter__(self) -> Self:
-        say(self._title)
+        pass_on(self._title)
         return self
 
     def __exit__(self, *exc: object) -> None:
         say("left")
 
     def show(self, event: "Event", participants: "tuple[Participant, ...]") -> None:
-        say(sentence(event))
+        pass_on(sentence(event))
 
 
 class Json:
@@ -91,7 +91,7 @@ class Json:
         if "who" in line:
             line["who"] = {name: str(value) for name, value in line["who"].items()}
         line.pop("participants", None)
-        say(msgspec.json.encode(line).decode())
+        pass_on(msgspec.json.encode(line).decode())
 
 
 class Live:

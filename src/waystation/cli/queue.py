@@ -8,7 +8,7 @@ import typer
 
 from . import queue_work as work
 from .queue_words import MODES, show_json, show_queue
-from .terminal import complain, say
+from .terminal import complain, harmless, say
 
 app = typer.Typer(
     help="""One-way queues on an SMP server: make one, send to one, receive.
@@ -152,7 +152,7 @@ def open_(
         from waystation.client.queue.address import LinkAddress
 
         chosen, shown = await work.follow(file, LinkAddress.parse(link), name, proxy)
-        say(f"text       {shown}")
+        say(f"text       {harmless(shown)}")
         say(f"try        waystation queue send {chosen} hello")
 
     work.run(step)

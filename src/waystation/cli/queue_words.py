@@ -4,7 +4,7 @@ import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from .terminal import complain, say
+from .terminal import complain, harmless, pass_on, say
 
 if TYPE_CHECKING:
     from waystation.client.queue.events import Received
@@ -16,7 +16,7 @@ MODES = {"M": "one sender", "C": "contact address", None: "one sender"}
 def show_json(**fields: Any) -> None:
     import msgspec
 
-    say(msgspec.json.encode(fields).decode())
+    pass_on(msgspec.json.encode(fields).decode())
 
 
 def show_qr(text: str, *, wanted: bool | None) -> None:
@@ -76,7 +76,8 @@ def show_received(name: str, received: "Received", *, json: bool, named: bool) -
             fields["base64"] = to_base64(opened.body)
         show_json(**fields, sealed=opened.sealed, sent_at=when(received.sent_at_s))
         return
-    say(f"{name}: {opened.text}" if named else opened.text)
+    text = harmless(opened.text)
+    pass_on(f"{name}: {text}" if named else text)
     if not opened.sealed:
         complain("this message was not sealed: the server could read it")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .listen import keep_dir
-from .terminal import give_up, say
+from .terminal import give_up, say, trusting
 
 if TYPE_CHECKING:
     from waystation.client.appserver import Receipt
@@ -61,7 +61,6 @@ def send(
     server is busy.
     """
     import asyncio
-    import ssl
 
     from waystation.base.errors import BusyError, GoneError, WaystationError
     from waystation.client.appserver import AppServer
@@ -71,9 +70,8 @@ def send(
     payload = sys.stdin.buffer.read() if text == "-" else (text or "").encode()
 
     async def run() -> "Receipt":
-        tls = ssl.create_default_context(cafile=ca) if ca is not None else None
         key = None if unsigned else VapidKey.load_or_create(vapid or keep_dir() / "vapid.pem")
-        async with AppServer(key, http=HttpClient(tls=tls)) as app_server:
+        async with AppServer(key, http=HttpClient(tls=trusting(ca))) as app_server:
             return await app_server.send(
                 endpoint,
                 _find_keys(endpoint, keys, state) if payload else None,

@@ -4,15 +4,30 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from waystation.app.roles import DEFAULT_ROLES, Role
 from waystation.app.settings import Settings, load_settings
 from waystation.base.settings import SettingsError
 
+if TYPE_CHECKING:
+    import ssl
+
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CONFIG = 78
+
+# What a terminal would obey instead of showing it.
+_CONTROLS = {
+    code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
+}
+
+
+class ReaderLeftError(SystemExit):
+    """Nobody reads our stdout any more (`| head`): what they did not get is not acknowledged."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_FAILED)
 
 
 def say(text: str) -> None:
@@ -20,7 +35,25 @@ def say(text: str) -> None:
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader has left (`| head`): go on in silence
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _fall_silent()
+
+
+def pass_on(text: str) -> None:
+    """To stdout, what arrives for as long as somebody reads it."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        _fall_silent()
+        raise ReaderLeftError from None
+
+
+def harmless(text: str) -> str:
+    """A text of others, without what a terminal would obey; a program gets it as it is."""
+    return text.translate(_CONTROLS) if sys.stdout.isatty() else text
+
+
+def _fall_silent() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def complain(text: str) -> None:
@@ -30,6 +63,16 @@ def complain(text: str) -> None:
 def give_up(text: str, code: int = EXIT_FAILED) -> NoReturn:
     complain(text)
     raise SystemExit(code)
+
+
+def trusting(ca: Path | None) -> "ssl.SSLContext | None":
+    """What `--ca FILE` asks for; None is the system's own trust."""
+    import ssl
+
+    try:
+        return None if ca is None else ssl.create_default_context(cafile=ca)
+    except OSError as exc:  # errors of TLS, too
+        give_up(f"--ca: {ca} holds no certificate that can be read: {exc.strerror or exc}")
 
 
 def settings_or_exit(

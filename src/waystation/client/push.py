@@ -98,7 +98,8 @@ class UserAgent:
         self._request_timeout_s = request_timeout_s
         self._backoff_base_s = backoff_base_s
         self._backoff_max_s = backoff_max_s
-        self._tls = tls
+        secure = url.startswith("wss:")
+        self._tls = (tls or ssl.create_default_context()) if secure else None
         self._rng = rng or random.Random()
         self._inbox: asyncio.Queue[Received] = asyncio.Queue(inbox_max)
         self._replies: dict[tuple[str, str], asyncio.Future[Registered | Unregistered]] = {}

@@ -94,3 +94,51 @@ def test_a_refusal_is_one_sentence_on_stderr(node: Node) -> None:
         first.kill()
         if second is not None:
             second.kill()
+
+
+def test_who_is_no_longer_read_leaves(node: Node) -> None:
+    """`waystation party join | head`: nobody waits for a session that nobody looks at."""
+    watcher = Terminal(node, "78", "--client", "1", "--json")
+    unread = None
+    try:
+        watcher.until("snapshot")
+        unread = Terminal(node, "78", "--client", "2", "--json")
+        unread.until("snapshot")
+        watcher.until("joined")
+        assert unread._child.stdout is not None
+        unread._child.stdout.close()
+        third = Terminal(node, "78", "--client", "3", "--for", "0.1")
+        assert third._child.wait(PATIENCE_S) == 0
+        third.kill()
+
+        while watcher.until("left")["who"]["client_id"] != "2":
+            pass
+        assert unread._child.wait(PATIENCE_S) == 0
+    finally:
+        watcher.kill()
+        if unread is not None:
+            unread._child.kill()
+            unread._child.wait()
+            assert unread._child.stderr is not None
+            unread._child.stderr.close()
+
+
+@pytest.mark.parametrize(
+    "wrong, code, text",
+    [
+        (("--token", "/nowhere/token"), 1, "--token: [Errno 2]"),
+        (("--ca", "/nowhere/ca.pem"), 1, "--ca: /nowhere/ca.pem"),
+        (("--at", "127.0.0.1:99999"), 2, "127.0.0.1:99999 is not HOST:PORT"),
+        (("--at", ":50051"), 2, ":50051 is not HOST:PORT"),
+        (("--tls",), 1, "no broker at 127.0.0.1:"),
+    ],
+)
+def test_what_cannot_work_is_said_in_one_line(
+    node: Node, wrong: tuple[str, ...], code: int, text: str
+) -> None:
+    terminal = Terminal(node, "79", *wrong)
+    _, complaint = terminal._child.communicate(timeout=PATIENCE_S)
+
+    assert terminal._child.returncode == code
+    assert complaint.startswith(f"waystation: {text}")
+    assert len(complaint.splitlines()) == 1

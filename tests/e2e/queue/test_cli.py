@@ -124,6 +124,22 @@ def test_a_killed_receiver_shows_nothing_twice_and_misses_nothing(
     assert (event["text"], event["sealed"], event["queue"]) == ("two", True, "box")
 
 
+def test_what_the_reader_of_a_receiver_did_not_take_comes_again(alice: Person, bob: Person) -> None:
+    """`waystation queue receive | head`: the rest waits for the next time."""
+    (queue,) = alice.told("new", "box", "--server", alice.server)
+    bob.do("send", "--name", "alice", queue["address"], "one")
+    with subprocess.Popen(
+        alice.command("receive"), env=tls.environment(clean_environment()), stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        process.stdout.close()
+        bob.do("send", "alice", "two")
+
+        assert process.wait(LIMIT_S) == 1
+    assert alice.do("receive", "--count", "1") == "two\n"
+
+
 def test_a_receiver_goes_on_after_its_server_was_killed(tmp_path: Path, data_dir: Path) -> None:
     with QueueServer(data_dir) as server:
         alice, bob = Person(tmp_path / "a", server), Person(tmp_path / "b", server)

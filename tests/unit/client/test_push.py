@@ -291,3 +291,20 @@ async def test_a_node_with_tls(certificates: Certificates) -> None:
         node.url = f"wss://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
         async with agent_of(node, tls=certificates.client) as agent:
             assert await agent.connected(10) == UAID
+
+
+async def test_a_node_with_tls_of_the_systems_trust(
+    certificates: Certificates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody who has a certificate that everybody trusts should have to say so."""
+    node = Node()
+    async with serve(
+        node.handle, "127.0.0.1", 0, compression=None, ssl=certificates.server
+    ) as server:
+        node.url = f"wss://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
+        async with agent_of(node) as stranger:
+            with pytest.raises(NotConnectedError, match="CERTIFICATE_VERIFY_FAILED"):
+                await stranger.connected(2)
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        async with agent_of(node) as agent:
+            assert await agent.connected(10) == UAID

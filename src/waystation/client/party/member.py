@@ -48,7 +48,7 @@ _CALL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
-Token = Callable[[], Awaitable[str] | str]
+Token = Callable[[], Awaitable[str] | str]  # one that raises OSError is asked again
 
 
 class PartyMember:
@@ -89,6 +89,7 @@ class PartyMember:
         self._outcome: asyncio.Future[Finish] | None = None
         self._joined = asyncio.Event()
         self._closed = False
+        self.last_problem = ""  # why the last stream ended
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -127,7 +128,8 @@ class PartyMember:
             self._raise_if_refused()
         if not self._joined.is_set():
             where = ", ".join(self._endpoints)
-            raise PartyUnreachableError(f"no broker at {where} answered in {timeout_s:g} s")
+            why = f" ({self.last_problem})" if self.last_problem else ""
+            raise PartyUnreachableError(f"no broker at {where} answered in {timeout_s:g} s{why}")
 
     async def leave(self) -> None:
         """Says goodbye and waits for the answer, for at most `leave_timeout_s`."""
@@ -298,6 +300,9 @@ class PartyMember:
                 raise
         except grpc.aio.AioRpcError as exc:
             status = exc.code()
+            self.last_problem = exc.details() or status.name
+        except OSError as exc:  # of who gives us tokens: tried again like a broken line
+            self.last_problem = str(exc)
         finally:
             self._outboxes.pop(line, None)
         if self._session is not None and self._alive:
@@ -346,14 +351,22 @@ class PartyMember:
         return token if isinstance(token, str) else await token
 
     async def _fetch_token(self) -> None:
-        token = await self._current_token()
+        try:
+            token = await self._current_token()
+        except OSError as exc:  # the broker ends the stream in its time; the next one asks again
+            self.last_problem = str(exc)
+            return
         if token and self._session is not None:
             self._perform(self._session.renewed(token, self._now()))
 
     async def _find_nodes(self) -> None:
         """Of the first node that answers; a broker on its own knows no others."""
         request = ListNodesRequest(party_id=self.wishes.party_id, limit=NODES_WANTED)
-        metadata = await self._metadata()
+        try:
+            metadata = await self._metadata()
+        except OSError as exc:
+            self.last_problem = str(exc)
+            return
         for channel in list(self._channels.values()):
             call: Any = channel.unary_unary(
                 LIST_NODES,
