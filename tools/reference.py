@@ -93,6 +93,11 @@ def writers_of_events() -> dict[str, list[str]]:
     ):
         for node in ast.walk(tree):
             match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="Written"),
+                    args=[ast.Attribute(value=ast.Attribute(attr=name), attr="k"), *_],
+                ):
+                    found[name].add(module)  # its lines are written by hand
                 case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
                     found[name].add(module)
                 case ast.Attribute(value=ast.Name(id="events"), attr=name) if (

@@ -29,7 +29,7 @@ from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.memory.presence import MemoryPresenceStore
-from waystation.telemetry.events import Event, NoEvents
+from waystation.telemetry.events import Event, NoEvents, Written
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
@@ -42,15 +42,21 @@ class HandedEvents(NoEvents):
     """Takes what the engine hands to the event log, and makes events of it when it is asked to."""
 
     def __init__(self) -> None:
-        self._handed: list[tuple[int, Callable[..., Event], tuple[object, ...]]] = []
+        self._handed: list[tuple[int, Callable[..., Event] | Written, tuple[object, ...]]] = []
         self._now_us = SystemClock().now_us
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         self._handed.append((self._now_us(), make, args))
 
+    def write(self, kind: Written, *args: object) -> None:
+        self._handed.append((self._now_us(), kind, args))
+
     def make_all(self) -> None:
-        for _, make, args in self._handed:
-            make(*args)
+        for at_us, what, args in self._handed:
+            if isinstance(what, Written):
+                what.line(b'{"ts":', at_us, 0, args)
+            else:
+                what(*args)
         self._handed.clear()
 
 

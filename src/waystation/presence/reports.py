@@ -8,10 +8,10 @@ totals are exact and count from the start of the process: in every row out = ack
 superseded + outstanding. Their latencies are those since the row before.
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Final
 
-import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
@@ -27,6 +27,7 @@ from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
 from .names import Names
 from .session import Session
 from .store import Joined
+from .written import Departure, WrittenEvents
 
 LATENCIES_MAX: Final = 4096  # acks between two looks at their latencies
 LINES_MAX: Final = 1000  # between two ticks; more are in the events
@@ -34,28 +35,6 @@ _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
 _SIGN: Final = 1 << 63
 _UNSIGNED: Final = 1 << 64
-_KINDS: Final = {kind: kind.name.lower() for kind in MessageType}
-
-
-class _Departure(msgspec.Struct, frozen=True, gc=False):
-    """A session that ended, as its event and its line need to know it."""
-
-    key: SessionKey
-    code: Status
-    seq: int
-    lived_s: float
-    resumes: int
-    said: int
-    in_flight: int
-    acked: int
-    retried: int
-    dropped: int
-    superseded: int
-
-    @property
-    def out(self) -> int:
-        """Rule 6 of `delivery`."""
-        return self.acked + self.dropped + self.superseded + self.in_flight
 
 
 def _signed(message_id: int) -> int:
@@ -78,6 +57,7 @@ class Reports:
             metrics.declare(spec)
         self._sink = sink
         self._names = Names(hashes)
+        self._written = WrittenEvents(self._names)
         self._metrics = metrics
         self._clock = clock
         self._log = log
@@ -96,7 +76,7 @@ class Reports:
         self._cells: dict[tuple[str, str], Cell] = {}
         self._created = metrics.counter("presence_joins", result="created")
         self._left: dict[Status, Cell] = {}
-        self._lines: list[_Departure] = []
+        self._lines: list[Departure] = []
         self._gaps = metrics.counter("presence_log_gaps")
         metrics.on_read(self._fill)
 
@@ -104,32 +84,14 @@ class Reports:
 
     def started(self, session: Session, joined: Joined, ms: int, *, auth: bool) -> None:
         self._created.value += 1
-        self._sink.defer(self._session_started, session.key, joined, session.ttl_s, auth, ms)
-
-    def _session_started(
-        self, key: SessionKey, joined: Joined, ttl_s: float, auth: bool, ms: int
-    ) -> events.Event:
-        party, cli, sess = self._names.session(key, ms)
-        return events.PartySessionStarted(
-            party=party,
-            cli=cli,
-            sess=sess,
-            n=joined.party_size,
-            attrs=events.PartySessionStartedAttrs(
-                seq=joined.seq,
-                epoch=joined.epoch,
-                device_sessions=joined.device_sessions,
-                ttl_ms=round(ttl_s * 1000),
-                auth=auth,
-            ),
-        )
+        self._sink.write(self._written.started, session.key, joined, session.ttl_s, auth, ms)
 
     def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
         delivery = session.delivery
         in_flight = len(delivery.inflight)
         self.tally.abandoned += in_flight
         self._leaves(code).value += 1
-        one = _Departure(
+        one = Departure(
             session.key,
             code,
             seq,
@@ -142,28 +104,9 @@ class Reports:
             delivery.dropped_n,
             delivery.superseded_n,
         )
-        self._sink.defer(self._session_left, one, now.ms)
+        self._sink.write(self._written.left, one, now.ms)
         if len(self._lines) < LINES_MAX:
             self._lines.append(one)
-
-    def _session_left(self, one: _Departure, ms: int) -> events.Event:
-        party, cli, sess = self._names.last_of(one.key, ms)
-        return events.PartySessionLeft(
-            party=party,
-            cli=cli,
-            sess=sess,
-            code=int(one.code),
-            dur=round(one.lived_s * 1e6),
-            attrs=events.PartySessionLeftAttrs(
-                seq=one.seq,
-                out=one.out,
-                acked=one.acked,
-                retried=one.retried,
-                dropped=one.dropped,
-                superseded=one.superseded,
-                resumes=one.resumes,
-            ),
-        )
 
     def _leaves(self, code: Status) -> Cell:
         cell = self._left.get(code)
@@ -175,6 +118,8 @@ class Reports:
     def write_lines(self) -> None:
         """One for each session that ended since; out of the way of what ended them."""
         lines, self._lines = self._lines, []
+        if not self._log.is_enabled_for(logging.INFO):
+            return  # a tag takes as long as a delivery
         for one in lines:
             self._log.info(
                 "session.left",
@@ -246,18 +191,7 @@ class Reports:
     ) -> None:
         self._sent[entry.kind].value += 1
         self._fanouts_s.append(took_s)
-        self._sink.defer(self._message_sent, party_id, entry, recipients, size)
-
-    def _message_sent(
-        self, party_id: PartyId, entry: Entry, recipients: int, size: int
-    ) -> events.Event:
-        return events.PartyMessageSent(
-            party=self._names.party(party_id, entry.at_ms),
-            msg=entry.message_id - _UNSIGNED,  # of every party message the first bit is set
-            n=recipients,
-            size=size,
-            attrs=events.PartyMessageSentAttrs(type=_KINDS[entry.kind], seq=entry.seq),
-        )
+        self._sink.write(self._written.sent, party_id, entry, recipients, size)
 
     def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
         """One of `ack_every`."""

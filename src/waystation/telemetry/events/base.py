@@ -75,7 +75,10 @@ class RecordedEvents:
 
     def write(self, kind: Written, *args: object) -> None:
         line = kind.line(b'{"ts":', self._clock.now_us(), len(self.events), args)
-        self.emit(msgspec.json.decode(line, type=event_types()[kind.k]))
+        columns = msgspec.json.decode(line)
+        if "attrs" in columns:  # a text that holds a JSON object
+            columns["attrs"] = msgspec.json.decode(columns["attrs"])
+        self.emit(msgspec.convert(columns, event_types()[kind.k]))
 
 
 def event_types() -> dict[int, type[Event]]:
