@@ -79,8 +79,14 @@ class ConnectDriver:
 
     def text(self, connection: Connection, text: bytes) -> None:
         client = connection.handler_state  # as `client_of`
-        assert isinstance(client, Client)
+        assert type(client) is Client
         session = client.session
+        if not client.waiting and (effects := session.acked(text)) is not None:
+            if len(effects) == 1 and type(effect := effects[0]) is do.Settle:
+                self._settled(client, effect)
+            elif effects:
+                self._perform(client, effects)
+            return
         if client.waiting or session.busy:
             if client.waiting is None:
                 client.waiting = deque()
@@ -88,12 +94,7 @@ class ConnectDriver:
             if len(client.waiting) >= self._terms.settings.max_commands:
                 connection.pause()
             return
-        clock = self._clock  # as in `_feed`: nearly all that user agents say passes here
-        effects = session.received(text, now_ms=clock.now_ms(), mono=clock.mono())
-        if len(effects) == 1 and type(effect := effects[0]) is do.Settle:
-            self._settled(client, effect)  # an ack, and most that is said is one
-        elif effects:
-            self._perform(client, effects)
+        self._feed(client, text)
 
     def binary(self, connection: Connection) -> None:
         client = client_of(connection)

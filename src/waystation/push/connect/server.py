@@ -19,17 +19,17 @@ Rule 6: after Close we shut down our side and linger: the descriptor is closed w
         yet. Nobody waits for a Close in return (Firefox never sends one).
 
 Accepting, TLS handshakes and the opening request are the reception's; the frames are
-`wire/websocket.py`'s; what is said in them is the handler's.
+`wire/websocket.py`'s, and what comes in them goes by `hearing`; what is said is the handler's.
 """
 
 import asyncio
+import os
 import select
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import assert_never
 
 from waystation.base.clock import Clock
 from waystation.push.connect.carriers import PlainCarrier
@@ -49,24 +49,12 @@ from waystation.push.connect.connection import (
     Handler,
 )
 from waystation.push.connect.deadlines import Deadlines
+from waystation.push.connect.hearing import Hearing
 from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.listeners import Listeners
 from waystation.push.connect.reception import EXPIRIES_MAX, TICK_S, Http, Reception
 from waystation.push.wire.upgrade import Upgrade, accept_answer
-from waystation.push.wire.websocket import (
-    CLOSE_INTERNAL,
-    Binary,
-    Broken,
-    Close,
-    Event,
-    FrameReader,
-    Partial,
-    Ping,
-    Pong,
-    Text,
-    close_frame,
-    pong_frame,
-)
+from waystation.push.wire.websocket import CLOSE_INTERNAL, Partial, close_frame
 
 _EPOLLIN, _EPOLLOUT = select.EPOLLIN, select.EPOLLOUT
 
@@ -90,7 +78,8 @@ class WebSocketServer:
         assert limits.send_high_bytes <= limits.send_bytes_max
         self.send_high_bytes = limits.send_high_bytes
         self._loop = asyncio.get_running_loop()
-        self._reader = FrameReader(message_bytes_max=limits.message_bytes_max)
+        hearing = Hearing(message_bytes_max=limits.message_bytes_max, failed=self._failed)
+        self._deliver, self._one_text = hearing.deliver, hearing.one_text
         self._plain = PlainCarrier(limits.read_bytes_max)
         self.reception = Reception(self, self._plain, limits, http)
         self._by_fd: list[Connection | None] = []  # a list: 8 bytes a client, a dictionary 100
@@ -206,7 +195,7 @@ class WebSocketServer:
                 if connection is None:
                     self._listeners.accept(fd)
                 elif mask == _EPOLLIN and connection.flags == OPEN:
-                    self._receive(connection)
+                    self._hear(connection)
                 else:
                     self._event(connection, mask)
         finally:
@@ -239,11 +228,38 @@ class WebSocketServer:
         else:
             self._receive(connection)
 
+    def _hear(self, connection: Connection) -> None:
+        """As `_receive`, for what nearly every event is: one message of a connection that is open
+        and neither paused nor ending."""
+        carrier = connection.carrier
+        try:
+            if carrier is self._plain:  # as its `read`
+                data = os.read(connection.fd, self._limits.read_bytes_max)
+            else:
+                data = carrier.read(connection.fd)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        handler = connection.handler
+        if not data or handler is None or connection.partial is not None:
+            self._heard(connection, data)
+        elif (text := self._one_text(data)) is None:
+            self._deliver(connection, data)
+        else:
+            try:
+                handler.text(connection, text)
+            except Exception as exc:  # a driver's mistake costs one connection, not all
+                self._failed(connection, exc)
+
     def _receive(self, connection: Connection) -> None:
         try:
             data = connection.carrier.read(connection.fd)
         except OSError:
             data = b""
+        self._heard(connection, data)
+
+    def _heard(self, connection: Connection, data: bytes | None) -> None:
         if data is None:
             return
         if not data:
@@ -252,45 +268,6 @@ class WebSocketServer:
             self.reception.receive(connection, data)
         else:
             self._deliver(connection, data)
-
-    def _deliver(self, connection: Connection, data: bytes) -> None:
-        handler, partial, reader = connection.handler, connection.partial, self._reader
-        if handler is None or isinstance(partial, bytearray):
-            return
-        try:
-            usual = partial is None and not connection.flags & (ENDING | PAUSED)
-            if usual and (text := reader.one_text(data)) is not None:
-                handler.text(connection, text)
-                return
-            reader.begin(data, partial)
-            while not connection.flags & (ENDING | PAUSED) and (event := reader.next()) is not None:
-                if type(event) is Text:
-                    handler.text(connection, event.data)
-                else:
-                    self._deliver_other(connection, handler, event)
-        except Exception as exc:  # a driver's mistake costs one connection, not all
-            self._failed(connection, exc)
-        partial = reader.end()
-        connection.partial = None if connection.flags & ENDING else partial
-
-    def _deliver_other(self, connection: Connection, handler: Handler, event: Event) -> None:
-        match event:
-            case Ping(data):
-                connection.send(pong_frame(data))
-                handler.pinged(connection, data)
-            case Pong():
-                handler.ponged(connection)
-            case Binary():
-                handler.binary(connection)
-            case Close(code, _):
-                connection.end(Ending.CLIENT_CLOSED, code, close_frame(code))
-            case Broken(code, reason):
-                handler.broken(connection, code, reason)
-                connection.end(Ending.BROKEN, code, close_frame(code, reason))
-            case Text(data):
-                handler.text(connection, data)
-            case _:
-                assert_never(event)
 
     def _settle_all(self) -> None:
         """Write what was queued, end what is to end."""
@@ -302,7 +279,12 @@ class WebSocketServer:
                     self._deliver(connection, b"")
             touched = self._touched
             for _ in range(min(len(touched), self._limits.writes_max)):
-                self._settle(touched.popleft())
+                connection = touched.popleft()
+                if connection.flags == OPEN and connection.out is not None:
+                    self._write(connection)  # as `_settle`, which knows what else there may be
+                    if not connection.flags & ENDING:
+                        continue
+                self._settle(connection)
         finally:
             self._settling = bool(self._touched)
             if self._settling:
@@ -333,8 +315,14 @@ class WebSocketServer:
         out = connection.out
         assert out is not None
         data = out[0] if len(out) == 1 else b"".join(out)
+        carrier = connection.carrier
         try:
-            sent = connection.carrier.write(connection.fd, data)
+            if carrier is self._plain:  # as its `write`: every message is written
+                sent = os.write(connection.fd, data)
+            else:
+                sent = carrier.write(connection.fd, data)
+        except BlockingIOError:
+            sent = 0
         except OSError:
             connection.doom(Ending.VANISHED)
             return

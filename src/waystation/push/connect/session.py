@@ -24,6 +24,7 @@ from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
 from waystation.push.connect import broadcasts as _broadcasts
 from waystation.push.connect import effects as do
 from waystation.push.connect import states
+from waystation.push.connect.acking import Acking
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.rotation import MonthSwitching
 from waystation.push.connect.simplepush import UpdateWindow
@@ -47,7 +48,7 @@ UNREGISTER_MANUAL = 200
 NACK_CODES = frozenset({301, 302, 303})
 
 
-class Session(MonthSwitching):
+class Session(Acking, MonthSwitching):
     """The state of one user agent's connection; there are very many of these."""
 
     __slots__ = (
@@ -87,10 +88,9 @@ class Session(MonthSwitching):
         self._command: wire.Register | wire.Unregister | wire.Hello | None = None
         self._hello_broadcasts: dict[str, str] | None = None
         self._subscriptions = _broadcasts.NONE
-        self._reset_after_pass = False
         self._switch = None
         self._last_ping = -1.0
-        self._pong_due = self.greeted = self.known = self.reset = False
+        self._pong_due = self.greeted = self.known = self.reset = self._reset_after_pass = False
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
         self.nacks = self.registers = self.unregisters = 0
 

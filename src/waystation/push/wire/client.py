@@ -7,7 +7,7 @@ it, and ending the connection would only bring the same notifications again.
 """
 
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -70,6 +70,8 @@ class BroadcastSubscribe(
 ClientMessage = Hello | Register | Unregister | Ack | Nack | Ping | BroadcastSubscribe
 
 _decoder = msgspec.json.Decoder(ClientMessage)
+_decode_ack = msgspec.json.Decoder(Ack).decode
+_ACK_START = b'{"messageType":"ack"'  # as user agents write it
 _PING = Ping()
 _AES128GCM_ONLY = {"encoding": "aes128gcm"}  # what nearly every notification has
 _AES128GCM_TEXT = f',"headers":{orjson.dumps(_AES128GCM_ONLY).decode()}'
@@ -83,6 +85,17 @@ def decode_client(text: bytes) -> ClientMessage:
         return _decoder.decode(text)
     except UNREADABLE as exc:
         return _decode_leniently(text, exc)
+
+
+def decode_ack(text: bytes) -> Sequence[AckUpdate] | None:
+    """What nearly every message is, as it is usually written. None for all that is not, even if it
+    is good; `decode_client` knows."""
+    if not text.startswith(_ACK_START):
+        return None
+    try:
+        return _decode_ack(text).updates
+    except UNREADABLE:
+        return None
 
 
 def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:

@@ -53,6 +53,8 @@ HEADER_BYTES_MAX = 14  # two bytes, eight of length, four of mask
 CONTROL_BYTES_MAX = 125
 REASON_BYTES_MAX = CONTROL_BYTES_MAX - 2
 
+_unpack_medium = struct.Struct("!H4s").unpack_from  # a length in two bytes, and the mask
+
 # --- events --------------------------------------------------------------------------------------
 
 
@@ -135,18 +137,15 @@ class FrameReader:
         """What nearly every read is: one whole frame of ASCII text, and nothing else. None for all
         that is not, even if it is good; `begin` and `next` know."""
         size = len(data)
-        if size < 6 or data[0] != 0x81:
-            return None
-        length = data[1] - 0x80
-        head = 6
-        if length == 126 and size > 8:
-            head = 8
-            length = data[2] << 8 | data[3]
-            if length > self._message_bytes_max:
+        if size > 8 and data.startswith(b"\x81\xfe"):
+            length, mask = _unpack_medium(data, 2)
+            if size != length + 8 or length > self._message_bytes_max:
                 return None
-        if length < 0 or size != head + length:
+            payload = apply_mask(data[8:], mask)
+        elif size >= 6 and data[0] == 0x81 and size == data[1] - 0x80 + 6 <= 6 + CONTROL_BYTES_MAX:
+            payload = apply_mask(data[6:], data[2:6])
+        else:
             return None
-        payload = apply_mask(data[head:], data[head - 4 : head])
         return payload if payload.isascii() else None
 
     def begin(self, data: bytes, partial: Partial | None = None) -> None:

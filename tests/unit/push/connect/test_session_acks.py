@@ -1,5 +1,6 @@
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.push.connect.talk import (
@@ -159,3 +160,69 @@ class TestSimplePush:
             b'{"messageType":"notification","updates":[{"channelID":"%b","version":7}]}'
             % dashed(CHANNEL).encode()
         )
+
+
+class TestTheShortWay:
+    """The way that nearly every ack takes leads where the long way does."""
+
+    @pytest.mark.parametrize(
+        "said",
+        [
+            ack(notification(1)),
+            ack(notification(1), notification(2)),
+            ack(notification(1)) | {"more": 1},
+            ack(notification(7)),
+            ack(),
+            {"messageType": "ack", "updates": [{"version": notification(2).message_id}]},
+            {"messageType": "ack", "updates": [{"version": notification(2).message_id, "code": 0}]},
+            {"messageType": "ack", "updates": [{"version": 1, "code": -1}]},
+            {"messageType": "ack", "updates": [{"channelID": 5, "version": "1"}]},
+            {"messageType": "ack"},
+            {"messageType": "acks", "updates": []},
+            {"updates": [], "messageType": "ack"},
+            {"messageType": "nack", "version": "1"},
+            {"messageType": "ping"},
+            {},
+            b'{"messageType":"ack","updates":[{"version":"1"}',
+            b'{"messageType":"ack","updates":[]} ',
+        ],
+    )
+    @pytest.mark.parametrize("refused", [False, True])
+    def test_it_says_what_the_long_way_says(self, said: Any, refused: bool) -> None:
+        talk, other = settled_in(), settled_in()
+        for one in (talk, other):
+            one.session.direct(notification(1))
+            one.session.direct(notification(2))
+            if refused:
+                one.session.congested()
+        text = said if isinstance(said, bytes) else orjson.dumps(said)
+        effects = talk.session.acked(text)
+        expected = other.say(text)
+
+        assert effects is None or effects == expected
+        if effects is not None:
+            assert talk.session.closed() == other.session.closed()
+            assert talk.session.direct_acked == other.session.direct_acked
+
+    def test_an_ack_as_user_agents_write_it_takes_it(self) -> None:
+        talk = settled_in()
+        talk.session.direct(notification(1))
+
+        assert talk.session.acked(orjson.dumps(ack(notification(1)))) == [
+            do.Settle(notification(1), 100)
+        ]
+
+    def test_nothing_takes_it_before_the_greeting_or_while_a_command_is_under_way(self) -> None:
+        talk = Talk()
+        assert talk.session.acked(orjson.dumps(ack())) is None
+
+        talk = settled_in()
+        talk.say({"messageType": "register", "channelID": dashed(CHANNEL)})
+        assert talk.session.busy
+        assert talk.session.acked(orjson.dumps(ack())) is None
+
+    def test_nothing_takes_it_after_the_end(self) -> None:
+        talk = settled_in()
+        talk.session.closed()
+
+        assert talk.session.acked(orjson.dumps(ack(notification(1)))) is None

@@ -510,3 +510,12 @@ class TestOneText:
 
         taken = FrameReader(message_bytes_max=LIMIT).one_text(data)
         assert taken == (text.encode() if len(text) <= LIMIT else None)
+
+    def test_a_length_in_eight_bytes_takes_the_long_way(self) -> None:
+        """Its first byte of length, 127, is no length."""
+        plain = masked(0x81, b"a" * 119)
+        data = plain[:1] + b"\xff" + (119).to_bytes(8) + plain[2:]
+
+        assert len(data) == 6 + 127
+        assert FrameReader(message_bytes_max=LIMIT).one_text(data) is None
+        assert read(data) == [Text(b"a" * 119)]
