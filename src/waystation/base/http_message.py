@@ -11,6 +11,26 @@ from typing import Any, Final
 import msgspec
 
 
+class Meaning:
+    """A place for what a handler has understood of a head. Whatever is left here was read from the
+    headers of a head alone, but for Authorization."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value: object = None
+
+
+class SharedHeaders(dict[bytes, bytes]):
+    """Headers of a head that came before, as all its requests have them. The place for their
+    meaning is also that of heads that differ in Authorization only. Made by `http_usual`."""
+
+    __slots__ = ("body_bytes", "meaning")
+
+    body_bytes: int  # as Content-Length says it; -1 if it says nothing, or says it oddly
+    meaning: Meaning
+
+
 class Request(msgspec.Struct, eq=False, gc=False):
     """Names of headers are lower case; a header that came twice has its values joined by a comma
     (RFC 9110, section 5.3), so a doubled singleton fails to parse instead of being picked.

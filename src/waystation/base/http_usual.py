@@ -10,14 +10,17 @@ Rule 2: what comes again is read once: lines, because most are the same in every
 Rule 3: what comes once leaves nothing but a mark: a sender with a new token for every request would
         fill the memory with lines that are never seen again.
 
+Rule 4: what an Authorization says is new with every request of some senders, and the rest of their
+        heads is not; so a head is known without that line too.
+
 Five calls of bytes for a head take 3 us where httptools' callbacks, one for each header, take 7; a
-head that came before takes 1.8.
+head that came before takes 1.6.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-from waystation.base.http_message import Request
+from waystation.base.http_message import Meaning, Request, SharedHeaders
 
 LINES_MAX: Final = 1_024  # that are remembered
 LINE_BYTES_MAX: Final = 512  # an Authorization is shorter; the same object is found by others too
@@ -30,6 +33,17 @@ _TOKEN: Final = (  # RFC 9110, section 5.6.2
 )
 _VALUE: Final = bytes(range(0x20, 0x7F))
 _PATH: Final = b"-._~!$&'()*+,;=:@/%0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_AUTHORIZATION: Final = b"uthorization: "  # and its first letter, of either case
+_AUTHORIZATION_BYTES: Final = len(_AUTHORIZATION) + 1
+
+
+def _only(letters: bytes) -> bytes:
+    """A table by which `translate` changes everything else; it asks faster than by leaving out."""
+    return bytes(byte if byte in letters else byte ^ 0xFF for byte in range(256))
+
+
+_ONLY_VALUE: Final = _only(_VALUE)
+_ONLY_PATH: Final = _only(_PATH)
 _KEEP_ALIVE: Final = b"keep-alive"
 # What changes how a request is read, or what is to be done before it is whole.
 _UNUSUAL: Final = frozenset(
@@ -37,7 +51,8 @@ _UNUSUAL: Final = frozenset(
 )
 # Pure: what a line or a head says depends on nothing else.
 _lines: dict[bytes, tuple[bytes, bytes]] = {}
-_heads: dict[bytes, Mapping[bytes, bytes]] = {}  # without their first line
+_heads: dict[bytes, SharedHeaders] = {}  # without their first line
+_unsigned: dict[bytes, SharedHeaders] = {}  # without their Authorization as well
 _marks = [0] * _MARKS  # hashes of what came lately and is not remembered
 
 
@@ -48,11 +63,16 @@ def usual_post(data: bytes, headers_max: int) -> Request | None:
     if head_end < 0 or not data.startswith(b" HTTP/1.1", first_end - 9):
         return None
     path = data[5 : first_end - 9]
-    if not data.startswith(b"POST /") or path.translate(None, _PATH):
+    if not data.startswith(b"POST /") or path.translate(_ONLY_PATH) != path:
         return None
     head = data[first_end + 2 : head_end]
-    headers = _heads.get(head) or _read_head(head)
     body = data[head_end + 4 :]
+    headers = _heads.get(head)
+    if headers is not None:
+        if headers.body_bytes != len(body) or len(headers) > headers_max:
+            return None
+        return Request(b"POST", path, headers, b"", body)
+    headers = _read_signed(head) or _read_head(head)
     if (
         headers is None
         or len(headers) > headers_max
@@ -60,6 +80,36 @@ def usual_post(data: bytes, headers_max: int) -> Request | None:
     ):
         return None
     return Request(b"POST", path, headers, b"", body)
+
+
+def _read_signed(head: bytes) -> Mapping[bytes, bytes] | None:
+    """A head of which all but the Authorization is known; None for any other."""
+    start, end = _find_authorization(head)
+    if start < 0:
+        return None
+    known = _unsigned.get(head[:start] + head[end + 2 :])
+    value = head[start + _AUTHORIZATION_BYTES : end].strip(b" \t")
+    if known is None or value.translate(_ONLY_VALUE) != value:
+        return None
+    headers = SharedHeaders(known)
+    headers[b"authorization"] = value
+    headers.body_bytes, headers.meaning = known.body_bytes, known.meaning
+    if len(head) <= HEAD_BYTES_MAX and _came_before(head):
+        _remember(_heads, head, headers)
+    return headers
+
+
+def _find_authorization(head: bytes) -> tuple[int, int]:
+    """Where its line starts and ends, if it is the first place that looks like one; else -1."""
+    start = head.find(_AUTHORIZATION) - 1
+    if (
+        start < 0
+        or not head.startswith((b"A", b"a"), start)
+        or (start and not head.startswith(b"\r\n", start - 2))
+    ):
+        return -1, -1
+    end = head.find(b"\r\n", start)
+    return start, len(head) if end < 0 else end
 
 
 def _read_head(head: bytes) -> Mapping[bytes, bytes] | None:
@@ -74,11 +124,32 @@ def _read_head(head: bytes) -> Mapping[bytes, bytes] | None:
         return None
     if len(headers) != len(lines):  # a name was repeated
         return None
-    if len(head) <= HEAD_BYTES_MAX and _came_before(head):
-        if len(_heads) >= HEADS_MAX:
-            _heads.clear()
-        _heads[head] = headers
+    if len(head) <= HEAD_BYTES_MAX:
+        start, end = _find_authorization(head)
+        if start >= 0:
+            unsigned = head[:start] + head[end + 2 :]
+            if _came_before(unsigned):
+                rest = {name: headers[name] for name in headers if name != b"authorization"}
+                _remember(_unsigned, unsigned, _shared(rest))
+        if _came_before(head):
+            headers = _shared(headers)
+            _remember(_heads, head, headers)
     return headers
+
+
+def _shared(headers: Mapping[bytes, bytes]) -> SharedHeaders:
+    shared = SharedHeaders(headers)
+    length = headers.get(b"content-length", b"")
+    # As it is usually written, so that it can be compared as a number.
+    shared.body_bytes = int(length) if length.isdigit() and b"%d" % int(length) == length else -1
+    shared.meaning = Meaning()
+    return shared
+
+
+def _remember(heads: dict[bytes, SharedHeaders], head: bytes, headers: SharedHeaders) -> None:
+    if len(heads) >= HEADS_MAX:
+        heads.clear()
+    heads[head] = headers
 
 
 def _came_before(text: bytes) -> bool:
@@ -102,7 +173,7 @@ def _read(line: bytes) -> tuple[bytes, bytes]:
         not colon
         or not name
         or name.translate(None, _TOKEN)
-        or value.translate(None, _VALUE)
+        or value.translate(_ONLY_VALUE) != value
         or name in _UNUSUAL
         or (name == b"connection" and value.lower() != _KEEP_ALIVE)
     ):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from waystation.base import http_usual
 from waystation.base.http_limits import HttpLimits
-from waystation.base.http_message import Request
+from waystation.base.http_message import Request, SharedHeaders
 from waystation.base.http_reader import RequestReader
 from waystation.base.http_usual import HEADS_MAX, LINES_MAX, usual_post
 
@@ -180,3 +180,66 @@ def test_what_comes_once_is_not_remembered() -> None:
         assert usual_post(USUAL.replace(b"Host: h", line), HEADERS_MAX) is not None
 
     assert (len(http_usual._lines), len(http_usual._heads)) == before
+
+
+def signed(authorization: bytes, lines: bytes) -> bytes:
+    return (
+        b"POST /wpush/v2/abc HTTP/1.1\r\n"
+        + lines.replace(b"?", authorization)
+        + b"Content-Length: 3\r\n\r\nabc"
+    )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"Authorization: ?\r\nTTL: 7\r\n",
+        b"TTL: 8\r\nAuthorization: ?\r\nTopic: t\r\n",
+        b"TTL: 9\r\nauthorization:  ? \r\n",
+    ],
+    ids=["first", "between", "odd"],
+)
+def test_heads_that_differ_in_their_authorization_are_understood_once(lines: bytes) -> None:
+    requests = [usual_post(signed(b"vapid %d" % n, lines), HEADERS_MAX) for n in range(4)]
+    headers = [request.headers for request in requests if request is not None]
+
+    assert [one[b"authorization"] for one in headers] == [b"vapid %d" % n for n in range(4)]
+    assert all(
+        {**one, b"authorization": b""} == {**headers[0], b"authorization": b""} for one in headers
+    )
+    third, fourth = headers[2:]
+    assert isinstance(third, SharedHeaders)
+    assert isinstance(fourth, SharedHeaders)
+    assert third.meaning is fourth.meaning
+    assert third.body_bytes == 3
+
+
+def test_what_looks_like_an_authorization_within_another_line_is_none() -> None:
+    """Else somebody might teach us what the others' heads mean."""
+    false = USUAL.replace(b"Host: h", b"X: uthorization: 1\r\nHost: h")
+    for _ in range(4):
+        assert usual_post(false, HEADERS_MAX) is not None
+    request = usual_post(USUAL.replace(b"Host: h", b"Authorization: 2\r\nX:Host: h"), HEADERS_MAX)
+
+    assert request is not None
+    assert request.headers[b"x"] == b"Host: h"
+    assert request.headers[b"authorization"] == b"2"
+
+
+@pytest.mark.parametrize("value", [b"a\x01", b"a\xff", b"a\tb", b"a\rb", b"a\nb"], ids=repr)
+def test_an_unusual_authorization_is_left_to_httptools_where_the_rest_is_known(
+    value: bytes,
+) -> None:
+    lines = b"TTL: 10\r\nAuthorization: ?\r\n"
+    for number in range(4):
+        assert usual_post(signed(b"vapid %d" % number, lines), HEADERS_MAX) is not None
+
+    assert usual_post(signed(value, lines), HEADERS_MAX) is None
+
+
+def test_a_known_head_with_a_body_of_another_length_is_left_to_httptools() -> None:
+    for _ in range(4):
+        assert usual_post(USUAL, HEADERS_MAX) is not None
+
+    assert usual_post(USUAL + b"d", HEADERS_MAX) is None
+    assert usual_post(USUAL[:-1], HEADERS_MAX) is None

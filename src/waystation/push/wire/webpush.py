@@ -3,7 +3,8 @@
 Rule 1: checks are pure functions and are called in the order of the specification's table; the
         first failure wins.
 Rule 2: an empty body is a tickle: encryption headers are then dropped unseen, even wrong ones.
-Rule 3: what the user agent gets of `Encryption` and `Crypto-Key` is cleaned: no quotes, no padding.
+Rule 3: what a head asks for is read once for all requests that share it.
+Rule 4: what the user agent gets of `Encryption` and `Crypto-Key` is cleaned: no quotes, no padding.
 
 Header names are lower-case bytes, as the HTTP server hands them over.
 """
@@ -16,6 +17,7 @@ from typing import Final
 import msgspec
 import pybase64
 
+from waystation.base.http_message import SharedHeaders
 from waystation.push.errors import (
     InvalidApiVersionError,
     InvalidEncryptionError,
@@ -36,6 +38,15 @@ _NORMAL: Final = Urgency.NORMAL
 _TTL_DIGITS_MAX: Final = 19  # more than that is lowered all the same, without counting
 _PADDING: Final = re.compile(r"=+(?=[,;]|$)")
 AES128GCM_ONLY: Final = {"encoding": "aes128gcm"}  # shared by all, never changed
+
+
+class Asked(msgspec.Struct, frozen=True, gc=False):
+    """What the head of a valid POST asks for, whoever sent it and whoever it is for."""
+
+    ttl_s: int  # not yet lowered to the longest
+    topic: str | None
+    urgency: Urgency
+    headers: dict[str, str] | None  # of the encryption; None for a tickle
 
 
 class Post(msgspec.Struct, frozen=True, gc=False):
@@ -66,29 +77,34 @@ def read_post(
             f"This message is intended for a constrained device and is limited to"
             f" {body_bytes_max} bytes"
         )
-    find = headers.get
-    ttl_s = read_ttl(find(b"ttl"))
-    if body:
-        # What nearly every POST says is understood here; the functions below know the rest.
-        if (
-            find(b"content-encoding") == b"aes128gcm"
-            and b"encryption" not in headers
-            and b"crypto-key" not in headers
-        ):
-            encryption = AES128GCM_ONLY
-        else:
-            encryption = read_encryption(headers)
-        data = pybase64.b64encode_as_string(body, b"-_", padded=False)
+    if type(headers) is SharedHeaders:  # which say how long their body is
+        asked = headers.meaning.value
+        if type(asked) is not Asked:
+            headers.meaning.value = asked = read_head(headers, body)
     else:
-        encryption = data = None
-    if ttl_s < 0:
-        raise NegativeTtlError("TTL must be greater than 0")
-    topic, urgency = find(b"topic"), find(b"urgency", b"normal")
+        asked = read_head(headers, body)
+    ttl_s = asked.ttl_s
     return Post(
         ttl_s if ttl_s < ttl_max_s else ttl_max_s,  # noqa: FURB136 - half of what `min` costs
+        asked.topic,
+        asked.urgency,
+        pybase64.b64encode_as_string(body, b"-_", padded=False) if body else None,
+        asked.headers,
+    )
+
+
+def read_head(headers: Headers, body: bytes) -> Asked:
+    """Steps 12 to 15; of the body it matters only whether there is one."""
+    find = headers.get
+    ttl_s = read_ttl(find(b"ttl"))
+    encryption = read_encryption(headers) if body else None
+    if ttl_s < 0:
+        raise NegativeTtlError("TTL must be greater than 0")
+    topic = find(b"topic")
+    return Asked(
+        ttl_s,
         None if topic is None else read_topic(topic),
-        _URGENCIES.get(urgency) or read_urgency(urgency),
-        data,
+        read_urgency(find(b"urgency")),
         encryption,
     )
 
