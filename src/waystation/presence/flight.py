@@ -1,5 +1,6 @@
 """Messages on their way to one session, the limits that hold for them, and how many there were."""
 
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -86,7 +87,7 @@ class Desk(Protocol):
 
     tally: Tally
     fan_out: "FanOut"
-    latencies_s: list[float]
+    latencies_s: deque[float]
     acks_until_sample: int
     """Counts down; at 0 `acked` is called, which sets it again. 0 from the start: never."""
 

@@ -9,7 +9,9 @@ superseded + outstanding. Their latencies are those since the row before.
 """
 
 import logging
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -29,7 +31,8 @@ from .session import Session
 from .store import Joined
 from .written import Departure, WrittenEvents
 
-LATENCIES_MAX: Final = 4096  # acks between two looks at their latencies
+LATENCIES_MAX: Final = 4096  # of which the totals tell the quantiles
+TIMES_MAX: Final = 65_536  # between two ticks; of more, the newest are told
 LINES_MAX: Final = 1000  # between two ticks; more are in the events
 _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
@@ -62,13 +65,13 @@ class Reports:
         self._clock = clock
         self._log = log
         self.tally = Tally()
-        self.latencies_s: list[float] = []
+        self.latencies_s: deque[float] = deque(maxlen=TIMES_MAX)
         self._window_s: list[float] = []
         self.ack_every = round(1 / ack_sample) if ack_sample else 0
         self.acks_until_sample = self.ack_every
         self._ack_latency = metrics.histogram("presence_ack_latency_seconds")
         self._fanout = metrics.histogram("presence_fanout_seconds")
-        self._fanouts_s: list[float] = []  # until the next tick, as latencies are
+        self._fanouts_s: deque[float] = deque(maxlen=TIMES_MAX)  # until the next tick
         self._sent = {
             kind: metrics.counter("presence_messages_sent", type=kind.name.lower())
             for kind in (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
@@ -292,14 +295,14 @@ class Reports:
     def look_at_latencies(self) -> None:
         if self._lines:
             self.write_lines()
-        latencies = self.latencies_s[:]
-        self.latencies_s.clear()  # the same list: deliveries hold it
-        self._ack_latency.observe_all(latencies)
         if self._fanouts_s:
             self._fanout.observe_all(self._fanouts_s)
             self._fanouts_s.clear()
-        if len(self._window_s) < LATENCIES_MAX:
-            self._window_s.extend(latencies)
+        latencies = self.latencies_s
+        if latencies:
+            self._ack_latency.observe_all(latencies)
+            self._window_s.extend(islice(latencies, LATENCIES_MAX - len(self._window_s)))
+            latencies.clear()  # the same one: deliveries hold it
 
     def totals(self) -> None:
         """Every 10 s: what was delivered since the process began."""

@@ -5,8 +5,10 @@ from pathlib import Path
 import msgspec
 
 from tests.unit.presence.stage import Stage, kinds
+from waystation.presence.reports import LATENCIES_MAX, TIMES_MAX
 from waystation.telemetry.contract import KINDS
 from waystation.telemetry.eventlog import EventLines, EventLog
+from waystation.telemetry.events import PartyDeliveryTotals
 
 
 def test_a_log_that_is_full_disturbs_nobody_and_counts(stage: Stage, tmp_path: Path) -> None:
@@ -48,3 +50,23 @@ def test_every_line_keeps_the_contract(stage: Stage) -> None:
             assert set(msgspec.json.decode(row["attrs"])) <= set(kind.attrs), kind.name
         seen.add(event.k)
     assert {200, 201, 202, 203, 205, 206, 208, 211} <= seen
+
+
+def test_times_that_wait_for_the_next_tick_have_a_bound(stage: Stage) -> None:
+    """A tick that is late keeps the newest."""
+    told = stage.broker.reports
+    told.totals()
+    for number in range(TIMES_MAX + 10):
+        told.latencies_s.append(float(number))
+    assert (len(told.latencies_s), told.latencies_s[0]) == (TIMES_MAX, 10.0)
+
+    told.totals()
+
+    assert not told.latencies_s
+    total = [one for one in stage.events.events if isinstance(one, PartyDeliveryTotals)][-1]
+    assert total.attrs is not None
+    assert total.attrs.latency_us == {
+        "p50": (10 + LATENCIES_MAX // 2) * 10**6,
+        "p95": (10 + round((LATENCIES_MAX - 1) * 0.95)) * 10**6,
+        "p99": (10 + round((LATENCIES_MAX - 1) * 0.99)) * 10**6,
+    }
