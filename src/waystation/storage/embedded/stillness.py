@@ -1,7 +1,7 @@
 """The loop stands still while the writer's thread puts its rows in.
 
-Both need Python's lock, and lmdb gives it up in every call: the loop for each read, the writer for
-each row. On two cores every time wakes the other thread, which mostly finds the lock taken again:
+Both need Python's lock, and lmdb gives it up for every row, whether the loop reads it or the writer
+writes it. On two cores every time wakes the other thread, which mostly finds the lock taken again:
 more than one wake-up for each row, a fifth of what a stored notification cost on a quiet machine.
 So the loop waits at the end of a turn, for no longer than the rows would have kept it from the
 lock, and goes on while the disk flushes.
