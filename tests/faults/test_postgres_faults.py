@@ -22,7 +22,7 @@ from waystation.push.model import Uaid, UserAgent
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.url import parse_postgres_url
 from waystation.storage.settings import Store
-from waystation.testing.conformance.push_faults import PushStoreFaults, recovered
+from waystation.testing.conformance.push_faults import PushStoreFaults, patiently, recovered
 from waystation.testing.conformance.push_store import (
     fetch_all,
     timed_notification,
@@ -51,26 +51,43 @@ async def proxy(postgres_server: PostgresServer) -> AsyncIterator[FaultyProxy]:
 
 
 @pytest.fixture
+def proxied_url(proxy: FaultyProxy, postgres_server: PostgresServer, postgres_url: str) -> str:
+    return postgres_server.url(postgres_url.rpartition("/")[2], proxy.port)
+
+
+@pytest.fixture
 async def patient(
-    clock: ManualClock, proxy: FaultyProxy, postgres_server: PostgresServer, postgres_url: str
+    clock: ManualClock, proxy: FaultyProxy, proxied_url: str
 ) -> AsyncIterator[PostgresPushStore]:
-    url = postgres_server.url(postgres_url.rpartition("/")[2], proxy.port)
-    store = await open_store(url, clock)
+    store = await open_store(proxied_url, clock)
     await subscribe(store, clock)
-    await asyncio.gather(*(store.get_channels(UAID) for _ in range(20)))  # on all connections
+    await on_all_connections(store)
     yield store
     proxy.resume()
     await store.close()
 
 
 @pytest.fixture
-async def store(patient: PostgresPushStore) -> PostgresPushStore:
-    patient._session._settings = QUICK  # now that it is warm
-    return patient
+async def store(
+    clock: ManualClock, proxy: FaultyProxy, proxied_url: str
+) -> AsyncIterator[PostgresPushStore]:
+    """With little patience from its start; another one has made the tables and the rows."""
+    patient = await open_store(proxied_url, clock)
+    await subscribe(patient, clock)
+    await patient.close()
+    store = await patiently(lambda: open_store(proxied_url, clock, QUICK))
+    await patiently(lambda: on_all_connections(store))
+    yield store
+    proxy.resume()
+    await store.close()
 
 
-async def open_store(url: str, clock: ManualClock) -> PostgresPushStore:
-    return await PostgresPushStore.open(parse_postgres_url(url), settings=PATIENT, clock=clock)
+async def open_store(url: str, clock: ManualClock, settings: Store = PATIENT) -> PostgresPushStore:
+    return await PostgresPushStore.open(parse_postgres_url(url), settings=settings, clock=clock)
+
+
+async def on_all_connections(store: PostgresPushStore) -> None:
+    await asyncio.gather(*(store.get_channels(UAID) for _ in range(20)))
 
 
 class TestBehindAProxy(PushStoreFaults):
