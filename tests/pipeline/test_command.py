@@ -70,7 +70,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     done = call("ingest")
 
     assert done.exit_code == 78
-    assert "pip install waystation[pipeline]" in done.stderr
+    assert "pip install 'waystation[pipeline]'" in done.stderr
 
 
 @pytest.mark.parametrize(

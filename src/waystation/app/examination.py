@@ -20,7 +20,7 @@ from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
 from .descriptors import raise_limit
 from .roles import DEFAULT_ROLES, host_of, ports_of
-from .settings import Settings, is_loopback
+from .settings import Settings, is_loopback, relay_out_of_reach
 from .tls import load_tls
 
 FILES_MIN = 65_536
@@ -131,6 +131,8 @@ def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Findi
             f"the relay port {settings.connect.relay_port} listens on all addresses",
             "let a firewall keep it from the outside; only your own nodes need it",
         )
+    if warning := relay_out_of_reach(settings):
+        yield _warn("relay", warning, "host = an address of this machine that your nodes reach")
 
 
 def examine_tls(settings: Settings) -> Iterator[Finding]:

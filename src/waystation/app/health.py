@@ -27,6 +27,8 @@ MILESTONES_INTERVAL_S = 10.0
 
 JSON = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LOG_CHECK = {"code": 418, "errno": 999, "error": "LogCheck"}
+LOG_CHECK_NOTE = "asked for by a request, to try alerts"
 
 
 class ProbedStore(Protocol):
@@ -158,13 +160,13 @@ class Health:
         return _json(200 if trouble is None else 503, body)
 
     def _error(self, role: Role) -> HealthAnswer:
-        self._lines.critical("log_check", role=role, note="asked for by a request, to try alerts")
+        self._lines.critical("log_check", role=role, note=LOG_CHECK_NOTE)
         if role == "endpoint":
             return _json(
                 418,
                 {"code": 418, "errno": 999, "error": "I'm a teapot", "message": "ERROR:Success"},
             )
-        return _json(418, {"code": 418, "errno": 999, "error": "LogCheck"})
+        return _json(418, LOG_CHECK)
 
 
 def _json(status: int, body: object) -> HealthAnswer:

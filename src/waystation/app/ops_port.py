@@ -15,7 +15,7 @@ from waystation.base.clock import Clock
 from waystation.base.http_message import Request, Response
 from waystation.base.http_server import HttpServer, no_body
 
-from .health import JSON, METRICS_TYPE
+from .health import JSON, LOG_CHECK, LOG_CHECK_NOTE, METRICS_TYPE
 from .version import build
 
 OK, DEGRADED, ERROR = "OK", "degraded", "ERROR"
@@ -70,8 +70,11 @@ class OpsPort:
         match request.path:
             case b"/__lbheartbeat__" | b"/healthz":
                 return Response.of(200)
-            case b"/__heartbeat__" | b"/health" | b"/readyz":
+            case b"/__heartbeat__" | b"/health" | b"/status" | b"/readyz":
                 return self._heartbeat()
+            case b"/__error__":
+                self._log.critical("log_check", note=LOG_CHECK_NOTE)
+                return as_json(418, LOG_CHECK)
             case b"/__version__":
                 return as_json(200, build())
             case b"/metrics":

@@ -32,6 +32,8 @@ from waystation.telemetry.kafka_topic import TOPIC, KafkaTopic
 from .roles import DEFAULT_ROLES, PORT_OFFSET_MAX, PORTS, Role, number_of, ports_of
 
 PREFIX = "WAYSTATION_"
+# Options of commands that are not called like the end of their setting's name.
+FLAG_NAMES = {"store.url": "--store", "log.level": "--log-level"}
 # Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
 ENV_BESIDE = (
     "WAYSTATION_CONFIG",
@@ -214,6 +216,7 @@ def load_settings(
         env=env,
         prefix=PREFIX,
         flags=flags,
+        flag_names=FLAG_NAMES,
         allow_env=ENV_BESIDE,
         on_unknown=on_unknown,
     )
@@ -286,11 +289,13 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
         problem = _bad_url(name, url, schemes)
         if problem:
             problems.append(problem)
+    advertises = False
     try:
         parse_store_url(settings.store.url, settings.store.db_settings)
+        shared = shared_store(settings.store.url, settings.store.db_settings)
+        advertises = "connect" in roles and shared
     except SettingsError as exc:
         problems.extend(exc.problems)
-    advertises = "connect" in roles and shared_store(settings.store.url, settings.store.db_settings)
     if advertises and not settings.connect.relay_url:
         problems.append(
             f"connect.relay_url must be set: {scheme_of(settings.store.url)} is a store that other"
@@ -318,6 +323,20 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
     if settings.connect.send_buffer_high_bytes > settings.connect.send_buffer_max_bytes:
         problems.append("connect.send_buffer_high_bytes is above connect.send_buffer_max_bytes")
     return problems
+
+
+def relay_out_of_reach(settings: Settings) -> str | None:
+    """What start-up and `doctor` should tell of a relay port that others are sent to in vain; a
+    proxy on this machine may lead there all the same."""
+    url = settings.connect.relay_url
+    shared = shared_store(settings.store.url, settings.store.db_settings)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    if not (shared and url and is_loopback(f"//{host}")) or is_loopback(url):
+        return None
+    return (
+        f"other nodes are told to reach us at {url}, but connect.relay_port listens on"
+        f" {settings.host} only: set host, unless something on this machine leads there"
+    )
 
 
 def _port_clashes(settings: Settings, roles: Sequence[Role]) -> list[str]:

@@ -135,7 +135,7 @@ def _kafka(settings: Events, node: str, clock: Clock) -> LineSink | None:
     try:
         from waystation.telemetry.kafka_sink import KafkaSink  # noqa: PLC0415 an extra
     except ImportError as exc:
-        raise SettingsError([f"events.sink: pip install waystation[kafka] ({exc})"]) from exc
+        raise SettingsError([f"events.sink: pip install 'waystation[kafka]' ({exc})"]) from exc
     try:
         return KafkaSink(settings.topic, node, clock)
     except (OSError, ValueError) as exc:

@@ -116,13 +116,13 @@ class _Layers:
             else:
                 self._unknown(f"unknown environment variable {name}{_nearest((upper,), known)}")
 
-    def flags(self, flags: Mapping[str, Any]) -> None:
+    def flags(self, flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
         for name, value in flags.items():
             path = tuple(name.split("."))
             if value is None:
                 continue
             if path in self._fields:
-                source = "flag --" + path[-1].replace("_", "-")
+                source = f"flag {names.get(name) or '--' + path[-1].replace('_', '-')}"
                 self._given[path] = _Given(value, source, textual=isinstance(value, str))
             else:
                 nearest = _nearest(path, self._names)
@@ -148,13 +148,15 @@ def load(
     env: Mapping[str, str] | None = None,
     prefix: str = "WAYSTATION_",
     flags: Mapping[str, Any] | None = None,
+    flag_names: Mapping[str, str] | None = None,
     allow_env: Collection[str] = (),
     on_unknown: Callable[[str], None] | None = None,
 ) -> S:
     """Builds a `cls` from its layers.
 
     `defaults` and `toml` are nested like the struct; `flags` maps dotted names to values (None
-    means that the flag was not given). `allow_env` are environment names, or patterns with `*`,
+    means that the flag was not given), and `flag_names` says which are not called like the end of
+    their setting's name. `allow_env` are environment names, or patterns with `*`,
     that carry the prefix and are no settings. With `on_unknown`, unknown names are told to it
     instead of being errors.
     """
@@ -162,7 +164,7 @@ def load(
     layers.tables(defaults or {}, "the defaults")
     layers.tables(toml or {}, toml_path)
     layers.environment(env or {}, prefix, allow_env)
-    layers.flags(flags or {})
+    layers.flags(flags or {}, flag_names or {})
     values = layers.converted()
     built = None if layers.problems else _build(cls, (), values, layers.problems)
     if layers.problems:
@@ -283,6 +285,10 @@ def _bad_value(field: _Field, given: _Given, exc: Exception) -> str:
         shown = shown[:57] + "..."
     allowed = _choices(field.type)
     more = f" (one of {', '.join(allowed)})" if allowed else ""
+    if allowed and any(_bare(one) is int for one in _alternatives(field.type)):
+        if expected.startswith("invalid enum value"):
+            expected = "expected int"
+        more = f", or {', '.join(allowed)}"
     return f"{field.name} from {given.source} is {shown}: {expected}{more}"
 
 

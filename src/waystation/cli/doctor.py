@@ -19,6 +19,9 @@ def doctor(
         Path | None, typer.Option("--data-dir", help="The server's data directory.")
     ] = None,
     config: Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="The store's URL, where `serve` was given one.")
+    ] = None,
     connect_url: Annotated[
         str, typer.Option(help="Try this WebSocket URL instead of the running server's own.")
     ] = "",
@@ -32,7 +35,8 @@ def doctor(
 
     if connect_url:
         check_url(connect_url)
-    settings = settings_or_exit(config, {"data_dir": None if data_dir is None else str(data_dir)})
+    flags = {"data_dir": None if data_dir is None else str(data_dir), "store.url": store}
+    settings = settings_or_exit(config, flags)
     worst = False
 
     def tell(finding: "Finding") -> None:

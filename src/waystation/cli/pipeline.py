@@ -126,7 +126,7 @@ def origin(asked: Asked, source: str | None = None) -> "Path | KafkaTopic":
     if not events.kafka_servers:
         give_up("events.kafka_servers must name the brokers of Kafka", EXIT_USAGE)
     if importlib.util.find_spec("confluent_kafka") is None:
-        give_up("reading from Kafka needs its client: pip install waystation[kafka]", EXIT_CONFIG)
+        give_up("reading from Kafka needs its client: pip install 'waystation[kafka]'", EXIT_CONFIG)
     return events.topic
 
 
@@ -139,7 +139,7 @@ def need_spark() -> None:
     ]
     if missing:
         give_up(
-            f"the pipeline needs {', '.join(missing)}: pip install waystation[pipeline]"
+            f"the pipeline needs {', '.join(missing)}: pip install 'waystation[pipeline]'"
             " (and waystation[pipeline-java] where there is no Java)",
             EXIT_CONFIG,
         )

@@ -15,6 +15,7 @@ def run(arguments: Sequence[str]) -> None:
     from waystation.app.compose import LazyLog
     from waystation.app.serving import RoleError, parse_roles
     from waystation.app.serving import serve as serve_until_told
+    from waystation.app.settings import relay_out_of_reach
 
     options = parser().parse_intermixed_args(arguments)
     try:
@@ -33,6 +34,8 @@ def run(arguments: Sequence[str]) -> None:
         },
         roles,
     )
+    if "connect" in roles and (warning := relay_out_of_reach(settings)):
+        complain(warning)
     lines = LazyLog(settings, "supervisor")
     raise SystemExit(serve_until_told(settings, roles, lines=lines, say=say, complain=complain))
 
@@ -53,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="ROLE",
         help="connect, endpoint, queue, presence, console: all of them if none is named;"
-        " controller: for a queue cluster",
+        " proxy, controller: for a queue cluster",
     )
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")

@@ -26,7 +26,7 @@ VERSIONS = (17, 21, 25)
 VECTOR = "jdk.incubator.vector"
 ADVICE = (
     "Spark needs Java 17, 21 or 25: install a system package (Debian, Ubuntu:"
-    " openjdk-17-jre-headless), or `pip install waystation[pipeline-java]`"
+    " openjdk-17-jre-headless), or `pip install 'waystation[pipeline-java]'`"
 )
 
 _REAL = "real"

@@ -283,11 +283,11 @@ def _settings_of(place: StorePlace, settings: Store) -> Store:
 
 
 @contextmanager
-def import_extra(name: str) -> Generator[None]:
+def import_extra(name: str, setting: str = "store.url") -> Generator[None]:
     """Importing a backend whose driver may not be installed."""
     try:
         yield
     except ImportError as exc:
         raise SettingsError(
-            [f"store.url: its driver is not installed: pip install waystation[{name}] ({exc})"]
+            [f"{setting}: its driver is not installed: pip install 'waystation[{name}]' ({exc})"]
         ) from exc

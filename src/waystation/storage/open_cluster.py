@@ -5,7 +5,13 @@ from pathlib import Path
 from waystation.base.clock import SystemClock
 from waystation.base.settings import SettingsError
 from waystation.queue.cluster.cluster_store import ClusterStore
-from waystation.storage.open import EmbeddedUrl, MemoryUrl, parse_store_url, shown_url
+from waystation.storage.open import (
+    EmbeddedUrl,
+    MemoryUrl,
+    import_extra,
+    parse_store_url,
+    shown_url,
+)
 from waystation.storage.postgres.url import PostgresUrl
 from waystation.storage.redis.url import RedisUrl
 from waystation.storage.settings import Store
@@ -22,11 +28,15 @@ async def open_cluster_store(url: str, *, data_dir: Path, settings: Store) -> Cl
             directory = embedded.directory(data_dir) / _FOLDER
             return await EmbeddedClusterStore.open(directory, settings=settings)
         case PostgresUrl() as postgres:
-            from waystation.storage.postgres.cluster import PostgresClusterStore  # noqa: PLC0415
+            with import_extra("postgres", "the store of the cluster"):
+                from waystation.storage.postgres.cluster import (  # noqa: PLC0415
+                    PostgresClusterStore,
+                )
 
             return await PostgresClusterStore.open(postgres, settings=settings)
         case RedisUrl() as redis:
-            from waystation.storage.redis.cluster_map import RedisClusterStore  # noqa: PLC0415
+            with import_extra("redis", "the store of the cluster"):
+                from waystation.storage.redis.cluster_map import RedisClusterStore  # noqa: PLC0415
 
             return await RedisClusterStore.open(redis, settings=settings)
         case MemoryUrl():

@@ -7,7 +7,7 @@ from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore, SharedPresenceStore
-from waystation.storage.open import EmbeddedUrl, MemoryUrl, parse_store_url
+from waystation.storage.open import EmbeddedUrl, MemoryUrl, import_extra, parse_store_url
 from waystation.storage.redis.url import RedisUrl
 from waystation.storage.settings import Store
 
@@ -56,12 +56,9 @@ async def open_presence_store(
                 restart_ttl_min_s=presence.restart_ttl_min_s,
             )
         case RedisUrl() as redis:
-            try:
+            with import_extra("redis", "presence.store"):
                 from waystation.storage.redis.presence import RedisPresenceStore  # noqa: PLC0415
-            except ImportError as exc:
-                raise SettingsError(
-                    [f"presence.store: pip install waystation[redis] ({exc})"]
-                ) from exc
+
             return await RedisPresenceStore.open(
                 redis,
                 settings=settings,

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import structlog
+import structlog.testing
 
 from waystation.app.ops_port import DEGRADED, ERROR, OK, Condition, OpsPort
 from waystation.app.version import build
@@ -29,7 +30,7 @@ class Role:
 
 
 @pytest.mark.parametrize("status, code", [(OK, 200), (DEGRADED, 200), (ERROR, 503)])
-@pytest.mark.parametrize("path", ["/__heartbeat__", "/health", "/readyz"])
+@pytest.mark.parametrize("path", ["/__heartbeat__", "/health", "/status", "/readyz"])
 async def test_a_heartbeat_tells_how_the_role_is_and_its_numbers(
     status: str, code: int, path: str
 ) -> None:
@@ -57,6 +58,13 @@ async def test_numbers_version_and_the_pages_of_the_role_are_there() -> None:
     assert msgspec.json.decode((await role.ask(b"/__version__")).body)["version"] == build().version
     assert (await role.ask(b"/map")).body == b"a map"
     assert (await role.ask(b"/other")).status == 404
+
+
+async def test_the_alert_chain_can_be_tried_out() -> None:
+    with structlog.testing.capture_logs() as lines:
+        answer = await Role().ask(b"/__error__")
+    assert answer.status == 418
+    assert [(line["event"], line["log_level"]) for line in lines] == [("log_check", "critical")]
 
 
 async def test_only_reading_is_allowed() -> None:

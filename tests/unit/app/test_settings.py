@@ -12,6 +12,7 @@ from waystation.app.settings import (
     encode_settings,
     is_loopback,
     load_settings,
+    relay_out_of_reach,
     replaced,
     shared_store,
 )
@@ -125,6 +126,43 @@ def test_a_shared_store_needs_a_relay_address_that_leads_here() -> None:
     assert "is a loopback address" in problems("http://127.0.0.1:8081")
     assert "is a loopback address" in problems("http://localhost:8081")
     assert "relay_url" not in problems("http://10.0.0.5:8081")
+
+
+def test_a_store_that_nobody_knows_is_one_problem_not_two() -> None:
+    (problem,) = cross_check(replaced(Settings(), {"store": {"url": "nonsense:"}}))
+
+    assert problem.startswith("store.url")
+
+
+@pytest.mark.parametrize(
+    "store, relay_url, host, in_vain",
+    [
+        ("redis://r", "http://10.0.0.5:8081", "127.0.0.1", True),
+        ("redis://r", "http://10.0.0.5:8081", "localhost", True),
+        ("redis://r", "http://10.0.0.5:8081", "::1", True),
+        ("redis://r", "http://10.0.0.5:8081", "10.0.0.5", False),
+        ("redis://r", "http://10.0.0.5:8081", "0.0.0.0", False),
+        ("embedded", "http://10.0.0.5:8081", "127.0.0.1", False),
+        ("embedded", "", "127.0.0.1", False),
+    ],
+)
+def test_a_relay_address_that_leads_to_a_closed_door_is_told(
+    store: str, relay_url: str, host: str, in_vain: bool
+) -> None:
+    settings = load_settings(
+        flags={"store.url": store, "connect.relay_url": relay_url, "host": host}
+    )
+
+    warning = relay_out_of_reach(settings)
+    assert (warning is not None) is in_vain
+    assert warning is None or relay_url in warning
+
+
+def test_a_flag_is_called_as_the_command_calls_it() -> None:
+    with pytest.raises(SettingsError, match=r"log\.level from flag --log-level is 'loud'"):
+        load_settings(flags={"log.level": "loud"})
+    with pytest.raises(SettingsError, match=r"workers from flag --workers is 'x': .* or auto"):
+        load_settings(flags={"workers": "x"})
 
 
 def test_who_holds_no_connections_needs_no_relay_address() -> None:

@@ -56,7 +56,7 @@ def parse_postgres_url(url: str, db_settings: str = "") -> PostgresUrl:
     try:
         _ = parts.port
     except ValueError:
-        raise SettingsError(["store.url: the port of PostgreSQL is not a number"]) from None
+        raise SettingsError(["store.url: the port of PostgreSQL is a number up to 65535"]) from None
     options: dict[str, Any] = dict(parse_qsl(parts.query, keep_blank_values=True))
     known = (*_AUTOPUSH, *_OURS, *_TLS, *_PASSED_OVER)
     for name in sorted(options.keys() - set(known)):

@@ -28,9 +28,9 @@ async def test_without_the_driver_the_extra_is_named(
     for module in ("push", "init"):
         monkeypatch.setitem(sys.modules, f"waystation.storage.bigtable.{module}", None)
 
-    with pytest.raises(SettingsError, match=r"pip install waystation\[bigtable\]"):
+    with pytest.raises(SettingsError, match=r"pip install 'waystation\[bigtable\]'"):
         await open_push_store(URL, data_dir=tmp_path, settings=Store(), clock=ManualClock())
-    with pytest.raises(SettingsError, match=r"pip install waystation\[bigtable\]"):
+    with pytest.raises(SettingsError, match=r"pip install 'waystation\[bigtable\]'"):
         await init_push_store(URL, Store())
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from waystation.base.clock import ManualClock
 from waystation.base.settings import SettingsError
+from waystation.presence.settings import Presence
 from waystation.push.errors import StoreUnavailableError
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.open import (
@@ -15,6 +16,8 @@ from waystation.storage.open import (
     shown_url,
     store_warnings,
 )
+from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open_presence import open_presence_store
 from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.settings import Store
 
@@ -24,13 +27,19 @@ NOWHERE = "redis://:hunter2@127.0.0.1:1/0"
 async def test_without_the_extra_the_error_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("push", "upkeep"):
+    for module in ("push", "upkeep", "presence", "cluster_map"):
         monkeypatch.setitem(sys.modules, f"waystation.storage.redis.{module}", None)
 
-    with pytest.raises(SettingsError, match=r"pip install waystation\[redis\]"):
+    with pytest.raises(SettingsError, match=r"pip install 'waystation\[redis\]'"):
         await open_push_store(NOWHERE, data_dir=tmp_path, settings=Store(), clock=ManualClock())
-    with pytest.raises(SettingsError, match=r"pip install waystation\[redis\]"):
+    with pytest.raises(SettingsError, match=r"pip install 'waystation\[redis\]'"):
         await init_push_store(NOWHERE, Store())
+    with pytest.raises(SettingsError, match=r"^presence\.store: .*'waystation\[redis\]'"):
+        await open_presence_store(
+            Presence(store=NOWHERE), data_dir=tmp_path, settings=Store(), clock=ManualClock()
+        )
+    with pytest.raises(SettingsError, match=r"^the store of the cluster: .*'waystation\[redis\]'"):
+        await open_cluster_store(NOWHERE, data_dir=tmp_path, settings=Store())
 
 
 async def test_a_redis_that_is_down_keeps_nobody_from_starting(tmp_path: Path) -> None:
