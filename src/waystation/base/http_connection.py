@@ -194,7 +194,7 @@ class HttpConnection(asyncio.Protocol):
         server = self._server
         try:
             answer = server.handler(request)
-            if not isinstance(answer, Response):
+            if type(answer) is not Response and not isinstance(answer, Response):
                 step = eager(answer, self._loop)
                 if not isinstance(step, Done):
                     self._running = request

@@ -121,8 +121,9 @@ class BoundedLru(Generic[K, V]):
 
     def put(self, key: K, value: V, deadline: float = inf) -> None:
         entries = self._entries
+        if key in entries:
+            entries.move_to_end(key)
         entries[key] = (value, deadline)
-        entries.move_to_end(key)  # it may have been there
         if len(entries) > self._entries_max:
             entries.popitem(last=False)
 

@@ -68,13 +68,13 @@ class MilestoneWriter:
 
     def note(self, notification: Notification, milestone: Milestone) -> None:
         """Signed messages for their sender, tracked ones for the counters; others cost nothing."""
-        sender = notification.sender if self._message_status else None
         if notification.reliability_id is None:
-            if sender is None:
+            if notification.sender is None or not self._message_status:
                 return
             if len(self._notes) >= self._notes_max:
                 self.dropped += 1  # the usual end under load, so it comes first
                 return
+        sender = notification.sender if self._message_status else None
         now_ms = self._clock.now_ms()
         if sender is not None and self._has_room(len(self._notes)):
             self._notes.append(

@@ -200,6 +200,6 @@ class RotatingStore(Protocol):
 class InstantStore(Protocol):
     """A push store that reads within the call: every POST of its worker asks this way."""
 
-    def look_up_now(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        """As `look_up`."""
+    def look_up_now(self, uaid: Uaid, channel_id: ChannelId, now_ms: int) -> Recipient | None:
+        """As `look_up`, at that time."""
         ...

@@ -13,17 +13,18 @@ This is the hot path of the endpoint: no closures, no regular expressions, one s
 import hmac
 import re
 from collections.abc import Awaitable, Coroutine
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from waystation.base.clock import Clock
 from waystation.base.http_message import STATUS_LINES, Request, Response
 from waystation.base.ids import new_uuid4
-from waystation.base.limits import BoundedLru
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.observer import Observer
 from waystation.push.endpoint.router import Router
 from waystation.push.errors import (
     InvalidRouterTypeError,
+    InvalidTokenError,
     NoSubscriptionError,
     VapidError,
 )
@@ -110,9 +111,8 @@ class Intake:
         self._observer = observer or Observer()
         self._body_bytes_max = settings.max_data_bytes
         self._ttl_max_s = settings.max_notification_ttl_s
-        self._endpoints: BoundedLru[bytes, EndpointToken] | None = (
-            BoundedLru(settings.token_cache_max) if settings.token_cache_max else None
-        )
+        # A path that was good is good: keys do not change while we run.
+        self._opened = lru_cache(settings.token_cache_max)(self._open)
         # A path in `endpoint.url` stays in front, so that DELETE works behind a prefix.
         self._created = (
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
@@ -125,17 +125,15 @@ class Intake:
         began = clock.mono()
         now_ms = clock.now_ms()
         sender: Sender | None = None
-        # A path that was good before is good: keys do not change while we run.
-        endpoint = None if self._endpoints is None else self._endpoints.get(path)
+        endpoint: EndpointToken | None = None
         try:
-            plain = b"" if endpoint is not None else self._open(path)
+            opened = self._opened(path)
             authorization = headers.get(b"authorization")
             if authorization is not None:
                 sender = self._vapid.verify(
                     authorization, headers.get(b"crypto-key"), now_ms / 1000
                 )
-            if endpoint is None:
-                endpoint = self._split(path, plain)
+            endpoint = _split(path, opened) if isinstance(opened, bytes) else opened
             if endpoint.key_hash is not None and (
                 sender is None or not hmac.compare_digest(endpoint.key_hash, sender.key_hash)
             ):
@@ -149,7 +147,7 @@ class Intake:
             look_up_now = self._look_up_now
             if look_up_now is None:
                 return self._look_up(_Posting(request, endpoint, sender, began, now_ms))
-            recipient = look_up_now(endpoint.uaid, endpoint.channel_id)
+            recipient = look_up_now(endpoint.uaid, endpoint.channel_id, now_ms)
             return self._take(request, endpoint, sender, began, now_ms, recipient)
         except Exception as error:
             self._failed(error, request, endpoint, sender, began)
@@ -279,18 +277,15 @@ class Intake:
             channel_id=None if endpoint is None else endpoint.channel_id,
         )
 
-    def _open(self, path: bytes) -> bytes:
-        """Steps 1 and 2."""
+    def _open(self, path: bytes) -> EndpointToken | bytes:
+        """Steps 1 and 2; what step 6 will complain of is left as it is."""
         version, token = _parts(path)
         check_api_version(version)
-        return self._keys.open_token(token)
-
-    def _split(self, path: bytes, plain: bytes) -> EndpointToken:
-        """Step 6."""
-        endpoint = split_token(check_api_version(_parts(path)[0]), plain)
-        if self._endpoints is not None:
-            self._endpoints.put(path, endpoint)
-        return endpoint
+        plain = self._keys.open_token(token)
+        try:
+            return _split(path, plain)
+        except InvalidTokenError:
+            return plain
 
     async def recipient(self, endpoint: EndpointToken, kind: str) -> UserAgent:
         """Steps 8 to 10: who it is for, if they exist, are of that kind and still want it."""
@@ -397,6 +392,11 @@ class Intake:
             if not rows:
                 return
             after = rows[-1].sort_key
+
+
+def _split(path: bytes, plain: bytes) -> EndpointToken:
+    """Step 6."""
+    return split_token(check_api_version(_parts(path)[0]), plain)
 
 
 def _parts(path: bytes) -> tuple[bytes, bytes]:

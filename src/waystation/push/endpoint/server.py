@@ -104,7 +104,7 @@ class EndpointServer:
             answer = self._post(request)
         except WaystationError as error:
             answer = self.error_response(error, request)
-        if not isinstance(answer, Response):
+        if type(answer) is not Response and not isinstance(answer, Response):
             return self._serve(request, answer)
         if b"origin" in request.headers:
             return self._with_cors(request, answer)

@@ -68,6 +68,7 @@ class EmbeddedPushStore:
         self._reads = PushReads(env, clock)
         self._changes = PushChanges(env, clock, writer.stats)
         self._tracking = TrackingChanges(env)
+        self._clock = clock
         self._closed = False
 
     @classmethod
@@ -93,11 +94,11 @@ class EmbeddedPushStore:
         return self._read(self._reads.user_agent, uaid)
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        return self.look_up_now(uaid, channel_id)
+        return self.look_up_now(uaid, channel_id, self._clock.now_ms())
 
-    def look_up_now(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+    def look_up_now(self, uaid: Uaid, channel_id: ChannelId, now_ms: int) -> Recipient | None:
         try:  # as `_read`, without its arguments: every POST comes through here
-            return self._reads.recipient(uaid, channel_id)
+            return self._reads.recipient(uaid, channel_id, now_ms)
         except STORE_ERRORS as exc:
             raise store_error(exc) from exc
 

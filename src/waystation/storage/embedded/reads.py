@@ -43,13 +43,13 @@ class PushReads:
         row = self.agent(uaid)
         return None if row is None else row.record()
 
-    def recipient(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
+    def recipient(self, uaid: Uaid, channel_id: ChannelId, now_ms: int) -> Recipient | None:
         txn = self._begin(self._agents)
         value = txn.get(uaid)
         txn.abort()
         if value is None:
             return None
-        return layout.read_recipient(value, channel_id, self._clock.now_ms())
+        return layout.read_recipient(value, channel_id, now_ms)
 
     def channels(self, uaid: Uaid) -> frozenset[ChannelId]:
         row = self.agent(uaid)
