@@ -51,7 +51,7 @@ class RandomPool:
 class Fernet:
     """One key."""
 
-    __slots__ = ("_decrypt", "_encrypt", "_inner", "_outer", "_random_bytes")
+    __slots__ = ("_at_s", "_decrypt", "_encrypt", "_head", "_inner", "_outer", "_random_bytes")
 
     def __init__(self, key: bytes, random_bytes: Callable[[int], bytes] | None = None) -> None:
         random_bytes = random_bytes or RandomPool().take
@@ -65,6 +65,8 @@ class Fernet:
         self._decrypt = Cipher(aes, modes.ECB()).decryptor()  # noqa: S305
         self._encrypt = Cipher(aes, modes.CBC(random_bytes(_BLOCK))).encryptor()
         self._random_bytes = random_bytes
+        self._at_s = -1
+        self._head = b""  # of the tokens of that second
 
     def _mac(self, signed: bytes) -> bytes:
         inner = self._inner.copy()
@@ -77,11 +79,11 @@ class Fernet:
         """The raw token, before base64."""
         # The chain of the kept CBC context never ends. A random block in front of each token
         # becomes, once encrypted, that token's IV: NIST SP 800-38A, appendix C, first method.
-        signed = b"\x80%b%b" % (
-            now_s.to_bytes(8, "big"),
-            self._encrypt.update(
-                self._random_bytes(_BLOCK) + plain + _PADDINGS[len(plain) % _BLOCK]
-            ),
+        if now_s != self._at_s:
+            self._head = b"\x80" + now_s.to_bytes(8, "big")
+            self._at_s = now_s
+        signed = self._head + self._encrypt.update(
+            self._random_bytes(_BLOCK) + plain + _PADDINGS[len(plain) % _BLOCK]
         )
         inner = self._inner.copy()  # as `_mac`, without the call: every message has an id
         inner.update(signed)

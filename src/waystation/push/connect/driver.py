@@ -127,11 +127,8 @@ class ConnectDriver:
         if client is None or (connection := client.connection) is None:
             return Answer.ABSENT
         journal = self._journal
-        if (
-            journal is not None
-            and isinstance(notification, Notification)
-            and not notification.ttl_s
-        ):
+        usual = type(notification) is Notification
+        if usual and not notification.ttl_s:
             journal = None
         if connection.out_bytes >= connection.shell.send_high_bytes or (  # as `congested`
             journal is not None and journal.full
@@ -146,9 +143,7 @@ class ConnectDriver:
         if not effects:
             return Answer.TAKEN  # not news: it is outstanding already
         connection.send(  # which is all that they ask for
-            text_frame(wire.notification_message(notification))
-            if isinstance(notification, Notification)
-            else frame_of(notification)
+            text_frame(wire.notification_message(notification)) if usual else frame_of(notification)
         )
         self._observer.taken(uaid, notification)
         if journal is None:

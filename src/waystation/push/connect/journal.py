@@ -99,17 +99,20 @@ class Journal:
         self, uaid: Uaid, notification: Notification | Update
     ) -> "bool | asyncio.Future[bool]":
         """Whether the record is written; with `fsync`, as soon as that is known."""
-        self._sequence += 1
-        if isinstance(notification, Notification):
+        self._sequence = sequence = self._sequence + 1
+        if type(notification) is Notification:
             key = notification.message_id
-            entry = Accepted(self._sequence, uaid, notification)
+            entry = Accepted(sequence, uaid, notification)
         else:
+            assert isinstance(notification, Update)
             key = key_of(uaid, notification)
-            entry = Accepted(self._sequence, uaid, None, notification)
-        before = self._release(key) if key in self._live else None
+            entry = Accepted(sequence, uaid, None, notification)
+        live = self._live
+        before = self._release(key) if key in live else None
         body = accepted_body(entry)
-        self._live[key] = (entry, len(body))
-        self._live_bytes += len(body)
+        length = len(body)
+        live[key] = (entry, length)
+        self._live_bytes += length
         if self._map is not None:
             # The same again: one record stands for it, and it comes first.
             ok = self._append(body) and (before is None or self._append(settled_body(before)))
@@ -130,7 +133,7 @@ class Journal:
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         key = (
             notification.message_id
-            if isinstance(notification, Notification)
+            if type(notification) is Notification
             else key_of(uaid, notification)
         )
         live = self._live.pop(key, None)  # as `_release`
@@ -138,11 +141,11 @@ class Journal:
             return
         self._live_bytes -= live[1]
         body = settled_body(live[0].sequence)
-        if self._map is not None:
-            self._append(body)
-        else:
+        if self._map is None:
             self._turn.append(record(body))
             self._arm()
+        elif not self._map.append(body):
+            self._append(body)
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)

@@ -30,7 +30,7 @@ from waystation.push.connect.journal_records import (
 
 MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
 _HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
-_pack_head: Final = HEAD.pack
+_put_head: Final = HEAD.pack_into
 _GENERATION: Final = slice(8, 16)  # in the page
 
 
@@ -56,14 +56,13 @@ class JournalMap:
     def append(self, body: bytes) -> bool:
         """Whether there was room in this half."""
         at, length = self._at, len(body)
-        end = at + _HEAD_BYTES + length
-        if end + _HEAD_BYTES > self._end:
+        start = at + _HEAD_BYTES
+        end = start + length
+        if end > self._end:
             return False
-        self._map[at : end + _HEAD_BYTES] = b"%b%b%b" % (
-            _pack_head(length, crc32c(self._seed, body)),
-            body,
-            NOTHING,
-        )
+        # The head comes last: until then there is nothing.
+        self._map[start : end + _HEAD_BYTES] = body + NOTHING
+        _put_head(self._map, at, length, crc32c(self._seed, body))
         self._at = end
         return True
 
@@ -80,7 +79,7 @@ class JournalMap:
         if self._generation >= 0:
             self._map[_GENERATION] = generation.to_bytes(8)
         self._generation, self._seed = generation, seed
-        self._at, self._end = end, start + self.half_bytes
+        self._at, self._end = end, start + self.half_bytes - len(NOTHING)
         return True
 
     def close(self) -> None:
