@@ -110,9 +110,7 @@ class Requests:
         elif isinstance(result, Signalled):
             session.last_signal_id = message.message_id
             conversation.send(
-                write.ack_with(
-                    conversation.next_id(), now.ms, (message.message_id,), party_seq=result.seq
-                )
+                write.ack_seq(conversation.next_id(), now.ms, message.message_id, result.seq)
             )
         else:
             self._broker.departures.gone(session, Status.TAKEN_OVER)

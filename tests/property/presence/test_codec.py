@@ -50,10 +50,11 @@ def test_an_ack(message_id: int, at_ms: int, acked: int) -> None:
 
 @EXAMPLES
 @given(ids, times, ids, st.tuples(ids, ids), st.integers(1, 2**32 - 1))
-def test_the_answer_to_a_join_and_to_a_leave(
+def test_the_answer_to_a_join_to_a_leave_and_to_a_signal(
     message_id: int, at_ms: int, acked: int, position: tuple[int, int], ttl_ms: int
 ) -> None:
     seq, epoch = position
+    signalled = write.ack_seq(message_id, at_ms, acked, seq)
     left = write.ack_at(message_id, at_ms, acked, seq, epoch)
     joined = write.ack_join(
         message_id,
@@ -75,6 +76,9 @@ def test_the_answer_to_a_join_and_to_a_leave(
         party_epoch=epoch,
     )
     assert left == expected.SerializeToString()
+    expected.ClearField("party_epoch")
+    assert signalled == expected.SerializeToString()
+    expected.party_epoch = epoch
     expected.resume_token = bytes(range(16))
     expected.session_ttl_ms = ttl_ms
     expected.node_id = "node.7"
@@ -247,6 +251,19 @@ def test_joins_of_clients_are_read_the_same_either_way(
 
 
 @EXAMPLES
+@given(st.integers(0, 2**64 - 1), st.binary(max_size=300), st.integers(0, 3))
+def test_signals_of_clients_are_read_the_same_either_way(
+    message_id: int, payload: bytes, seq: int
+) -> None:
+    for more in ({}, {"party_seq": seq}, {"flags": seq}):
+        data = proto(
+            message_id=message_id, message_type=11, payload=payload, **more
+        ).SerializeToString()
+
+        assert decode_client(data, ack_ids_max=1024) == _decode_any(data, 1024)
+
+
+@EXAMPLES
 @given(ids, st.integers(0, 127))
 def test_a_type_and_an_id_are_read_the_same_either_way(message_id: int, kind: int) -> None:
     data = proto(message_id=message_id, message_type=kind).SerializeToString()
@@ -266,6 +283,7 @@ def test_a_type_and_an_id_are_read_the_same_either_way(message_id: int, kind: in
                     proto(message_type=1, ack_message_ids=[1, 2]).SerializeToString(),
                     proto(message_id=9, message_type=3).SerializeToString(),
                     JOIN.SerializeToString(),
+                    proto(message_id=9, message_type=11, payload=b"abc").SerializeToString(),
                     proto(session_ttl_ms=120_000).SerializeToString(),
                 ]
             ),

@@ -17,6 +17,7 @@ from .party_presence_pb2 import ClientMessage, HandoffInfo
 # Tag bytes are the field's number times 8, plus 1 for a fixed64 and 0 for a varint.
 _ack = struct.Struct("<BQBBBQBBQ")
 _ack_at = struct.Struct("<BQBBBQBQBBQHQ")
+_ack_seq = struct.Struct("<BQBBBQBQBBQ")
 _head = struct.Struct("<BQBBBQ")
 _announcement = struct.Struct("<BQBQBQBQBBBQBQ")
 _join = struct.Struct("<BQBQBQBQBBBQBQBBHQ")
@@ -53,6 +54,11 @@ def _long_varint(value: int) -> bytes:
 def ack(message_id: int, at_ms: int, acked: int) -> bytes:
     """The answer to one message, without anything to add."""
     return _ack.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x72, 8, acked)
+
+
+def ack_seq(message_id: int, at_ms: int, acked: int, seq: int) -> bytes:
+    """The answer to one message, and where in the log it stands; `seq` is never 0."""
+    return _ack_seq.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x72, 8, acked)
 
 
 def ack_at(message_id: int, at_ms: int, acked: int, seq: int, epoch: int) -> bytes:

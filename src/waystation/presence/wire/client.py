@@ -2,9 +2,9 @@
 
 Rule 1: bytes that are no ClientMessage raise `MalformedMessageError`; all others give a value.
 Rule 2: what breaks a rule of its own becomes `Unfit`, with the status that answers it.
-Rule 3: messages that come all the time (an ACK, a JOIN with nothing unusual, a type and an id) are
-        read by their layout; whatever does not match it to the byte goes to protobuf, which is the
-        authority.
+Rule 3: messages that come all the time (an ACK, a JOIN with nothing unusual, a short SIGNAL, a type
+        and an id) are read by their layout; whatever does not match it to the byte goes to
+        protobuf, which is the authority.
 """
 
 import struct
@@ -126,6 +126,7 @@ one_receipt: Final = struct.Struct("<IQ").unpack
 _ACKED: Final = b"\x28\x01\x72"
 _RECEIPTS: Final = {4 + 8 * n: struct.Struct(f"<4x{n}Q") for n in range(2, 16)}
 _PING: Final = b"\x28\x05"
+_SIGNALLED: Final = b"\x28\x0b\xaa\x01"  # SIGNAL, and a payload
 
 
 def several_receipts(data: bytes) -> tuple[int, ...]:
@@ -160,6 +161,11 @@ def decode_client(data: bytes, ack_ids_max: int) -> ClientInput:
         if not rest and 0 < count < 16 and data[12] == count * 8:
             (message_id,) = _u64.unpack_from(data, 1)
             return Ack(message_id, _ids[count].unpack_from(data, 13))
+    elif size > 14 and data[0] == 0x21 and data[9:13] == _SIGNALLED:
+        if data[13] == size - 14 < 128:  # bytes of the payload, as a varint of one byte
+            (message_id,) = _u64.unpack_from(data, 1)
+            if message_id:
+                return Signal(message_id, payload=data[14:])
     elif _JOIN_BYTES <= size <= _JOIN_BYTES + 4 and data[37] == _JOIN:
         join = _plain_join(data, size)
         if join is not None:

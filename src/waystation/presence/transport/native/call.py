@@ -44,7 +44,8 @@ ENDED = 4  # neither side of the port says anything more
 PAUSED = 8
 BUSY = 16  # messages are being handed over right now
 HALF_CLOSE_TOLD = 32
-NOT_NOW = REMOTE_CLOSED | ENDED | PAUSED | BUSY  # nothing is handed over as it comes
+HOLDING = 64  # there is something in `unread`
+NOT_NOW = REMOTE_CLOSED | ENDED | PAUSED | BUSY | HOLDING  # nothing is handed over as it comes
 
 
 class Carrier(Protocol):
@@ -115,25 +116,17 @@ class Call:
         return self._link.peer
 
     def send(self, message: bytes) -> None:
-        state = self.state
-        if state & ENDED:
-            return
-        link = self._link
-        if not state & ANSWERED:
-            self.state = state | ANSWERED
-            link.write(
-                frames.frame(frames.HEADERS, frames.END_HEADERS, self.stream_id, RESPONSE_HEADERS)
-            )
-        length = len(message)
+        link, length = self._link, len(message)
         size = length + PREFIX_BYTES
         if (
-            size > self.send_window
+            length >= _SHORT_BYTES
+            or self.state & (ANSWERED | ENDED) != ANSWERED
+            or size > self.send_window
             or size > link.send_window
-            or size > frames.FRAME_BYTES_MAX
             or self.unsent is not None
             or link.blocked
         ):
-            self._keep(b"\x00" + length.to_bytes(4, "big") + message)
+            self._send_any(message)
             return
         self.send_window -= size
         link.send_window -= size
@@ -141,10 +134,7 @@ class Call:
         out = link.out  # `link.write` without the call
         if not out:
             link.has_output()
-        if length < _SHORT_BYTES:
-            out += (_BEFORE_ID[length], self._wire_id, _AFTER_ID[length], message)
-        else:
-            out += (_message_head(size << 8 | frames.DATA, 0, self.stream_id, 0, length), message)
+        out += (_BEFORE_ID[length], self._wire_id, _AFTER_ID[length], message)
 
     def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
         if self.state & ENDED:
@@ -256,6 +246,33 @@ class Call:
 
     # --- inside ----------------------------------------------------------------------------------
 
+    def _send_any(self, message: bytes) -> None:
+        """`send` for what is long, or the first, or has no room, or comes too late."""
+        state = self.state
+        if state & ENDED:
+            return
+        link = self._link
+        if not state & ANSWERED:
+            self.state = state | ANSWERED
+            link.write(
+                frames.frame(frames.HEADERS, frames.END_HEADERS, self.stream_id, RESPONSE_HEADERS)
+            )
+        length = len(message)
+        size = length + PREFIX_BYTES
+        if (
+            size > self.send_window
+            or size > link.send_window
+            or size > frames.FRAME_BYTES_MAX
+            or self.unsent is not None
+            or link.blocked
+        ):
+            self._keep(b"\x00" + length.to_bytes(4, "big") + message)
+            return
+        self.send_window -= size
+        link.send_window -= size
+        link.strikes = 0
+        link.write(_message_head(size << 8 | frames.DATA, 0, self.stream_id, 0, length) + message)
+
     def _hand_over(self, data: bytes, at: int, stop: int) -> None:
         """Every complete message of `unread` and `data`, in order, until somebody pauses."""
         link = self._link
@@ -308,6 +325,7 @@ class Call:
             unread = self.unread
             if unread is None:
                 self.unread = unread = bytearray()
+                self.state |= HOLDING
             unread += memoryview(data)[at:stop]
             self._link.held_bytes += stop - at
 
@@ -315,6 +333,7 @@ class Call:
         unread = self.unread
         assert unread is not None
         self.unread = None
+        self.state &= ~HOLDING
         self._link.held_bytes -= len(unread)
         return unread
 

@@ -21,7 +21,7 @@ from .frames import ConnectionFault, ErrorCode, StreamFault
 from .hpack import Decoder, HpackError, TooManyHeadersError
 from .limits import PING_STRIKES_MAX, Guard, Limits
 from .link import OUR_PING, Link
-from .request import MalformedRequestError, NotServedError, check_trailers, read_request
+from .request import MalformedRequestError, NotServedError, RequestReader, check_trailers
 
 _FIXED_LENGTHS = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 _OF_THE_CONNECTION = frozenset((frames.SETTINGS, frames.PING, frames.GOAWAY))
@@ -36,8 +36,8 @@ class Connection(Link):
         "_held",
         "_message_bytes_max",
         "_needed",
-        "_paths",
         "_receive_window",
+        "_requests",
         "_started",
         "_stream_window",
     )
@@ -63,7 +63,7 @@ class Connection(Link):
             on_failure=on_failure,
             on_hold=on_hold,
         )
-        self._paths = paths
+        self._requests = RequestReader(paths)
         whole = frames.FRAME_BYTES_MAX - PREFIX_BYTES
         self._message_bytes_max = min(limits.message_bytes_max, whole)  # in one frame
         self._decoder: Decoder | None = None
@@ -149,6 +149,7 @@ class Connection(Link):
             return at
         unpack, message = frames.MESSAGE_HEAD.unpack_from, self.handler.message
         size_max, head_bytes = self._message_bytes_max, frames.MESSAGE_HEAD.size
+        room = self._receive_window  # nobody else counts it meanwhile
         while end - at >= head_bytes:
             head, flags, stream_id, compressed, size = unpack(data, at)
             length = size + PREFIX_BYTES
@@ -159,14 +160,13 @@ class Connection(Link):
                 head != length << 8  # not DATA, or not one message and no more
                 or (flags or compressed or stop > end)
                 or size > size_max
+                or length > room
                 or call is None
                 or call.state & NOT_NOW
-                or call.unread is not None
-                or length > self._receive_window
                 or (window := call.receive_window - length) < 0
             ):
-                return at
-            self._receive_window -= length
+                break
+            room -= length
             call.receive_window = window
             try:
                 message(call, data[begin:stop])
@@ -175,6 +175,7 @@ class Connection(Link):
             if window <= HALF_WINDOW_BYTES and stream_id in self.calls:
                 call.open_window()
             at = stop
+        self._receive_window = room
         return at
 
     def _start(self) -> None:
@@ -322,7 +323,7 @@ class Connection(Link):
             raise StreamFault(stream_id, ErrorCode.REFUSED_STREAM, "streams_max")
         call = Call(self, stream_id, self._stream_window, None)
         try:
-            request = None if fields is None else read_request(fields, self._paths)
+            request = None if fields is None else self._requests.read(fields)
         except NotServedError as exc:
             self.calls[stream_id] = call
             call.state |= REMOTE_CLOSED if flags & frames.END_STREAM else 0

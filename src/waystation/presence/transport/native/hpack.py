@@ -18,6 +18,7 @@ from .huffman import decode as huffman_decode
 
 ENTRY_BYTES = 32  # what an entry costs beyond its name and value (section 4.1)
 _CACHED_BYTES_MAX = 48  # longer strings may be tokens: those are not kept
+_SAME_BYTES_MAX = 1024  # of a block that is remembered
 
 Field = tuple[bytes, bytes]
 
@@ -115,9 +116,22 @@ def _short_text(coded: bool, raw: bytes) -> bytes:
 
 
 class Decoder:
-    """One peer's table; `decode` takes whole blocks in the order they were sent."""
+    """One peer's table; `decode` takes whole blocks in the order they were sent.
 
-    __slots__ = ("_entries", "_list_bytes_max", "_size", "_size_max", "_table_bytes_max")
+    A peer that opens one stream after the other says the same each time: from its second block on,
+    the last one that left the table as it was is remembered with its fields, until the table
+    changes. They are then the same list, which nobody may change.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_list_bytes_max",
+        "_same_block",
+        "_same_fields",
+        "_size",
+        "_size_max",
+        "_table_bytes_max",
+    )
 
     def __init__(self, *, table_bytes_max: int = 4096, list_bytes_max: int = 16_384) -> None:
         self._table_bytes_max = table_bytes_max
@@ -125,14 +139,28 @@ class Decoder:
         self._size_max = table_bytes_max
         self._size = 0
         self._entries: list[Field] = []  # the newest last
+        self._same_block: bytes | None = None  # b"": none, but there were others
+        self._same_fields: list[Field] = []
 
     def decode(self, block: bytes) -> list[Field]:
+        same = self._same_block
+        if same and block == same:
+            return self._same_fields
         try:
-            return self._decode(block)
+            fields = self._decode(block)
         except IndexError:
             raise HpackError("the block ends within a field") from None
         except HuffmanError as exc:
             raise HpackError(str(exc)) from None
+        if same is None:
+            self._same_block = b""
+        elif (
+            self._same_block is same  # nothing has changed
+            and len(block) <= _SAME_BYTES_MAX
+            and all(name != b"authorization" for name, _ in fields)  # tokens are not kept
+        ):
+            self._same_block, self._same_fields = block, fields
+        return fields
 
     def _decode(self, block: bytes) -> list[Field]:
         fields: list[Field] = []
@@ -153,6 +181,7 @@ class Decoder:
                 size, at = _integer(block, at, 0x1F)
                 if size > self._table_bytes_max:
                     raise HpackError("a table larger than we allow")
+                self._changes()
                 self._size_max = size
                 self._shrink(size)
                 continue
@@ -183,6 +212,7 @@ class Decoder:
         return (name, value), at
 
     def _add(self, field: Field) -> None:
+        self._changes()
         size = len(field[0]) + len(field[1]) + ENTRY_BYTES
         if size > self._size_max:  # section 4.4: it empties the table and is not kept
             self._entries.clear()
@@ -191,6 +221,11 @@ class Decoder:
         self._shrink(self._size_max - size)
         self._entries.append(field)
         self._size += size
+
+    def _changes(self) -> None:
+        """The same bytes may mean something else from here on."""
+        self._same_block = None
+        self._same_fields = []
 
     def _shrink(self, size: int) -> None:
         gone = 0

@@ -30,6 +30,31 @@ class Request(msgspec.Struct, frozen=True, gc=False):
     authorization: str | None
 
 
+_NO_TOKEN = Request(None)
+
+
+class RequestReader:
+    """What the calls of one connection say; `Decoder` gives the same list for the same headers.
+    Most connections have one call, so the second is the first to be remembered; tokens never are.
+    """
+
+    __slots__ = ("_again", "_fields", "_paths")
+
+    def __init__(self, paths: Collection[bytes]) -> None:
+        self._paths = paths
+        self._again = False
+        self._fields: list[Field] | None = None  # of a request without a token
+
+    def read(self, fields: list[Field]) -> Request:
+        if fields is self._fields:
+            return _NO_TOKEN
+        request = read_request(fields, self._paths)
+        if self._again and request.authorization is None:
+            self._fields = fields
+        self._again = True
+        return request
+
+
 def read_request(fields: list[Field], paths: Collection[bytes]) -> Request:
     method = path = scheme = None
     authorization: bytes | None = None
@@ -61,7 +86,7 @@ def read_request(fields: list[Field], paths: Collection[bytes]) -> Request:
     if not content_type.startswith(b"application/grpc") or content_type[16:17] not in b"+;":
         raise NotServedError("the content type is not application/grpc")
     if authorization is None:
-        return Request(None)
+        return _NO_TOKEN
     return Request(authorization.decode("latin-1"))
 
 

@@ -128,3 +128,78 @@ def test_an_entry_that_is_larger_than_the_table_empties_it() -> None:
     assert decoder.decode(encoder.encode([(b"a", b"1")])) == [(b"a", b"1")]
     assert decoder.decode(encoder.encode([(b"b", b"2" * 90)])) == [(b"b", b"2" * 90)]
     assert decoder._entries == []
+
+
+PLAIN = literal(b":method", b"POST") + literal(b":path", b"/a")
+POST = [(b":method", b"POST"), (b":path", b"/a")]
+
+
+def test_a_block_that_comes_again_gives_the_same_fields() -> None:
+    decoder = Decoder()
+    decoder.decode(PLAIN)
+    second = decoder.decode(PLAIN)
+
+    assert decoder.decode(PLAIN) is second
+    assert second == POST
+    assert decoder.decode(PLAIN + literal(b"te", b"trailers")) == [*POST, (b"te", b"trailers")]
+    assert decoder.decode(PLAIN) == POST
+
+
+def test_the_same_bytes_mean_something_else_once_the_table_has_changed() -> None:
+    def entering(value: bytes) -> bytes:
+        return b"\x40\x01x" + bytes((len(value),)) + value
+
+    decoder = Decoder()
+    newest = b"\xbe"
+    decoder.decode(entering(b"one"))
+    for _ in range(4):
+        assert decoder.decode(newest) == [(b"x", b"one")]
+    assert decoder.decode(entering(b"two")) == [(b"x", b"two")]
+    for _ in range(4):
+        assert decoder.decode(newest) == [(b"x", b"two")]
+    decoder.decode(b"\x20")  # a table without room
+    for _ in range(2):
+        with pytest.raises(HpackError):
+            decoder.decode(newest)
+
+
+def test_a_block_that_changes_the_table_changes_it_each_time() -> None:
+    decoder = Decoder()
+    block = b"\x40\x01x\x01y" + b"\x40\x01x\x01z"
+    for count in range(1, 6):
+        assert decoder.decode(block) == [(b"x", b"y"), (b"x", b"z")]
+        oldest = bytes((0x80 | 61 + 2 * count,))
+        assert decoder.decode(oldest) == [(b"x", b"y")]
+
+
+@pytest.mark.parametrize(
+    "block", [literal(b"x", bytes(2000)), literal(b"authorization", b"Bearer x")]
+)
+def test_what_is_long_or_has_a_token_is_not_remembered(block: bytes) -> None:
+    decoder = Decoder()
+    first = [decoder.decode(block) for _ in range(3)]
+
+    assert first[0] == first[1] == first[2]
+    assert first[1] is not first[2]
+
+
+@given(st.lists(st.sampled_from([*"abcd"]), max_size=30))
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_remembering_changes_nothing(words: list[str]) -> None:
+    """Blocks of four kinds in any order, against a decoder that forgets before each."""
+    blocks = {
+        "a": PLAIN,
+        "b": b"\x40\x01x\x01y",
+        "c": b"\xbe",  # the newest entry, if there is one
+        "d": b"\x3f\x09" + b"\x3f\xe1\x1f" + PLAIN,  # a small table, then a large one
+    }
+    quick, plain = Decoder(), Decoder()
+    for word in words:
+        plain._same_block = None
+        results: list[object] = []
+        for decoder in (quick, plain):
+            try:
+                results.append(decoder.decode(blocks[word]))
+            except HpackError as exc:
+                results.append(str(exc))
+        assert results[0] == results[1]

@@ -6,6 +6,7 @@ from tests.unit.presence.transport.native.peers import REQUEST, changed
 from waystation.presence.transport.native.request import (
     MalformedRequestError,
     NotServedError,
+    RequestReader,
     read_request,
 )
 from waystation.presence.transport.port import RPC_PATH
@@ -60,3 +61,18 @@ def test_a_request_to_somebody_else_is_not_served(fields: list[tuple[bytes, byte
 def test_headers_that_http2_forbids_are_malformed(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(MalformedRequestError):
         read_request(fields, PATHS)
+
+
+def test_the_same_fields_are_read_once() -> None:
+    reader = RequestReader(PATHS)
+    first, second = list(REQUEST), list(REQUEST)
+    for fields in (first, second, second):
+        assert reader.read(fields).authorization is None
+
+    assert reader._fields is second
+    other = reader.read([*REQUEST, (b"authorization", b"Bearer x")])
+    assert other.authorization == "Bearer x"
+    assert reader.read(second).authorization is None
+    with pytest.raises(NotServedError):
+        reader.read(changed(_path=b"/elsewhere"))
+    assert reader.read(second).authorization is None
