@@ -94,10 +94,12 @@ class EventLines:
         add = lines.append
         for ts_us, event, w, made_of in entries:
             if isinstance(event, Written):
-                k = event.k
                 add(event.line(start, ts_us, seq, made_of))
-                counts[k] = counts.get(k, 0) + 1
                 seq += 1
+                try:
+                    counts[event.k] += 1
+                except KeyError:
+                    counts[event.k] = 1
             else:
                 made = event if isinstance(event, Event) else event(*made_of)
                 self.seq = seq

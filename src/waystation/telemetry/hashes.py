@@ -62,6 +62,8 @@ class EventHashes:
         self._mids: dict[str, str] = {}
         self._names: dict[str, bytes] = {}  # as `_Memo`, for one UTC day
         self._names_from_us = self._names_until_us = 0
+        self._uah_texts: dict[bytes, bytes] = {}  # for the same day, as they stand in a line
+        self._chh_texts: dict[bytes, bytes] = {}
         self.uah = self._uahs.hash64  # of a uaid
         self.chh = self._chhs.hash64  # of a channel id
 
@@ -99,25 +101,53 @@ class EventHashes:
     def last_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         """As `names`, for the last event that a message has: what was remembered for it makes
         room, so that there is no more of it than fits into the processor's cache."""
-        names = self.names(uaid, version, time_ms, event_us)
+        known = self._names.pop(version, None)
+        if known is not None and self._names_from_us <= event_us < self._names_until_us:
+            return known
+        names = self._new_names(uaid, version, time_ms // 1000 * 1000, event_us)
         del self._names[version]
         return names
+
+    def first_names(
+        self, uaid: bytes, channel_id: bytes, version: str, time_ms: int
+    ) -> tuple[bytes, bytes]:
+        """As `names`, for the first event that a message has, at the message's own time; and `chh`
+        as it stands in a line."""
+        names = self._new_names(uaid, version, time_ms // 1000 * 1000, time_ms * 1000)
+        chh = self._chh_texts.get(channel_id)
+        if chh is None:
+            chh = self._new_text(self._chh_texts, b'"chh":%d', channel_id, self._channel, time_ms)
+        return names, chh
 
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         names = self._names
         if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
             names.clear()
+            self._uah_texts.clear()
+            self._chh_texts.clear()
             self._names_from_us = event_us - event_us % (DAY_MS * 1000)
             self._names_until_us = self._names_from_us + DAY_MS * 1000
+        uah = self._uah_texts.get(uaid)
+        if uah is None:
+            uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, event_us // 1000)
         made = names[version] = (
-            b'"mid":"%012x%b","uah":%d'
+            b'"mid":"%012x%b",%b'
             % (  # as `mid`
                 time_ms,
                 hexlify(self._message.at(time_ms).digest(version.encode())[:10]),
-                self._uahs.hash64(uaid, event_us // 1000),
+                uah,
             )
         )
         return made
+
+    @staticmethod
+    def _new_text(
+        texts: dict[bytes, bytes], form: bytes, raw: bytes, tagger: PeriodTagger, time_ms: int
+    ) -> bytes:
+        if len(texts) >= MEMO_MAX:
+            texts.clear()
+        text = texts[raw] = form % tagger.at(time_ms).hash64(raw)
+        return text
 
     @staticmethod
     def app(public_key: bytes) -> int:

@@ -23,7 +23,7 @@ from waystation.telemetry.metrics import Cell, Metrics
 NAMES_MAX: Final = 1_024  # of senders' `sub`
 SAMPLE: Final = 16
 TOOK_MAX: Final = 256
-_RECEIVED_LINE: Final = b'%b%d,"seq":%d,"k":0,%b,"chh":%d,"ttl":%d,"size":%d,"via":"webpush"%b}\n'
+_RECEIVED_LINE: Final = b'%b%d,"seq":%d,"k":0,%b,%b,"ttl":%d,"size":%d,"via":"webpush"%b}\n'
 
 
 class Reports(Observer):
@@ -148,13 +148,19 @@ class Reports(Observer):
     ) -> bytes:
         """`events.PushReceived`, as it is written."""
         uaid, notification, size = what
-        now_ms, sender, hashes = notification.accepted_at_ms, notification.sender, self._hashes
+        sender = notification.sender
+        names, chh = self._hashes.first_names(
+            uaid,
+            notification.channel_id,
+            notification.message_id,
+            notification.accepted_at_ms,
+        )
         return _RECEIVED_LINE % (
             start,
             ts_us,
             seq,
-            hashes.names(uaid, notification.message_id, now_ms, now_ms * 1000),
-            hashes.chh(notification.channel_id, now_ms),
+            names,
+            chh,
             notification.ttl_s,
             size,
             b"" if sender is None else self._apps.get(sender) or self._app_field(sender),
