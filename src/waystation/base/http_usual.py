@@ -54,35 +54,39 @@ _lines: dict[bytes, tuple[bytes, bytes]] = {}
 _heads: dict[bytes, SharedHeaders] = {}  # without their first line
 _unsigned: dict[bytes, SharedHeaders] = {}  # without their Authorization as well
 _marks = [0] * _MARKS  # hashes of what came lately and is not remembered
+_lengths = [0]  # from the end of its first line to the end of the last head
 
 
 def usual_post(data: bytes, headers_max: int) -> Request | None:
     """The request if `data` is one whole usual POST; its length of body has been checked."""
-    first_end = data.find(b"\r\n")
-    head_end = data.find(b"\r\n\r\n", first_end)
-    if head_end < 0 or not data.startswith(b" HTTP/1.1", first_end - 9):
+    first_end = data.find(b"\r")  # one letter is found much faster than two
+    if not data.startswith(b" HTTP/1.1\r\n", first_end - 9) or not data.startswith(b"POST /"):
         return None
     path = data[5 : first_end - 9]
-    if not data.startswith(b"POST /") or path.translate(_ONLY_PATH) != path:
+    if path.translate(_ONLY_PATH) != path:
         return None
+    # Mostly as far as in the last request. Where there was an end before, the head has an empty
+    # line, which no head that is known or read here has.
+    head_end = first_end + _lengths[0]
+    if not data.startswith(b"\r\n\r\n", head_end):
+        head_end = data.find(b"\r\n\r\n", first_end)
+        if head_end < 0:
+            return None
+        _lengths[0] = head_end - first_end
     head = data[first_end + 2 : head_end]
     body = data[head_end + 4 :]
-    headers = _heads.get(head)
+    headers = _heads.get(head) or _read_signed(head)
     if headers is not None:
         if headers.body_bytes != len(body) or len(headers) > headers_max:
             return None
         return Request(b"POST", path, headers, b"", body)
-    headers = _read_signed(head) or _read_head(head)
-    if (
-        headers is None
-        or len(headers) > headers_max
-        or headers.get(b"content-length") != b"%d" % len(body)
-    ):
+    read = _read_head(head)
+    if read is None or len(read) > headers_max or read.get(b"content-length") != b"%d" % len(body):
         return None
-    return Request(b"POST", path, headers, b"", body)
+    return Request(b"POST", path, read, b"", body)
 
 
-def _read_signed(head: bytes) -> Mapping[bytes, bytes] | None:
+def _read_signed(head: bytes) -> SharedHeaders | None:
     """A head of which all but the Authorization is known; None for any other."""
     start, end = _find_authorization(head)
     if start < 0:

@@ -243,3 +243,15 @@ def test_a_known_head_with_a_body_of_another_length_is_left_to_httptools() -> No
 
     assert usual_post(USUAL + b"d", HEADERS_MAX) is None
     assert usual_post(USUAL[:-1], HEADERS_MAX) is None
+
+
+def test_a_head_that_ends_before_the_last_one_did_is_not_read_beyond_its_end() -> None:
+    """Even if its body looks like the end of a head where the last one ended."""
+    long = USUAL.replace(b"Host: h", b"Host: " + b"h" * 40)
+    for cut in range(30, 60):
+        body = b"x" * cut + b"\r\n\r\n" + b"x" * 30
+        short = b"POST /wpush/v2/abc HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        assert usual_post(long, HEADERS_MAX) is not None
+        request = usual_post(short, HEADERS_MAX)
+
+        assert request is None or (request.body, len(request.headers)) == (body, 1)

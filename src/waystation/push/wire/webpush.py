@@ -88,7 +88,7 @@ def read_post(
         ttl_s if ttl_s < ttl_max_s else ttl_max_s,  # noqa: FURB136 - half of what `min` costs
         asked.topic,
         asked.urgency,
-        pybase64.b64encode_as_string(body, b"-_", padded=False) if body else None,
+        pybase64.b64encode_as_string(body, b"-_").rstrip("=") if body else None,  # the faster way
         asked.headers,
     )
 
