@@ -25,6 +25,9 @@ LIFETIME_MAX_S: Final = 86_400
 REMEMBER_S: Final = 300
 KEYS_MAX: Final = 4_096  # parsed public keys that are kept
 
+_DOT, _PLUS, _SLASH = b".+/"  # a byte is looked for by its number in a tenth of the time
+_PADDINGS: Final = (b"", b"===", b"==", b"=")  # three are never right
+
 # As senders' libraries write it; whatever else is allowed is taken apart step by step.
 _USUAL: Final = re.compile(rb"[Vv]apid t=([A-Za-z0-9_.-]+), ?k=([A-Za-z0-9_-]+=*)")
 
@@ -103,12 +106,12 @@ class Vapid:
             raise VapidError("Missing required exp")
         self._check_time_and_audience(claims.exp, claims.aud, now_s)
         return Sender(
-            key_hash=public_key.hash,
-            public_key=public_key.point,
-            exp_s=claims.exp,
-            aud=self._audience,  # the same, and one object for all that are kept
-            draft=draft,
-            sub=claims.sub if isinstance(claims.sub, str) else None,
+            public_key.hash,
+            public_key.point,
+            claims.exp,
+            self._audience,  # the same as in the claims, and one object for all that are kept
+            draft,
+            claims.sub if isinstance(claims.sub, str) else None,
         )
 
     def _check_time_and_audience(self, exp_s: float, aud: str | None, now_s: float) -> None:
@@ -191,7 +194,7 @@ def decode_public_key(text: bytes | str) -> bytes | None:
 def _verified_claims(token: bytes, key: p256.PublicKey) -> _Claims:
     signed, dot, signature_text = token.rpartition(b".")
     header_text, second_dot, claims_text = signed.partition(b".")
-    if not dot or not second_dot or b"." in claims_text:
+    if not dot or not second_dot or _DOT in claims_text:
         raise VapidError("Invalid VAPID token: a JWT has three parts")
     try:
         alg = _alg_of(header_text)
@@ -214,4 +217,9 @@ def _alg_of(header_text: bytes) -> str:
 
 
 def _unpadded(text: bytes) -> bytes:
-    return pybase64.b64decode(text.rstrip(b"="), b"-_", validate=True, padded=False)
+    """Base64url, padded or not. With its padding it is decoded in half the time."""
+    if text.endswith(b"="):
+        text = text.rstrip(b"=")
+    if _PLUS in text or _SLASH in text:
+        raise ValueError("the other alphabet, which the decoder would take as well")
+    return pybase64.b64decode(text + _PADDINGS[len(text) % 4], b"-_", True)

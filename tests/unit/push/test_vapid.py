@@ -1,5 +1,7 @@
+from collections.abc import Callable
 from typing import Any
 
+import pybase64
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -270,3 +272,19 @@ def test_the_usual_spelling_says_what_taking_it_apart_says(
 
     assert usual == read_authorization(f"VAPID  k={key} , t={token}".encode())
     assert usual == (2, token.encode(), key.encode())
+
+
+@given(st.text(st.sampled_from("AZaz09-_-_+/=. "), max_size=12))
+def test_base64url_is_read_with_and_without_its_padding_and_in_its_own_alphabet(text: str) -> None:
+    def read(decode: Callable[[], bytes]) -> bytes | None:
+        try:
+            return decode()
+        except ValueError:
+            return None
+
+    raw = text.encode()
+    bare = raw.rstrip(b"=")
+
+    assert read(lambda: module._unpadded(raw)) == read(
+        lambda: pybase64.b64decode(bare, b"-_", validate=True, padded=False)
+    )
