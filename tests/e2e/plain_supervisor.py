@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 from tests.e2e import plain_worker
 from waystation.app.supervisor import Job, Supervisor
@@ -9,6 +10,7 @@ from waystation.app.supervisor import Job, Supervisor
 
 class Printed:
     def info(self, event: str, /, **fields: object) -> None:
+        time.sleep(float(os.environ.get("PLAIN_LINE_S", "0")))
         print("info", event, fields, flush=True)
 
     warning = error = info

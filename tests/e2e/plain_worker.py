@@ -7,6 +7,7 @@ What it does is the text in the file PLAIN_WORKER_PLAN names, read anew at each 
 
 import argparse
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, lambda *_: os.write(1, f"{name} reloads\n".encode()))
     line.report(Ready())
-    while not line.ended():
+    # A signal that comes just before a call that waits is not heard until the call returns.
+    while not (select.select([line], [], [], 0.05)[0] and line.ended()):
         pass
 
 

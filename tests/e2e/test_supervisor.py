@@ -41,7 +41,8 @@ class Supervised:
         )
         self._lines: queue.Queue[str] = queue.Queue()
         self.seen: list[str] = []
-        threading.Thread(target=self._pump, daemon=True).start()
+        self._pumping = threading.Thread(target=self._pump, daemon=True)
+        self._pumping.start()
 
     def _pump(self) -> None:
         assert self.process.stdout is not None
@@ -65,6 +66,14 @@ class Supervised:
                 if text in line:
                     return line
         raise AssertionError(f"{text!r} did not come; there was {self.seen}")
+
+    def ended(self, within_s: float = WAIT_S) -> int:
+        """Its exit code, once all that it said has been seen."""
+        code = self.process.wait(within_s)
+        self._pumping.join(WAIT_S)
+        while not self._lines.empty():
+            self.seen.append(self._lines.get())
+        return code
 
     def end(self) -> None:
         if self.process.returncode is None:  # else the number may be somebody else's by now
@@ -139,7 +148,8 @@ def test_a_failure_before_all_are_ready_ends_all_with_its_sentence_and_code(star
     supervised = start(2, plan="refuse")
     supervised.wait_for("failed: there is no disk here")
 
-    assert supervised.process.wait(WAIT_S) == 78
+    assert supervised.ended() == 78
+    assert not any("worker.ended" in line for line in supervised.seen)
     assert not any(running(pid) for _, pid in supervised.workers())
 
 
@@ -147,7 +157,7 @@ def test_a_crash_during_the_first_start_ends_all_with_code_one(start: Start) -> 
     supervised = start(2, plan="crash")
     supervised.wait_for("ended during start: exit code 3")
 
-    assert supervised.process.wait(WAIT_S) == 1
+    assert supervised.ended() == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -156,7 +166,7 @@ def test_one_signal_ends_everything_in_order(start: Start, number: signal.Signal
     supervised.wait_for("all ready")
     supervised.process.send_signal(number)
 
-    assert supervised.process.wait(WAIT_S) == 0
+    assert supervised.ended() == 0
     assert not any(running(pid) for _, pid in supervised.workers())
 
 
@@ -165,7 +175,7 @@ def test_ctrl_c_reaches_the_group_but_workers_leave_it_to_the_supervisor(start: 
     supervised.wait_for("all ready")
     os.killpg(supervised.process.pid, signal.SIGINT)
 
-    assert supervised.process.wait(WAIT_S) == 0
+    assert supervised.ended() == 0
     assert not any("worker.ended" in line for line in supervised.seen)
 
 
@@ -178,8 +188,23 @@ def test_a_second_signal_ends_at_once(start: Start) -> None:
     supervised.process.terminate()
     supervised.wait_for("stop.at_once")
 
-    assert supervised.process.wait(5) == 143
+    assert supervised.ended(5) == 143
     assert not any(running(pid) for _, pid in supervised.workers())
+
+
+def test_a_signal_that_is_told_twice_in_a_moment_is_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `timeout` does: to the process, and to its group. The first line may take its time."""
+    monkeypatch.setenv("PLAIN_LINE_S", "0.2")
+    supervised = start(1)
+    supervised.wait_for("all ready")
+    supervised.process.terminate()
+    time.sleep(0.02)  # sooner, the system would tell them as one
+    supervised.process.terminate()
+
+    assert supervised.ended() == 0
+    assert not any("stop.at_once" in line for line in supervised.seen)
 
 
 def test_workers_end_when_the_supervisor_is_killed(start: Start) -> None:

@@ -256,7 +256,9 @@ class Supervisor:
         child.process = None
         child.ready = False
         if self._stopping:
-            if status not in (EXIT_OK, -signal.SIGTERM, -signal.SIGKILL):
+            # Of a start that failed the reason was told: it is the last line.
+            expected = not self._announced and child.failure is not None
+            if not expected and status not in (EXIT_OK, -signal.SIGTERM, -signal.SIGKILL):
                 self._lines.warning("worker.ended", worker=child.job.name, **_told(status))
             return
         if not self._announced:
@@ -316,10 +318,8 @@ class Supervisor:
                 self._signal_all(signal.SIGHUP)
             elif number in (signal.SIGTERM, signal.SIGINT):
                 name = signal.Signals(number).name
-                now = time.monotonic()
-                if now - self._told_at < SAME_SIGNAL_S:
+                if time.monotonic() - self._told_at < SAME_SIGNAL_S:
                     continue
-                self._told_at = now
                 if self._stopping:
                     self._lines.warning("stop.at_once", signal=name)
                     self._code = EXIT_TERMINATED
@@ -328,6 +328,7 @@ class Supervisor:
                 else:
                     self._lines.info("stop", signal=name, drain_s=self._drain_s)
                     self._stop()
+                self._told_at = time.monotonic()  # now: the first line loads what writes lines
 
 
 @contextlib.contextmanager
