@@ -282,6 +282,23 @@ async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
             assert (await agent.receive()).payload is None
 
 
+def test_the_doctor_walks_through_tls_and_names_a_certificate_that_nobody_trusts(
+    tmp_path: Path,
+) -> None:
+    cert, key = make_certificate(tmp_path, "doctor")
+    env = {"WAYSTATION_TLS__CERT": str(cert), "WAYSTATION_TLS__KEY": str(key)}
+    with LocalServer(tmp_path / "data", env=env, roles=PUSH_ROLES) as server:
+        trusted = run("doctor", "--data-dir", str(server.data_dir), SSL_CERT_FILE=str(cert), **env)
+        strange = run("doctor", "--data-dir", str(server.data_dir), **env)
+
+    assert trusted.returncode == 0, trusted.stdout
+    assert "subscribed, sent, received, acked" in trusted.stdout
+    assert strange.returncode == 1
+    told = [line for line in strange.stdout.splitlines() if line.startswith("fail")]
+    assert [line.split()[1] for line in told] == ["endpoint", "self-test"]
+    assert all("CERTIFICATE_VERIFY_FAILED" in line for line in told)
+
+
 def has_ipv6() -> bool:
     """A container may have it taken away; then the test below is one of IPv4."""
     try:

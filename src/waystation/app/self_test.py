@@ -40,7 +40,7 @@ async def examine_server(connect_url: str, endpoint_url: str) -> AsyncIterator[F
             Verdict.FAIL,
             "self-test",
             str(exc) or type(exc).__name__,
-            f"is {connect_url} where user agents reach the server?",
+            _advice(exc, f"is {connect_url} where user agents reach the server?"),
         )
 
 
@@ -54,7 +54,11 @@ async def _examine_endpoint(endpoint_url: str) -> Finding:
             Verdict.FAIL,
             "endpoint",
             f"{endpoint_url} cannot be reached from here: {exc}",
-            f"endpoint.url is what senders post to: do name, proxy and firewall lead {host} to us?",
+            _advice(
+                exc,
+                "endpoint.url is what senders post to:"
+                f" do name, proxy and firewall lead {host} to us?",
+            ),
         )
     if answer.status != 200:
         return Finding(
@@ -68,10 +72,16 @@ async def _examine_endpoint(endpoint_url: str) -> Finding:
     )
 
 
+def _advice(problem: Exception, usual: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" not in str(problem):
+        return usual
+    return "browsers and senders must trust it, too; a CA of your own: SSL_CERT_FILE=FILE"
+
+
 async def _walk(connect_url: str, endpoint_url: str) -> Finding:
     vapid = VapidKey.generate()
     async with UserAgent(connect_url) as agent, AppServer(vapid) as app_server:
-        await agent.connected(SELF_TEST_TIMEOUT_S)
+        await agent.connected(SELF_TEST_TIMEOUT_S / 2)  # so that its reason is told, not ours
         subscription = await agent.subscribe(vapid.public_text)
         minted = origin_of(subscription.endpoint)
         began = time.monotonic()
