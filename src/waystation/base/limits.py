@@ -81,15 +81,16 @@ class BucketTable(Generic[K]):
 
     def _make_room(self, mono: float) -> None:
         # Two leave for one that comes, so the table shrinks to what is in use.
-        for _ in range(2):
-            oldest = next(iter(self._full_at), None)
-            if oldest is None:
+        table = self._full_at
+        for _ in (1, 2):
+            if not table:
                 return
-            if self._full_at[oldest] > mono:
-                if len(self._full_at) < self._keys_max:
+            oldest = next(iter(table))
+            if table[oldest] > mono:
+                if len(table) < self._keys_max:
                     return
                 self.forgotten_early += 1
-            del self._full_at[oldest]
+            del table[oldest]
 
     def __len__(self) -> int:
         return len(self._full_at)

@@ -77,6 +77,9 @@ class Done(msgspec.Struct, Generic[T], frozen=True):
     value: T
 
 
+_NOTHING: Done[Any] = Done(None)  # most have nothing to say
+
+
 def eager(
     coro: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
 ) -> Done[T] | asyncio.Task[T]:
@@ -93,7 +96,7 @@ def eager(
     try:
         waits_for = coro.send(None)
     except StopIteration as stop:
-        return Done(stop.value)
+        return _NOTHING if stop.value is None else Done(stop.value)
     if waits_for is not None:
         # A future raises this flag to say "I was awaited, not yielded"; a task lowers it when it
         # takes the future over. Until ours does, others may await the same future.

@@ -166,16 +166,14 @@ class Broker:
         if conversation.relayed is not None:
             conversation.relayed.said(data)
             return
-        now = self.registry.now()
         try:
             message = decode_client(data, self.settings.ack_ids_max)
         except MalformedMessageError:
-            self.departures.end_stream(
-                conversation, Status.MALFORMED_MESSAGE, now, cause=Detached.BAD_INPUT
-            )
+            self.end(conversation, Status.MALFORMED_MESSAGE)
             return
         session = conversation.session
         if session is not None:
+            now = self.registry.now()
             # An ack of something needs no answer and takes no token.
             if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
                 return
@@ -183,11 +181,11 @@ class Broker:
             if not conversation.stream.writable and not conversation.over:
                 session.delivery.stop(now.mono)  # answers count against who does not read them
         elif conversation.phase is _STANDBY:
-            self.standbys.take(conversation, message, now)
+            self.standbys.take(conversation, message, self.registry.now())
         elif isinstance(message, Join):
             if self.relay is None or not self._pass_on(conversation, message, data, self.relay):
                 conversation.busy = True
-                self.run("join", self._join(conversation, message, now))
+                self.run("join", self._join(conversation, message))
         elif isinstance(message, Unfit) and message.is_join:
             self.refuse(conversation, Refusal(message.status, message.detail), message.message_id)
         else:
@@ -206,9 +204,9 @@ class Broker:
             self.registry.joined(conversation)
         return True
 
-    async def _join(self, conversation: Conversation, join: Join, now: Now) -> None:
+    async def _join(self, conversation: Conversation, join: Join) -> None:
         try:
-            refusal = self._objection(conversation, join, now)
+            refusal = self._objection(conversation, join)
             if refusal is None and join.flags & STANDBY:
                 refusal = await self.standbys.stand_by(conversation, join)
             elif refusal is None:
@@ -245,9 +243,9 @@ class Broker:
             handoff=self.elsewhere(refusal.status, join.key.party_id),
         )
 
-    def _objection(self, conversation: Conversation, join: Join, now: Now) -> Refusal | None:
+    def _objection(self, conversation: Conversation, join: Join) -> Refusal | None:
         """Why the JOIN is refused without asking the store."""
-        refusal = self.reception.objection(conversation, join, now)
+        refusal = self.reception.objection(conversation, join, self._mono())
         if self.fenced():
             raise PresenceStoreError("the node could not renew its lease")
         if refusal is not None:
@@ -388,7 +386,7 @@ class Broker:
         before = tally.out
         session = party.sessions.get((entry.client_id, entry.session_id))
         origin = None if session is None else session.delivery
-        behind = tuple(party.behind)
+        behind = tuple(party.behind) if party.behind else ()  # before the origin is among them
         self._fan_out.tell(party, one, began, origin)
         if behind:
             now = self.registry.now()

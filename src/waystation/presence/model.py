@@ -170,7 +170,7 @@ class Member(NamedTuple):
     detached: bool
 
 
-class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a store knows of a session."""
 
     key: SessionKey

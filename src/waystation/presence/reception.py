@@ -85,13 +85,13 @@ class Reception:
 
     # --- before the store ------------------------------------------------------------------------
 
-    def objection(self, conversation: Conversation, join: Join, now: Now) -> Refusal | None:
+    def objection(self, conversation: Conversation, join: Join, mono: float) -> Refusal | None:
         """Why the JOIN is refused without asking the store."""
         key = join.key
         party_id, client_id, session_id = key
         if not (party_id and client_id and session_id):
             return Refusal(Status.INVALID_IDENTIFIER, "an id is 0")
-        wait_s = self._join_rate.take(client_id, now.mono)
+        wait_s = self._join_rate.take(client_id, mono)
         if wait_s:
             return Refusal(Status.RATE_LIMITED, "too many JOINs", int(wait_s * 1000) + 1)
         grant = conversation.grant
@@ -121,7 +121,9 @@ class Reception:
     def ttl_ms(self, wish_ms: int) -> int:
         if not wish_ms:
             return self._ttl_ms
-        return min(max(wish_ms, self._ttl_min_ms), self._ttl_max_ms)
+        if wish_ms < self._ttl_min_ms:
+            return self._ttl_min_ms
+        return wish_ms if wish_ms < self._ttl_max_ms else self._ttl_max_ms  # noqa: FURB136 as above
 
     # --- with the store --------------------------------------------------------------------------
 

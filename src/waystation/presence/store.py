@@ -27,7 +27,7 @@ class Owner(msgspec.Struct, frozen=True):
     incarnation: int
 
 
-class JoinSpec(msgspec.Struct, frozen=True, kw_only=True):
+class JoinSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a new session brings, and the limits it must keep."""
 
     ttl_ms: int
@@ -42,7 +42,7 @@ class JoinSpec(msgspec.Struct, frozen=True, kw_only=True):
     known_epoch: int = 0
 
 
-class Joined(msgspec.Struct, frozen=True, kw_only=True):
+class Joined(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     seq: int
     epoch: int
     fence: int
@@ -132,13 +132,13 @@ class Missing(msgspec.Struct, frozen=True):
     """There is no such session."""
 
 
-class Left(msgspec.Struct, frozen=True):
+class Left(msgspec.Struct, frozen=True, gc=False):
     seq: int
     party_size: int
     count: int
 
 
-class Signalled(msgspec.Struct, frozen=True):
+class Signalled(msgspec.Struct, frozen=True, gc=False):
     seq: int
 
 
