@@ -79,6 +79,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
 # Every POST reads the row; what the same bytes say need not be found out again.
 _known_agent = lru_cache(maxsize=4096)(_decode_agent)
+_KNOWN_BYTES_MAX: Final = 512  # of a row with a dozen channels; longer ones would fill the memory
 
 
 # Expiry entries
@@ -120,12 +121,20 @@ class AgentRow:
 
 def read_recipient(value: bytes, channel_id: ChannelId, now_ms: int) -> Recipient | None:
     """What a POST must know of a row of `agents`: in one go, because every POST asks."""
+    read = _known_recipient if len(value) <= _KNOWN_BYTES_MAX else _recipient_in
+    expires_at_ms, recipient = read(value, channel_id)
+    return recipient if expires_at_ms > now_ms else None
+
+
+def _recipient_in(value: bytes, channel_id: ChannelId) -> tuple[int, Recipient]:
     expires_at_ms, _, count = _AGENT_HEAD.unpack_from(value)
-    if expires_at_ms <= now_ms:
-        return None
     record_at = _AGENT_HEAD.size + 16 * count
     channels = value[_AGENT_HEAD.size : record_at]
-    return Recipient(_known_agent(value[record_at:]), channel_at(channels, channel_id) >= 0)
+    recipient = Recipient(_known_agent(value[record_at:]), channel_at(channels, channel_id) >= 0)
+    return expires_at_ms, recipient
+
+
+_known_recipient = lru_cache(maxsize=4096)(_recipient_in)
 
 
 def encode_agent(

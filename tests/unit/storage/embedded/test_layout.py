@@ -9,6 +9,7 @@ from waystation.push.model import (
     MessageStatus,
     Milestone,
     Notification,
+    Recipient,
     SortKey,
     Uaid,
     Urgency,
@@ -137,3 +138,19 @@ def test_messages_of_one_hour_lie_together() -> None:
     early, late = MessageId("gAAAAABlU2AAxyz"), MessageId("gAAAAABlU3AAabc")
 
     assert layout.status_key(early) < layout.status_key(late)
+
+
+@given(st.lists(ids, max_size=60, unique=True), ids, times_ms, times_ms)
+def test_a_recipient_is_what_its_row_says_however_many_channels_it_has(
+    channels: list[bytes], other: bytes, expires_at_ms: int, now_ms: int
+) -> None:
+    record = UserAgent(uaid=Uaid(bytes(16)), connected_at_ms=1, node_id="http://n")
+    row = layout.encode_agent(
+        record, channels=b"".join(channels), expires_at_ms=expires_at_ms, indexed_at_ms=0
+    )
+    for channel_id in (*channels[:1], *channels[-1:], other):
+        for _ in range(2):
+            found = layout.read_recipient(row, ChannelId(channel_id), now_ms)
+            expected = Recipient(record, channel_id in channels)
+
+            assert found == (expected if expires_at_ms > now_ms else None)
