@@ -11,8 +11,10 @@ are not safe to share between threads; an object belongs to one event loop.
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
-from typing import Final
+import struct
+from collections.abc import Iterator
+from itertools import chain
+from typing import Final, cast
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -24,37 +26,28 @@ _HEAD: Final = 9  # version and time
 _MAC: Final = 32
 _SHA256_BLOCK: Final = 64
 _PAGE_BYTES: Final = 4096
+_BLOCKS: Final = struct.Struct(f"{_BLOCK}s")
 _PADDINGS: Final = tuple(bytes((_BLOCK - n,)) * (_BLOCK - n) for n in range(_BLOCK))
 
 
-class RandomPool:
+def random_blocks() -> Iterator[tuple[bytes]]:
     """The system's randomness by the page: asking for sixteen bytes costs as much as for many.
 
-    Each byte is given out once. Processes are spawned, never forked, so none shares a page."""
+    Each block is given out once. Processes are spawned, never forked, so none shares a page."""
+    return chain.from_iterable(_random_pages())
 
-    __slots__ = ("_page", "_place")
 
-    def __init__(self) -> None:
-        self._page = b""
-        self._place = 0
-
-    def take(self, count: int) -> bytes:
-        place = self._place
-        self._place = end = place + count
-        if end > len(self._page):
-            self._page = os.urandom(max(_PAGE_BYTES, count))
-            self._place = count
-            return self._page[:count]
-        return self._page[place:end]
+def _random_pages() -> Iterator[Iterator[tuple[bytes]]]:
+    while True:
+        yield cast(Iterator[tuple[bytes]], _BLOCKS.iter_unpack(os.urandom(_PAGE_BYTES)))
 
 
 class Fernet:
     """One key."""
 
-    __slots__ = ("_at_s", "_decrypt", "_encrypt", "_head", "_inner", "_outer", "_random_bytes")
+    __slots__ = ("_at_s", "_decrypt", "_encrypt", "_head", "_inner", "_outer", "_random_blocks")
 
-    def __init__(self, key: bytes, random_bytes: Callable[[int], bytes] | None = None) -> None:
-        random_bytes = random_bytes or RandomPool().take
+    def __init__(self, key: bytes) -> None:
         assert len(key) == KEY_BYTES
         signing = key[:16].ljust(_SHA256_BLOCK, b"\0")
         self._inner = hashlib.sha256(bytes(b ^ 0x36 for b in signing))  # RFC 2104
@@ -63,8 +56,8 @@ class Fernet:
         # tokens whatever their IV. ECB as a mode is not what protects anything here.
         aes = algorithms.AES(key[16:])
         self._decrypt = Cipher(aes, modes.ECB()).decryptor()  # noqa: S305
-        self._encrypt = Cipher(aes, modes.CBC(random_bytes(_BLOCK))).encryptor()
-        self._random_bytes = random_bytes
+        self._encrypt = Cipher(aes, modes.CBC(os.urandom(_BLOCK))).encryptor()
+        self._random_blocks = random_blocks()
         self._at_s = -1
         self._head = b""  # of the tokens of that second
 
@@ -82,9 +75,8 @@ class Fernet:
         if now_s != self._at_s:
             self._head = b"\x80" + now_s.to_bytes(8, "big")
             self._at_s = now_s
-        signed = self._head + self._encrypt.update(
-            self._random_bytes(_BLOCK) + plain + _PADDINGS[len(plain) % _BLOCK]
-        )
+        (block,) = next(self._random_blocks)
+        signed = self._head + self._encrypt.update(block + plain + _PADDINGS[len(plain) % _BLOCK])
         inner = self._inner.copy()  # as `_mac`, without the call: every message has an id
         inner.update(signed)
         outer = self._outer.copy()

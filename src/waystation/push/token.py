@@ -30,6 +30,9 @@ V1_BYTES: Final = 32  # uaid, channel id
 V2_BYTES: Final = 64  # and the SHA-256 of the app server's public key
 SEALED_LETTERS_MAX: Final = 1024  # no sealed text of ours is nearly that long
 
+# Of the messages of a millisecond: to write a number in four letters takes as long as two joins.
+_COUNTS_MAX: Final = 256
+_COUNTS: Final = tuple(f"{count:04x}" for count in range(_COUNTS_MAX))
 _RECENT_CHANNELS_MAX: Final = 65_536
 _INVALID: Final = "Invalid message ID"
 
@@ -115,7 +118,16 @@ class ParsedId(msgspec.Struct, frozen=True, gc=False):
 class MessageIds:
     """Mints and reads message ids for one worker."""
 
-    __slots__ = ("_clock", "_count", "_keys", "_last_ms", "_mark", "_random_bytes", "_recent")
+    __slots__ = (
+        "_clock",
+        "_count",
+        "_keys",
+        "_last_ms",
+        "_mark",
+        "_ms_text",
+        "_random_bytes",
+        "_recent",
+    )
 
     def __init__(
         self,
@@ -130,6 +142,7 @@ class MessageIds:
         self._random_bytes = random_bytes
         self._mark = random_bytes(4).hex()
         self._last_ms = 0
+        self._ms_text = "0"
         self._count = 0
         self._recent: BoundedLru[tuple[Uaid, ChannelId], int] | None = (
             BoundedLru(_RECENT_CHANNELS_MAX) if sort_keys == "autopush" else None
@@ -152,14 +165,15 @@ class MessageIds:
         if self._recent is not None:
             return self._three_parts(uaid, channel_id, at_ms)
         if at_ms == self._last_ms:
-            self._count += 1
-            n = f"{self._count:04x}{self._mark}"
+            self._count = count = self._count + 1
+            n = (_COUNTS[count] if count < _COUNTS_MAX else f"{count:04x}") + self._mark
         else:
             n = self._tie_breaker(at_ms)
-        text = f"02:{uaid.hex()}:{channel_id.hex()}:{at_ms}:{n}"
+        ms = self._ms_text
+        text = f"02:{uaid.hex()}:{channel_id.hex()}:{ms}:{n}"
         return (
             MessageId(self._keys.seal(text.encode(), at_ms)),
-            SortKey(f"02:{at_ms}:{dashed(channel_id)}:{n}"),
+            SortKey(f"02:{ms}:{dashed(channel_id)}:{n}"),
         )
 
     def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:
@@ -172,6 +186,7 @@ class MessageIds:
             # The wall clock went back: these milliseconds were used before under our mark.
             self._mark = self._random_bytes(4).hex()
         self._last_ms = at_ms
+        self._ms_text = str(at_ms)
         self._count = 0
         return f"0000{self._mark}"
 

@@ -77,24 +77,12 @@ class EndpointServer:
         return 0
 
     def handle(self, request: Request) -> Response | Serving:
+        """As `_serve`, for a POST to an endpoint: nearly all requests are, and most of them do not
+        wait."""
         self.requests += 1
         path = request.path
-        if path.startswith(b"/wpush/") and request.method == b"POST":
-            return self._serve_post(request, path)
-        if _PERCENT in path:
-            request.path = unquote_to_bytes(path)
-        if request.method == b"OPTIONS":
-            return self._options(request)
-        serving = self._route(request)
-        if serving is None:
-            response = self._health(request)
-            if response is None:
-                response = self._refuse(request)
-            return self._with_cors(request, response)
-        return self._serve(request, serving)
-
-    def _serve_post(self, request: Request, path: bytes) -> Response | Serving:
-        """As `_serve`; nearly all requests are of this kind, and most of them do not wait."""
+        if request.method != b"POST" or not path.startswith(b"/wpush/"):
+            return self._handle_other(request, path)
         under_way = self._under_way
         if under_way.used >= under_way.limit:
             under_way.refused += 1
@@ -110,6 +98,19 @@ class EndpointServer:
         if b"origin" in request.headers:
             return self._with_cors(request, answer)
         return answer
+
+    def _handle_other(self, request: Request, path: bytes) -> Response | Serving:
+        if _PERCENT in path:
+            request.path = unquote_to_bytes(path)
+        if request.method == b"OPTIONS":
+            return self._options(request)
+        serving = self._route(request)
+        if serving is None:
+            response = self._health(request)
+            if response is None:
+                response = self._refuse(request)
+            return self._with_cors(request, response)
+        return self._serve(request, serving)
 
     async def _serve(self, request: Request, serving: Serving) -> Response:
         if not self._under_way.enter():
