@@ -58,7 +58,6 @@ class Keys:
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._fetching: asyncio.Future[None] | None = None
-        self.fetches = 0
 
     async def start(self, tasks: Tasks) -> None:
         """Raises if there are no keys to begin with."""
@@ -98,7 +97,6 @@ class Keys:
             return
         self._fetching = asyncio.get_running_loop().create_future()
         self._tried_at = self._clock.mono()
-        self.fetches += 1
         try:
             found = _usable(await self._fetch(), self._settings.algorithms)
             if found:

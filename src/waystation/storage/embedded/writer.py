@@ -75,7 +75,6 @@ class WriterStats(msgspec.Struct):
     waiting: int = 0
     waiting_max: int = 0
     commit_s: float = 0.0  # in flush and commit
-    run_s: float = 0.0  # from the writer lock to the commit
     full: bool = False
 
 
@@ -205,9 +204,9 @@ class Writer:
         """One transaction. Appends the outcomes that are certain, returns what must run again."""
         stats = self.stats
         txn = self._env.lmdb.begin(write=True)
-        started = time.monotonic()
+        now = time.monotonic()
         try:
-            shortage = self._room.shortage(txn, started)
+            shortage = self._room.shortage(txn, now)
         except BaseException:
             txn.abort()
             raise
@@ -226,7 +225,6 @@ class Writer:
         stats.operations += len(left)
         stats.commits += 1
         stats.group_max = max(stats.group_max, len(left))
-        stats.run_s += ran - started
         stats.commit_s += time.monotonic() - ran
         outcomes += done
         return []

@@ -62,7 +62,6 @@ class SessionStats(msgspec.Struct):
     """Counters of one store."""
 
     round_trips: int = 0
-    connects: int = 0
     failures: int = 0  # connections that could not be made, or broke under an operation
     refused: int = 0
     undone: int = 0  # statements that the server took back and that were sent again
@@ -211,7 +210,6 @@ class Session:
             self._paused_until_mono = self._loop.time() + self._pause_s
             self._why = f"{self._url.address} cannot be reached: {str(exc) or type(exc).__name__}"
             raise ConnectionError(self._why) from exc
-        self.stats.connects += 1
         if not self._ready:
             try:
                 await self._make_ready(connection)

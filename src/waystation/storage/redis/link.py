@@ -42,7 +42,6 @@ class LinkStats(msgspec.Struct):
 
     commands: int = 0
     round_trips: int = 0  # batches: what one write carried
-    connects: int = 0
     failures: int = 0  # connections that could not be made, or were lost with answers pending
     refused: int = 0
     undecodable: int = 0
@@ -151,7 +150,6 @@ class Link:
             self._fail_all(self._why)
             return None
         self._pause_s = 0.0
-        self._stats.connects += 1
         return connection
 
     async def _serve(self, connection: "PlainConnection | TlsConnection") -> None:

@@ -61,9 +61,6 @@ class PartyKeys:
     def nodes(self) -> str:
         return f"{self.prefix}:nodes"
 
-    def denied(self, jti: str) -> str:
-        return f"{self.prefix}:deny:{jti}"
-
 
 def field_of(key: SessionKey) -> str:
     return f"{key.client_id:016x}{key.session_id:016x}"
