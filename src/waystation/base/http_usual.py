@@ -104,7 +104,8 @@ def _read_signed(head: bytes) -> SharedHeaders | None:
 
 
 def _find_authorization(head: bytes) -> tuple[int, int]:
-    """Where its line starts and ends, if it is the first place that looks like one; else -1."""
+    """Where its line starts and ends, if it is the first place that looks like one and the head
+    does not go on with nothing; else -1."""
     start = head.find(_AUTHORIZATION) - 1
     if (
         start < 0
@@ -113,7 +114,9 @@ def _find_authorization(head: bytes) -> tuple[int, int]:
     ):
         return -1, -1
     end = head.find(b"\r\n", start)
-    return start, len(head) if end < 0 else end
+    if end < 0:
+        return start, len(head)
+    return (start, end) if end + 2 < len(head) else (-1, -1)
 
 
 def _read_head(head: bytes) -> Mapping[bytes, bytes] | None:

@@ -255,3 +255,17 @@ def test_a_head_that_ends_before_the_last_one_did_is_not_read_beyond_its_end() -
         request = usual_post(short, HEADERS_MAX)
 
         assert request is None or (request.body, len(request.headers)) == (body, 1)
+
+
+def test_an_empty_line_after_an_authorization_at_the_end_is_not_taken_for_a_part_of_its_head() -> (
+    None
+):
+    """Without that line the head would be known, and two bytes of the body would be gone."""
+    whole = b"POST /a HTTP/1.1\r\nContent-Length: 4\r\nTTL: 11\r\nAuthorization: %b\r\n\r\n%b"
+    for number in range(4):
+        assert usual_post(whole % (b"vapid %d" % number, b"body"), HEADERS_MAX) is not None
+    # Two bytes longer, so that the head of `odd` seems to end where this one did.
+    assert usual_post(whole % (b"vapid 44", b"body"), HEADERS_MAX) is not None
+    odd = whole % (b"vapid ", b"\r\nbody")
+
+    assert usual_post(odd, HEADERS_MAX) is None
