@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import ssl
@@ -196,6 +197,31 @@ def test_roles_can_be_started_alone(tmp_path: Path) -> None:
 
         assert serving.roles == ("endpoint",)
         assert list(serving.ports) == ["endpoint.port"]
+
+
+def test_the_container_starts_with_the_environment_that_it_has(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "deploy/container/Containerfile").read_text()
+    env = dict(re.findall(r"(WAYSTATION_(?:\w*HOST))=([\w.:]+)", text))
+    assert env.keys() == {"WAYSTATION_HOST", "WAYSTATION_PRESENCE__HOST"}
+
+    with LocalServer(tmp_path / "data", env=env, options=("--workers", "1")) as server:
+        assert set(told(server).roles) == {"connect", "endpoint", "queue", "presence", "console"}
+
+
+def test_parties_without_locks_are_refused_on_a_public_address(tmp_path: Path) -> None:
+    refused = run(
+        *("serve", "presence", "--host", "0.0.0.0", "--data-dir", str(tmp_path)),
+        WAYSTATION_PRESENCE__PORT="0",
+        WAYSTATION_PRESENCE__OPS_PORT="0",
+    )
+
+    assert refused.returncode == 78
+    complaints = refused.stderr.splitlines()
+    assert [line.split()[:2] for line in complaints] == [
+        ["waystation:", "presence"],
+        ["waystation:", "presence.auth.mode"],
+    ]
+    assert "presence.host = 127.0.0.1" in complaints[0]
 
 
 def test_a_key_that_is_no_key_ends_the_start_with_its_sentence(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
 from .descriptors import raise_limit
 from .roles import DEFAULT_ROLES, host_of, ports_of
-from .settings import Settings, is_loopback, relay_out_of_reach
+from .settings import Settings, is_loopback, is_loopback_host, relay_out_of_reach
 from .tls import load_tls
 
 FILES_MIN = 65_536
@@ -137,9 +137,9 @@ def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Findi
 
 def examine_tls(settings: Settings) -> Iterator[Finding]:
     if not settings.tls.on:
-        if settings.endpoint.url.startswith("https:") or is_loopback(
-            settings.endpoint.url or f"http://{settings.host}"
-        ):
+        url = settings.endpoint.url
+        here = is_loopback(url) if url else is_loopback_host(settings.host)
+        if url.startswith("https:") or here:
             yield _ok("tls", "off here; a reverse proxy does it, or this is a private machine")
         else:
             yield _warn(

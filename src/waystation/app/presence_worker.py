@@ -28,7 +28,7 @@ from .background import background
 from .data_dir import DataDir
 from .keys import ensure_secrets
 from .ops_port import ERROR, OK, Condition, OpsPort, as_json
-from .settings import Settings, is_loopback
+from .settings import Settings, is_loopback_host
 from .telemetry_part import TelemetryPart
 from .tls import load_tls
 
@@ -110,13 +110,14 @@ class PresenceWorker:
     def _refuse_open_doors(self) -> None:
         """Plain text, or nobody at the door, is for loopback."""
         settings, presence = self._settings, self._settings.presence
-        if presence.insecure or is_loopback(f"//{settings.presence_host}"):
+        if presence.insecure or is_loopback_host(settings.presence_host):
             return
         problems: list[str] = []
         if not settings.tls.on:
             problems.append(
                 f"presence listens on {settings.presence_host} without TLS: set tls.cert and"
-                " tls.key, or presence.insecure = true behind a proxy"
+                " tls.key, presence.host = 127.0.0.1 to keep parties on this machine, or"
+                " presence.insecure = true behind a proxy"
             )
         if presence.auth.mode == "off":
             problems.append(

@@ -330,8 +330,7 @@ def relay_out_of_reach(settings: Settings) -> str | None:
     proxy on this machine may lead there all the same."""
     url = settings.connect.relay_url
     shared = shared_store(settings.store.url, settings.store.db_settings)
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    if not (shared and url and is_loopback(f"//{host}")) or is_loopback(url):
+    if not (shared and url and is_loopback_host(settings.host)) or is_loopback(url):
         return None
     return (
         f"other nodes are told to reach us at {url}, but connect.relay_port listens on"
@@ -375,7 +374,10 @@ def shared_store(store_url: str, db_settings: str = "") -> bool:
 
 
 def is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+    return is_loopback_host(urlsplit(url).hostname or "")
+
+
+def is_loopback_host(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

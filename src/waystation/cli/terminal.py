@@ -57,7 +57,8 @@ def _fall_silent() -> None:
 
 
 def complain(text: str) -> None:
-    print(f"waystation: {text}", file=sys.stderr, flush=True)
+    for line in text.splitlines() or [""]:
+        print(f"waystation: {line}", file=sys.stderr, flush=True)
 
 
 def give_up(text: str, code: int = EXIT_FAILED) -> NoReturn:

@@ -3,6 +3,8 @@
 import socket
 from pathlib import Path
 
+import msgspec
+
 from waystation.app import examination
 from waystation.app.data_dir import DataDir, Serving
 from waystation.app.examination import Finding, Verdict
@@ -88,10 +90,12 @@ def test_a_relay_port_for_all_the_world_is_warned_of(tmp_path: Path) -> None:
 
 def test_a_public_name_without_tls_is_warned_of(tmp_path: Path) -> None:
     plain = settings(tmp_path, endpoint={"url": "http://updates.example.org"})
+    here = msgspec.structs.replace(settings(tmp_path), host="::1")
     behind_proxy = settings(tmp_path, endpoint={"url": "https://updates.example.org"})
 
     assert [one.verdict for one in examination.examine_tls(plain)] == [Verdict.WARN]
     assert [one.verdict for one in examination.examine_tls(behind_proxy)] == [Verdict.OK]
+    assert [one.verdict for one in examination.examine_tls(here)] == [Verdict.OK]
 
 
 def test_a_certificate_that_is_not_there_is_a_failure(tmp_path: Path) -> None:
