@@ -125,10 +125,12 @@ def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Findi
             yield _fail("port", str(exc), "see which program it is: ss -ltnp")
         else:
             yield _ok("port", f"{number} ({port.setting}) is free")
+    relay_port = serving.ports.get("connect.relay_port") if serving is not None else None
+    relay_port = relay_port or settings.connect.relay_port
     if settings.host in ("0.0.0.0", "::"):
         yield _warn(
             "relay",
-            f"the relay port {settings.connect.relay_port} listens on all addresses",
+            f"the relay port {relay_port} listens on all addresses",
             "let a firewall keep it from the outside; only your own nodes need it",
         )
     if warning := relay_out_of_reach(settings):

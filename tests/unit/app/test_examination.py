@@ -80,8 +80,6 @@ def test_a_port_of_a_stranger_is_a_failure_and_our_own_is_not(tmp_path: Path) ->
 
 
 def test_a_relay_port_for_all_the_world_is_warned_of(tmp_path: Path) -> None:
-    import msgspec
-
     open_to_all = msgspec.structs.replace(settings(tmp_path), host="0.0.0.0")
     findings = list(examination.examine_ports(open_to_all, None))
 
