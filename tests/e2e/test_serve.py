@@ -29,6 +29,7 @@ from waystation.client.push import UserAgent
 from waystation.client.subscriptions import AgentState
 from waystation.client.vapid import VapidKey
 from waystation.console.model import ServerStatus
+from waystation.queue.control import GREETING
 
 pytestmark = pytest.mark.e2e
 
@@ -197,6 +198,14 @@ def test_roles_can_be_started_alone(tmp_path: Path) -> None:
 
         assert serving.roles == ("endpoint",)
         assert list(serving.ports) == ["endpoint.port"]
+
+
+def test_the_control_port_of_the_queue_server_can_be_switched_on(tmp_path: Path) -> None:
+    env = {"WAYSTATION_QUEUE__CONTROL_PORT": "0"}
+    with LocalServer(tmp_path / "data", roles=("queue",), env=env) as server:
+        port = told(server).ports["queue.control_port"]
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+            assert sock.makefile().readline().strip() == GREETING
 
 
 def test_the_container_starts_with_the_environment_that_it_has(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ class ControlPort:
         self._open: set[asyncio.Task[None]] = set()
 
     async def start(self, port: int) -> None:
+        # The supervisor holds every port for the process that serves it.
         self._server = await asyncio.start_server(
-            self._accepted, LOOPBACK, port, limit=LINE_BYTES_MAX
+            self._accepted, LOOPBACK, port, limit=LINE_BYTES_MAX, reuse_port=True
         )
 
     async def close(self) -> None:
