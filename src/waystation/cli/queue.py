@@ -8,7 +8,7 @@ import typer
 
 from . import queue_work as work
 from .queue_words import MODES, show_json, show_queue
-from .terminal import complain, harmless, say
+from .terminal import complain, give_up, harmless, say
 
 app = typer.Typer(
     help="""One-way queues on an SMP server: make one, send to one, receive.
@@ -74,13 +74,20 @@ def new(
 
     async def step() -> None:
         from waystation.client.queue.keeping import KeptQueue
+        from waystation.client.queue.problems import AuthError
 
         kept = file.load()
         chosen = kept.claim(name or kept.free_name("inbox"))
         async with work.client_of(work.server_of(server, kept, data_dir)) as client:
-            queue = await client.create(
-                mode="C" if contact else "M", subscribe=False, link_text=link
-            )
+            try:
+                queue = await client.create(
+                    mode="C" if contact else "M", subscribe=False, link_text=link
+                )
+            except AuthError:
+                give_up(
+                    "the server does not let us make queues; if it has a password for that, it"
+                    " belongs in the address: smp://FINGERPRINT:PASSWORD@HOST"
+                )
         with file.changing() as kept:
             kept.queues[kept.claim(chosen)] = KeptQueue(queue)
         show_queue(chosen, kept, qr=qr, json=json)

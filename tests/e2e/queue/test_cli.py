@@ -211,6 +211,18 @@ def test_a_text_goes_through_another_server(
     assert alice.do("receive", "--count", "1") == "from nowhere\n"
 
 
+def test_a_server_that_asks_for_a_password_is_told_apart_from_a_queue_that_is_gone(
+    alice: Person, legacy_server: QueueServer
+) -> None:
+    there = ServerAddress(legacy_server.identity.fingerprint, ("127.0.0.1",), legacy_server.port)
+    refused = alice.try_to("new", "--server", str(there))
+
+    assert refused.returncode == 1
+    assert "smp://FINGERPRINT:PASSWORD@HOST" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert "no queues yet" in alice.do("list")
+
+
 def test_a_server_is_probed(alice: Person) -> None:
     (told,) = alice.told("probe", alice.server)
     stranger = str(ServerAddress(b"x" * 32, ("127.0.0.1",), ServerAddress.parse(alice.server).port))
