@@ -64,13 +64,17 @@ def test_a_run_ends_with_the_report_and_says_where_it_is(
     assert "<title>" in page.read_text()
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["ingest", "run"])
+def test_a_missing_extra_is_named_and_nothing_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: str
+) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
 
-    done = call("ingest")
+    done = call(command, "--data-dir", tmp_path)
 
     assert done.exit_code == 78
     assert "pip install 'waystation[pipeline]'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

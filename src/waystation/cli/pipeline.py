@@ -193,6 +193,7 @@ def opened(asked: Asked, *, short: bool = False) -> Generator["Context"]:
 @contextlib.contextmanager
 def alone(asked: Asked) -> Generator[None]:
     """One `run` at a time on a lake on this machine; elsewhere rivals merely waste their work."""
+    need_spark()
     if "://" in asked.lake:
         yield
         return
