@@ -157,3 +157,30 @@ async def test_closing_without_a_goodbye_leaves_no_task_behind() -> None:
 
         assert broker.leaves == 0
         assert not [task for task in asyncio.all_tasks() & before if "_carry" in repr(task)]
+
+
+async def test_a_token_that_cannot_be_had_is_asked_for_again() -> None:
+    """A file that is written anew may be missing for a moment."""
+    asked = 0
+
+    def token() -> str:
+        nonlocal asked
+        asked += 1
+        if asked <= 2:
+            raise OSError("the file is not there")
+        return "a token"
+
+    async with (
+        SmallBroker() as broker,
+        PartyMember(
+            broker.address, party_id=7, client_id=1, token=token, backoff_min_s=0.01
+        ) as one,
+    ):
+        await one.joined()
+        assert asked == 3
+        assert one.last_problem == "the file is not there"
+        asked = 0
+        await one.renew_token()
+
+        assert asked == 1
+        assert one.state is State.SINGLE
