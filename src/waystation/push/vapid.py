@@ -219,7 +219,7 @@ def _alg_of(header_text: bytes) -> str:
 
 
 def _unpadded(text: bytes) -> bytes:
-    """Base64url, padded or not. With its padding it is decoded in half the time."""
+    """Base64url, padded or not. With padding the decoder itself takes half the time."""
     if text.endswith(b"="):
         text = text.rstrip(b"=")
     if _PLUS in text or _SLASH in text:

@@ -79,7 +79,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
 # Every POST reads the row; what the same bytes say need not be found out again.
 _known_agent = lru_cache(maxsize=4096)(_decode_agent)
-_KNOWN_BYTES_MAX: Final = 512  # of a row with a dozen channels; longer ones would fill the memory
+_KNOWN_BYTES_MAX: Final = 512  # of a row with two dozen channels; longer ones fill the memory
 
 
 # Expiry entries
