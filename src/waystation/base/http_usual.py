@@ -89,7 +89,9 @@ def usual_post(data: bytes, headers_max: int) -> Request | None:
 def _read_signed(head: bytes) -> SharedHeaders | None:
     """A head of which all but the Authorization is known; None for any other."""
     start, end = _find_authorization(head)
-    if start < 0:
+    # Without its Authorization a head may end with the end of a line, if that was its last; what
+    # ends so with it has an empty line, and is no head.
+    if start < 0 or head.endswith(b"\r\n"):
         return None
     known = _unsigned.get(head[:start] + head[end + 2 :])
     value = head[start + _AUTHORIZATION_BYTES : end].strip(b" \t")
@@ -104,8 +106,7 @@ def _read_signed(head: bytes) -> SharedHeaders | None:
 
 
 def _find_authorization(head: bytes) -> tuple[int, int]:
-    """Where its line starts and ends, if it is the first place that looks like one and the head
-    does not go on with nothing; else -1."""
+    """Where its line starts and ends, if it is the first place that looks like one; else -1."""
     start = head.find(_AUTHORIZATION) - 1
     if (
         start < 0
@@ -114,9 +115,7 @@ def _find_authorization(head: bytes) -> tuple[int, int]:
     ):
         return -1, -1
     end = head.find(b"\r\n", start)
-    if end < 0:
-        return start, len(head)
-    return (start, end) if end + 2 < len(head) else (-1, -1)
+    return start, len(head) if end < 0 else end
 
 
 def _read_head(head: bytes) -> Mapping[bytes, bytes] | None:

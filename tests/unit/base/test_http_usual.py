@@ -1,5 +1,6 @@
 """The short way to read a usual POST says what httptools says, or leaves it to httptools."""
 
+import random
 from unittest.mock import patch
 
 import pytest
@@ -286,3 +287,27 @@ def test_an_empty_line_after_an_authorization_at_the_end_is_not_taken_for_a_part
     odd = whole % (b"vapid ", b"\r\nbody")
 
     assert usual_post(odd, HEADERS_MAX) is None
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_requests_that_resemble_those_before_are_read_as_httptools_reads_them() -> None:
+    """Heads that are known, with tokens of other lengths, and what looks like an end nearby: what
+    was guessed from the last request must not change what the next one says."""
+    chance = random.Random(7)
+    heads = [
+        [b"TTL: 12", b"Authorization: ?"],
+        [b"Authorization: ?", b"TTL: 12"],
+        [b"authorization: ?", b"Topic: t"],
+    ]
+    quickly = 0
+    for _ in range(3_000):
+        body = chance.choice([b"body", b"\r\nbody", b"\r\n\r\n", b"\r\n\r\nbody"])
+        told_bytes = len(body) + chance.choice([0, 0, 0, -2, 2])
+        token = chance.choice([b"", b"a", b"aa", b"aaa", b"aaaaa"])
+        lines = [b"Content-Length: %d" % told_bytes, *chance.choice(heads)]
+        head = b"\r\n".join(lines).replace(b"?", token)
+        whole = b"POST /a HTTP/1.1\r\n" + head + b"\r\n\r\n" + body
+        quickly += usual_post(whole, HEADERS_MAX) is not None
+
+        assert told([whole], quick=True) == told([whole], quick=False), whole
+    assert quickly > 1_000
