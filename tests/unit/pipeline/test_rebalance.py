@@ -46,7 +46,7 @@ def check_promises(
     for slot, owner in owners.items():
         before[owner] += weights.get(slot, 0)
         loads[moved[slot]] += weights.get(slot, 0)
-    slack = 1e-9 * (1 + whole)
+    slack = 1e-12 * (1 + whole)  # of rounding
     over = False
     bound = 0.0
     for server in servers:
@@ -67,9 +67,14 @@ def check_promises(
     return plan
 
 
+def _eighths(number: int) -> float:
+    return number / 8
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    weights=st.lists(st.integers(0, 1000) | st.floats(0, 1e6), max_size=60),
+    # Eighths: what differs at all differs by more than rounding does.
+    weights=st.lists(st.integers(0, 1000) | st.integers(0, 8_000_000).map(_eighths), max_size=60),
     capacities=st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=6),
     owners=st.randoms(use_true_random=False),
     tolerance=st.sampled_from([0.0, 0.05, 0.5]),
