@@ -25,10 +25,11 @@ class SharedHeaders(dict[bytes, bytes]):
     """Headers of a head that came before, as all its requests have them. The place for their
     meaning is also that of heads that differ in Authorization only. Made by `http_usual`."""
 
-    __slots__ = ("body_bytes", "meaning")
+    __slots__ = ("body_bytes", "meaning", "proof")
 
     body_bytes: int  # as Content-Length says it; -1 if it says nothing, or says it oddly
     meaning: Meaning
+    proof: object  # a place for what a handler has found of its Authorization; None at first
 
 
 class Request(msgspec.Struct, eq=False, gc=False):

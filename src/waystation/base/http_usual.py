@@ -99,7 +99,7 @@ def _read_signed(head: bytes) -> SharedHeaders | None:
         return None
     headers = SharedHeaders(known)
     headers[b"authorization"] = value
-    headers.body_bytes, headers.meaning = known.body_bytes, known.meaning
+    headers.body_bytes, headers.meaning, headers.proof = known.body_bytes, known.meaning, None
     if len(head) <= HEAD_BYTES_MAX and _came_before(head):
         _remember(_heads, head, headers)
     return headers
@@ -149,6 +149,7 @@ def _shared(headers: Mapping[bytes, bytes]) -> SharedHeaders:
     # As it is usually written, so that it can be compared as a number.
     shared.body_bytes = int(length) if length.isdigit() and b"%d" % int(length) == length else -1
     shared.meaning = Meaning()
+    shared.proof = None
     return shared
 
 

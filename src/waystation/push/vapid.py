@@ -2,19 +2,22 @@
 
 Rule 1: the signature is checked first, then the types of the claims, their presence, `exp`, `aud`.
 Rule 2: only what was verified is remembered, under the very bytes that were verified, and for no
-        longer than five minutes or the token's own end; `exp` is checked every time.
+        longer than five minutes or the token's own end; `exp` is checked every time. A head that is
+        shared by many requests keeps the sender itself, on the same terms.
 Rule 3: real senders get base64 wrong: padding and either alphabet are accepted in keys.
 
 No I/O and no clock: `now_s` comes in with each call.
 """
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 import pybase64
 
+from waystation.base.http_message import SharedHeaders
 from waystation.base.limits import BoundedLru
 from waystation.push import p256
 from waystation.push.errors import InvalidEncryptionError, VapidError
@@ -46,6 +49,7 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     aud: str
     draft: int  # 1: `WebPush` or `Bearer` with Crypto-Key; 2: `vapid`
     sub: str | None = None
+    known_until_s: float = 0.0  # it is verified again from then on
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -74,6 +78,26 @@ class Vapid:
             BoundedLru(cache_max) if cache_max else None
         )
 
+    def sender_of(self, headers: Mapping[bytes, bytes], now_s: float) -> Sender | None:
+        """`verify` for a request with these headers; None if it is not signed."""
+        if type(headers) is not SharedHeaders or self._verified is None:
+            return self._find_sender(headers, now_s)
+        sender = headers.proof
+        if (
+            type(sender) is Sender
+            and sender.aud is self._audience  # by us, or by our like
+            and sender.exp_s - LIFETIME_MAX_S <= now_s < sender.known_until_s
+        ):
+            return sender
+        headers.proof = sender = self._find_sender(headers, now_s)
+        return sender
+
+    def _find_sender(self, headers: Mapping[bytes, bytes], now_s: float) -> Sender | None:
+        authorization = headers.get(b"authorization")
+        if authorization is None:
+            return None
+        return self.verify(authorization, headers.get(b"crypto-key"), now_s)
+
     def verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
         """Steps 3, 4 and 5 of a POST. `VapidError`, or `InvalidEncryptionError` for what is wrong
         with a legacy scheme's Crypto-Key."""
@@ -92,8 +116,7 @@ class Vapid:
                 self._check_time_and_audience(sender.exp_s, sender.aud, now_s)
             return sender
         sender = self._verify(authorization, crypto_key, now_s)
-        deadline = min(sender.exp_s + LEEWAY_S, now_s + REMEMBER_S)
-        self._verified.put(seen, sender, deadline)
+        self._verified.put(seen, sender, sender.known_until_s)
         return sender
 
     def _verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
@@ -114,6 +137,7 @@ class Vapid:
             self._audience,  # the same as in the claims, and one object for all that are kept
             draft,
             claims.sub if isinstance(claims.sub, str) else None,
+            0.0 if self._verified is None else min(claims.exp + LEEWAY_S, now_s + REMEMBER_S),
         )
 
     def _check_time_and_audience(self, exp_s: float, aud: str | None, now_s: float) -> None:

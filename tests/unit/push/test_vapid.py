@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer, b64
+from waystation.base.http_message import SharedHeaders
 from waystation.push import vapid as module
 from waystation.push.errors import InvalidEncryptionError, VapidError
 from waystation.push.vapid import Vapid, decode_public_key, read_authorization
@@ -225,6 +226,44 @@ class TestMemory:
 
         with pytest.raises(VapidError, match="expired"):
             vapid.verify(authorization, None, NOW + 71)
+
+    def test_a_head_that_is_shared_keeps_its_sender_as_long_as_it_would_be_remembered(
+        self, vapid: Vapid, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        headers = SharedHeaders({b"authorization": SERVER.authorization(NOW, exp=NOW + 60)})
+        headers.proof = None
+        sender = vapid.sender_of(headers, NOW)
+        asked: list[float] = []
+        real = Vapid.verify
+
+        def counting(self: Vapid, *args: Any) -> Any:
+            asked.append(args[-1])
+            return real(self, *args)
+
+        monkeypatch.setattr(Vapid, "verify", counting)
+        assert vapid.sender_of(headers, NOW + 119) is sender
+        assert asked == []
+        with pytest.raises(VapidError, match="expired"):
+            vapid.sender_of(headers, NOW + 121)
+        with pytest.raises(VapidError, match="too long"):
+            vapid.sender_of(headers, NOW - 86_400)
+        assert asked == [NOW + 121, NOW - 86_400]
+
+    def test_what_a_head_keeps_is_for_those_of_one_audience_that_remember(
+        self, vapid: Vapid
+    ) -> None:
+        headers = SharedHeaders({b"authorization": SERVER.authorization(NOW)})
+        headers.proof = None
+        other = Vapid("https://other.example.org")
+
+        assert vapid.sender_of(headers, NOW) is vapid.sender_of(headers, NOW)
+        with pytest.raises(VapidError, match="audience"):
+            other.sender_of(headers, NOW)
+        forgetful = Vapid(AUDIENCE, cache_max=0)
+        assert forgetful.sender_of(headers, NOW) is not forgetful.sender_of(headers, NOW)
+
+    def test_without_authorization_there_is_no_sender(self, vapid: Vapid) -> None:
+        assert vapid.sender_of({}, NOW) is None
 
     def test_what_failed_is_not_remembered(self, vapid: Vapid) -> None:
         authorization = SERVER.authorization(NOW, exp=NOW + 86_401)

@@ -114,6 +114,8 @@ class Journal:
         live[key] = (entry, length)
         self._live_bytes += length
         if self._map is not None:
+            if before is None and self._map.append(body):
+                return True
             # The same again: one record stands for it, and it comes first.
             ok = self._append(body) and (before is None or self._append(settled_body(before)))
             if not ok:
@@ -140,12 +142,12 @@ class Journal:
         if live is None:
             return
         self._live_bytes -= live[1]
-        body = settled_body(live[0].sequence)
+        sequence = live[0].sequence
         if self._map is None:
-            self._turn.append(record(body))
+            self._turn.append(record(settled_body(sequence)))
             self._arm()
-        elif not self._map.append(body):
-            self._append(body)
+        elif not self._map.append_settled(sequence):
+            self._append(settled_body(sequence))
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)

@@ -24,13 +24,17 @@ from waystation.push.connect.journal_records import (
     MAP_PAGE,
     MAP_PAGE_BYTES,
     NOTHING,
+    SETTLED_RECORD,
     crc32c,
     seed_of,
+    settled_body,
 )
 
 MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
 _HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
 _put_head: Final = HEAD.pack_into
+_put_settled: Final = SETTLED_RECORD.pack_into
+_SETTLED_BYTES: Final = SETTLED_RECORD.size - _HEAD_BYTES
 _GENERATION: Final = slice(8, 16)  # in the page
 
 
@@ -61,8 +65,21 @@ class JournalMap:
         if end > self._end:
             return False
         # The head comes last: until then there is nothing.
-        self._map[start : end + _HEAD_BYTES] = body + NOTHING
+        self._map[start:end] = body
+        _put_head(self._map, end, 0, 0)
         _put_head(self._map, at, length, crc32c(self._seed, body))
+        self._at = end
+        return True
+
+    def append_settled(self, sequence: int) -> bool:
+        """As `append` with the body of a settled one: in one go, and its checksum says if it was
+        torn, which does no harm."""
+        at = self._at
+        end = at + _SETTLED_BYTES
+        if end > self._end:
+            return False
+        body = settled_body(sequence)
+        _put_settled(self._map, at, len(body), crc32c(self._seed, body), b"s", sequence)
         self._at = end
         return True
 

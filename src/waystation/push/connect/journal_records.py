@@ -1,8 +1,9 @@
 """How a journal's records lie in its file.
 
-Each record is a four-byte length, a checksum of the body, and the body: `a` and a msgpack array
-for an accepted notification, `s` and the sequence number for a settled one. An empty head, or the
-end of the file, is the end. A torn record at the end was never answered and is ignored.
+Each record is a four-byte length, a checksum of the body, and the body: a msgpack array for an
+accepted notification, `s` and the sequence number for a settled one. (`a` before the array is how
+earlier versions wrote it, and is still read.) An empty head, or the end of the file, is the end. A
+torn record at the end was never answered and is ignored.
 
 A file is a row of records, with CRC-32; or, where it is used as memory, a page that names one of
 two halves with a row of records, with CRC-32C that begins with a seed (see `journal_map`).
@@ -20,6 +21,8 @@ from waystation.push.model import Notification, Update
 
 HEAD: Final = struct.Struct(">II")  # length of the body, its checksum
 NOTHING: Final = bytes(HEAD.size)
+SETTLED: Final = struct.Struct(">sQ")
+SETTLED_RECORD: Final = struct.Struct(">IIsQ8x")  # with its head, and nothing after it
 
 MAP_PAGE: Final = struct.Struct(">8sQQQ")  # what it is, generation, salt, bytes of a half
 MAP_MAGIC: Final = b"wsjmap1\n"
@@ -38,16 +41,13 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     update: Update | None = None
 
 
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Accepted).decode
-
-
-def accepted_body(entry: Accepted) -> bytes:
-    return b"a" + _encode(entry)
+# As it comes: a letter in front would copy it once more, and no array begins with one of ours.
+accepted_body = cast(Callable[[Accepted], bytes], msgspec.msgpack.Encoder().encode)
 
 
 def settled_body(sequence: int) -> bytes:
-    return b"s" + sequence.to_bytes(8)
+    return SETTLED.pack(b"s", sequence)
 
 
 def record(body: bytes) -> bytes:
@@ -64,11 +64,11 @@ def read_unsettled(data: bytes) -> list[Accepted]:
     """What a journal's bytes still owe, in the order of acceptance."""
     accepted: dict[int, Accepted] = {}
     for body in _bodies_of(data):
-        if body[:1] == b"a":
-            entry = _decode(body[1:])
-            accepted[entry.sequence] = entry
-        else:
+        if body.startswith(b"s"):
             accepted.pop(int.from_bytes(body[1:]), None)
+        else:
+            entry = _decode(body.removeprefix(b"a"))
+            accepted[entry.sequence] = entry
     return list(accepted.values())
 
 

@@ -10,10 +10,10 @@ Rule 3: bad input changes nothing.
 This is the hot path of the endpoint: no closures, no regular expressions, one store read.
 """
 
-import hmac
 import re
 from collections.abc import Awaitable, Coroutine
 from functools import lru_cache
+from hmac import compare_digest
 from typing import Any, Final, NoReturn
 
 from waystation.base.clock import Clock
@@ -107,6 +107,7 @@ class Intake:
         self._limited = limits.on
         self._milestones = milestones
         self._clock = clock
+        self._mono, self._now_ms = clock.mono, clock.now_ms
         self._tracked = tracked  # hashes of the keys whose messages are tracked
         self._observer = observer or Observer()
         self._body_bytes_max = settings.max_data_bytes
@@ -121,21 +122,17 @@ class Intake:
     def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         """`POST /wpush/{version}/{token}`, or `/wpush/{token}`: answered at once where neither the
         store nor the node of the user agent has to be waited for."""
-        clock, headers, path = self._clock, request.headers, request.path
-        began = clock.mono()
-        now_ms = clock.now_ms()
+        headers, path = request.headers, request.path
+        began = self._mono()
+        now_ms = self._now_ms()
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
             opened = self._opened(path)
-            authorization = headers.get(b"authorization")
-            if authorization is not None:
-                sender = self._vapid.verify(
-                    authorization, headers.get(b"crypto-key"), now_ms / 1000
-                )
+            sender = self._vapid.sender_of(headers, now_ms / 1000)
             endpoint = _split(path, opened) if isinstance(opened, bytes) else opened
             if endpoint.key_hash is not None and (
-                sender is None or not hmac.compare_digest(endpoint.key_hash, sender.key_hash)
+                sender is None or not compare_digest(endpoint.key_hash, sender.key_hash)
             ):
                 _refuse_owner(sender)
             if self._limited:

@@ -21,6 +21,7 @@ from waystation.base.ids import dashed, parse_uuid
 from waystation.push.connect.alarm import TICK_S
 from waystation.push.connect.connection import PAUSED, Ending
 from waystation.push.connect.journal import Journal, read_unsettled
+from waystation.push.connect.journal_map import JournalMap
 from waystation.push.model import Uaid, Update
 from waystation.push.wire.relay import Answer
 
@@ -230,6 +231,7 @@ class TestDelivering:
 
         with monkeypatch.context() as patch:
             patch.setattr(Journal, "_append", lambda self, data: False)
+            patch.setattr(JournalMap, "append", lambda self, body: False)
             assert await house.driver.push(UAID, notification(1)) is Answer.BUSY
         assert await house.driver.push(UAID, notification(2)) is Answer.BUSY
         await house.store.save(UAID, notification(1))

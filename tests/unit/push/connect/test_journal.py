@@ -8,12 +8,14 @@ from tests.unit.push.connect.talk import CHANNEL, UAID, accepted, notification, 
 from waystation.push.connect import journal as module
 from waystation.push.connect.journal import (
     Abandoned,
+    Accepted,
     Journal,
     JournalHeldError,
     JournalOwesError,
     Mode,
     read_unsettled,
 )
+from waystation.push.connect.journal_records import accepted_body, record, settled_body
 from waystation.push.model import Notification, Uaid, Update
 
 OTHER_UAID = Uaid(b"\x22" * 16)
@@ -442,6 +444,15 @@ class TestFsync:
         await asyncio.wait([waiter], timeout=10)
 
         assert owed(path) == [notification(1), notification(2)]
+
+
+def test_a_journal_of_an_earlier_version_is_read() -> None:
+    """A letter stood before what was accepted."""
+    entries = [Accepted(n, UAID, notification(n)) for n in (1, 2)]
+    bodies = [b"a" + accepted_body(entry) for entry in entries]
+
+    data = b"".join(record(body) for body in [*bodies, settled_body(1)])
+    assert read_unsettled(data) == entries[1:]
 
 
 def test_a_tail_of_zeros_after_a_loss_of_power_owes_nothing() -> None:

@@ -191,6 +191,27 @@ async def test_a_kill_in_the_middle_of_a_record_leaves_those_before_it(path: Pat
         assert found == [notification("before")]
 
 
+@pytest.mark.usefixtures("small")
+async def test_a_kill_while_a_record_is_settled_settles_it_or_nothing(path: Path) -> None:
+    journal = opened(path)
+    for n in range(100):
+        journal.accept(UAID, notification(n))
+        journal.settle(UAID, notification(n))
+    kept, settled = notification("kept"), notification("settled")
+    journal.accept(UAID, kept)
+    journal.accept(UAID, settled)
+    before = path.read_bytes()
+    journal.settle(UAID, settled)
+    after = path.read_bytes()
+    journal.close()
+    changed = [at for at in range(len(after)) if after[at] != before[at]]
+
+    for cut in range(changed[0], changed[-1] + 2):
+        found = [entry.notification for entry in read_unsettled(after[:cut] + before[cut:])]
+        assert found in ([kept, settled], [kept])
+    assert found == [kept]
+
+
 async def test_a_kill_between_the_new_half_and_the_page_leaves_the_old_half(
     tmp_path: Path,
 ) -> None:
