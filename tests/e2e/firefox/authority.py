@@ -1,4 +1,7 @@
-"""A certificate authority for one test run, and a certificate for loopback."""
+"""A certificate authority for one test run, and a certificate for loopback.
+
+With all that RFC 5280 asks of them: since 3.13 Python's clients insist on it.
+"""
 
 import datetime
 import ipaddress
@@ -9,6 +12,18 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class Certificates(NamedTuple):
@@ -38,9 +53,20 @@ def issue(folder: Path) -> Certificates:
             .not_valid_before(now - datetime.timedelta(hours=1))
             .not_valid_after(now + datetime.timedelta(days=2))
             .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()),
+                critical=False,
+            )
         )
 
-    ca = begin(ca_name, ca_key, is_ca=True).sign(ca_key, hashes.SHA256())
+    ca = (
+        begin(ca_name, ca_key, is_ca=True)
+        .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        .sign(ca_key, hashes.SHA256())
+    )
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
     server = (
         begin(server_name, server_key, is_ca=False)
