@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.certificates import Certificates
 from tests.ports import free_ports
 from tests.servers.redis import running_redis
-from tests.unit.client.certificates import Certificates
 from waystation.base.clock import SystemClock
 from waystation.push.errors import StoreUnavailableError
 from waystation.storage.redis.push import RedisPushStore

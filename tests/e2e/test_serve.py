@@ -9,17 +9,13 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import msgspec
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PrivateFormat
 
+from tests.certificates import self_signed
 from tests.e2e.platform import PUSH_ROLES
 from waystation.app.data_dir import DataDir, Serving, read_serving
 from waystation.client.appserver import AppServer
@@ -241,32 +237,6 @@ def test_a_key_that_is_no_key_ends_the_start_with_its_sentence(tmp_path: Path) -
     assert any("crypto key 1" in line for line in server.lines)
 
 
-def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
-    """A self-signed one for 127.0.0.1; `name` is its common name."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=30))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    cert_path, key_path = directory / "cert.pem", directory / "key.pem"
-    cert_path.write_bytes(certificate.public_bytes(Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return cert_path, key_path
-
-
 def name_shown_on(port: int) -> str:
     """The common name of the certificate that a client is shown there now."""
     pem = ssl.get_server_certificate(("127.0.0.1", port), timeout=10)
@@ -277,7 +247,7 @@ def name_shown_on(port: int) -> str:
 async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
     tmp_path: Path,
 ) -> None:
-    cert, key = make_certificate(tmp_path, "first")
+    cert, key = self_signed(tmp_path, "first")
     env = {"WAYSTATION_TLS__CERT": str(cert), "WAYSTATION_TLS__KEY": str(key)}
     with LocalServer(tmp_path / "data", env=env, options=("--workers", "2")) as server:
         serving = told(server)
@@ -300,7 +270,7 @@ async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
 
             public = [server.port_base, server.port_base + 2, server.port_base + 3]
             assert {name_shown_on(port) for port in public} == {"first"}
-            make_certificate(tmp_path, "second")
+            self_signed(tmp_path, "second")
             os.kill(server.pid, signal.SIGHUP)
             shown: set[str] = set()
             for _ in range(200):  # several workers, each in its own time
@@ -320,7 +290,7 @@ async def test_with_tls_every_public_port_is_secure_and_sighup_reads_it_again(
 def test_the_doctor_walks_through_tls_and_names_a_certificate_that_nobody_trusts(
     tmp_path: Path,
 ) -> None:
-    cert, key = make_certificate(tmp_path, "doctor")
+    cert, key = self_signed(tmp_path, "doctor")
     env = {"WAYSTATION_TLS__CERT": str(cert), "WAYSTATION_TLS__KEY": str(key)}
     with LocalServer(tmp_path / "data", env=env, roles=PUSH_ROLES) as server:
         trusted = run("doctor", "--data-dir", str(server.data_dir), SSL_CERT_FILE=str(cert), **env)

@@ -1,20 +1,16 @@
 """A node as operators see it: health, reflection, TLS, tokens, load; over real gRPC."""
 
 import asyncio
-import datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2
 
+from tests.certificates import self_signed
 from tests.conformance.presence.conftest import House
 from tests.conformance.presence.kit import Node, kinds, until
 from tests.unit.presence.tokens import AUTH, Signer, key_set
@@ -225,30 +221,8 @@ async def test_tokens_in_the_metadata(house: House) -> None:
 
 
 def certificate(folder: Path, name: str) -> ServerTls:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    cert = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    folder.mkdir(exist_ok=True)
-    (folder / "cert.pem").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return ServerTls(cert=str(folder / "cert.pem"), key=str(folder / "key.pem"))
+    cert, key = self_signed(folder, name)
+    return ServerTls(cert=str(cert), key=str(key))
 
 
 def tls_channel(node: Node, tls: ServerTls) -> aio.Channel:

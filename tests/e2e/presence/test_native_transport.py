@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.certificates import Certificates
 from tests.e2e.presence.uv import on_uvloop
-from tests.unit.client.certificates import Certificates
 from tests.unit.waiting import until
 from waystation.presence.transport.native import frames
 from waystation.presence.transport.native.limits import Limits

@@ -2,8 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import os
 import random
 import resource
@@ -15,15 +13,12 @@ from pathlib import Path
 
 import picows
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.typing import Subprotocol
 
+from tests.certificates import Certificates
 from waystation.base.clock import SystemClock
 from waystation.push.connect.connection import READ_OFF, Connection, Ending
 from waystation.push.connect.limits import ShellLimits
@@ -813,43 +808,14 @@ def damaged(data: bytes, chance: random.Random) -> bytes:
 # --- TLS -----------------------------------------------------------------------------------------
 
 
-def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context, and a client's that trusts it alone."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    cert_path, key_path = folder / f"{name}.crt", folder / f"{name}.key"
-    cert_path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(cert_path, key_path)
-    client = ssl.create_default_context(cafile=str(cert_path))
-    return server, client
+def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    made = Certificates(folder)
+    return made.server, made.client
 
 
 class TestTls:
     async def test_a_conversation_over_tls(self, make_shell: MakeShell, tmp_path: Path) -> None:
-        server_tls, client_tls = certificate(tmp_path, "one")
+        server_tls, client_tls = contexts(tmp_path / "one")
         shell = await make_shell(server_tls)
         async with connect(shell.url, ssl=client_tls) as client:
             for message in ("{}", "y" * 65536):
@@ -865,7 +831,7 @@ class TestTls:
     async def test_old_and_new_protocol_versions_work(
         self, make_shell: MakeShell, tmp_path: Path
     ) -> None:
-        server_tls, client_tls = certificate(tmp_path, "one")
+        server_tls, client_tls = contexts(tmp_path / "one")
         shell = await make_shell(server_tls)
         for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
             client_tls.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -877,8 +843,8 @@ class TestTls:
     async def test_a_new_certificate_serves_those_who_come_later(
         self, make_shell: MakeShell, tmp_path: Path
     ) -> None:
-        old_tls, old_client = certificate(tmp_path, "old")
-        new_tls, new_client = certificate(tmp_path, "new")
+        old_tls, old_client = contexts(tmp_path / "old")
+        new_tls, new_client = contexts(tmp_path / "new")
         shell = await make_shell(old_tls)
         async with connect(shell.url, ssl=old_client) as early:
             shell.server.use_certificate(new_tls)
@@ -892,7 +858,7 @@ class TestTls:
     async def test_a_slow_reader_gets_everything_over_tls(
         self, make_shell: MakeShell, tmp_path: Path
     ) -> None:
-        server_tls, client_tls = certificate(tmp_path, "one")
+        server_tls, client_tls = contexts(tmp_path / "one")
         shell = await make_shell(server_tls, send_bytes_max=64 * 2**20)
         async with connect(shell.url, ssl=client_tls, max_queue=1) as client:
             await client.send("drown")
@@ -906,7 +872,7 @@ class TestTls:
     async def test_plain_text_and_silence_on_a_tls_port_are_survived(
         self, make_shell: MakeShell, tmp_path: Path
     ) -> None:
-        server_tls, client_tls = certificate(tmp_path, "one")
+        server_tls, client_tls = contexts(tmp_path / "one")
         shell = await make_shell(server_tls, upgrade_timeout_s=0.3)
         plain, silent = await shell.raw(), await shell.raw()
         await plain.send(REQUEST)

@@ -1,7 +1,6 @@
 """The HTTP server over loopback sockets, on uvloop as in production."""
 
 import asyncio
-import datetime
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,11 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import uvloop
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.certificates import Certificates
 from tests.unit.waiting import until
 from waystation.base.clock import SystemClock
 from waystation.base.http_server import HttpLimits, HttpServer, Request, Response, Upgrade
@@ -592,36 +588,12 @@ def test_closing_the_server_finishes_what_is_under_way_and_closes_the_rest() -> 
     run(test())
 
 
-def self_signed(folder: Path) -> ssl.SSLContext:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
-    pem = folder / "both.pem"
-    pem.write_bytes(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        + certificate.public_bytes(Encoding.PEM)
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(pem)
-    return context
-
-
 def test_the_same_over_tls(tmp_path: Path) -> None:
     async def test() -> None:
         site = Site()
         site.gate = asyncio.Event()
         async with serving(site) as (server, _):
-            port = await server.listen("127.0.0.1", 0, tls=self_signed(tmp_path))
+            port = await server.listen("127.0.0.1", 0, tls=Certificates(tmp_path).server)
             trusting = ssl.create_default_context()
             trusting.check_hostname = False
             trusting.verify_mode = ssl.CERT_NONE

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.certificates import Certificates
+from tests.certificates import Certificates
 
 
 @pytest.fixture

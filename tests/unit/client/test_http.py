@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.unit.client.certificates import Certificates
+from tests.certificates import Certificates
 from waystation.client.http import HttpClient, HttpError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from tests.unit.client.certificates import Certificates
+from tests.certificates import Certificates
 from waystation.client.encryption import b64url, encrypt
 from waystation.client.push import NotConnectedError, SubscribeRefusedError, UserAgent
 from waystation.client.subscriptions import StateFile, Subscription
