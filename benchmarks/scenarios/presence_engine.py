@@ -48,8 +48,8 @@ class HandedEvents(NoEvents):
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         self._handed.append((self._now_us(), make, args))
 
-    def write(self, kind: Written, *args: object) -> None:
-        self._handed.append((self._now_us(), kind, args))
+    def write(self, kind: Written, what: tuple[object, ...]) -> None:
+        self._handed.append((self._now_us(), kind, what))
 
     def make_all(self) -> None:
         for at_us, what, args in self._handed:

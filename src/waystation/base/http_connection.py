@@ -21,6 +21,7 @@ from waystation.base.http_reader import Asked, RequestReader
 from waystation.base.tasks import Done, eager
 
 _LARGE_BYTES: Final = 16_384  # such an answer is not held back for others of its turn
+_WITHOUT_LENGTH: Final = frozenset({101, 204})
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -37,6 +38,7 @@ class HttpHost(Protocol):
     refused_connections: int
     tick: int  # seconds, as the sweep counts them
     date: bytes
+    empty: bytes  # the end of a head, from `date` on, where no body follows
 
     def body_limit(self, request: Request, /) -> int: ...
 
@@ -225,11 +227,16 @@ class HttpConnection(asyncio.Protocol):
             return
         server = self._server
         self._since = server.tick
+        if not request.keep_alive or answer.close or server.draining or self.ended or self._eof:
+            self.ended |= self._last(request, answer)
+        elif not answer.body and answer.status not in _WITHOUT_LENGTH:  # as below: a 201 is so
+            self._out.append(answer.head + server.empty)
+            if not self._turn:
+                self.flush()
+            return
         if answer.status == 101 and isinstance(answer, Upgrade):
             self._hand_over(answer)
             return
-        if not request.keep_alive or answer.close or server.draining or self.ended or self._eof:
-            self.ended |= self._last(request, answer)
         end = b"Connection: close\r\n\r\n" if self.ended else b"\r\n"
         body = answer.body
         if answer.status == 204:  # RFC 9110, section 8.6: no Content-Length

@@ -47,7 +47,7 @@ class HttpServer:
         self.draining = False
         self.refused_connections = 0
         self.tick = 0  # seconds, as the sweep counts them
-        self.date = b""
+        self.date = self.empty = b""
         self._clock = clock
         self._servers: list[asyncio.Server] = []  # referenced, or the collector closes them
         self._timer: asyncio.TimerHandle | None = None
@@ -109,6 +109,7 @@ class HttpServer:
     def _read_clock(self) -> None:
         date = email.utils.formatdate(self._clock.now_ms() / 1000, usegmt=True)
         self.date = b"Date: " + date.encode() + b"\r\n"
+        self.empty = self.date + b"Content-Length: 0\r\n\r\n"
 
     def answered(self, connection: HttpConnection) -> None:
         if not self._answered:

@@ -87,7 +87,7 @@ class Reports:
 
     def started(self, session: Session, joined: Joined, ms: int, *, auth: bool) -> None:
         self._created.value += 1
-        self._sink.write(self._written.started, session.key, joined, session.ttl_s, auth, ms)
+        self._sink.write(self._written.started, (session.key, joined, session.ttl_s, auth, ms))
 
     def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
         delivery = session.delivery
@@ -107,7 +107,7 @@ class Reports:
             delivery.dropped_n,
             delivery.superseded_n,
         )
-        self._sink.write(self._written.left, one, now.ms)
+        self._sink.write(self._written.left, (one, now.ms))
         if len(self._lines) < LINES_MAX:
             self._lines.append(one)
 
@@ -194,7 +194,7 @@ class Reports:
     ) -> None:
         self._sent[entry.kind].value += 1
         self._fanouts_s.append(took_s)
-        self._sink.write(self._written.sent, party_id, entry, recipients, size)
+        self._sink.write(self._written.sent, (party_id, entry, recipients, size))
 
     def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
         """One of `ack_every`."""

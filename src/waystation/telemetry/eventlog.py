@@ -158,7 +158,7 @@ class EventLog:
         self._flush_interval_s = flush_interval_s
         self._buffer: list[_Entry] = []
         self._dropped = 0  # since the last gap; they have no sequence numbers yet
-        self._armed = False
+        self._known_room = 0  # `buffered_max` while a timer is set, so that none has to be
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Portion | None] = SimpleQueue()
@@ -187,36 +187,39 @@ class EventLog:
         if self._buffer:
             self._arm(loop)
 
+    # Every message is told of three times, so each of these does by itself what it mostly takes.
+
     def emit(self, event: Event, w: int = 1) -> None:
         buffer = self._buffer
-        if len(buffer) >= self._buffered_max:
-            self._dropped += 1
-            self.dropped_total += 1
-            return
-        buffer.append((self._now_us(), event, w, ()))
-        if not self._armed and self._loop is not None:
-            self._arm(self._loop)
+        if len(buffer) < self._known_room:
+            buffer.append((self._now_us(), event, w, ()))
+        else:
+            self._add(event, w, ())
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
-        """As `emit`, which it repeats because it is called for every message."""
         buffer = self._buffer
-        if len(buffer) >= self._buffered_max:
-            self._dropped += 1
-            self.dropped_total += 1
-            return
-        buffer.append((self._now_us(), make, 1, args))
-        if not self._armed and self._loop is not None:
-            self._arm(self._loop)
+        if len(buffer) < self._known_room:
+            buffer.append((self._now_us(), make, 1, args))
+        else:
+            self._add(make, 1, args)
 
-    def write(self, kind: Written, *args: object) -> None:
-        """As `defer`."""
+    def write(self, kind: Written, what: tuple[object, ...]) -> None:
+        buffer = self._buffer
+        if len(buffer) < self._known_room:
+            buffer.append((self._now_us(), kind, 1, what))
+        else:
+            self._add(kind, 1, what)
+
+    def _add(
+        self, what: Event | Callable[..., Event] | Written, w: int, made_of: tuple[object, ...]
+    ) -> None:
         buffer = self._buffer
         if len(buffer) >= self._buffered_max:
             self._dropped += 1
             self.dropped_total += 1
             return
-        buffer.append((self._now_us(), kind, 1, args))
-        if not self._armed and self._loop is not None:
+        buffer.append((self._now_us(), what, w, made_of))
+        if not self._known_room and self._loop is not None:
             self._arm(self._loop)
 
     async def close(self) -> None:
@@ -232,7 +235,7 @@ class EventLog:
         await asyncio.to_thread(thread.join)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._armed = True
+        self._known_room = self._buffered_max
         loop.call_later(self._flush_interval_s, self._flush)
 
     def _flush(self) -> None:
@@ -246,7 +249,7 @@ class EventLog:
         if self._buffer:
             loop.call_soon(self._flush)
         else:
-            self._armed = False  # what the thread fails to write now is told with the next events
+            self._known_room = 0  # what the thread fails to write now is told with the next events
 
     def _gap(self) -> int:
         return self._dropped + self._unwritten - self._unwritten_told

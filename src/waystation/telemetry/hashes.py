@@ -113,7 +113,7 @@ class EventHashes:
     ) -> tuple[bytes, bytes]:
         """As `names`, for the first event that a message has, at the message's own time; and `chh`
         as it stands in a line."""
-        names = self._new_names(uaid, version, time_ms // 1000 * 1000, time_ms * 1000)
+        names = self._new_names(uaid, version, time_ms - time_ms % 1000, time_ms * 1000)
         chh = self._chh_texts.get(channel_id)
         if chh is None:
             chh = self._new_text(self._chh_texts, b'"chh":%d', channel_id, self._channel, time_ms)
@@ -134,7 +134,7 @@ class EventHashes:
             b'"mid":"%012x%b",%b'
             % (  # as `mid`
                 time_ms,
-                hexlify(self._message.at(time_ms).digest(version.encode())[:10]),
+                hexlify(self._message.digest(version.encode(), time_ms)[:10]),
                 uah,
             )
         )

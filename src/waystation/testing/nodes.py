@@ -296,7 +296,7 @@ class _ConnectWitness(ConnectObserver):
             self._history.problem(f"{self._name} sent more than a batch")
 
     def acked(
-        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+        self, uaid: Uaid, notification: Notification | Update, code: int, stored: bool
     ) -> None:
         if not stored and isinstance(notification, Notification):
             self._history.direct_acked(self._name, uaid, notification.message_id)

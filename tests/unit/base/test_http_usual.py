@@ -172,6 +172,20 @@ def test_heads_and_lines_that_are_remembered_are_few() -> None:
         assert len(http_usual._heads) <= HEADS_MAX
 
 
+def test_paths_that_are_remembered_are_few_and_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_usual, "PATHS_MAX", 10)
+    for number in range(50):
+        for _ in range(2):
+            path = b"/wpush/v2/%d" % number
+            request = usual_post(USUAL.replace(b"/wpush/v2/abc", path), HEADERS_MAX)
+            assert request is not None
+            assert request.path == path
+            for bad in (path + b"\x80", path + b"?" + b"q", path + b"#", b"/" * 513):
+                assert bad not in http_usual._paths
+                usual_post(USUAL.replace(b"/wpush/v2/abc", bad), HEADERS_MAX)
+        assert len(http_usual._paths) <= 10
+
+
 @pytest.mark.usefixtures("every_mark_stays")
 def test_what_comes_again_is_read_once() -> None:
     first, second, third = (

@@ -371,7 +371,7 @@ class ConnectDriver:
         if self._journal is not None:
             self._journal.settle(uaid, notification)
         if effect.code > 0:
-            self._observer.acked(uaid, notification, effect.code, stored=False)
+            self._observer.acked(uaid, notification, effect.code, False)
         elif effect.code == do.DROPPED:
             self._observer.dropped_with_channel(notification)
 

@@ -39,7 +39,7 @@ class Observer:
         """Storage was read."""
 
     def acked(
-        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+        self, uaid: Uaid, notification: Notification | Update, code: int, stored: bool
     ) -> None: ...
 
     def dropped_with_channel(self, notification: Notification | Update) -> None:

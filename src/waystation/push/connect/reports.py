@@ -181,7 +181,7 @@ class Reports(Observer):
         if not isinstance(notification, Notification):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
-        self._write(self._transmitted_kind, uaid, notification)
+        self._write(self._transmitted_kind, (uaid, notification))
         self._sent_direct[notification.topic is not None].value += 1
         if notification.data is not None:
             self._bytes_direct.value += len(notification.data)
@@ -220,14 +220,14 @@ class Reports(Observer):
         )
 
     def acked(
-        self, uaid: Uaid, notification: Notification | Update, code: int, *, stored: bool
+        self, uaid: Uaid, notification: Notification | Update, code: int, stored: bool
     ) -> None:
         self._acks.value += 1
         if not isinstance(notification, Notification):
             return
         end = _ENDS.get(code, _END_DELIVERED)
         if end is _END_DELIVERED:
-            self._write(self._delivered_kind, uaid, notification)
+            self._write(self._delivered_kind, (uaid, notification))
         elif end is Milestone.DECRYPTION_ERROR:
             self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
         else:

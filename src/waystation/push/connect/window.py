@@ -19,6 +19,7 @@ Rule 7: when a subscription ends, nothing of it is owed any more, and what a rea
 
 import enum
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -123,9 +124,15 @@ class DeliveryWindow:
 
     def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
         """Repeated acks and those for somebody else's message change nothing."""
+        direct: dict[Any, Notification] | None = self._direct
+        if direct and len(updates) == 1:  # as below, for what nearly every ack is
+            update = updates[0]
+            if (acked := direct.pop(update.version, None)) is not None:  # none for a number
+                self.direct_acked += 1
+                return [do.Settle(acked, update.code or DELIVERED)]
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
-        direct, stored, fleeting = self._direct, self._stored, self._fleeting
+        stored, fleeting = self._stored, self._fleeting
         for update in updates:
             version, code = update.version, update.code
             message_id = MessageId(version if isinstance(version, str) else str(version))

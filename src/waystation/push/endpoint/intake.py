@@ -187,11 +187,7 @@ class Intake:
         user_agent = recipient.user_agent
         body = request.body
         post = read_post(
-            request.headers,
-            body,
-            oversize=request.oversize,
-            body_bytes_max=self._body_bytes_max,
-            ttl_max_s=self._ttl_max_s,
+            request.headers, body, request.oversize, self._body_bytes_max, self._ttl_max_s
         )
         notification = self._accept(
             user_agent.uaid,
@@ -243,18 +239,11 @@ class Intake:
         notification: Notification,
         message_id: MessageId,
     ) -> Response:
-        self._observer.answered(
-            201,
-            None,
-            began=began,
-            size=size,
-            ttl_s=notification.ttl_s,
-            sender=sender,
-            channel_id=notification.channel_id,
-        )
+        ttl_s = notification.ttl_s
+        self._observer.answered(201, None, began, size, ttl_s, sender, notification.channel_id)
         return Response(
             201,
-            b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), notification.ttl_s),
+            b"%b%b\r\nTTL: %d\r\n" % (self._created, message_id.encode(), ttl_s),
         )
 
     def _failed(

@@ -48,10 +48,12 @@ class Reports(Observer):
         self._peer = (names or NodeNames(hashes)).of
         self._metrics = metrics
         self._clock = clock
+        self._mono = clock.mono
         self._successes = 0
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
         self._apps: dict[bytes, bytes] = {}  # how senders stand in a line
-        self._took_s: list[float] = []  # seconds of requests, not in the histogram yet
+        # Seconds of requests, not in the histogram yet; looked at as often as one is sampled.
+        self._took_s: list[float] = []
         count = metrics.counter
         self._received = {
             tracked: count("notification_received", trackable=str(tracked).lower())
@@ -87,30 +89,28 @@ class Reports(Observer):
         self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
         metrics.on_read(self._observe)
 
-    def answered(
+    def answered(  # noqa: PLR0917 - for every POST, and names cost as much as the call
         self,
         status: int,
         error: BaseException | None,
-        *,
         began: float,
         size: int,
         ttl_s: int = 0,
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        took_s = self._clock.mono() - began
+        took_s = self._mono() - began
         self._took_s.append(took_s)
-        if len(self._took_s) >= TOOK_MAX:
-            self._observe()
         if sender is not None:
             self._drafts[sender.draft].value += 1
-            self._authorized.value += 1
         weight = 1
         if error is None:
             self._successes += 1
             if self._successes % SAMPLE:
                 return
             weight = SAMPLE
+        if len(self._took_s) >= TOOK_MAX:
+            self._observe()
         errno = 0 if error is None else form_of(type(error)).errno or 0
         if error is not None:
             label = error.label if isinstance(error, WaystationError) else "bug"
@@ -136,12 +136,13 @@ class Reports(Observer):
     def _observe(self) -> None:
         self._request_s.observe_all(self._took_s)
         self._took_s.clear()
+        self._authorized.value = sum(draft.value for draft in self._drafts.values())
 
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
         self._received[notification.reliability_id is not None].value += 1
         if notification.headers is not None:
             self._encodings[notification.headers["encoding"]].value += 1
-        self._write(self._received_kind, uaid, notification, size)
+        self._write(self._received_kind, (uaid, notification, size))
 
     def _received_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification, int]
@@ -177,7 +178,7 @@ class Reports(Observer):
         # Nobody will hear of the id that it had, so that one has come to its end.
         self._emit(events.PushErrored(mid=self._mid(before), errno=0))
         size = len(notification.data or "") * 3 // 4
-        self._write(self._received_kind, uaid, notification, size)
+        self._write(self._received_kind, (uaid, notification, size))
 
     def relayed(self, notification: Notification, node_id: str) -> None:
         if node_id != self._own_node_id:
@@ -195,7 +196,7 @@ class Reports(Observer):
         self._stored[notification.topic is not None].value += 1
         if notification.data is not None:
             self._stored_bytes.value += len(notification.data) * 3 // 4
-        self._write(self._stored_kind, uaid, notification)
+        self._write(self._stored_kind, (uaid, notification))
 
     def _stored_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]

@@ -69,7 +69,7 @@ def check_api_version(version: bytes) -> str:
 
 
 def read_post(
-    headers: Headers, body: bytes, *, oversize: bool, body_bytes_max: int, ttl_max_s: int
+    headers: Headers, body: bytes, oversize: bool, body_bytes_max: int, ttl_max_s: int
 ) -> Post:
     """Steps 11 to 15."""
     if oversize or len(body) > body_bytes_max:

@@ -40,8 +40,8 @@ class EventSink(Protocol):
         many are made in a row."""
         ...
 
-    def write(self, kind: Written, *args: object) -> None:
-        """As `defer`, for an event whose line `kind.line(start, ts_us, seq, args)` writes."""
+    def write(self, kind: Written, what: tuple[object, ...]) -> None:
+        """As `defer`, for an event whose line `kind.line(start, ts_us, seq, what)` writes."""
         ...
 
 
@@ -54,7 +54,7 @@ class NoEvents:
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         pass
 
-    def write(self, kind: Written, *args: object) -> None:
+    def write(self, kind: Written, what: tuple[object, ...]) -> None:
         pass
 
 
@@ -73,8 +73,8 @@ class RecordedEvents:
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         self.emit(make(*args))
 
-    def write(self, kind: Written, *args: object) -> None:
-        line = kind.line(b'{"ts":', self._clock.now_us(), len(self.events), args)
+    def write(self, kind: Written, what: tuple[object, ...]) -> None:
+        line = kind.line(b'{"ts":', self._clock.now_us(), len(self.events), what)
         columns = msgspec.json.decode(line)
         if "attrs" in columns:  # a text that holds a JSON object
             columns["attrs"] = msgspec.json.decode(columns["attrs"])
