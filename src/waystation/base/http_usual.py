@@ -4,9 +4,9 @@ Rule 1: whatever is out of the ordinary is left to httptools: several requests, 
         without a length, repeated names, upgrades, everything that might be a trick. None is then
         the answer, and nothing has been changed; so there is one judge of what is valid HTTP, and
         what is read here is read as that judge would read it.
-Rule 2: what comes again is read once: paths; lines, because most are the same in every request of
-        every sender; and all the lines of a head together, because a sender says the same to all
-        its subscribers. They are shared by the requests that have them, so nobody changes them.
+Rule 2: what comes again is read once: first lines; other lines, because most are the same in every
+        request of every sender; and all the lines of a head together, because a sender says the
+        same to all its subscribers. Requests that have them share them, so nobody changes them.
 Rule 3: what comes once leaves nothing but a mark: a sender with a new token for every request would
         fill the memory with lines that are never seen again.
 
@@ -25,7 +25,6 @@ from waystation.base.http_message import Meaning, Request, SharedHeaders
 LINES_MAX: Final = 1_024  # that are remembered
 LINE_BYTES_MAX: Final = 512  # an Authorization is shorter; the same object is found by others too
 PATHS_MAX: Final = 16_384
-PATH_BYTES_MAX: Final = 512
 HEADS_MAX: Final = 256
 HEAD_BYTES_MAX: Final = 2_048
 _MARKS: Final = 1_024
@@ -46,6 +45,7 @@ def _only(letters: bytes) -> bytes:
 
 _ONLY_VALUE: Final = _only(_VALUE)
 _ONLY_PATH: Final = _only(_PATH)
+_LINE_FEED: Final = ord("\n")
 _KEEP_ALIVE: Final = b"keep-alive"
 # What changes how a request is read, or what is to be done before it is whole.
 _UNUSUAL: Final = frozenset(
@@ -53,7 +53,7 @@ _UNUSUAL: Final = frozenset(
 )
 # Pure: what a line or a head says depends on nothing else.
 _lines: dict[bytes, tuple[bytes, bytes]] = {}
-_paths: set[bytes] = set()
+_paths: dict[bytes, bytes] = {}  # by the first lines that name them
 _heads: dict[bytes, SharedHeaders] = {}  # without their first line
 _unsigned: dict[bytes, SharedHeaders] = {}  # without their Authorization as well
 _marks = [0] * _MARKS  # hashes of what came lately and is not remembered
@@ -63,19 +63,20 @@ _lengths = [0]  # from the end of its first line to the end of the last head
 def usual_post(data: bytes, headers_max: int) -> Request | None:
     """The request if `data` is one whole usual POST; its length of body has been checked."""
     first_end = data.find(b"\r")  # one letter is found much faster than two
-    if not data.startswith(b" HTTP/1.1\r\n", first_end - 9) or not data.startswith(b"POST /"):
-        return None
-    path = data[5 : first_end - 9]
-    if path not in _paths and not _is_good(path):
+    first = data[:first_end]
+    path = _paths.get(first) or _read_first(first)
+    if path is None:
         return None
     # Mostly as far as in the last request. Where there was an end before, the head has an empty
     # line, which no head that is known or read here has.
     head_end = first_end + _lengths[0]
-    if not data.startswith(b"\r\n\r\n", head_end):
+    if data[head_end : head_end + 4] != b"\r\n\r\n":
         head_end = data.find(b"\r\n\r\n", first_end)
         if head_end < 0:
             return None
         _lengths[0] = head_end - first_end
+    if data[first_end + 1] != _LINE_FEED:
+        return None
     head = data[first_end + 2 : head_end]
     body = data[head_end + 4 :]
     headers = _heads.get(head) or _read_signed(head)
@@ -89,17 +90,21 @@ def usual_post(data: bytes, headers_max: int) -> Request | None:
     return Request(b"POST", path, read, b"", body)
 
 
-def _is_good(path: bytes) -> bool:
-    """Whether all its letters may stand in one. To find it among those that came before takes a
-    third of the time, and its hash is used again by whoever wants to know where it leads. (So is
-    the path itself, which is why one that comes once is remembered as well.)"""
-    if path.translate(_ONLY_PATH) != path:
-        return False
-    if len(path) <= PATH_BYTES_MAX:
+def _read_first(line: bytes) -> bytes | None:
+    """The path in a first line. One that came once is remembered as well: whoever wants to know
+    where it leads keeps it too, and finds it faster if it is the very same object."""
+    path = line[5:-9]
+    if (
+        not line.startswith(b"POST /")
+        or not line.endswith(b" HTTP/1.1")
+        or path.translate(_ONLY_PATH) != path
+    ):
+        return None
+    if len(line) <= LINE_BYTES_MAX:
         if len(_paths) >= PATHS_MAX:
             _paths.clear()
-        _paths.add(path)
-    return True
+        _paths[line] = path
+    return path
 
 
 def _read_signed(head: bytes) -> SharedHeaders | None:

@@ -8,7 +8,6 @@ as much per token: it builds an HMAC and a cipher context for every call, we kee
 are not safe to share between threads; an object belongs to one event loop.
 """
 
-import hashlib
 import hmac
 import os
 import struct
@@ -17,6 +16,8 @@ from itertools import chain
 from typing import Final, cast
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.hmac import HMAC
 
 KEY_BYTES: Final = 32
 
@@ -24,7 +25,6 @@ _VERSION: Final = 0x80
 _BLOCK: Final = 16
 _HEAD: Final = 9  # version and time
 _MAC: Final = 32
-_SHA256_BLOCK: Final = 64
 _PAGE_BYTES: Final = 4096
 _BLOCKS: Final = struct.Struct(f"{_BLOCK}s")
 _PADDINGS: Final = tuple(bytes((_BLOCK - n,)) * (_BLOCK - n) for n in range(_BLOCK))
@@ -45,13 +45,11 @@ def _random_pages() -> Iterator[Iterator[tuple[bytes]]]:
 class Fernet:
     """One key."""
 
-    __slots__ = ("_at_s", "_decrypt", "_encrypt", "_head", "_inner", "_outer", "_random_blocks")
+    __slots__ = ("_at_s", "_decrypt", "_encrypt", "_head", "_random_blocks", "_signing")
 
     def __init__(self, key: bytes) -> None:
         assert len(key) == KEY_BYTES
-        signing = key[:16].ljust(_SHA256_BLOCK, b"\0")
-        self._inner = hashlib.sha256(bytes(b ^ 0x36 for b in signing))  # RFC 2104
-        self._outer = hashlib.sha256(bytes(b ^ 0x5C for b in signing))
+        self._signing = HMAC(key[:16], SHA256())  # begun; a copy of it signs one token
         # CBC is undone with single blocks and an exclusive or, so that one context serves all
         # tokens whatever their IV. ECB as a mode is not what protects anything here.
         aes = algorithms.AES(key[16:])
@@ -62,11 +60,9 @@ class Fernet:
         self._head = b""  # of the tokens of that second
 
     def _mac(self, signed: bytes) -> bytes:
-        inner = self._inner.copy()
-        inner.update(signed)
-        outer = self._outer.copy()
-        outer.update(inner.digest())
-        return outer.digest()
+        mac = self._signing.copy()
+        mac.update(signed)
+        return mac.finalize()
 
     def seal(self, plain: bytes, now_s: int) -> bytes:
         """The raw token, before base64."""
@@ -77,11 +73,9 @@ class Fernet:
             self._at_s = now_s
         (block,) = next(self._random_blocks)
         signed = self._head + self._encrypt.update(block + plain + _PADDINGS[len(plain) % _BLOCK])
-        inner = self._inner.copy()  # as `_mac`, without the call: every message has an id
-        inner.update(signed)
-        outer = self._outer.copy()
-        outer.update(inner.digest())
-        return signed + outer.digest()
+        mac = self._signing.copy()  # as `_mac`, without the call: every message has an id
+        mac.update(signed)
+        return signed + mac.finalize()
 
     def open(self, raw: bytes) -> bytes | None:
         """What was sealed, or None for anything that this key did not seal."""

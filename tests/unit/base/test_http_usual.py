@@ -180,10 +180,24 @@ def test_paths_that_are_remembered_are_few_and_good(monkeypatch: pytest.MonkeyPa
             request = usual_post(USUAL.replace(b"/wpush/v2/abc", path), HEADERS_MAX)
             assert request is not None
             assert request.path == path
-            for bad in (path + b"\x80", path + b"?" + b"q", path + b"#", b"/" * 513):
-                assert bad not in http_usual._paths
-                usual_post(USUAL.replace(b"/wpush/v2/abc", bad), HEADERS_MAX)
+            for bad in (path + b"\x80", path + b"?" + b"q", path + b"#", path + b" x", b"x"):
+                assert usual_post(USUAL.replace(b"/wpush/v2/abc", bad), HEADERS_MAX) is None
+                assert bad not in http_usual._paths.values()
+            long = path + b"/" * 512
+            request = usual_post(USUAL.replace(b"/wpush/v2/abc", long), HEADERS_MAX)
+            assert request is not None
+            assert request.path == long
+            assert long not in http_usual._paths.values()
         assert len(http_usual._paths) <= 10
+
+
+def test_a_known_first_line_is_followed_by_a_line_end() -> None:
+    for _ in range(3):
+        assert usual_post(USUAL, HEADERS_MAX) is not None
+    for end in (b"\r", b"\n", b"\r\r", b"\n\n", b"\rX", b"", b"X"):
+        assert usual_post(USUAL.replace(b"1.1\r\n", b"1.1" + end), HEADERS_MAX) is None
+    for length in range(len(USUAL)):
+        assert usual_post(USUAL[:length], HEADERS_MAX) is None
 
 
 @pytest.mark.usefixtures("every_mark_stays")

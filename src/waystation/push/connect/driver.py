@@ -17,7 +17,7 @@ from waystation.push.connect import effects as do
 from waystation.push.connect.alarm import Alarm
 from waystation.push.connect.client import Client, client_of, frame_of, uaid_of
 from waystation.push.connect.connection import Connection
-from waystation.push.connect.effects import Effect
+from waystation.push.connect.effects import Effect, Settle
 from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
@@ -27,6 +27,7 @@ from waystation.push.connect.terms import Terms
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.push.wire import client as wire
+from waystation.push.wire.client import notification_message
 from waystation.push.wire.relay import Answer, Relay
 from waystation.push.wire.upgrade import Upgrade
 from waystation.push.wire.websocket import ping_frame, text_frame
@@ -61,6 +62,7 @@ class ConnectDriver:
         self._observer = observer if observer is not None else Observer()
         self._loop = asyncio.get_running_loop()
         self._registry: Registry[Client] = Registry()
+        self._find = self._registry.get
         self._alarm: Alarm[Client] = Alarm(clock, self._loop, self._wake)
         self._handing_back: set[asyncio.Task[None]] = set()
 
@@ -82,7 +84,7 @@ class ConnectDriver:
         assert type(client) is Client
         session = client.session
         if not client.waiting and (effects := session.acked(text)) is not None:
-            if len(effects) == 1 and type(effect := effects[0]) is do.Settle:
+            if len(effects) == 1 and type(effect := effects[0]) is Settle:
                 self._settled(client, effect)
             elif effects:
                 self._perform(client, effects)
@@ -123,7 +125,7 @@ class ConnectDriver:
         self, uaid: Uaid, notification: Notification | Update
     ) -> Answer | Coroutine[Any, Any, Answer]:
         """At once, unless the journal has to be waited for."""
-        client = self._registry.get(uaid)
+        client = self._find(uaid)
         if client is None or (connection := client.connection) is None:
             return Answer.ABSENT
         journal = self._journal
@@ -131,7 +133,7 @@ class ConnectDriver:
         if usual and not notification.ttl_s:
             journal = None
         if connection.out_bytes >= connection.shell.send_high_bytes or (  # as `congested`
-            journal is not None and journal.full
+            journal is not None and journal.live_bytes >= journal.bytes_open  # as `full`
         ):
             self._perform(client, client.session.congested())
             self._observer.refused(uaid)
@@ -143,7 +145,7 @@ class ConnectDriver:
         if not effects:
             return Answer.TAKEN  # not news: it is outstanding already
         connection.send(  # which is all that they ask for
-            text_frame(wire.notification_message(notification)) if usual else frame_of(notification)
+            text_frame(notification_message(notification)) if usual else frame_of(notification)
         )
         self._observer.taken(uaid, notification)
         if journal is None:

@@ -70,6 +70,7 @@ class Journal:
         self._path = path
         self._mode = mode
         self._bytes_max = bytes_max
+        self.bytes_open = bytes_max  # 0 while it fails
         self._fd = _lock(path)
         _begin(self._fd, path)
         if mode == "fsync":
@@ -84,12 +85,11 @@ class Journal:
         self._damaged = False  # the file cannot be appended to; only a new one helps
         self._sequence = 0
         self._live: dict[object, tuple[Accepted, int]] = {}  # with the length of its record
-        self._live_bytes = 0
+        self.live_bytes = 0  # of the records of what is unsettled
         self._turn: list[bytes] = []
         self._waiters: list[asyncio.Future[bool]] = []
         self._armed = False  # for the end of this turn
         self._syncing = False
-        self._failing = False
 
     @property
     def unsettled(self) -> int:
@@ -112,7 +112,7 @@ class Journal:
         body = accepted_body(entry)
         length = len(body)
         live[key] = (entry, length)
-        self._live_bytes += length
+        self.live_bytes += length
         if self._map is not None:
             if before is None and self._map.append(body):
                 return True
@@ -141,7 +141,7 @@ class Journal:
         live = self._live.pop(key, None)  # as `_release`
         if live is None:
             return
-        self._live_bytes -= live[1]
+        self.live_bytes -= live[1]
         sequence = live[0].sequence
         if self._map is None:
             self._turn.append(record(settled_body(sequence)))
@@ -153,13 +153,13 @@ class Journal:
         live = self._live.pop(key, None)
         if live is None:
             return None
-        self._live_bytes -= live[1]
+        self.live_bytes -= live[1]
         return live[0].sequence
 
     @property
     def full(self) -> bool:
         """No direct notification may be sent now."""
-        return self._failing or self._live_bytes >= self._bytes_max
+        return self.live_bytes >= self.bytes_open
 
     def _arm(self) -> None:
         if not self._armed and not self._syncing:
@@ -199,19 +199,19 @@ class Journal:
 
     def _answer(self, waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
         _resolve(waiters, ok)
-        if not ok and not self._failing:
-            self._failing = True
+        if not ok and self.bytes_open:
+            self.bytes_open = 0
             asyncio.get_running_loop().call_later(_REFUSE_S, self._try_again)
 
     def _try_again(self) -> None:
-        self._failing = False
+        self.bytes_open = self._bytes_max
 
     def _append(self, data: bytes) -> bool:
         if self._map is not None:
             return self._map.append(data) or self._compact()
         if self._fd < 0:
             return False
-        if self._damaged or self._size + len(data) > max(_COMPACT_BYTES, 2 * self._live_bytes):
+        if self._damaged or self._size + len(data) > max(_COMPACT_BYTES, 2 * self.live_bytes):
             return self._compact()
         try:
             written = os.write(self._fd, data)

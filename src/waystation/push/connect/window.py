@@ -92,6 +92,10 @@ class DeliveryWindow:
         if not isinstance(notification, Notification):
             return None  # posted to an endpoint of the other protocol
         message_id, direct, stored = notification.message_id, self._direct, self._stored
+        if not (direct or stored or self._refused) and notification.ttl_s > 0:
+            # As below, for one who owes us nothing: most are acked before the next comes.
+            self._direct = {message_id: notification}
+            return [do.Deliver(notification)]
         if (direct and message_id in direct) or (stored and message_id in stored):
             return []  # it came twice, or through storage first: one ack is owed
         strict = stored and self._unacked_max == 1

@@ -121,7 +121,7 @@ async def test_a_disk_without_room_for_a_larger_file_refuses_and_keeps_the_old_o
 
     assert journal.full
     assert owed(path) == [notification(n) for n in range(count)]
-    journal._failing = False
+    journal._try_again()
     assert await accepted(journal, UAID, notification("later"))
     assert notification("later") in owed(path)
     journal.close()
