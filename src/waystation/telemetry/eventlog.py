@@ -23,10 +23,12 @@ of the loop in all, beside 0.1 us for making the event.
 import asyncio
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -69,14 +71,21 @@ class EventLines:
             boot_us,
         )
         self._kinds = {code: b',"k":%d,' % code for code in KINDS}
+        # Of an event with its weight, or of what makes it; they count by themselves.
+        self.emitted = Written(-1, self._emitted_line)
+        self.deferred = Written(-1, self._deferred_line)
         self.seq = 0
         self.counts: dict[int, int] = {}  # by code, with weights: what node.stats reports
 
     def line(self, ts_us: int, event: Event, w: int) -> bytes:
+        line = self._emitted_line(self._start, ts_us, self.seq, (event, w))
+        self.seq += 1
+        return line
+
+    def _emitted_line(self, start: bytes, ts_us: int, seq: int, what: tuple[Event, int]) -> bytes:
+        event, w = what
         body = self._encode(event)
         k = event.k
-        seq = self.seq
-        self.seq = seq + 1
         self.counts[k] = self.counts.get(k, 0) + w
         kind = self._kinds[k]
         if w != 1:
@@ -85,27 +94,31 @@ class EventLines:
             body = self._with_attrs_as_text(event, body)
         elif len(body) <= 2:
             kind = kind[:-1]  # nothing follows the comma
-        return b'%b%d,"seq":%d%b%b\n' % (self._start, ts_us, seq, kind, body[1:])
+        return b'%b%d,"seq":%d%b%b\n' % (start, ts_us, seq, kind, body[1:])
 
-    def encode(self, entries: "Sequence[_Entry]") -> list[bytes]:
-        """The lines of a portion; in one go, because most of them are of messages."""
-        start, counts, seq = self._start, self.counts, self.seq
-        lines: list[bytes] = []
-        add = lines.append
-        for ts_us, event, w, made_of in entries:
-            if isinstance(event, Written):
-                add(event.line(start, ts_us, seq, made_of))
-                seq += 1
-                try:
-                    counts[event.k] += 1
-                except KeyError:
-                    counts[event.k] = 1
-            else:
-                made = event if isinstance(event, Event) else event(*made_of)
-                self.seq = seq
-                add(self.line(ts_us, made, w))
-                seq = self.seq
-        self.seq = seq
+    def _deferred_line(
+        self,
+        start: bytes,
+        ts_us: int,
+        seq: int,
+        what: tuple[Callable[..., Event], tuple[object, ...]],
+    ) -> bytes:
+        make, args = what
+        return self._emitted_line(start, ts_us, seq, (make(*args), 1))
+
+    def encode(self, entries: "Sequence[Entry]") -> list[bytes]:
+        """The lines of a portion. Most of them are of messages, so they are written and counted in
+        one go each."""
+        start = self._start
+        lines = [
+            kind.line(start, ts_us, seq, what)
+            for seq, (ts_us, kind, what) in enumerate(entries, self.seq)
+        ]
+        self.seq += len(lines)
+        counts = self.counts
+        for kind, count in Counter(map(_kind_of, entries)).items():
+            if kind.k >= 0:
+                counts[kind.k] = counts.get(kind.k, 0) + count
         return lines
 
     def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:
@@ -115,8 +128,9 @@ class EventLines:
         return body[: -len(inner) - 1] + text + b"}"
 
 
-# When it happened, the event with its weight, or what makes it and from what.
-_Entry = tuple[int, Event | Callable[..., Event] | Written, int, tuple[object, ...]]
+# When it happened, how its line is written, and of what.
+Entry = tuple[int, Written, tuple[object, ...]]
+_kind_of = cast(Callable[[Entry], Written], itemgetter(1))
 
 
 class EventLog:
@@ -140,6 +154,7 @@ class EventLog:
         """`directory` is the spool; the node's own folder is made inside it. With a `sink`, lines
         go there instead."""
         self._lines = EventLines(node, boot_us)
+        self._emitted, self._deferred = self._lines.emitted, self._lines.deferred
         self._sink = sink or SegmentSink(
             SegmentWriter(
                 directory,
@@ -156,7 +171,7 @@ class EventLog:
         self._buffered_max = buffered_max
         self._unwritten_bytes_max = unwritten_bytes_max
         self._flush_interval_s = flush_interval_s
-        self._buffer: list[_Entry] = []
+        self._buffer: list[Entry] = []
         self._dropped = 0  # since the last gap; they have no sequence numbers yet
         self._known_room = 0  # `buffered_max` while a timer is set, so that none has to be
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -187,40 +202,23 @@ class EventLog:
         if self._buffer:
             self._arm(loop)
 
-    # Every message is told of three times, so each of these does by itself what it mostly takes.
-
     def emit(self, event: Event, w: int = 1) -> None:
-        buffer = self._buffer
-        if len(buffer) < self._known_room:
-            buffer.append((self._now_us(), event, w, ()))
-        else:
-            self._add(event, w, ())
+        self.write(self._emitted, (event, w))
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
-        buffer = self._buffer
-        if len(buffer) < self._known_room:
-            buffer.append((self._now_us(), make, 1, args))
-        else:
-            self._add(make, 1, args)
+        self.write(self._deferred, (make, args))
 
     def write(self, kind: Written, what: tuple[object, ...]) -> None:
         buffer = self._buffer
-        if len(buffer) < self._known_room:
-            buffer.append((self._now_us(), kind, 1, what))
-        else:
-            self._add(kind, 1, what)
-
-    def _add(
-        self, what: Event | Callable[..., Event] | Written, w: int, made_of: tuple[object, ...]
-    ) -> None:
-        buffer = self._buffer
-        if len(buffer) >= self._buffered_max:
+        if len(buffer) < self._known_room:  # the usual case first: every message comes three times
+            buffer.append((self._now_us(), kind, what))
+        elif len(buffer) >= self._buffered_max:
             self._dropped += 1
             self.dropped_total += 1
-            return
-        buffer.append((self._now_us(), what, w, made_of))
-        if not self._known_room and self._loop is not None:
-            self._arm(self._loop)
+        else:
+            buffer.append((self._now_us(), kind, what))
+            if self._loop is not None:
+                self._arm(self._loop)
 
     async def close(self) -> None:
         """Writes what is there, closes the sink, and ends the thread."""

@@ -34,7 +34,8 @@ def names() -> Names:
 
 def lines(kind: events.Written, what: tuple[object, ...], event: events.Event) -> list[bytes]:
     """By hand, and as the event log makes it of the struct."""
-    return [EventLines("node-1", 17).encode([(TS_US, one, 1, what)])[0] for one in (kind, event)]
+    by_hand = EventLines("node-1", 17).encode([(TS_US, kind, what)])[0]
+    return [by_hand, EventLines("node-1", 17).line(TS_US, event, 1)]
 
 
 @EXAMPLES

@@ -18,12 +18,12 @@ class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
     """What all `attrs` share; written as a JSON object inside one text column."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class Written(msgspec.Struct, frozen=True, eq=False):
     """A kind of event that every message has, so its line is written by hand: `line` gets how all
     lines of the log start, the time in microseconds, the sequence number, and a tuple of what was
     deferred."""
 
-    k: int
+    k: int  # -1 if a line of it may be of any code
     line: Callable[..., bytes]
 
 
