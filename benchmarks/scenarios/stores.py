@@ -47,6 +47,10 @@ class NextMonth(SystemClock):
     def now_us(self) -> int:
         return super().now_us() + self.ahead_ms * 1000
 
+    @classmethod
+    def now_ns(cls) -> int:
+        return SystemClock.now_ns() + cls.ahead_ms * 1_000_000
+
 
 class Agent:
     """One user agent with one subscription; each is used by one task at a time."""

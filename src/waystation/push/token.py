@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 import pybase64
+from pybase64 import b64encode_as_string
 
 from waystation.base.clock import Clock
 from waystation.base.ids import dashed, parse_uuid
@@ -67,7 +68,7 @@ class Keys:
     def seal(self, plain: bytes, at_ms: int | None = None) -> str:
         """Base64url with its padding; the time inside is now, unless the caller knows it."""
         at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
-        return pybase64.b64encode_as_string(self._first.seal(plain, at_s), b"-_")
+        return b64encode_as_string(self._first.seal(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
         """Padding may be missing or there; None for what none of the keys sealed."""
@@ -247,7 +248,7 @@ def fresh_key(channel_id: ChannelId, at_ms: int) -> SortKey:
 
 def new_key() -> str:
     """A fresh key in the spelling of `push.crypto_keys`."""
-    return pybase64.b64encode_as_string(secrets.token_bytes(KEY_BYTES), b"-_")
+    return b64encode_as_string(secrets.token_bytes(KEY_BYTES), b"-_")
 
 
 def parse_list(text: str) -> list[str]:

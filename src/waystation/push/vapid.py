@@ -69,10 +69,11 @@ _claims_decoder = msgspec.json.Decoder(_Claims)
 class Vapid:
     """Verifies what app servers send in `Authorization`, for one audience."""
 
-    __slots__ = ("_audience", "_keys", "_verified")
+    __slots__ = ("_audience", "_kept_for", "_keys", "_verified")
 
     def __init__(self, audience: str, *, cache_max: int = 16_384) -> None:
         self._audience = audience
+        self._kept_for = audience if cache_max else None  # whose senders are kept with a head
         self._keys: BoundedLru[bytes, p256.PublicKey] = BoundedLru(KEYS_MAX)
         self._verified: BoundedLru[bytes, Sender] | None = (
             BoundedLru(cache_max) if cache_max else None
@@ -80,12 +81,12 @@ class Vapid:
 
     def sender_of(self, headers: Mapping[bytes, bytes], now_s: float) -> Sender | None:
         """`verify` for a request with these headers; None if it is not signed."""
-        if type(headers) is not SharedHeaders or self._verified is None:
+        if type(headers) is not SharedHeaders:
             return self._find_sender(headers, now_s)
         sender = headers.proof
         if (
             type(sender) is Sender
-            and sender.aud is self._audience  # by us, or by our like
+            and sender.aud is self._kept_for  # by us, or by our like
             and sender.exp_s - LIFETIME_MAX_S <= now_s < sender.known_until_s
         ):
             return sender

@@ -111,8 +111,8 @@ class EventLines:
         one go each."""
         start = self._start
         lines = [
-            kind.line(start, ts_us, seq, what)
-            for seq, (ts_us, kind, what) in enumerate(entries, self.seq)
+            kind.line(start, ts_ns // 1000, seq, what)
+            for seq, (ts_ns, kind, what) in enumerate(entries, self.seq)
         ]
         self.seq += len(lines)
         counts = self.counts
@@ -128,7 +128,7 @@ class EventLines:
         return body[: -len(inner) - 1] + text + b"}"
 
 
-# When it happened, how its line is written, and of what.
+# When it happened (in nanoseconds), how its line is written, and of what.
 Entry = tuple[int, Written, tuple[object, ...]]
 _kind_of = cast(Callable[[Entry], Written], itemgetter(1))
 
@@ -167,7 +167,7 @@ class EventLog:
             )
         )
         self._clock = clock
-        self._now_us: Callable[[], int] = clock.now_us
+        self._now_ns: Callable[[], int] = clock.now_ns
         self._buffered_max = buffered_max
         self._unwritten_bytes_max = unwritten_bytes_max
         self._flush_interval_s = flush_interval_s
@@ -211,12 +211,12 @@ class EventLog:
     def write(self, kind: Written, what: tuple[object, ...]) -> None:
         buffer = self._buffer
         if len(buffer) < self._known_room:  # the usual case first: every message comes three times
-            buffer.append((self._now_us(), kind, what))
+            buffer.append((self._now_ns(), kind, what))
         elif len(buffer) >= self._buffered_max:
             self._dropped += 1
             self.dropped_total += 1
         else:
-            buffer.append((self._now_us(), kind, what))
+            buffer.append((self._now_ns(), kind, what))
             if self._loop is not None:
                 self._arm(self._loop)
 
@@ -265,7 +265,7 @@ class EventLog:
             self._unwritten_told = self._unwritten
             if not lines:
                 first_seq = self._lines.seq
-            lines.append(self._lines.line(self._now_us(), LogGap(n=missing), 1))
+            lines.append(self._lines.line(self._clock.now_us(), LogGap(n=missing), 1))
         if lines:
             text = b"".join(lines)
             self._bytes_queued += len(text)

@@ -9,6 +9,7 @@ from waystation.base.ids import PeriodTagger, Tagger
 
 MEMO_MAX = 8_192
 DAY_MS = 86_400_000
+_NAMES = b'"mid":"%012x%b",%b'  # the first as `mid` makes it
 
 
 def mid(key: Tagger, version: str, time_s: int) -> str:
@@ -113,32 +114,37 @@ class EventHashes:
     ) -> tuple[bytes, bytes]:
         """As `names`, for the first event that a message has, at the message's own time; and `chh`
         as it stands in a line."""
-        names = self._new_names(uaid, version, time_ms - time_ms % 1000, time_ms * 1000)
+        event_us, second_ms = time_ms * 1000, time_ms - time_ms % 1000
+        names = self._names
+        if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
+            self._begin_day(event_us)
+        uah = self._uah_texts.get(uaid)
+        if uah is None:
+            uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, time_ms)
         chh = self._chh_texts.get(channel_id)
         if chh is None:
             chh = self._new_text(self._chh_texts, b'"chh":%d', channel_id, self._channel, time_ms)
-        return names, chh
+        digest = self._message.digest(version.encode(), second_ms)
+        made = names[version] = _NAMES % (second_ms, hexlify(digest[:10]), uah)
+        return made, chh
 
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         names = self._names
         if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
-            names.clear()
-            self._uah_texts.clear()
-            self._chh_texts.clear()
-            self._names_from_us = event_us - event_us % (DAY_MS * 1000)
-            self._names_until_us = self._names_from_us + DAY_MS * 1000
+            self._begin_day(event_us)
         uah = self._uah_texts.get(uaid)
         if uah is None:
             uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, event_us // 1000)
-        made = names[version] = (
-            b'"mid":"%012x%b",%b'
-            % (  # as `mid`
-                time_ms,
-                hexlify(self._message.digest(version.encode(), time_ms)[:10]),
-                uah,
-            )
-        )
+        digest = self._message.digest(version.encode(), time_ms)
+        made = names[version] = _NAMES % (time_ms, hexlify(digest[:10]), uah)
         return made
+
+    def _begin_day(self, event_us: int) -> None:
+        self._names.clear()
+        self._uah_texts.clear()
+        self._chh_texts.clear()
+        self._names_from_us = event_us - event_us % (DAY_MS * 1000)
+        self._names_until_us = self._names_from_us + DAY_MS * 1000
 
     @staticmethod
     def _new_text(

@@ -46,6 +46,9 @@ class SimClock:
     def now_us(self) -> int:
         return self.start_ms * 1_000 + int(self.elapsed_s * 1_000_000)
 
+    def now_ns(self) -> int:
+        return self.now_us() * 1_000
+
     def mono(self) -> float:
         return self.elapsed_s
 
@@ -67,6 +70,9 @@ class SkewedClock:
 
     def now_us(self) -> int:
         return self._base.now_us() + self._skew_ms * 1_000
+
+    def now_ns(self) -> int:
+        return self.now_us() * 1_000
 
     def mono(self) -> float:
         return self._base.elapsed_s

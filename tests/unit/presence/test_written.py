@@ -34,7 +34,7 @@ def names() -> Names:
 
 def lines(kind: events.Written, what: tuple[object, ...], event: events.Event) -> list[bytes]:
     """By hand, and as the event log makes it of the struct."""
-    by_hand = EventLines("node-1", 17).encode([(TS_US, kind, what)])[0]
+    by_hand = EventLines("node-1", 17).encode([(TS_US * 1000, kind, what)])[0]
     return [by_hand, EventLines("node-1", 17).line(TS_US, event, 1)]
 
 

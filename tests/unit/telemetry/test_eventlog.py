@@ -252,7 +252,7 @@ def test_a_line_that_was_written_by_hand_has_the_envelope_and_its_number() -> No
     form = b'%b%d,"seq":%d,"k":8,"mid":"%b","uah":%d}\n'
     kind = Written(8, lambda start, ts_us, seq, what: form % (start, ts_us, seq, *what, ts_us))
     struct = lines.line(7, PushDelivered(mid="ab", uah=7), 1)
-    (written,) = lines.encode([(7, kind, (b"ab",))])
+    (written,) = lines.encode([(7_999, kind, (b"ab",))])
 
     assert written == struct.replace(b'"seq":0', b'"seq":1')
     assert (lines.seq, lines.counts) == (2, {8: 2})

@@ -24,15 +24,16 @@ from waystation.push.connect.journal_records import (
     MAP_PAGE,
     MAP_PAGE_BYTES,
     NOTHING,
+    SETTLED,
     SETTLED_RECORD,
     crc32c,
     seed_of,
-    settled_body,
 )
 
 MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
 _HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
 _put_head: Final = HEAD.pack_into
+_settled_body: Final = SETTLED.pack
 _put_settled: Final = SETTLED_RECORD.pack_into
 _SETTLED_BYTES: Final = SETTLED_RECORD.size - _HEAD_BYTES
 _GENERATION: Final = slice(8, 16)  # in the page
@@ -78,7 +79,7 @@ class JournalMap:
         end = at + _SETTLED_BYTES
         if end > self._end:
             return False
-        body = settled_body(sequence)
+        body = _settled_body(b"s", sequence)
         _put_settled(self._map, at, len(body), crc32c(self._seed, body), b"s", sequence)
         self._at = end
         return True

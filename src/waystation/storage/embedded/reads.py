@@ -18,7 +18,7 @@ from waystation.push.model import (
 )
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment
-from waystation.storage.embedded.layout import AgentRow
+from waystation.storage.embedded.layout import AgentRow, read_recipient
 
 
 class PushReads:
@@ -47,9 +47,7 @@ class PushReads:
         txn = self._begin(self._agents)
         value = txn.get(uaid)
         txn.abort()
-        if value is None:
-            return None
-        return layout.read_recipient(value, channel_id, now_ms)
+        return None if value is None else read_recipient(value, channel_id, now_ms)
 
     def channels(self, uaid: Uaid) -> frozenset[ChannelId]:
         row = self.agent(uaid)
