@@ -61,8 +61,9 @@ class EventHashes:
         self._parties = _Memo(self._presence)
         self._chhs = _Memo(self._channel)
         self._mids: dict[str, str] = {}
-        self._names: dict[str, bytes] = {}  # as `_Memo`, for one UTC day
-        self._names_from_us = self._names_until_us = 0
+        # As `_Memo`, for one UTC day. Who writes a line for every message looks here by itself.
+        self.known_names: dict[str, bytes] = {}
+        self.known_from_us = self.known_until_us = 0
         self._uah_texts: dict[bytes, bytes] = {}  # for the same day, as they stand in a line
         self._chh_texts: dict[bytes, bytes] = {}
         self.uah = self._uahs.hash64  # of a uaid
@@ -94,19 +95,19 @@ class EventHashes:
     def names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         """`mid` and `uah` as they stand in a line: all that tells most events of a message apart.
         A message has one user agent, so its version names both. `time_ms` is the message's."""
-        known = self._names.get(version)
-        if known is not None and self._names_from_us <= event_us < self._names_until_us:
+        known = self.known_names.get(version)
+        if known is not None and self.known_from_us <= event_us < self.known_until_us:
             return known
         return self._new_names(uaid, version, time_ms // 1000 * 1000, event_us)
 
     def last_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
         """As `names`, for the last event that a message has: what was remembered for it makes
         room, so that there is no more of it than fits into the processor's cache."""
-        known = self._names.pop(version, None)
-        if known is not None and self._names_from_us <= event_us < self._names_until_us:
+        known = self.known_names.pop(version, None)
+        if known is not None and self.known_from_us <= event_us < self.known_until_us:
             return known
         names = self._new_names(uaid, version, time_ms // 1000 * 1000, event_us)
-        del self._names[version]
+        del self.known_names[version]
         return names
 
     def first_names(
@@ -115,8 +116,8 @@ class EventHashes:
         """As `names`, for the first event that a message has, at the message's own time; and `chh`
         as it stands in a line."""
         event_us, second_ms = time_ms * 1000, time_ms - time_ms % 1000
-        names = self._names
-        if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
+        names = self.known_names
+        if not self.known_from_us <= event_us < self.known_until_us or len(names) > MEMO_MAX:
             self._begin_day(event_us)
         uah = self._uah_texts.get(uaid)
         if uah is None:
@@ -129,8 +130,8 @@ class EventHashes:
         return made, chh
 
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
-        names = self._names
-        if not self._names_from_us <= event_us < self._names_until_us or len(names) > MEMO_MAX:
+        names = self.known_names
+        if not self.known_from_us <= event_us < self.known_until_us or len(names) > MEMO_MAX:
             self._begin_day(event_us)
         uah = self._uah_texts.get(uaid)
         if uah is None:
@@ -140,11 +141,11 @@ class EventHashes:
         return made
 
     def _begin_day(self, event_us: int) -> None:
-        self._names.clear()
+        self.known_names.clear()
         self._uah_texts.clear()
         self._chh_texts.clear()
-        self._names_from_us = event_us - event_us % (DAY_MS * 1000)
-        self._names_until_us = self._names_from_us + DAY_MS * 1000
+        self.known_from_us = event_us - event_us % (DAY_MS * 1000)
+        self.known_until_us = self.known_from_us + DAY_MS * 1000
 
     @staticmethod
     def _new_text(

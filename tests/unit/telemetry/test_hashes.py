@@ -67,9 +67,9 @@ def test_names_are_forgotten_with_the_last_event_of_a_message() -> None:
     names = hashes.names(UAID, "v", NOW_MS, NOW_MS * 1000)
 
     assert hashes.last_names(UAID, "v", NOW_MS, NOW_MS * 1000 + 1) == names
-    assert not hashes._names
+    assert not hashes.known_names
     assert hashes.last_names(UAID, "v", NOW_MS, NOW_MS * 1000 + 2) == names
-    assert not hashes._names
+    assert not hashes.known_names
 
 
 def test_the_names_of_a_first_event_are_those_of_the_later_ones() -> None:

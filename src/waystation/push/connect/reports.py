@@ -194,8 +194,10 @@ class Reports(Observer):
     ) -> bytes:
         """`events.PushTransmitted` of a direct one, as it is written."""
         uaid, notification = what
-        time_ms = notification.accepted_at_ms
-        names = self._hashes.names(uaid, notification.message_id, time_ms, ts_us)
+        hashes, message_id = self._hashes, notification.message_id
+        names = hashes.known_names.get(message_id)  # as `names`, without the call
+        if names is None or not hashes.known_from_us <= ts_us < hashes.known_until_us:
+            names = hashes.names(uaid, message_id, notification.accepted_at_ms, ts_us)
         return b'%b%d,"seq":%d,"k":6,%b,"path":0}\n' % (start, ts_us, seq, names)
 
     def refused(self, uaid: Uaid) -> None:
@@ -241,8 +243,10 @@ class Reports(Observer):
     ) -> bytes:
         """`events.PushDelivered`, as it is written."""
         uaid, notification = what
-        time_ms = notification.accepted_at_ms
-        names = self._hashes.last_names(uaid, notification.message_id, time_ms, ts_us)
+        hashes, message_id = self._hashes, notification.message_id
+        names = hashes.known_names.pop(message_id, None)  # as `last_names`, without the call
+        if names is None or not hashes.known_from_us <= ts_us < hashes.known_until_us:
+            names = hashes.last_names(uaid, message_id, notification.accepted_at_ms, ts_us)
         return b'%b%d,"seq":%d,"k":8,%b}\n' % (start, ts_us, seq, names)
 
     def dropped_with_channel(self, notification: Notification | Update) -> None:
