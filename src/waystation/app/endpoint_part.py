@@ -36,12 +36,18 @@ class EndpointPart:
             hashes=base.hashes,
             metrics=base.metrics,
             clock=clock,
-            own_node_id=base.node_id,
             names=base.names,
         )
         ids = MessageIds(base.keys, clock, sort_keys=base.settings.push.sort_keys)
         vapid = Vapid(audience_of(settings.url), cache_max=settings.vapid_cache_max)
-        router = Router(base.store, base.relay, base.milestones, observer, ids=ids)
+        router = Router(
+            base.store,
+            base.relay,
+            base.milestones,
+            observer,
+            ids=ids,
+            own_node_id=base.node_id,
+        )
         intake = Intake(
             settings,
             store=base.store,

@@ -15,6 +15,7 @@ Rule 3: all room is reserved before it is used. For want of room a mapped page d
 import mmap
 import os
 import secrets
+import struct
 from collections.abc import Iterable
 from typing import Final
 
@@ -33,6 +34,7 @@ from waystation.push.connect.journal_records import (
 MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
 _HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
 _put_head: Final = HEAD.pack_into
+_put_nothing: Final = struct.Struct(f"{_HEAD_BYTES}x").pack_into
 _settled_body: Final = SETTLED.pack
 _put_settled: Final = SETTLED_RECORD.pack_into
 _SETTLED_BYTES: Final = SETTLED_RECORD.size - _HEAD_BYTES
@@ -67,7 +69,7 @@ class JournalMap:
             return False
         # The head comes last: until then there is nothing.
         self._map[start:end] = body
-        _put_head(self._map, end, 0, 0)
+        _put_nothing(self._map, end)
         _put_head(self._map, at, length, crc32c(self._seed, body))
         self._at = end
         return True

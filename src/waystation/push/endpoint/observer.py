@@ -29,7 +29,7 @@ class Observer:
         """Its sort key was taken: it has another id, and the sender will hear of that one only."""
 
     def relayed(self, notification: Notification, node_id: str) -> None:
-        """About to be offered to a connection node."""
+        """About to be offered to a connection node that is not in this worker."""
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
         """Direct: a connection node has it."""

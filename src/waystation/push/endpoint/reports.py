@@ -35,7 +35,6 @@ class Reports(Observer):
         metrics: Metrics,
         clock: Clock,
         database: str = "",
-        own_node_id: str = "",
         names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
@@ -43,7 +42,6 @@ class Reports(Observer):
         self._write = sink.write  # what happens to every message
         self._received_kind = events.Written(events.PushReceived.k, self._received_line)
         self._stored_kind = events.Written(events.PushStored.k, self._stored_line)
-        self._own_node_id = own_node_id  # inside a worker nothing is transmitted
         self._hashes = hashes
         self._peer = (names or NodeNames(hashes)).of
         self._metrics = metrics
@@ -181,8 +179,7 @@ class Reports(Observer):
         self._write(self._received_kind, (uaid, notification, size))
 
     def relayed(self, notification: Notification, node_id: str) -> None:
-        if node_id != self._own_node_id:
-            self._defer(self._relayed_event, notification, node_id)
+        self._defer(self._relayed_event, notification, node_id)
 
     def _relayed_event(self, notification: Notification, node_id: str) -> events.PushIntTransmitted:
         return events.PushIntTransmitted(mid=self._mid(notification), peer=self._peer(node_id))

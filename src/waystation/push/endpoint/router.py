@@ -56,13 +56,16 @@ class Router:
         observer: Observer | None = None,
         *,
         ids: MessageIds | None = None,
+        own_node_id: str = "",
     ) -> None:
-        """`ids` mints other keys where a key may be taken."""
+        """`ids` mints other keys where a key may be taken. `own_node_id` is the connection node of
+        this very worker, to which nothing is relayed."""
         self._store = store
         self._relay = relay
         self._offer = relay.offer if isinstance(relay, NearRelay) else relay.push
         self._milestones = milestones
         self._observer = observer or Observer()
+        self._own_node_id = own_node_id
         self._shared_keys = ids if ids is not None and ids.shared else None
 
     async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
@@ -80,7 +83,8 @@ class Router:
         node_id = user_agent.node_id
         if node_id is None:
             return None
-        self._observer.relayed(notification, node_id)
+        if node_id != self._own_node_id:
+            self._observer.relayed(notification, node_id)
         if notification.reliability_id is not None:
             self._milestones.note(notification, Milestone.INT_TRANSMITTED)
         answer = self._offer(node_id, user_agent.uaid, notification)

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, OTHER_NODE, UAID, World
 from waystation.base.errors import UnavailableError
 from waystation.push.endpoint import router
+from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import Notification, UserAgent
 from waystation.push.token import MessageIds, fresh_key
@@ -33,6 +34,25 @@ async def test_a_connected_user_agent_gets_it_directly_and_nothing_is_stored(wor
     )
     assert not await world.stored()
     assert not world.relay.checked
+
+
+async def test_only_what_leaves_the_worker_is_told_as_relayed(world: World) -> None:
+    told: list[str] = []
+
+    class Told(Observer):
+        def relayed(self, notification: Notification, node_id: str) -> None:
+            told.append(node_id)
+
+    own = router.Router(
+        world.store, world.relay, world.milestones, Told(), ids=world.ids, own_node_id=NODE
+    )
+    message_id, sort_key = world.ids.for_timestamp(UAID, CHID, 1)
+    sent = Notification(CHID, message_id, sort_key, 1, 60)
+    for node_id in (NODE, OTHER_NODE):
+        await own.deliver(UserAgent(uaid=UAID, connected_at_ms=1, node_id=node_id), sent)
+
+    assert [node_id for node_id, _, _ in world.relay.pushed] == [NODE, OTHER_NODE]
+    assert told == [OTHER_NODE]
 
 
 async def test_an_offline_user_agent_finds_it_stored(world: World) -> None:
