@@ -53,12 +53,12 @@ class EndpointToken(msgspec.Struct, frozen=True, gc=False):
 class Keys:
     """The keys of `push.crypto_keys`, newest first."""
 
-    __slots__ = ("_clock", "_fernets", "seal_raw")
+    __slots__ = ("_clock", "_fernets", "_first")
 
     def __init__(self, raw_keys: Sequence[bytes], clock: Clock) -> None:
         assert raw_keys
         self._fernets = [Fernet(key) for key in raw_keys]
-        self.seal_raw = self._fernets[0].seal  # before base64, and with the time in seconds
+        self._first = self._fernets[0]
         self._clock = clock
 
     @classmethod
@@ -68,7 +68,7 @@ class Keys:
     def seal(self, plain: bytes, at_ms: int | None = None) -> str:
         """Base64url with its padding; the time inside is now, unless the caller knows it."""
         at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
-        return b64encode_as_string(self.seal_raw(plain, at_s), b"-_")
+        return b64encode_as_string(self._first.seal(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
         """Padding may be missing or there; None for what none of the keys sealed."""
@@ -128,7 +128,7 @@ class MessageIds:
         "_ms_text",
         "_random_bytes",
         "_recent",
-        "_seal_raw",
+        "_seal",
     )
 
     def __init__(
@@ -140,7 +140,7 @@ class MessageIds:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._keys = keys
-        self._seal_raw = keys.seal_raw
+        self._seal: Callable[[bytes, int], Any] = keys.seal  # it seals message ids
         self._clock = clock
         self._random_bytes = random_bytes
         self._mark = random_bytes(4).hex()
@@ -174,10 +174,8 @@ class MessageIds:
             n = self._tie_breaker(at_ms)
         ms = self._ms_text
         text = f"02:{uaid.hex()}:{channel_id.hex()}:{ms}:{n}"
-        # As `seal`, and without the names of the types, which would be calls.
-        sort_key: Any = f"02:{ms}:{dashed(channel_id)}:{n}"
-        sealed: Any = b64encode_as_string(self._seal_raw(text.encode(), at_ms // 1000), b"-_")
-        return sealed, sort_key
+        sort_key: Any = f"02:{ms}:{dashed(channel_id)}:{n}"  # to call it by its name costs a call
+        return self._seal(text.encode(), at_ms), sort_key
 
     def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:
         """For a message whose key another worker's message has: the next millisecond's."""
