@@ -25,11 +25,12 @@ class SharedHeaders(dict[bytes, bytes]):
     """Headers of a head that came before, as all its requests have them. The place for their
     meaning is also that of heads that differ in Authorization only. Made by `http_usual`."""
 
-    __slots__ = ("body_bytes", "meaning", "proof")
+    __slots__ = ("body_bytes", "meaning", "proof", "text")
 
     body_bytes: int  # as Content-Length says it; -1 if it says nothing, or says it oddly
     meaning: Meaning
     proof: object  # a place for what a handler has found of its Authorization; None at first
+    text: bytes  # as it was sent, with the line ends around it; empty if it is not remembered
 
 
 class Request(msgspec.Struct, eq=False, gc=False):

@@ -173,7 +173,7 @@ def test_heads_and_lines_that_are_remembered_are_few() -> None:
 
 
 def test_paths_that_are_remembered_are_few_and_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_usual, "PATHS_MAX", 10)
+    monkeypatch.setattr(http_usual, "FIRSTS_MAX", 10)
     for number in range(50):
         for _ in range(2):
             path = b"/wpush/v2/%d" % number
@@ -182,13 +182,32 @@ def test_paths_that_are_remembered_are_few_and_good(monkeypatch: pytest.MonkeyPa
             assert request.path == path
             for bad in (path + b"\x80", path + b"?" + b"q", path + b"#", path + b" x", b"x"):
                 assert usual_post(USUAL.replace(b"/wpush/v2/abc", bad), HEADERS_MAX) is None
-                assert bad not in http_usual._paths.values()
+                assert bad not in [known for known, _ in http_usual._firsts.values()]
             long = path + b"/" * 512
             request = usual_post(USUAL.replace(b"/wpush/v2/abc", long), HEADERS_MAX)
             assert request is not None
             assert request.path == long
-            assert long not in http_usual._paths.values()
-        assert len(http_usual._paths) <= 10
+            assert long not in [known for known, _ in http_usual._firsts.values()]
+        assert len(http_usual._firsts) <= 10
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_a_path_whose_head_is_known_may_come_with_another() -> None:
+    others = [
+        USUAL.replace(b"TTL: 60", b"TTL: 61"),
+        USUAL.replace(b"Host: h", b"Authorization: a"),
+        USUAL.replace(b"Host: h", b"Authorization: b"),
+    ]
+    for _ in range(3):
+        for data in (USUAL, USUAL, *others):
+            request = usual_post(data, HEADERS_MAX)
+            assert request is not None
+            lines = [line.lower().split(b": ") for line in data.split(b"\r\n")[1:-2]]
+            assert request.headers == dict(lines)
+            assert (request.path, request.body) == (b"/wpush/v2/abc", b"abc")
+    assert usual_post(USUAL + b"d", HEADERS_MAX) is None
+    assert usual_post(USUAL[:-1], HEADERS_MAX) is None
+    assert usual_post(USUAL, 2) is None
 
 
 def test_a_known_first_line_is_followed_by_a_line_end() -> None:
