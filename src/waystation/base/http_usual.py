@@ -14,7 +14,8 @@ Rule 4: what an Authorization says is new with every request of some senders, an
         heads is not; so a head is known without that line too.
 
 Five calls of bytes for a head take 3 us where httptools' callbacks, one for each header, take 7; a
-head that came before takes 1.2, one that came before with another Authorization 3.4.
+head that came before takes 1.2, to the same path 0.8, one that came before with another
+Authorization 3.4.
 """
 
 from collections.abc import Mapping

@@ -131,12 +131,3 @@ class PeriodTagger:
             self._until_ms = self._from_ms + 86_400_000
             self._current = Tagger(period_key(self._master, self._purpose, period_of(time_ms)))
         return self._current
-
-    def digest(self, raw: bytes, time_ms: int) -> bytes:
-        """`at` and the tagger's `digest` in one call: every message needs it."""
-        current = self._current if self._from_ms <= time_ms < self._until_ms else self.at(time_ms)
-        inner = current.inner.copy()
-        inner.update(raw)
-        outer = current.outer.copy()
-        outer.update(inner.digest())
-        return outer.digest()

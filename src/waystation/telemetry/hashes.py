@@ -64,6 +64,7 @@ class EventHashes:
         # As `_Memo`, for one UTC day. Who writes a line for every message looks here by itself.
         self.known_names: dict[str, bytes] = {}
         self.known_from_us = self.known_until_us = 0
+        self._known_tagger = self._message.at(0)  # of messages
         self._uah_texts: dict[bytes, bytes] = {}  # for the same day, as they stand in a line
         self._chh_texts: dict[bytes, bytes] = {}
         self.uah = self._uahs.hash64  # of a uaid
@@ -125,8 +126,12 @@ class EventHashes:
         chh = self._chh_texts.get(channel_id)
         if chh is None:
             chh = self._new_text(self._chh_texts, b'"chh":%d', channel_id, self._channel, time_ms)
-        digest = self._message.digest(version.encode(), second_ms)
-        made = names[version] = _NAMES % (second_ms, hexlify(digest[:10]), uah)
+        # As the tagger's `digest`, without the call; the message is of this day, as its event is.
+        inner = self._known_tagger.inner.copy()
+        inner.update(version.encode())
+        outer = self._known_tagger.outer.copy()
+        outer.update(inner.digest())
+        made = names[version] = _NAMES % (second_ms, hexlify(outer.digest()[:10]), uah)
         return made, chh
 
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
@@ -136,7 +141,7 @@ class EventHashes:
         uah = self._uah_texts.get(uaid)
         if uah is None:
             uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, event_us // 1000)
-        digest = self._message.digest(version.encode(), time_ms)
+        digest = self._message.at(time_ms).digest(version.encode())
         made = names[version] = _NAMES % (time_ms, hexlify(digest[:10]), uah)
         return made
 
@@ -146,6 +151,7 @@ class EventHashes:
         self._chh_texts.clear()
         self.known_from_us = event_us - event_us % (DAY_MS * 1000)
         self.known_until_us = self.known_from_us + DAY_MS * 1000
+        self._known_tagger = self._message.at(event_us // 1000)
 
     @staticmethod
     def _new_text(
