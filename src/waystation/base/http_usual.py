@@ -204,8 +204,11 @@ def _came_before(text: bytes) -> bool:
     """Lately, and has not been pushed out by others since; to be wrong costs a place in a memo."""
     mark = hash(text)
     place = mark % _MARKS
-    if _marks[place] == mark:
+    beside = place ^ 1
+    if _marks[place] == mark or _marks[beside] == mark:
         return True
+    # Two that have one place and come by turns would push each other out for ever.
+    _marks[beside] = _marks[place]
     _marks[place] = mark
     return False
 

@@ -233,6 +233,16 @@ def test_what_comes_again_is_read_once() -> None:
     assert third.path == b"/wpush/v2/c"
 
 
+def test_two_that_have_one_place_for_their_marks_do_not_push_each_other_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_usual, "_MARKS", 1)
+    monkeypatch.setattr(http_usual, "_marks", [0, 0])
+    asked = [http_usual._came_before(text) for text in (b"a", b"b", b"a", b"b", b"c", b"a")]
+
+    assert asked == [False, False, True, True, False, False]
+
+
 def test_what_comes_once_is_not_remembered() -> None:
     for _ in range(2):
         usual_post(USUAL, HEADERS_MAX)  # its other lines are known from here on
