@@ -127,7 +127,10 @@ class PushStoreFaults:
         refused = await asyncio.gather(
             *(store.get_user_agent(uaid) for _ in range(50)), return_exceptions=True
         )
-        assert {type(error) for error in refused} == {StoreUnavailableError}
+        # Who waits for a turn that others' patience uses up is told that we are busy.
+        others = [one for one in refused if not isinstance(one, StoreUnavailableError | BusyError)]
+        assert others == [], others
+        assert any(isinstance(one, StoreUnavailableError) for one in refused)
         assert time.monotonic() - began < self.refused_within_s, "nobody waits for one's own"
         proxy.refusing = False
         await self.recovered(store)
