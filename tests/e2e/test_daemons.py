@@ -168,6 +168,25 @@ def test_sigterm_ends_it_with_code_zero(daemons: Daemons, name: str) -> None:
     assert daemons.ended(process) == 0
 
 
+EARLY = """
+import os, signal, sys, weakref
+from waystation.app.daemon import end_early
+
+class Gone: pass
+
+signal.signal(signal.SIGTERM, end_early)
+gone = Gone()
+seen = weakref.ref(gone, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+del gone
+sys.exit(5)
+"""
+
+
+def test_sigterm_during_an_import_is_not_lost() -> None:
+    """The import system tidies up in callbacks, where exceptions are ignored."""
+    subprocess.run([sys.executable, "-c", EARLY], check=True, timeout=WAIT_S)
+
+
 def test_without_auth_keys_the_endpoint_does_not_start_and_says_why(daemons: Daemons) -> None:
     process = daemons.start("autoendpoint", AUTOEND__AUTH_KEYS="[]")
 

@@ -8,6 +8,7 @@ Rule 2: both daemons on one machine may share a data directory: keys and the emb
 """
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -72,7 +73,7 @@ def _alone(
     roles: tuple[Role, ...],
     complain: Callable[[str], None],
 ) -> int:
-    signal.signal(signal.SIGTERM, _end_early)
+    signal.signal(signal.SIGTERM, end_early)
     doors = open_doors(settings, roles)
     worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon)
     _hand_over(doors, worker)
@@ -95,9 +96,11 @@ def _alone(
     return 0
 
 
-def _end_early(_number: int, _frame: object) -> NoReturn:
-    """Before the loop runs: nobody has been answered yet, so there is nothing to drain."""
-    raise SystemExit(0)
+def end_early(_number: int, _frame: object) -> NoReturn:
+    """Before the loop runs: nobody has been answered yet, so there is nothing to drain, and locks
+    and ports are the system's to free. Not by an exception: one that is raised in a callback of the
+    interpreter's is ignored, and with it the signal."""
+    os._exit(0)
 
 
 def _hand_over(doors: dict[str, socket.socket], worker: Runtime) -> None:
