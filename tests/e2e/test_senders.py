@@ -20,7 +20,7 @@ from py_vapid import Vapid02
 from pywebpush import WebPushException, webpush, webpush_async
 from requests import Response
 
-from tests.e2e.firefox.authority import issue
+from tests.authority import issue
 from tests.e2e.platform import Serve
 from tests.e2e.wire_clients import Message, UserAgent, Vapid, b64url, from_b64url
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.authority import Issued, issue
 from tests.e2e.firefox.app_servers import AppServer, NodeAppServer
-from tests.e2e.firefox.authority import Certificates, issue
 from tests.e2e.firefox.browser import Firefox
 from tests.e2e.firefox.conftest import open_site
 from tests.e2e.firefox.page import Site
@@ -17,14 +17,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.firefox]
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Issued:
     return issue(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
-def tls_server(
-    tmp_path_factory: pytest.TempPathFactory, certificates: Certificates
-) -> Iterator[Serve]:
+def tls_server(tmp_path_factory: pytest.TempPathFactory, certificates: Issued) -> Iterator[Serve]:
     with Serve(
         tmp_path_factory.mktemp("tls"),
         workers=2,
@@ -38,7 +36,7 @@ def tls_server(
 def tls_browser(
     tmp_path_factory: pytest.TempPathFactory,
     tls_server: Serve,
-    certificates: Certificates,
+    certificates: Issued,
     site: Site,
 ) -> Iterator[Firefox]:
     firefox = Firefox(
@@ -65,7 +63,7 @@ def subscribe(browser: Firefox, name: str, vapid: Vapid) -> dict[str, str]:
 
 @pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
 def test_a_push_of_pywebpush_arrives_over_tls(
-    tls_browser: Firefox, site: Site, certificates: Certificates, name: str, encoding: str
+    tls_browser: Firefox, site: Site, certificates: Issued, name: str, encoding: str
 ) -> None:
     app_server = AppServer(ca=certificates.ca)
     subscription = subscribe(tls_browser, name, app_server.vapid)
@@ -79,7 +77,7 @@ def test_a_push_of_pywebpush_arrives_over_tls(
 @pytest.mark.node
 @pytest.mark.parametrize("encoding", ["aes128gcm", "aesgcm"])
 def test_a_push_of_web_push_arrives_over_tls(
-    tls_browser: Firefox, site: Site, certificates: Certificates, name: str, encoding: str
+    tls_browser: Firefox, site: Site, certificates: Issued, name: str, encoding: str
 ) -> None:
     app_server = NodeAppServer(certificates.ca)
     subscription = subscribe(tls_browser, name, app_server.vapid)
@@ -93,7 +91,7 @@ def test_a_subscription_over_tls_outlives_a_restart_of_server_and_browser(
     tls_server: Serve,
     tls_browser: Firefox,
     site: Site,
-    certificates: Certificates,
+    certificates: Issued,
     name: str,
 ) -> None:
     app_server = AppServer(ca=certificates.ca)

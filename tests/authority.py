@@ -26,13 +26,13 @@ _SIGNS_CERTIFICATES = x509.KeyUsage(
 )
 
 
-class Certificates(NamedTuple):
+class Issued(NamedTuple):
     ca: Path
     cert: Path
     key: Path
 
 
-def issue(folder: Path) -> Certificates:
+def issue(folder: Path) -> Issued:
     """PEM files of the authority, and of a server that it vouches for."""
     now = datetime.datetime.now(datetime.UTC)
     ca_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -74,7 +74,7 @@ def issue(folder: Path) -> Certificates:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
-    made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    made = Issued(folder / "ca.pem", folder / "server.pem", folder / "server.key")
     made.ca.write_bytes(ca.public_bytes(serialization.Encoding.PEM))
     made.cert.write_bytes(server.public_bytes(serialization.Encoding.PEM))
     made.key.write_bytes(
