@@ -7,9 +7,9 @@ Rule 1: whatever is out of the ordinary is left to httptools: several requests, 
 Rule 2: what comes again is read once: first lines; other lines, because most are the same in every
         request of every sender; and all the lines of a head together, because a sender says the
         same to all its subscribers. Requests that have them share them, so nobody changes them.
-Rule 3: what comes once leaves nothing but a mark: a sender with a new token for every request would
-        fill the memory with lines that are never seen again.
-
+Rule 3: a line or a head that comes once leaves nothing but a mark: a sender with a new token for
+        every request would fill the memory with lines that are never seen again. (A first line is
+        kept at once, as whoever asks where its path leads keeps that too.)
 Rule 4: what an Authorization says is new with every request of some senders, and the rest of their
         heads is not; so a head is known without that line too.
 
