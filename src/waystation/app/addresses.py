@@ -44,9 +44,7 @@ def reserve(host: str, port: int, setting: str) -> Reservation:
     with _socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # pass over TIME_WAIT only
         try:
-            probe.bind(address)
-            if port:
-                probe.listen(1)  # REUSEADDR lets bind pass beside one that only reserved it
+            probe.bind(address)  # never listens: nobody is to meet a door that closes again
         except OSError as exc:
             raise PortTakenError(_why(exc, host, port, setting)) from exc
     held = _socket(family)

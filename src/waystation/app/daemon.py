@@ -34,6 +34,7 @@ from .supervisor import EXIT_CONFIG, EXIT_FAILED, Supervisor
 
 def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], None]) -> int:
     """Until a signal ends it. The exit code."""
+    signal.signal(signal.SIGTERM, end_early)  # before anybody can see a port of ours
     settings = loaded.settings
     roles: tuple[Role, ...] = (ROLE_OF[daemon],)
     data = DataDir(settings.data_dir)
@@ -73,7 +74,6 @@ def _alone(
     roles: tuple[Role, ...],
     complain: Callable[[str], None],
 ) -> int:
-    signal.signal(signal.SIGTERM, end_early)
     doors = open_doors(settings, roles)
     worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon)
     _hand_over(doors, worker)

@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from tests.ports import free_ports
 from waystation.app.addresses import (
     PortTakenError,
     listen,
@@ -50,11 +51,17 @@ def test_a_second_server_is_refused_even_though_it_could_share() -> None:
     reserve("127.0.0.1", held.port, "connect.port").release()
 
 
-def test_nobody_connects_to_a_port_that_is_only_reserved() -> None:
-    held = reserve("127.0.0.1", 0, "connect.port")
+def test_nobody_connects_to_a_port_that_is_only_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor while it is being reserved: that door would close again."""
+    monkeypatch.setattr(socket.socket, "listen", _never, raising=False)
+    held = reserve("127.0.0.1", free_ports(1), "connect.port")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", held.port), 1)
     held.release()
+
+
+def _never(*_: object) -> None:
+    raise AssertionError("it listens")
 
 
 def test_an_address_that_is_not_ours_is_named() -> None:
