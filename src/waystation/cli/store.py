@@ -136,16 +136,21 @@ def restore(
 
     settings = _settings(data_dir, store, config)
     data = DataDir(settings.data_dir)
-    try:
+
+    @contextmanager
+    def alone() -> "Generator[None]":
         data.make()
         locks = lock_roles(data, ROLES, patience_s=0.0)
         try:
-            reports = restore_stores(
-                source, _places(settings), settings=settings.store, force=force
-            )
+            yield
         finally:
             for lock in locks:
                 lock.release()
+
+    try:
+        reports = restore_stores(
+            source, _places(settings), settings=settings.store, force=force, alone=alone
+        )
     except (DataDirError, WaystationError, OSError) as exc:
         give_up(str(exc))
     for name, report in reports.items():

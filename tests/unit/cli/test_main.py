@@ -157,6 +157,17 @@ def test_a_store_can_be_made_checked_and_copied(env: Run, tmp_path: Path) -> Non
     assert "--force" in kept[2]
 
 
+def test_a_file_that_is_no_backup_makes_no_directory(env: Run, tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"something else")
+    code, _, err = run(
+        *env, "store", "restore", str(tmp_path / "b"), "--data-dir", str(tmp_path / "d")
+    )
+
+    assert code == 1
+    assert "is not a backup" in err
+    assert not (tmp_path / "d").exists()
+
+
 def test_the_doctor_looks_without_a_server(env: Run) -> None:
     _, out, _ = run(*env, "doctor", "--data-dir", "nowhere")
 

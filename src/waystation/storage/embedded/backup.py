@@ -13,6 +13,7 @@ Rule 2: a store of which the backup has nothing stays as it is.
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -132,21 +133,33 @@ def backup_stores(opened: Sequence[tuple[str, Environment]], target: Path) -> di
 
 
 def restore_stores(
-    source: Path, places: Mapping[str, Path], *, settings: Store, force: bool = False
+    source: Path,
+    places: Mapping[str, Path],
+    *,
+    settings: Store,
+    force: bool = False,
+    alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Report]:
     """Make the stores of a backup anew, each in its directory of `places`. What is there is
-    replaced only with `force`; no server may have it open."""
+    replaced only with `force`; no server may have it open, which `alone` sees to: it is entered
+    when the backup has been read, so that a bad one changes nothing."""
     held = {name for name, _ in read_archive(source, _SAVED)}
-    for name in sorted(held):
-        if name not in places:
-            raise StoreUnavailableError(
-                f"{source} holds {name}, which by the settings does not live in an embedded store"
-            )
-        directory = places[name]
-        if (directory / "data.mdb").exists() and not force:
-            raise StoreUnavailableError(
-                f"there is a store at {directory}; use --force to replace it"
-            )
+    for name in sorted(held - places.keys()):
+        raise StoreUnavailableError(
+            f"{source} holds {name}, which by the settings does not live in an embedded store"
+        )
+    with alone():
+        for directory in (places[name] for name in sorted(held)):
+            if (directory / "data.mdb").exists() and not force:
+                raise StoreUnavailableError(
+                    f"there is a store at {directory}; use --force to replace it"
+                )
+        return _replace(source, held, places, settings)
+
+
+def _replace(
+    source: Path, held: set[str], places: Mapping[str, Path], settings: Store
+) -> dict[str, Report]:
     built: dict[str, Path] = {}
     try:
         reports = {
