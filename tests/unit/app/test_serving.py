@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 from waystation.app.addresses import listening, settle
-from waystation.app.serving import (
-    RoleError,
-    firefox_settings,
-    parse_roles,
-    plan_jobs,
-    render_table,
-)
+from waystation.app.announcement import firefox_settings, render_table
+from waystation.app.serving import RoleError, parse_roles, plan_jobs
 from waystation.app.settings import Settings, replaced
 
 

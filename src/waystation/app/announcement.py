@@ -1,0 +1,100 @@
+"""What `waystation serve` says once all its processes are ready.
+
+What a person sees on stdout is one table of what listens where, what Firefox needs, and the line
+`waystation is ready`; programs find the same in `run/serve.json`. Everything else is a log line on
+stderr.
+"""
+
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from waystation.queue.address import IDENTITY_FOLDER, address_card, own_address
+
+from .addresses import listening
+from .data_dir import DataDir, Listening, Serving, write_serving
+from .roles import Role
+from .settings import Settings
+from .supervisor import Lines
+from .version import build
+
+READY_LINE = "waystation is ready"
+
+
+class Announcement:
+    def __init__(
+        self,
+        data: DataDir,
+        settings: Settings,
+        roles: tuple[Role, ...],
+        ports: dict[str, int],
+        *,
+        lines: Lines,
+        say: Callable[[str], None],
+    ) -> None:
+        self._data = data
+        self._settings = settings
+        self._roles = roles
+        self._ports = ports
+        self._lines = lines
+        self._say = say
+        self._first_queue = not (data.keys / IDENTITY_FOLDER).exists()
+
+    def ready(self) -> None:
+        serving = self._serving()
+        try:
+            write_serving(self._data, serving)
+        except OSError as exc:  # a full disk: serve what can be served
+            self._lines.warning("serve_file.not_written", reason=str(exc))
+        self._say(render_table(serving.listening))
+        if "connect" in self._roles:
+            self._say(firefox_settings(self._settings))
+        if address := serving.queue_address:
+            shown = address_card(address) if self._first_queue else address
+            self._say(f"Queue server address\n  {shown}")
+        self._say(READY_LINE)
+
+    def _serving(self) -> Serving:
+        settings, roles = self._settings, self._roles
+        table = listening(settings, roles)
+        return Serving(
+            pid=os.getpid(),
+            version=build().version,
+            roles=roles,
+            workers=settings.worker_count,
+            connect_url=settings.connect.url if "connect" in roles else "",
+            relay_url=settings.connect.relay_url if "connect" in roles else "",
+            endpoint_url=settings.endpoint.url if "endpoint" in roles else "",
+            console_url=next((row.url for row in table if row.setting == "console.port"), ""),
+            queue_address=self._queue_address(),
+            ports=self._ports,
+            listening=table,
+        )
+
+    def _queue_address(self) -> str:
+        """Its process has made the identity by now. In a cluster the proxy is where clients come
+        to, whoever else runs here."""
+        queue = self._settings.queue
+        if "proxy" in self._roles:
+            queue = msgspec.structs.replace(queue, port=self._settings.proxy.port)
+        elif "queue" not in self._roles or self._settings.in_cluster:
+            return ""
+        return own_address(self._data.keys, queue, self._settings.host)
+
+
+def render_table(rows: tuple[Listening, ...]) -> str:
+    width = max(len(row.what) for row in rows)
+    reach = max(len(row.url) for row in rows)
+    lines = [f"  {row.what:<{width}}  {row.url:<{reach}}  {row.setting}" for row in rows]
+    return "\n".join(["Listening", *lines])
+
+
+def firefox_settings(settings: Settings) -> str:
+    """What to enter in about:config so that Firefox uses this server."""
+    prefs = [("dom.push.serverURL", settings.connect.url)]
+    if settings.connect.url.startswith("ws:"):
+        prefs.append(("dom.push.testing.allowInsecureServerURL", "true"))
+    prefs.append(("dom.push.userAgentID", "(reset it once, then restart)"))
+    width = max(len(name) for name, _ in prefs)
+    return "\n".join(["Firefox, in about:config", *(f"  {n:<{width}}  {v}" for n, v in prefs)])
