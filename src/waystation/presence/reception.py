@@ -17,7 +17,7 @@ from .conversation import Conversation, Phase
 from .departures import Departures
 from .errors import STORE_TROUBLE
 from .log import Now
-from .model import RESUME_ONLY, ClientId, Detached, Status
+from .model import RESUME_ONLY, ClientId, Detached, SessionRecord, Status
 from .party import Party
 from .registry import Registry
 from .reports import Reports
@@ -39,7 +39,7 @@ from .wire.client import Join
 
 if TYPE_CHECKING:
     from .following import Following
-    from .handoff import Tickets
+    from .handoff import Offer, Tickets
 
 _JOINED: Final = Phase.JOINED  # asking an enum's class for a member takes its time
 _OK: Final = Status.OK
@@ -314,25 +314,7 @@ class Reception:
         now = self._registry.now()
         handed_over = self._tickets.take_over(key) if how == "handoff" else None
         if session is None:
-            session = self._registry.new_session(
-                key,
-                party,
-                fence=record.fence,
-                ttl_s=record.ttl_ms / 1000,
-                flags=record.flags,
-                joined_seq=record.joined_seq,
-                joined_at_ms=record.joined_at_ms,
-                mono=now.mono,
-            )
-            position = min(record.cursor, party.seq)
-            session.last_signal_id = record.last_signal_id
-            if handed_over is not None:
-                session.remember_ids(list(handed_over.recent_client_ids))
-                position = max(position, handed_over.cursor)
-            session.delivery.behind_at = position
-            # What it acknowledged elsewhere, to the node before or just now, is not sent again.
-            had = handed_over.acked_above_cursor if handed_over is not None else ()
-            session.delivery.known = frozenset((*had, *join.ack_ids))
+            session = self._brought_here(party, join, record, handed_over, now)
         else:
             self._displace(session, now)
             session.set_wishes(record.ttl_ms / 1000, record.flags)
@@ -363,6 +345,36 @@ class Reception:
         if was_told or (key.client_id, key.session_id) in party.roster.away:
             await self._departures.tell(session, Status.PARTICIPANT_REATTACHED)
         return None
+
+    def _brought_here(
+        self,
+        party: Party,
+        join: Join,
+        record: SessionRecord,
+        handed_over: "Offer | None",
+        now: Now,
+    ) -> Session:
+        """A session of which this node had nothing, as the store and the node before left it."""
+        session = self._registry.new_session(
+            join.key,
+            party,
+            fence=record.fence,
+            ttl_s=record.ttl_ms / 1000,
+            flags=record.flags,
+            joined_seq=record.joined_seq,
+            joined_at_ms=record.joined_at_ms,
+            mono=now.mono,
+        )
+        position = min(record.cursor, party.seq)
+        session.last_signal_id = record.last_signal_id
+        if handed_over is not None:
+            session.remember_ids(list(handed_over.recent_client_ids))
+            position = max(position, handed_over.cursor)
+        session.delivery.behind_at = position
+        # What it acknowledged elsewhere, to the node before or just now, is not sent again.
+        had = handed_over.acked_above_cursor if handed_over is not None else ()
+        session.delivery.known = frozenset((*had, *join.ack_ids))
+        return session
 
     def _displace(self, session: Session, now: Now) -> None:
         """The stream before: its session goes on without it."""
