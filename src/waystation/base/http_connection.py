@@ -18,6 +18,7 @@ from typing import Final, Protocol, cast
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Handler, Request, Response, Upgrade
 from waystation.base.http_reader import Asked, RequestReader
+from waystation.base.http_usual import Bounds, usual_post
 from waystation.base.tasks import Done, eager
 
 _LARGE_BYTES: Final = 16_384  # such an answer is not held back for others of its turn
@@ -31,6 +32,7 @@ class HttpHost(Protocol):
     handler: Handler
     loop: asyncio.AbstractEventLoop
     limits: HttpLimits
+    bounds: Bounds
     upgrades: frozenset[bytes]  # what `Upgrade:` may ask for; others are ignored
     connections: "set[HttpConnection]"
     tasks: set[asyncio.Task[Response]]
@@ -39,8 +41,6 @@ class HttpHost(Protocol):
     tick: int  # seconds, as the sweep counts them
     date: bytes
     empty: bytes  # the end of a head, from `date` on, where no body follows
-
-    def body_limit(self, request: Request, /) -> int: ...
 
     def on_failure(self, request: Request, error: BaseException, /) -> Response:
         """The answer when a handler raised."""
@@ -57,6 +57,7 @@ class HttpConnection(asyncio.Protocol):
     """One client's connection."""
 
     __slots__ = (
+        "_bounds",
         "_continue_due",
         "_discarded",
         "_discarding",
@@ -80,7 +81,8 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: HttpHost) -> None:
         self._server = server
         self._loop = server.loop
-        self._reader = RequestReader(self, server.limits, server.body_limit)
+        self._bounds = server.bounds
+        self._reader = RequestReader(self, server.limits, server.bounds)
         self._head_bytes_max = server.limits.head_bytes_max
         self._transport: asyncio.Transport | None = None
         self._since = server.tick
@@ -126,12 +128,14 @@ class HttpConnection(asyncio.Protocol):
             self._unfed += data
             return
         self._turn = True
-        if len(data) <= self._head_bytes_max:  # as `_feed`: nearly all that is read
-            more = self._reader.feed(data)
+        if len(data) > self._head_bytes_max:
+            self._feed(data)
+        elif self._reader.between and (usual := usual_post(data, self._bounds)) is not None:
+            self.accept(usual)  # as the reader's `feed`: nearly all that is read
+        else:
+            more = self._reader.parse(data)
             if more is not None:
                 self._feed_on(more, data, len(data))
-        else:
-            self._feed(data)
         self._turn = False
         if self._out:
             self._server.answered(self)
@@ -184,15 +188,12 @@ class HttpConnection(asyncio.Protocol):
 
     # Requests begin, wait and end
 
-    def accept(self, request: Request) -> None:
-        if self._running is not None or self._queue or self._write_paused:
+    def accept(self, request: Request, its_turn: bool = False) -> None:
+        if (self._running is not None or self._queue or self._write_paused) and not its_turn:
             self._queue.append(request)
             self._continue_due = False  # it did not wait for the word
             self._update_reading()
-        else:
-            self._run(request)
-
-    def _run(self, request: Request) -> None:
+            return
         server = self._server
         try:
             answer = server.handler(request)
@@ -267,7 +268,7 @@ class HttpConnection(asyncio.Protocol):
         self._turn = True
         while not self.ended and self._running is None and not self._write_paused:
             if self._queue:
-                self._run(self._queue.popleft())
+                self.accept(self._queue.popleft(), its_turn=True)
             elif self._unfed:
                 data, self._unfed = self._unfed, b""
                 self._feed(data)

@@ -33,6 +33,17 @@ class SharedHeaders(dict[bytes, bytes]):
     text: bytes  # as it was sent, with the line ends around it; empty if it is not remembered
 
 
+class Familiar(msgspec.Struct, eq=False, gc=False):
+    """A first line that came before, and the head that came with it last: all of a request but its
+    body. Requests that have both share it. Made by `http_usual`; what others leave here must not
+    lead back to them, because it may stay for as long as the process runs."""
+
+    path: bytes
+    headers: SharedHeaders | None = None  # None until one comes that is remembered
+    fits: object = None  # the mark of the last server that found it within its bounds
+    found: object = None  # a place for what a handler has found of such a request
+
+
 class Request(msgspec.Struct, eq=False, gc=False):
     """Names of headers are lower case; a header that came twice has its values joined by a comma
     (RFC 9110, section 5.3), so a doubled singleton fails to parse instead of being picked.
@@ -43,6 +54,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
     headers: Mapping[bytes, bytes]
     query: bytes = b""
     body: bytes = b""
+    familiar: Familiar | None = None  # if all but the body came before
     oversize: bool = False  # the body was longer than its limit and was not kept
     keep_alive: bool = True
     upgrade: bytes | None = None  # what the client wants to speak instead

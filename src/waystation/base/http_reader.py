@@ -7,14 +7,13 @@ Rule 2: an upgrade that nobody here speaks is ignored, and the request is read a
 No I/O: what was read goes to a sink.
 """
 
-from collections.abc import Callable
 from typing import Protocol
 
 import httptools
 
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Request
-from waystation.base.http_usual import usual_post
+from waystation.base.http_usual import Bounds, usual_post
 
 
 class Sink(Protocol):
@@ -54,9 +53,8 @@ class RequestReader:
     """`feed` it; the other public methods are httptools'."""
 
     __slots__ = (
-        "_between",
-        "_body_limit",
         "_body_max",
+        "_bounds",
         "_head_bytes",
         "_headers",
         "_headers_max",
@@ -71,18 +69,17 @@ class RequestReader:
         "_sink",
         "_taking",
         "_url",
+        "between",
         "in_message",
     )
 
-    def __init__(
-        self, sink: Sink, limits: HttpLimits, body_limit: Callable[[Request], int]
-    ) -> None:
+    def __init__(self, sink: Sink, limits: HttpLimits, bounds: Bounds) -> None:
         self._sink = sink
         self._limits = limits
         self._headers_max = limits.headers_max
-        self._body_limit = body_limit
+        self._bounds = bounds
         self._parser = httptools.HttpRequestParser(self)
-        self._between = True  # two messages; not after the last one of a connection
+        self.between = True  # two messages; not after the last one of a connection
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._request: Request | None = None  # whose body is being read
@@ -99,15 +96,15 @@ class RequestReader:
     def feed(self, data: bytes) -> "bytes | Asked | None":
         """None when all was read. Bytes are to be fed next, before anything else. `Asked` means
         that what follows is not for us to read."""
-        if (
-            self._between
-            and (usual := usual_post(data, self._headers_max)) is not None
-            and len(usual.body) <= self._body_limit(usual)
-        ):
+        if self.between and (usual := usual_post(data, self._bounds)) is not None:
             # The parser has nothing to remember between two messages, so it need not see this one;
             # nor has anybody to wait for it, so that it is as good as over when it begins.
             self._sink.accept(usual)
             return None
+        return self.parse(data)
+
+    def parse(self, data: bytes) -> "bytes | Asked | None":
+        """As `feed`, for what is not a usual POST."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -124,7 +121,7 @@ class RequestReader:
 
     def on_message_begin(self) -> None:
         self.in_message = self._in_head = True
-        self._between = False
+        self.between = False
         self._sink.began()
         if not self._replaying:
             self._taking = True
@@ -171,7 +168,7 @@ class RequestReader:
             return
         length = headers.get(b"content-length")
         if length is not None or b"transfer-encoding" in headers:
-            self._body_max = self._body_limit(request)
+            self._body_max = self._bounds.body_limit(request)
             # The parser saw that it is a number.
             if length is not None and int(length) > self._body_max:
                 self._oversize = 1
@@ -217,7 +214,7 @@ class RequestReader:
             b"connection" in request.headers and parser.get_http_version() == "1.0"
         ):
             request.keep_alive = False
-        self._between = request.keep_alive
+        self.between = request.keep_alive
         self._sink.accept(request)
 
     def _cut_short(self) -> None:

@@ -16,6 +16,7 @@ from waystation.base.clock import Clock
 from waystation.base.http_connection import HttpConnection
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Handler, Request, Response, Upgrade
+from waystation.base.http_usual import Bounds
 
 __all__ = ["Handler", "HttpLimits", "HttpServer", "Request", "Response", "Upgrade", "no_body"]
 
@@ -38,9 +39,9 @@ class HttpServer:
     ) -> None:
         self.handler = handler
         self.loop = loop
-        self.body_limit = body_limit
         self.on_failure = on_failure  # a handler raised: the answer to that
         self.limits = limits or HttpLimits()
+        self.bounds = Bounds(self.limits.headers_max, body_limit)
         self.upgrades = upgrades  # what `Upgrade:` may ask for; others are ignored
         self.connections: set[HttpConnection] = set()
         self.tasks: set[asyncio.Task[Response]] = set()

@@ -7,6 +7,7 @@ Rule 1: whatever is out of the ordinary is left to httptools: several requests, 
 Rule 2: what comes again is read once: first lines; other lines, because most are the same in every
         request of every sender; and all the lines of a head together, because a sender says the
         same to all its subscribers. Requests that have them share them, so nobody changes them.
+        A first line and a head that come again together keep what was found of them as well.
 Rule 3: a line or a head that comes once leaves nothing but a mark: a sender with a new token for
         every request would fill the memory with lines that are never seen again. (A first line is
         kept at once, as whoever asks where its path leads keeps that too.)
@@ -18,10 +19,10 @@ head that came before takes 1.2, to the same path 0.8, one that came before with
 Authorization 3.4.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-from waystation.base.http_message import Meaning, Request, SharedHeaders
+from waystation.base.http_message import Familiar, Meaning, Request, SharedHeaders
 
 LINES_MAX: Final = 1_024  # that are remembered
 LINE_BYTES_MAX: Final = 512  # an Authorization is shorter; the same object is found by others too
@@ -54,32 +55,52 @@ _UNUSUAL: Final = frozenset(
 )
 # Pure: what a line or a head says depends on nothing else.
 _lines: dict[bytes, tuple[bytes, bytes]] = {}
-# First lines: the path, and the head that came with it last if it is one that came before.
-_firsts: dict[bytes, tuple[bytes, SharedHeaders | None]] = {}
+_firsts: dict[bytes, Familiar] = {}  # by their first lines
 _heads: dict[bytes, SharedHeaders] = {}  # without their first line
 _unsigned: dict[bytes, SharedHeaders] = {}  # without their Authorization as well
 _marks = [0] * _MARKS  # hashes of what came lately and is not remembered
 _lengths = [0]  # from the end of its first line to the end of the last head
 
 
-def usual_post(data: bytes, headers_max: int) -> Request | None:
-    """The request if `data` is one whole usual POST; its length of body has been checked."""
+class Bounds:
+    """What a server takes of a usual request; others are for httptools to refuse."""
+
+    __slots__ = ("_headers_max", "body_limit", "mark")
+
+    def __init__(self, headers_max: int, body_limit: Callable[[Request], int]) -> None:
+        self._headers_max = headers_max
+        self.body_limit = body_limit
+        self.mark = object()  # stands for them where nothing may lead back to the server
+
+    def hold(self, request: Request) -> bool:
+        return len(request.headers) <= self._headers_max and len(request.body) <= self.body_limit(
+            request
+        )
+
+
+def usual_post(data: bytes, bounds: Bounds) -> Request | None:
+    """The request if `data` is one whole usual POST within these bounds."""
     first_end = data.find(b"\r")  # one letter is found much faster than two
     first = data[:first_end]
-    known = _firsts.get(first)
-    if known is None:
+    familiar = _firsts.get(first)
+    if familiar is None:
         path = _read_first(first)
         if path is None:
             return None
     else:
-        path, headers = known
+        path, headers = familiar.path, familiar.headers
         if headers is not None and data.startswith(headers.text, first_end):
             # A subscription has one sender, who mostly says the same to it: to compare that takes
             # a fraction of what it takes to find it.
             body = data[first_end + len(headers.text) :]
-            if headers.body_bytes != len(body) or len(headers) > headers_max:
+            if headers.body_bytes != len(body):
                 return None
-            return Request(b"POST", path, headers, b"", body)
+            request = Request(b"POST", path, headers, b"", body, familiar)
+            if familiar.fits is not bounds.mark:
+                if not bounds.hold(request):
+                    return None
+                familiar.fits = bounds.mark
+            return request
     # Mostly as far as in the last request. Where there was an end before, the head has an empty
     # line, which no head that is known or read here has.
     head_end = first_end + _lengths[0]
@@ -94,15 +115,17 @@ def usual_post(data: bytes, headers_max: int) -> Request | None:
     body = data[head_end + 4 :]
     headers = _heads.get(head) or _read_signed(head)
     if headers is not None:
-        if headers.body_bytes != len(body) or len(headers) > headers_max:
+        if headers.body_bytes != len(body):
             return None
-        if headers.text and known is not None:
-            _firsts[first] = path, headers
-        return Request(b"POST", path, headers, b"", body)
-    read = _read_head(head)
-    if read is None or len(read) > headers_max or read.get(b"content-length") != b"%d" % len(body):
-        return None
-    return Request(b"POST", path, read, b"", body)
+        request = Request(b"POST", path, headers, b"", body)
+        if headers.text and familiar is not None:
+            _firsts[first] = request.familiar = Familiar(path, headers)
+    else:
+        read = _read_head(head)
+        if read is None or read.get(b"content-length") != b"%d" % len(body):
+            return None
+        request = Request(b"POST", path, read, b"", body)
+    return request if bounds.hold(request) else None
 
 
 def _read_first(line: bytes) -> bytes | None:
@@ -118,7 +141,7 @@ def _read_first(line: bytes) -> bytes | None:
     if len(line) <= LINE_BYTES_MAX:
         if len(_firsts) >= FIRSTS_MAX:
             _firsts.clear()
-        _firsts[line] = path, None
+        _firsts[line] = Familiar(path)
     return path
 
 

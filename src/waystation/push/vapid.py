@@ -12,6 +12,7 @@ No I/O and no clock: `now_s` comes in with each call.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
+from math import ceil, floor
 from typing import Any, Final
 
 import msgspec
@@ -50,6 +51,11 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     draft: int  # 1: `WebPush` or `Bearer` with Crypto-Key; 2: `vapid`
     sub: str | None = None
     known_until_s: float = 0.0  # it is verified again from then on
+
+    @property
+    def known_ms(self) -> tuple[int, int]:
+        """From when, and until when, it is this sender without being verified again."""
+        return ceil((self.exp_s - LIFETIME_MAX_S) * 1000), floor(self.known_until_s * 1000)
 
 
 class _Header(msgspec.Struct, frozen=True):

@@ -11,10 +11,11 @@ from waystation.base import http_usual
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Request, SharedHeaders
 from waystation.base.http_reader import RequestReader
-from waystation.base.http_usual import HEADS_MAX, LINES_MAX, usual_post
+from waystation.base.http_usual import HEADS_MAX, LINES_MAX, Bounds, usual_post
 
 HEADERS_MAX = 10
 BODY_MAX = 20
+BOUNDS = Bounds(HEADERS_MAX, lambda _: 1_000)
 USUAL = b"POST /wpush/v2/abc HTTP/1.1\r\nHost: h\r\nTTL: 60\r\nContent-Length: 3\r\n\r\nabc"
 
 
@@ -47,7 +48,8 @@ class Seen:
         self.told.append("expects")
 
     def accept(self, request: Request) -> None:
-        self.told.append([getattr(request, name) for name in Request.__struct_fields__])
+        read = [name for name in Request.__struct_fields__ if name != "familiar"]
+        self.told.append([getattr(request, name) for name in read])
 
     def cut_short(self, request: Request) -> None:
         self.told.append("cut short")
@@ -62,7 +64,7 @@ class Seen:
 def told(pieces: list[bytes], *, quick: bool) -> list[object]:
     sink = Seen()
     limits = HttpLimits(headers_max=HEADERS_MAX, discarded_bytes_max=40)
-    reader = RequestReader(sink, limits, lambda _: BODY_MAX)
+    reader = RequestReader(sink, limits, Bounds(HEADERS_MAX, lambda _: BODY_MAX))
     with patch("waystation.base.http_reader.usual_post", usual_post if quick else lambda *_: None):
         for piece in pieces:
             if sink.ended:
@@ -135,7 +137,7 @@ def test_what_is_read_is_what_httptools_reads(pieces: list[bytes], joined: bool)
 
 
 def test_a_usual_post_is_read_without_httptools() -> None:
-    request = usual_post(USUAL, HEADERS_MAX)
+    request = usual_post(USUAL, BOUNDS)
     assert request is not None
     assert (request.method, request.path, request.body) == (b"POST", b"/wpush/v2/abc", b"abc")
     assert request.headers == {b"host": b"h", b"ttl": b"60", b"content-length": b"3"}
@@ -149,7 +151,7 @@ def test_a_usual_post_is_read_without_httptools() -> None:
     ids=repr,
 )
 def test_what_is_unusual_is_left_to_httptools(line: bytes) -> None:
-    assert usual_post(USUAL.replace(b"Host: h", b"Host: h\r\n" + line), HEADERS_MAX) is None
+    assert usual_post(USUAL.replace(b"Host: h", b"Host: h\r\n" + line), BOUNDS) is None
 
 
 EMPTY = b"POST /wpush/v2/abc HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nTTL: 60\r\n\r\n"
@@ -158,14 +160,14 @@ EMPTY = b"POST /wpush/v2/abc HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nTTL: 60
 @pytest.mark.parametrize("whole", [USUAL, EMPTY], ids=["body", "empty"])
 def test_a_request_that_is_not_whole_is_left_to_httptools(whole: bytes) -> None:
     """A line that is cut would say something else: `TTL: 6` for `TTL: 60`."""
-    assert usual_post(whole, HEADERS_MAX) is not None
-    assert not any(usual_post(whole[:length], HEADERS_MAX) for length in range(len(whole)))
+    assert usual_post(whole, BOUNDS) is not None
+    assert not any(usual_post(whole[:length], BOUNDS) for length in range(len(whole)))
 
 
 def test_heads_and_lines_that_are_remembered_are_few() -> None:
     for number in range(2 * LINES_MAX):
         for _ in range(3):
-            request = usual_post(USUAL.replace(b"Host: h", b"X-%d: 1" % number), HEADERS_MAX)
+            request = usual_post(USUAL.replace(b"Host: h", b"X-%d: 1" % number), BOUNDS)
             assert request is not None
             assert request.headers[b"x-%d" % number] == b"1"
         assert len(http_usual._lines) <= LINES_MAX
@@ -177,17 +179,17 @@ def test_paths_that_are_remembered_are_few_and_good(monkeypatch: pytest.MonkeyPa
     for number in range(50):
         for _ in range(2):
             path = b"/wpush/v2/%d" % number
-            request = usual_post(USUAL.replace(b"/wpush/v2/abc", path), HEADERS_MAX)
+            request = usual_post(USUAL.replace(b"/wpush/v2/abc", path), BOUNDS)
             assert request is not None
             assert request.path == path
             for bad in (path + b"\x80", path + b"?" + b"q", path + b"#", path + b" x", b"x"):
-                assert usual_post(USUAL.replace(b"/wpush/v2/abc", bad), HEADERS_MAX) is None
-                assert bad not in [known for known, _ in http_usual._firsts.values()]
+                assert usual_post(USUAL.replace(b"/wpush/v2/abc", bad), BOUNDS) is None
+                assert bad not in [known.path for known in http_usual._firsts.values()]
             long = path + b"/" * 512
-            request = usual_post(USUAL.replace(b"/wpush/v2/abc", long), HEADERS_MAX)
+            request = usual_post(USUAL.replace(b"/wpush/v2/abc", long), BOUNDS)
             assert request is not None
             assert request.path == long
-            assert long not in [known for known, _ in http_usual._firsts.values()]
+            assert long not in [known.path for known in http_usual._firsts.values()]
         assert len(http_usual._firsts) <= 10
 
 
@@ -200,29 +202,29 @@ def test_a_path_whose_head_is_known_may_come_with_another() -> None:
     ]
     for _ in range(3):
         for data in (USUAL, USUAL, *others):
-            request = usual_post(data, HEADERS_MAX)
+            request = usual_post(data, BOUNDS)
             assert request is not None
             lines = [line.lower().split(b": ") for line in data.split(b"\r\n")[1:-2]]
             assert request.headers == dict(lines)
             assert (request.path, request.body) == (b"/wpush/v2/abc", b"abc")
-    assert usual_post(USUAL + b"d", HEADERS_MAX) is None
-    assert usual_post(USUAL[:-1], HEADERS_MAX) is None
-    assert usual_post(USUAL, 2) is None
+    assert usual_post(USUAL + b"d", BOUNDS) is None
+    assert usual_post(USUAL[:-1], BOUNDS) is None
+    assert usual_post(USUAL, Bounds(2, lambda _: BODY_MAX)) is None
 
 
 def test_a_known_first_line_is_followed_by_a_line_end() -> None:
     for _ in range(3):
-        assert usual_post(USUAL, HEADERS_MAX) is not None
+        assert usual_post(USUAL, BOUNDS) is not None
     for end in (b"\r", b"\n", b"\r\r", b"\n\n", b"\rX", b"", b"X"):
-        assert usual_post(USUAL.replace(b"1.1\r\n", b"1.1" + end), HEADERS_MAX) is None
+        assert usual_post(USUAL.replace(b"1.1\r\n", b"1.1" + end), BOUNDS) is None
     for length in range(len(USUAL)):
-        assert usual_post(USUAL[:length], HEADERS_MAX) is None
+        assert usual_post(USUAL[:length], BOUNDS) is None
 
 
 @pytest.mark.usefixtures("every_mark_stays")
 def test_what_comes_again_is_read_once() -> None:
     first, second, third = (
-        usual_post(USUAL.replace(b"abc HTTP", path + b" HTTP"), HEADERS_MAX)
+        usual_post(USUAL.replace(b"abc HTTP", path + b" HTTP"), BOUNDS)
         for path in (b"a", b"b", b"c")
     )
     assert first is not None
@@ -231,6 +233,50 @@ def test_what_comes_again_is_read_once() -> None:
 
     assert third.headers is second.headers
     assert third.path == b"/wpush/v2/c"
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_requests_that_differ_in_their_body_alone_are_familiar() -> None:
+    post = USUAL.replace(b"Host: h", b"Host: familiar")
+    for _ in range(2):
+        usual_post(post, BOUNDS)
+    first = usual_post(post, BOUNDS)
+    second = usual_post(post[:-3] + b"xyz", BOUNDS)
+    other = usual_post(post.replace(b"TTL: 60", b"TTL: 62"), BOUNDS)
+    assert first is not None
+    assert second is not None
+    assert other is not None
+
+    assert first.familiar is not None
+    assert first.familiar is second.familiar
+    assert (first.familiar.path, first.familiar.headers) == (first.path, first.headers)
+    assert other.familiar is None
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_what_was_found_of_a_path_with_one_head_is_not_there_with_another() -> None:
+    posts = [USUAL.replace(b"TTL: 60", b"TTL: 6%d" % n) for n in (3, 4)]
+    for turn in range(4):
+        for number, post in enumerate(posts):
+            request = usual_post(post, BOUNDS)
+            assert request is not None
+            if turn > 1:
+                assert request.familiar is not None
+                assert request.familiar.found is None
+                request.familiar.found = number
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_each_server_has_its_own_bounds_for_what_is_familiar_to_another() -> None:
+    wide, few, short = (
+        Bounds(HEADERS_MAX, lambda _: 3),
+        Bounds(2, lambda _: 3),
+        Bounds(HEADERS_MAX, lambda _: 2),
+    )
+    for _ in range(4):
+        assert usual_post(USUAL, wide) is not None
+        assert usual_post(USUAL, few) is None
+        assert usual_post(USUAL, short) is None
 
 
 def test_two_that_have_one_place_for_their_marks_do_not_push_each_other_out(
@@ -245,11 +291,11 @@ def test_two_that_have_one_place_for_their_marks_do_not_push_each_other_out(
 
 def test_what_comes_once_is_not_remembered() -> None:
     for _ in range(2):
-        usual_post(USUAL, HEADERS_MAX)  # its other lines are known from here on
+        usual_post(USUAL, BOUNDS)  # its other lines are known from here on
     before = len(http_usual._lines), len(http_usual._heads)
     for number in range(100):
         line = b"Authorization: once %d" % number
-        assert usual_post(USUAL.replace(b"Host: h", line), HEADERS_MAX) is not None
+        assert usual_post(USUAL.replace(b"Host: h", line), BOUNDS) is not None
 
     assert (len(http_usual._lines), len(http_usual._heads)) == before
 
@@ -273,7 +319,7 @@ def signed(authorization: bytes, lines: bytes) -> bytes:
 )
 @pytest.mark.usefixtures("every_mark_stays")
 def test_heads_that_differ_in_their_authorization_are_understood_once(lines: bytes) -> None:
-    requests = [usual_post(signed(b"vapid %d" % n, lines), HEADERS_MAX) for n in range(4)]
+    requests = [usual_post(signed(b"vapid %d" % n, lines), BOUNDS) for n in range(4)]
     headers = [request.headers for request in requests if request is not None]
 
     assert [one[b"authorization"] for one in headers] == [b"vapid %d" % n for n in range(4)]
@@ -291,8 +337,8 @@ def test_what_looks_like_an_authorization_within_another_line_is_none() -> None:
     """Else somebody might teach us what the others' heads mean."""
     false = USUAL.replace(b"Host: h", b"X: uthorization: 1\r\nHost: h")
     for _ in range(4):
-        assert usual_post(false, HEADERS_MAX) is not None
-    request = usual_post(USUAL.replace(b"Host: h", b"Authorization: 2\r\nX:Host: h"), HEADERS_MAX)
+        assert usual_post(false, BOUNDS) is not None
+    request = usual_post(USUAL.replace(b"Host: h", b"Authorization: 2\r\nX:Host: h"), BOUNDS)
 
     assert request is not None
     assert request.headers[b"x"] == b"Host: h"
@@ -306,17 +352,17 @@ def test_an_unusual_authorization_is_left_to_httptools_where_the_rest_is_known(
 ) -> None:
     lines = b"TTL: 10\r\nAuthorization: ?\r\n"
     for number in range(4):
-        assert usual_post(signed(b"vapid %d" % number, lines), HEADERS_MAX) is not None
+        assert usual_post(signed(b"vapid %d" % number, lines), BOUNDS) is not None
 
-    assert usual_post(signed(value, lines), HEADERS_MAX) is None
+    assert usual_post(signed(value, lines), BOUNDS) is None
 
 
 def test_a_known_head_with_a_body_of_another_length_is_left_to_httptools() -> None:
     for _ in range(4):
-        assert usual_post(USUAL, HEADERS_MAX) is not None
+        assert usual_post(USUAL, BOUNDS) is not None
 
-    assert usual_post(USUAL + b"d", HEADERS_MAX) is None
-    assert usual_post(USUAL[:-1], HEADERS_MAX) is None
+    assert usual_post(USUAL + b"d", BOUNDS) is None
+    assert usual_post(USUAL[:-1], BOUNDS) is None
 
 
 def test_a_head_that_ends_before_the_last_one_did_is_not_read_beyond_its_end() -> None:
@@ -325,8 +371,8 @@ def test_a_head_that_ends_before_the_last_one_did_is_not_read_beyond_its_end() -
     for cut in range(30, 60):
         body = b"x" * cut + b"\r\n\r\n" + b"x" * 30
         short = b"POST /wpush/v2/abc HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        assert usual_post(long, HEADERS_MAX) is not None
-        request = usual_post(short, HEADERS_MAX)
+        assert usual_post(long, BOUNDS) is not None
+        request = usual_post(short, BOUNDS)
 
         assert request is None or (request.body, len(request.headers)) == (body, 1)
 
@@ -338,12 +384,12 @@ def test_an_empty_line_after_an_authorization_at_the_end_is_not_taken_for_a_part
     """Without that line the head would be known, and two bytes of the body would be gone."""
     whole = b"POST /a HTTP/1.1\r\nContent-Length: 4\r\nTTL: 11\r\nAuthorization: %b\r\n\r\n%b"
     for number in range(4):
-        assert usual_post(whole % (b"vapid %d" % number, b"body"), HEADERS_MAX) is not None
+        assert usual_post(whole % (b"vapid %d" % number, b"body"), BOUNDS) is not None
     # Two bytes longer, so that the head of `odd` seems to end where this one did.
-    assert usual_post(whole % (b"vapid 44", b"body"), HEADERS_MAX) is not None
+    assert usual_post(whole % (b"vapid 44", b"body"), BOUNDS) is not None
     odd = whole % (b"vapid ", b"\r\nbody")
 
-    assert usual_post(odd, HEADERS_MAX) is None
+    assert usual_post(odd, BOUNDS) is None
 
 
 @pytest.mark.usefixtures("every_mark_stays")
@@ -364,7 +410,7 @@ def test_requests_that_resemble_those_before_are_read_as_httptools_reads_them() 
         lines = [b"Content-Length: %d" % told_bytes, *chance.choice(heads)]
         head = b"\r\n".join(lines).replace(b"?", token)
         whole = b"POST /a HTTP/1.1\r\n" + head + b"\r\n\r\n" + body
-        quickly += usual_post(whole, HEADERS_MAX) is not None
+        quickly += usual_post(whole, BOUNDS) is not None
 
         assert told([whole], quick=True) == told([whole], quick=False), whole
     assert quickly > 1_000

@@ -4,20 +4,24 @@ Rule 1: the order of the checks is the specification's table (webpush 4.3); the 
         The body has been read by then, within its limit, but it is judged only after the store
         was asked who it is for.
 Rule 2: record and subscription are read for every POST; only what cannot change is cached: a
-        decrypted endpoint, a verified token.
+        decrypted endpoint, a verified token, and that the one may be used with the other.
 Rule 3: bad input changes nothing.
 
 This is the hot path of the endpoint: no closures, no regular expressions, one store read.
 """
 
 import re
+import sys
 from collections.abc import Awaitable, Coroutine
 from functools import lru_cache
 from hmac import compare_digest
 from typing import Any, Final, NoReturn
 
+import msgspec
+
 from waystation.base.clock import Clock
 from waystation.base.http_message import STATUS_LINES, Request, Response
+from waystation.base.http_usual import FIRSTS_MAX
 from waystation.base.ids import new_uuid4
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.observer import Observer
@@ -57,6 +61,17 @@ _NO_SUBSCRIPTION: Final = "No such subscription"
 # By themselves, because a member of an enum costs 75 ns where a global costs 5 (CPython 3.11).
 _TAKEN: Final = Answer.TAKEN
 _RECEIVED: Final = Milestone.RECEIVED
+
+
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """What the first seven steps found of a request whose first line and head come again. All of
+    them judge these alone and the time; the body is judged later."""
+
+    endpoint: EndpointToken
+    sender: Sender | None
+    from_ms: int  # within these
+    until_ms: int
+    mark: object  # of the intake that found it
 
 
 class _Posting:
@@ -114,6 +129,8 @@ class Intake:
         self._ttl_max_s = settings.max_notification_ttl_s
         # A path that was good is good: keys do not change while we run.
         self._opened = lru_cache(settings.token_cache_max)(self._open)
+        # What is found of a request stays with its first line, if we may remember so many.
+        self._mark = object() if settings.token_cache_max >= FIRSTS_MAX else None
         # A path in `endpoint.url` stays in front, so that DELETE works behind a prefix.
         self._created = (
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
@@ -122,19 +139,30 @@ class Intake:
     def post(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         """`POST /wpush/{version}/{token}`, or `/wpush/{token}`: answered at once where neither the
         store nor the node of the user agent has to be waited for."""
-        headers, path = request.headers, request.path
         began = self._mono()
         now_ms = self._now_ms()
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
-            opened = self._opened(path)
-            sender = self._vapid.sender_of(headers, now_ms / 1000)
-            endpoint = _split(path, opened) if isinstance(opened, bytes) else opened
-            if endpoint.key_hash is not None and (
-                sender is None or not compare_digest(endpoint.key_hash, sender.key_hash)
+            familiar = request.familiar
+            passed = None if familiar is None else familiar.found
+            if (
+                type(passed) is Passed
+                and passed.mark is self._mark
+                and passed.from_ms <= now_ms < passed.until_ms
             ):
-                _refuse_owner(sender)
+                endpoint, sender = passed.endpoint, passed.sender
+            else:
+                path = request.path
+                opened = self._opened(path)
+                sender = self._vapid.sender_of(request.headers, now_ms / 1000)
+                endpoint = _split(path, opened) if isinstance(opened, bytes) else opened
+                if endpoint.key_hash is not None and (
+                    sender is None or not compare_digest(endpoint.key_hash, sender.key_hash)
+                ):
+                    _refuse_owner(sender)
+                if familiar is not None:
+                    familiar.found = self._pass(endpoint, sender)
             if self._limited:
                 self._limits.check(
                     None if sender is None else sender.key_hash,
@@ -149,6 +177,15 @@ class Intake:
         except Exception as error:
             self._failed(error, request, endpoint, sender, began)
             raise
+
+    def _pass(self, endpoint: EndpointToken, sender: Sender | None) -> Passed | None:
+        """To be found with the next request that has the same first line and head."""
+        if self._mark is None:
+            return None
+        if sender is None:
+            return Passed(endpoint, None, 0, sys.maxsize, self._mark)
+        from_ms, until_ms = sender.known_ms
+        return Passed(endpoint, sender, from_ms, until_ms, self._mark)
 
     async def _look_up(self, posting: "_Posting") -> Response:
         """For a store that has to be waited for."""

@@ -14,7 +14,7 @@ from waystation.base.http_message import Request, Response
 from waystation.base.limits import CountLimit
 from waystation.push.endpoint import matrix as matrix_gateway
 from waystation.push.endpoint import simplepush as simplepush_intake
-from waystation.push.endpoint.intake import Intake
+from waystation.push.endpoint.intake import Intake, Passed
 from waystation.push.endpoint.matrix import MatrixGateway
 from waystation.push.endpoint.simplepush import SimplePushIntake
 from waystation.push.endpoint.status import StatusDesk
@@ -80,15 +80,17 @@ class EndpointServer:
         """As `_serve`, for a POST to an endpoint: nearly all requests are, and most of them do not
         wait."""
         self.requests += 1
-        path = request.path
-        if request.method != b"POST" or not path.startswith(b"/wpush/"):
-            return self._handle_other(request, path)
+        familiar = request.familiar
+        if familiar is None or type(familiar.found) is not Passed:  # else it is such a POST
+            path = request.path
+            if request.method != b"POST" or not path.startswith(b"/wpush/"):
+                return self._handle_other(request, path)
+            if _PERCENT in path:
+                request.path = unquote_to_bytes(path)
         under_way = self._under_way
         if under_way.used >= under_way.limit:
             under_way.refused += 1
             return self._busy(request)
-        if _PERCENT in path:
-            request.path = unquote_to_bytes(path)
         try:
             answer = self._post(request)
         except WaystationError as error:

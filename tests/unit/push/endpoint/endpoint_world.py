@@ -10,7 +10,7 @@ import msgspec
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer
 from waystation.base.clock import ManualClock
 from waystation.base.errors import WaystationError
-from waystation.base.http_message import Request, Response
+from waystation.base.http_message import Familiar, Request, Response
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
@@ -122,6 +122,8 @@ class World:
         self.vapid = Vapid(AUDIENCE)
         self.sender = AppServer()
         self.bugs: list[BaseException] = []
+        # As the reader of requests has them: by all that a request says but its body.
+        self.familiar: dict[object, Familiar] = {}
         loop = asyncio.get_running_loop()
         self.milestones = MilestoneWriter(self.store, self.clock, loop, interval_s=3600)
         router = Router(self.store, self.relay, self.milestones, observer, ids=self.ids)
@@ -185,6 +187,9 @@ class World:
         }
         target, _, query = path.partition("?")
         request = Request(method.encode(), target.encode(), named, query.encode(), body)
+        if method == "POST":
+            all_but_body = (target, *sorted(named.items()), len(body))
+            request.familiar = self.familiar.setdefault(all_but_body, Familiar(request.path))
         if len(body) > self.server.body_limit(request):
             request.body, request.oversize = b"", True
         try:

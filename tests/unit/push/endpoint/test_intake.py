@@ -8,7 +8,9 @@ from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Uaid, Urgency
+from waystation.push.settings import Endpoint
 from waystation.push.token import Keys, new_key
+from waystation.push.vapid import Vapid
 
 
 @pytest.fixture
@@ -186,6 +188,67 @@ class TestVapid:
         reply = await world.post(**world.signed(**claims))
 
         assert (reply.status, reply.errno) == (401, 109)
+
+
+class TestWhatComesAgain:
+    """Of a first line and head that came before, the first seven steps are known."""
+
+    async def test_it_is_judged_once_while_its_token_is_remembered(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked: list[float] = []
+        real = Vapid.sender_of
+
+        def counting(self: Vapid, headers: Any, now_s: float) -> Any:
+            asked.append(now_s)
+            return real(self, headers, now_s)
+
+        monkeypatch.setattr(Vapid, "sender_of", counting)
+        path, signed = world.path("v2", world.sender.key_hash), world.signed()
+        began = world.now_s
+        for seconds in (0, 0, 299, 1, 0):
+            world.clock.advance(seconds)
+            assert (await world.post(path, b"data", **signed)).status == 201
+
+        assert asked == [began, began + 300]
+        assert [pushed[2].sender for pushed in world.relay.pushed] == [world.sender.key_hash] * 5
+
+    async def test_its_token_ends_all_the_same(self, world: World) -> None:
+        path, signed = world.path(), world.signed(exp=world.now_s + 10)
+        for seconds, status in ((0, 201), (70, 201), (1, 401), (0, 401)):
+            world.clock.advance(seconds)
+            assert (await world.post(path, **signed)).status == status
+
+    async def test_its_recipient_is_looked_up_each_time(self, world: World) -> None:
+        path = world.path()
+        assert (await world.post(path)).status == 201
+        await world.store.remove_channel(UAID, CHID)
+        assert (await world.post(path)).status == 410
+
+    async def test_what_one_intake_has_found_another_does_not_believe(self, world: World) -> None:
+        path = world.path()
+        assert (await world.post(path)).status == 201
+        other = World()
+        other.keys = Keys.parse(new_key(), other.clock)
+        other.intake._keys = other.keys
+        other.familiar = world.familiar
+        for _ in range(2):
+            assert (await other.post(path)).status == 404
+
+    async def test_what_was_refused_is_refused_again(self, world: World) -> None:
+        path = world.path("v2", world.sender.key_hash)
+        stranger = AppServer(8).authorization(world.now_s)
+        for _ in range(3):
+            assert (await world.post(path, authorization=stranger)).status == 401
+        assert (await world.post(path, **world.signed())).status == 201
+
+    async def test_nothing_is_kept_where_few_endpoints_may_be_remembered(self) -> None:
+        world = World(Endpoint(token_cache_max=10))
+        await world.subscribe(node_id=NODE)
+        path = world.path()
+        for _ in range(2):
+            assert (await world.post(path)).status == 201
+        assert [one.found for one in world.familiar.values()] == [None]
 
 
 class TestRecipients:
