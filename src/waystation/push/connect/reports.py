@@ -48,6 +48,9 @@ _ENDS = {
 class Milestones(Protocol):
     """Keeps a message's milestones for its sender, off the message's path."""
 
+    full: bool  # `note` would only count it as dropped, unless it is tracked
+    dropped: int
+
     def note(self, notification: Notification, milestone: Milestone) -> None: ...
 
 
@@ -84,7 +87,7 @@ class Reports(Observer):
         self._clock = clock
         self._log = log
         self._cid = 0
-        self._sent_direct, self._sent_stored = (  # without and with a topic
+        (self._sent_direct, self._sent_direct_topical), self._sent_stored = (
             tuple(
                 metrics.counter("ua_notification_sent", source=source, topic=topic)
                 for topic in ("false", "true")
@@ -182,12 +185,18 @@ class Reports(Observer):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
         self._write(self._transmitted_kind, (uaid, notification))
-        self._sent_direct[notification.topic is not None].value += 1
-        if notification.data is not None:
-            self._bytes_direct.value += len(notification.data)
+        topical = notification.topic is not None
+        (self._sent_direct_topical if topical else self._sent_direct).value += 1
+        data = notification.data
+        if data is not None:
+            self._bytes_direct.value += len(data)
+        milestones = self._milestones
         if notification.reliability_id is not None:  # a sender need not hear of every hop
-            self._milestones.note(notification, Milestone.INT_ACCEPTED)
-        self._milestones.note(notification, _TRANSMITTED)
+            milestones.note(notification, Milestone.INT_ACCEPTED)
+        elif milestones.full:
+            milestones.dropped += notification.sender is not None
+            return
+        milestones.note(notification, _TRANSMITTED)
 
     def _transmitted_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]
@@ -227,16 +236,21 @@ class Reports(Observer):
         self._acks.value += 1
         if not isinstance(notification, Notification):
             return
-        end = _ENDS.get(code, _END_DELIVERED)
+        end = _END_DELIVERED if code == DELIVERED else _ENDS.get(code, _END_DELIVERED)
         if end is _END_DELIVERED:
             self._write(self._delivered_kind, (uaid, notification))
         elif end is Milestone.DECRYPTION_ERROR:
             self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
         else:
             self._emit(events.PushNotDelivered(mid=self._mid(notification), code=code))
-        if not stored and notification.reliability_id is not None:
-            self._milestones.note(notification, Milestone.ACCEPTED)
-        self._milestones.note(notification, end)
+        milestones = self._milestones
+        if notification.reliability_id is None:
+            if milestones.full:
+                milestones.dropped += notification.sender is not None
+                return
+        elif not stored:
+            milestones.note(notification, Milestone.ACCEPTED)
+        milestones.note(notification, end)
 
     def _delivered_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]

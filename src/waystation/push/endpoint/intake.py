@@ -360,7 +360,11 @@ class Intake:
             reliability_id,
         )
         self._observer.received(uaid, notification, size)
-        self._milestones.note(notification, _RECEIVED)
+        milestones = self._milestones
+        if milestones.full and reliability_id is None:
+            milestones.dropped += key_hash is not None
+        else:
+            milestones.note(notification, _RECEIVED)
         return notification
 
     def _errored(self, notification: Notification, error: Exception) -> None:

@@ -53,10 +53,9 @@ class Reports(Observer):
         # Seconds of requests, not in the histogram yet; looked at as often as one is sampled.
         self._took_s: list[float] = []
         count = metrics.counter
-        self._received = {
-            tracked: count("notification_received", trackable=str(tracked).lower())
-            for tracked in (False, True)
-        }
+        self._received, self._received_tracked = (
+            count("notification_received", trackable=tracked) for tracked in ("false", "true")
+        )
         self._drafts = {n: count("updates_vapid", draft=f"draft0{n}") for n in (1, 2)}
         self._authorized = count("notification_auth_result", result="ok")
         self._stored = {
@@ -137,9 +136,11 @@ class Reports(Observer):
         self._authorized.value = sum(draft.value for draft in self._drafts.values())
 
     def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
-        self._received[notification.reliability_id is not None].value += 1
-        if notification.headers is not None:
-            self._encodings[notification.headers["encoding"]].value += 1
+        untracked = notification.reliability_id is None
+        (self._received if untracked else self._received_tracked).value += 1
+        headers = notification.headers
+        if headers is not None:
+            self._encodings[headers["encoding"]].value += 1
         self._write(self._received_kind, (uaid, notification, size))
 
     def _received_line(
@@ -186,8 +187,9 @@ class Reports(Observer):
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
         self._taken.value += 1
-        if notification.data is not None:
-            self._taken_bytes.value += len(notification.data) * 3 // 4  # before base64
+        data = notification.data
+        if data is not None:
+            self._taken_bytes.value += len(data) * 3 // 4  # before base64
 
     def stored(self, uaid: Uaid, notification: Notification) -> None:
         self._stored[notification.topic is not None].value += 1

@@ -24,6 +24,9 @@ E = TypeVar("E", bound=Event)
 
 
 class Noted:
+    full = False
+    dropped = 0
+
     def __init__(self) -> None:
         self.notes: list[tuple[str, str]] = []
 
@@ -160,6 +163,23 @@ async def test_a_tracked_notification_is_told_of_at_every_hop(office: Office) ->
         "accepted",
         "delivered",
     ]
+
+
+async def test_where_statuses_have_no_room_signed_messages_are_counted_and_tracked_ones_noted(
+    office: Office,
+) -> None:
+    peer = await office.connected()
+    office.milestones.full = True
+    signed = msgspec.structs.replace(notification(1), sender=b"s" * 32)
+    tracked = msgspec.structs.replace(notification(2), reliability_id="r-1")
+    for one in (signed, tracked, notification(3)):
+        await office.house.driver.push(UAID, one)
+        peer.say(ack(one))
+
+    assert office.milestones.dropped == 2
+    assert {message_id for message_id, _ in office.milestones.notes} == {tracked.message_id}
+    assert len(office.milestones.notes) == 4
+    assert len(office.told(events.PushDelivered)) == 3
 
 
 async def test_a_stored_notification_is_retrieved_transmitted_and_delivered(

@@ -55,6 +55,16 @@ async def test_unsigned_and_unknown_messages_have_no_status(world: World) -> Non
         assert (await world.ask("GET", path, **world.signed())).status == 404
 
 
+async def test_without_room_for_statuses_a_signed_message_is_taken_and_counted(
+    world: World,
+) -> None:
+    world.milestones.full = True
+    replies = [await world.post(**world.signed()), await world.post()]
+
+    assert [reply.status for reply in replies] == [201, 201]
+    assert world.milestones.dropped == 2, "received and stored"
+
+
 async def test_a_status_ends_an_hour_after_its_message(world: World) -> None:
     path = await posted(world)
     world.clock.advance(300 + 3599)
