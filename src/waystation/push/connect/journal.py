@@ -29,6 +29,7 @@ from waystation.push.connect.journal_map import MAPPABLE, JournalMap
 from waystation.push.connect.journal_records import (
     HEAD,
     Accepted,
+    Entry,
     accepted_body,
     read_unsettled,
     record,
@@ -84,7 +85,7 @@ class Journal:
         self._size = 0
         self._damaged = False  # the file cannot be appended to; only a new one helps
         self._sequence = 0
-        self._live: dict[object, tuple[Accepted, int]] = {}  # with the length of its record
+        self._live: dict[object, tuple[Entry, int]] = {}  # with the length of its record
         self.live_bytes = 0  # of the records of what is unsettled
         self._turn: list[bytes] = []
         self._waiters: list[asyncio.Future[bool]] = []
@@ -102,19 +103,20 @@ class Journal:
         self._sequence = sequence = self._sequence + 1
         if type(notification) is Notification:
             key = notification.message_id
-            entry = Accepted(sequence, uaid, notification)
+            entry = (sequence, uaid, notification, None)
         else:
             assert isinstance(notification, Update)
             key = key_of(uaid, notification)
-            entry = Accepted(sequence, uaid, None, notification)
+            entry = (sequence, uaid, None, notification)
         live = self._live
         before = self._release(key) if key in live else None
         body = accepted_body(entry)
         length = len(body)
         live[key] = (entry, length)
         self.live_bytes += length
-        if self._map is not None:
-            if before is None and self._map.append(body):
+        mapped = self._map
+        if mapped is not None:
+            if before is None and mapped.append(body):
                 return True
             # The same again: one record stands for it, and it comes first.
             ok = self._append(body) and (before is None or self._append(settled_body(before)))
@@ -141,20 +143,21 @@ class Journal:
         live = self._live.pop(key, None)  # as `_release`
         if live is None:
             return
-        self.live_bytes -= live[1]
-        sequence = live[0].sequence
-        if self._map is None:
-            self._turn.append(record(settled_body(sequence)))
+        entry, length = live
+        self.live_bytes -= length
+        mapped = self._map
+        if mapped is None:
+            self._turn.append(record(settled_body(entry[0])))
             self._arm()
-        elif not self._map.append_settled(sequence):
-            self._append(settled_body(sequence))
+        elif not mapped.append_settled(entry[0]):
+            self._append(settled_body(entry[0]))
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)
         if live is None:
             return None
         self.live_bytes -= live[1]
-        return live[0].sequence
+        return live[0][0]
 
     @property
     def full(self) -> bool:

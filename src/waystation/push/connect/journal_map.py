@@ -38,6 +38,7 @@ _put_nothing: Final = struct.Struct(f"{_HEAD_BYTES}x").pack_into
 _settled_body: Final = SETTLED.pack
 _put_settled: Final = SETTLED_RECORD.pack_into
 _SETTLED_BYTES: Final = SETTLED_RECORD.size - _HEAD_BYTES
+_BODY_BYTES: Final = SETTLED.size
 _GENERATION: Final = slice(8, 16)  # in the page
 
 
@@ -68,9 +69,10 @@ class JournalMap:
         if end > self._end:
             return False
         # The head comes last: until then there is nothing.
-        self._map[start:end] = body
-        _put_nothing(self._map, end)
-        _put_head(self._map, at, length, crc32c(self._seed, body))
+        memory = self._map
+        memory[start:end] = body
+        _put_nothing(memory, end)
+        _put_head(memory, at, length, crc32c(self._seed, body))
         self._at = end
         return True
 
@@ -82,7 +84,7 @@ class JournalMap:
         if end > self._end:
             return False
         body = _settled_body(b"s", sequence)
-        _put_settled(self._map, at, len(body), crc32c(self._seed, body), b"s", sequence)
+        _put_settled(self._map, at, _BODY_BYTES, crc32c(self._seed, body), b"s", sequence)
         self._at = end
         return True
 
