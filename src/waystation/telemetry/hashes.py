@@ -9,7 +9,8 @@ from waystation.base.ids import PeriodTagger, Tagger
 
 MEMO_MAX = 8_192
 DAY_MS = 86_400_000
-_NAMES = b'"mid":"%012x%b",%b'  # the first as `mid` makes it
+_SECOND = b'"mid":"%012x'  # how `mid` begins in a line
+_NAMES = b'%b%b",%b'
 
 
 def mid(key: Tagger, version: str, time_s: int) -> str:
@@ -65,6 +66,9 @@ class EventHashes:
         self.known_names: dict[str, bytes] = {}
         self.known_from_us = self.known_until_us = 0
         self._known_tagger = self._message.at(0)  # of messages
+        # The second that messages are of now, which is how their names begin; of the same day.
+        self._second_ms = self._second_until_ms = 0
+        self._second = b""
         self._uah_texts: dict[bytes, bytes] = {}  # for the same day, as they stand in a line
         self._chh_texts: dict[bytes, bytes] = {}
         self.uah = self._uahs.hash64  # of a uaid
@@ -116,10 +120,9 @@ class EventHashes:
     ) -> tuple[bytes, bytes]:
         """As `names`, for the first event that a message has, at the message's own time; and `chh`
         as it stands in a line."""
-        event_us, second_ms = time_ms * 1000, time_ms - time_ms % 1000
         names = self.known_names
-        if not self.known_from_us <= event_us < self.known_until_us or len(names) > MEMO_MAX:
-            self._begin_day(event_us)
+        if not self._second_ms <= time_ms < self._second_until_ms or len(names) > MEMO_MAX:
+            self._begin_second(time_ms)
         uah = self._uah_texts.get(uaid)
         if uah is None:
             uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, time_ms)
@@ -127,11 +130,12 @@ class EventHashes:
         if chh is None:
             chh = self._new_text(self._chh_texts, b'"chh":%d', channel_id, self._channel, time_ms)
         # As the tagger's `digest`, without the call; the message is of this day, as its event is.
-        inner = self._known_tagger.inner.copy()
+        tagger = self._known_tagger
+        inner = tagger.inner.copy()
         inner.update(version.encode())
-        outer = self._known_tagger.outer.copy()
+        outer = tagger.outer.copy()
         outer.update(inner.digest())
-        made = names[version] = _NAMES % (second_ms, hexlify(outer.digest()[:10]), uah)
+        made = names[version] = _NAMES % (self._second, hexlify(outer.digest()[:10]), uah)
         return made, chh
 
     def _new_names(self, uaid: bytes, version: str, time_ms: int, event_us: int) -> bytes:
@@ -142,8 +146,19 @@ class EventHashes:
         if uah is None:
             uah = self._new_text(self._uah_texts, b'"uah":%d', uaid, self._uaid, event_us // 1000)
         digest = self._message.at(time_ms).digest(version.encode())
-        made = names[version] = _NAMES % (time_ms, hexlify(digest[:10]), uah)
+        made = names[version] = _NAMES % (_SECOND % time_ms, hexlify(digest[:10]), uah)
         return made
+
+    def _begin_second(self, time_ms: int) -> None:
+        event_us = time_ms * 1000
+        if (
+            not self.known_from_us <= event_us < self.known_until_us
+            or len(self.known_names) > MEMO_MAX
+        ):
+            self._begin_day(event_us)
+        self._second_ms = time_ms - time_ms % 1000
+        self._second_until_ms = self._second_ms + 1000
+        self._second = _SECOND % self._second_ms
 
     def _begin_day(self, event_us: int) -> None:
         self.known_names.clear()
@@ -152,6 +167,7 @@ class EventHashes:
         self.known_from_us = event_us - event_us % (DAY_MS * 1000)
         self.known_until_us = self.known_from_us + DAY_MS * 1000
         self._known_tagger = self._message.at(event_us // 1000)
+        self._second_until_ms = 0  # it was of another day
 
     @staticmethod
     def _new_text(
