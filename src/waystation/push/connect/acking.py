@@ -39,4 +39,4 @@ class Acking(ABC):
             return None
         window = self._window
         effects = window.acked(updates)
-        return effects if window.at_rest else effects + self._look()
+        return effects if window.at_rest() else effects + self._look()

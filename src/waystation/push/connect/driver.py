@@ -80,8 +80,7 @@ class ConnectDriver:
         return self
 
     def text(self, connection: Connection, text: bytes) -> None:
-        client = connection.handler_state  # as `client_of`
-        assert type(client) is Client
+        client: Client = connection.handler_state  # pyright: ignore[reportAssignmentType]  since `open`
         session = client.session
         if not client.waiting and (effects := session.acked(text)) is not None:
             if len(effects) == 1 and type(effect := effects[0]) is Settle:
@@ -132,7 +131,7 @@ class ConnectDriver:
         usual = type(notification) is Notification
         if usual and not notification.ttl_s:
             journal = None
-        if connection.out_bytes >= connection.shell.send_high_bytes or (  # as `congested`
+        if (connection.out_bytes and connection.congested) or (
             journal is not None and journal.live_bytes >= journal.bytes_open  # as `full`
         ):
             self._perform(client, client.session.congested())

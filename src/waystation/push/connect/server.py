@@ -77,6 +77,7 @@ class WebSocketServer:
         assert 0 < limits.linger_s <= 1.0
         assert limits.send_high_bytes <= limits.send_bytes_max
         self.send_high_bytes = limits.send_high_bytes
+        self._read_bytes_max = limits.read_bytes_max
         self._loop = asyncio.get_running_loop()
         hearing = Hearing(message_bytes_max=limits.message_bytes_max, failed=self._failed)
         self._deliver, self._one_text = hearing.deliver, hearing.one_text
@@ -234,7 +235,7 @@ class WebSocketServer:
         carrier = connection.carrier
         try:
             if carrier is self._plain:  # as its `read`
-                data = os.read(connection.fd, self._limits.read_bytes_max)
+                data = os.read(connection.fd, self._read_bytes_max)
             else:
                 data = carrier.read(connection.fd)
         except BlockingIOError:
@@ -282,7 +283,7 @@ class WebSocketServer:
                 connection = touched.popleft()
                 if connection.flags == OPEN and connection.out is not None:
                     self._write(connection)  # as `_settle`, which knows what else there may be
-                    if not connection.flags & ENDING:
+                    if connection.flags == OPEN:
                         continue
                 self._settle(connection)
         finally:

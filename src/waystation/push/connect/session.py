@@ -123,7 +123,7 @@ class Session(Acking, MonthSwitching):
         match message:
             case wire.Ack():
                 effects = self._window.acked(message.updates)
-                return effects if self._window.at_rest else effects + self._look()
+                return effects if self._window.at_rest() else effects + self._look()
             case wire.Register() | wire.Unregister() if self._switch and self._draining:
                 return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ping():

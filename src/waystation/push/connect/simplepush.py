@@ -107,7 +107,6 @@ class UpdateWindow:
         self._check_needed = True
         return not self._reading and not self.unacked
 
-    @property
     def at_rest(self) -> bool:
         return not self._check_needed
 

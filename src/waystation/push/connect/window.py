@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from waystation.push.connect import effects as do
-from waystation.push.connect.effects import Effect
+from waystation.push.connect.effects import Deliver, Effect, Settle
 from waystation.push.model import ChannelId, MessageId, Notification, Update
 from waystation.push.wire.client import DELIVERED, AckUpdate
 
@@ -95,7 +95,7 @@ class DeliveryWindow:
         if not (direct or stored or self._refused) and notification.ttl_s > 0:
             # As below, for one who owes us nothing: most are acked before the next comes.
             self._direct = {message_id: notification}
-            return [do.Deliver(notification)]
+            return [Deliver(notification)]
         if (direct and message_id in direct) or (stored and message_id in stored):
             return []  # it came twice, or through storage first: one ack is owed
         strict = stored and self._unacked_max == 1
@@ -133,7 +133,7 @@ class DeliveryWindow:
             update = updates[0]
             if (acked := direct.pop(update.version, None)) is not None:  # none for a number
                 self.direct_acked += 1
-                return [do.Settle(acked, update.code or DELIVERED)]
+                return [Settle(acked, update.code or DELIVERED)]
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
         stored, fleeting = self._stored, self._fleeting
@@ -184,7 +184,6 @@ class DeliveryWindow:
         self._check_needed = True
         return False
 
-    @property
     def at_rest(self) -> bool:
         """Nobody asked for a look: `look` would say so too, and after an ack that is the rule."""
         return self._pass is NONE and not self._check_needed
