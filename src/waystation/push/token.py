@@ -48,17 +48,25 @@ class EndpointToken(msgspec.Struct, frozen=True, gc=False):
     uaid: Uaid
     channel_id: ChannelId
     key_hash: bytes | None = None
+    # What the ids and sort keys of all its messages have in common, spelled once.
+    id_start: str = ""
+    dashed_channel: str = ""
+
+    def __post_init__(self) -> None:
+        start = f"02:{self.uaid.hex()}:{self.channel_id.hex()}:"
+        msgspec.structs.force_setattr(self, "id_start", start)
+        msgspec.structs.force_setattr(self, "dashed_channel", dashed(self.channel_id))
 
 
 class Keys:
     """The keys of `push.crypto_keys`, newest first."""
 
-    __slots__ = ("_clock", "_fernets", "_first")
+    __slots__ = ("_clock", "_fernets", "seal_raw")
 
     def __init__(self, raw_keys: Sequence[bytes], clock: Clock) -> None:
         assert raw_keys
         self._fernets = [Fernet(key) for key in raw_keys]
-        self._first = self._fernets[0]
+        self.seal_raw = self._fernets[0].seal  # before base64; the second is given
         self._clock = clock
 
     @classmethod
@@ -68,7 +76,7 @@ class Keys:
     def seal(self, plain: bytes, at_ms: int | None = None) -> str:
         """Base64url with its padding; the time inside is now, unless the caller knows it."""
         at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
-        return b64encode_as_string(self._first.seal(plain, at_s), b"-_")
+        return b64encode_as_string(self.seal_raw(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
         """Padding may be missing or there; None for what none of the keys sealed."""
@@ -124,11 +132,12 @@ class MessageIds:
         "_count",
         "_keys",
         "_last_ms",
+        "_last_s",
         "_mark",
         "_ms_text",
         "_random_bytes",
         "_recent",
-        "_seal",
+        "_seal_raw",
     )
 
     def __init__(
@@ -140,11 +149,11 @@ class MessageIds:
         random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._keys = keys
-        self._seal: Callable[[bytes, int], Any] = keys.seal  # it seals message ids
+        self._seal_raw = keys.seal_raw
         self._clock = clock
         self._random_bytes = random_bytes
         self._mark = random_bytes(4).hex()
-        self._last_ms = 0
+        self._last_ms = self._last_s = 0
         self._ms_text = "0"
         self._count = 0
         self._recent: BoundedLru[tuple[Uaid, ChannelId], int] | None = (
@@ -165,17 +174,23 @@ class MessageIds:
     def for_timestamp(
         self, uaid: Uaid, channel_id: ChannelId, at_ms: int
     ) -> tuple[MessageId, SortKey]:
+        return self.for_endpoint(EndpointToken(uaid, channel_id), at_ms)
+
+    def for_endpoint(self, endpoint: EndpointToken, at_ms: int) -> tuple[MessageId, SortKey]:
+        """Of a message without a topic."""
         if self._recent is not None:
-            return self._three_parts(uaid, channel_id, at_ms)
+            return self._three_parts(endpoint.uaid, endpoint.channel_id, at_ms)
         if at_ms == self._last_ms:
             self._count = count = self._count + 1
             n = (_COUNTS[count] if count < _COUNTS_MAX else f"{count:04x}") + self._mark
         else:
             n = self._tie_breaker(at_ms)
         ms = self._ms_text
-        text = f"02:{uaid.hex()}:{channel_id.hex()}:{ms}:{n}"
-        sort_key: Any = f"02:{ms}:{dashed(channel_id)}:{n}"  # to call it by its name costs a call
-        return self._seal(text.encode(), at_ms), sort_key
+        sealed = self._seal_raw(f"{endpoint.id_start}{ms}:{n}".encode(), self._last_s)
+        # To call them by their names would cost two calls.
+        message_id: Any = b64encode_as_string(sealed, b"-_")
+        sort_key: Any = f"02:{ms}:{endpoint.dashed_channel}:{n}"
+        return message_id, sort_key
 
     def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:
         """For a message whose key another worker's message has: the next millisecond's."""
@@ -186,7 +201,7 @@ class MessageIds:
         if at_ms < self._last_ms:
             # The wall clock went back: these milliseconds were used before under our mark.
             self._mark = self._random_bytes(4).hex()
-        self._last_ms = at_ms
+        self._last_ms, self._last_s = at_ms, at_ms // 1000
         self._ms_text = str(at_ms)
         self._count = 0
         return f"0000{self._mark}"

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.http_message import STATUS_LINES, Request, Response
+from waystation.base.http_message import STATUS_LINES, Familiar, Request, Response
 from waystation.base.http_usual import FIRSTS_MAX
 from waystation.base.ids import new_uuid4
 from waystation.push.endpoint.limits import SendLimits
@@ -36,7 +36,6 @@ from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import (
     SIMPLEPUSH,
     WEBPUSH,
-    ChannelId,
     MessageId,
     Milestone,
     Notification,
@@ -51,7 +50,7 @@ from waystation.push.token import EndpointToken, Keys, MessageIds, split_token
 from waystation.push.vapid import Sender, Vapid
 from waystation.push.wire.error_forms import form_of
 from waystation.push.wire.relay import Answer
-from waystation.push.wire.webpush import Post, check_api_version, read_post
+from waystation.push.wire.webpush import Post, check_api_version, read_body, read_post
 
 KINDS: Final = frozenset({WEBPUSH, SIMPLEPUSH, "fcm", "apns", "stub"})
 _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
@@ -63,33 +62,27 @@ _TAKEN: Final = Answer.TAKEN
 _RECEIVED: Final = Milestone.RECEIVED
 
 
-class Passed(msgspec.Struct, frozen=True, gc=False):
-    """What the first seven steps found of a request whose first line and head come again. All of
-    them judge these alone and the time; the body is judged later."""
+class Passed(msgspec.Struct, eq=False, gc=False):
+    """What was found of a request that passed the first seven steps. They judge its first line, its
+    head and the time, and so do the last five, as a head says how long the body is: where both
+    come again, it is found once."""
 
     endpoint: EndpointToken
     sender: Sender | None
-    from_ms: int  # within these
-    until_ms: int
     mark: object  # of the intake that found it
+    from_ms: int = 0  # within these
+    until_ms: int = 0
+    post: Post | None = None  # once it has passed the last steps as well
 
 
 class _Posting:
     """A POST that may be delivered and waits: it is allowed, and we know where to."""
 
-    __slots__ = ("began", "endpoint", "now_ms", "request", "sender")
+    __slots__ = ("began", "now_ms", "passed", "request")
 
-    def __init__(
-        self,
-        request: Request,
-        endpoint: EndpointToken,
-        sender: Sender | None,
-        began: float,
-        now_ms: int,
-    ) -> None:
+    def __init__(self, request: Request, passed: Passed, began: float, now_ms: int) -> None:
         self.request = request
-        self.endpoint = endpoint
-        self.sender = sender
+        self.passed = passed
         self.began = began
         self.now_ms = now_ms
 
@@ -130,7 +123,8 @@ class Intake:
         # A path that was good is good: keys do not change while we run.
         self._opened = lru_cache(settings.token_cache_max)(self._open)
         # What is found of a request stays with its first line, if we may remember so many.
-        self._mark = object() if settings.token_cache_max >= FIRSTS_MAX else None
+        self._remembers = settings.token_cache_max >= FIRSTS_MAX
+        self._mark = object()
         # A path in `endpoint.url` stays in front, so that DELETE works behind a prefix.
         self._created = (
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
@@ -161,8 +155,9 @@ class Intake:
                     sender is None or not compare_digest(endpoint.key_hash, sender.key_hash)
                 ):
                     _refuse_owner(sender)
-                if familiar is not None:
-                    familiar.found = self._pass(endpoint, sender)
+                passed = Passed(endpoint, sender, self._mark)
+                if familiar is not None and self._remembers:
+                    _keep(familiar, passed)
             if self._limited:
                 self._limits.check(
                     None if sender is None else sender.key_hash,
@@ -171,45 +166,29 @@ class Intake:
                 )
             look_up_now = self._look_up_now
             if look_up_now is None:
-                return self._look_up(_Posting(request, endpoint, sender, began, now_ms))
+                return self._look_up(_Posting(request, passed, began, now_ms))
             recipient = look_up_now(endpoint.uaid, endpoint.channel_id, now_ms)
-            return self._take(request, endpoint, sender, began, now_ms, recipient)
+            return self._take(request, passed, began, now_ms, recipient)
         except Exception as error:
             self._failed(error, request, endpoint, sender, began)
             raise
 
-    def _pass(self, endpoint: EndpointToken, sender: Sender | None) -> Passed | None:
-        """To be found with the next request that has the same first line and head."""
-        if self._mark is None:
-            return None
-        if sender is None:
-            return Passed(endpoint, None, 0, sys.maxsize, self._mark)
-        from_ms, until_ms = sender.known_ms
-        return Passed(endpoint, sender, from_ms, until_ms, self._mark)
-
     async def _look_up(self, posting: "_Posting") -> Response:
         """For a store that has to be waited for."""
-        endpoint = posting.endpoint
+        passed = posting.passed
+        endpoint = passed.endpoint
         try:
             recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
-            answer = self._take(
-                posting.request,
-                endpoint,
-                posting.sender,
-                posting.began,
-                posting.now_ms,
-                recipient,
-            )
+            answer = self._take(posting.request, passed, posting.began, posting.now_ms, recipient)
         except Exception as error:
-            self._failed(error, posting.request, endpoint, posting.sender, posting.began)
+            self._failed(error, posting.request, endpoint, passed.sender, posting.began)
             raise
         return answer if isinstance(answer, Response) else await answer
 
-    def _take(  # noqa: PLR0917 - one call for every POST, and names cost as much as the call
+    def _take(
         self,
         request: Request,
-        endpoint: EndpointToken,
-        sender: Sender | None,
+        passed: Passed,
         began: float,
         now_ms: int,
         recipient: Recipient | None,
@@ -220,16 +199,17 @@ class Intake:
             or not recipient.subscribed
             or recipient.user_agent.router_type != WEBPUSH
         ):
-            return self._not_taken(_Posting(request, endpoint, sender, began, now_ms), recipient)
+            return self._not_taken(_Posting(request, passed, began, now_ms), recipient)
         user_agent = recipient.user_agent
-        body = request.body
-        post = read_post(
-            request.headers, body, request.oversize, self._body_bytes_max, self._ttl_max_s
-        )
+        body, sender = request.body, passed.sender
+        if (post := passed.post) is None:
+            passed.post = post = read_post(
+                request.headers, body, request.oversize, self._body_bytes_max, self._ttl_max_s
+            )
         notification = self._accept(
-            user_agent.uaid,
-            endpoint.channel_id,
+            passed.endpoint,
             post,
+            read_body(body),
             len(body),
             now_ms,
             None if sender is None else sender.key_hash,
@@ -242,14 +222,15 @@ class Intake:
             raise
         if answer is _TAKEN:
             return self._answer(sender, began, len(body), notification, notification.message_id)
-        posting = _Posting(request, endpoint, sender, began, now_ms)
+        posting = _Posting(request, passed, began, now_ms)
         return self._deliver_on(posting, answer, user_agent, notification)
 
     async def _not_taken(self, posting: "_Posting", recipient: Recipient | None) -> Response:
         try:
             await self._refuse(recipient, WEBPUSH)
         except Exception as error:
-            self._failed(error, posting.request, posting.endpoint, posting.sender, posting.began)
+            passed = posting.passed
+            self._failed(error, posting.request, passed.endpoint, passed.sender, posting.began)
             raise
 
     async def _deliver_on(
@@ -263,10 +244,11 @@ class Intake:
             message_id = await self._router.deliver_on(answer, user_agent, notification)
         except Exception as error:
             self._errored(notification, error)
-            self._failed(error, posting.request, posting.endpoint, posting.sender, posting.began)
+            passed = posting.passed
+            self._failed(error, posting.request, passed.endpoint, passed.sender, posting.began)
             raise
         size = len(posting.request.body)
-        return self._answer(posting.sender, posting.began, size, notification, message_id)
+        return self._answer(posting.passed.sender, posting.began, size, notification, message_id)
 
     def _answer(
         self,
@@ -333,17 +315,18 @@ class Intake:
 
     def _accept(  # noqa: PLR0917 - as `_take`
         self,
-        uaid: Uaid,
-        channel_id: ChannelId,
+        endpoint: EndpointToken,
         post: Post,
+        data: str | None,
         size: int,
         now_ms: int,
         key_hash: bytes | None = None,
         reliability_id: str | None = None,
     ) -> Notification:
         """It has a name from here on, and somebody who may ask what became of it."""
+        uaid, channel_id = endpoint.uaid, endpoint.channel_id
         if post.topic is None:
-            message_id, sort_key = self._ids.for_timestamp(uaid, channel_id, now_ms)
+            message_id, sort_key = self._ids.for_endpoint(endpoint, now_ms)
         else:
             message_id, sort_key = self._ids.for_topic(uaid, channel_id, post.topic)
         notification = Notification(
@@ -353,7 +336,7 @@ class Intake:
             now_ms,
             post.ttl_s,
             post.topic,
-            post.data,
+            data,
             post.headers,
             post.urgency,
             key_hash,
@@ -371,15 +354,14 @@ class Intake:
         self._observer.errored(notification, form_of(type(error)).errno or 0)
         self._milestones.note(notification, Milestone.ERRORED)
 
-    async def deliver_unsigned(self, token: bytes, post: Post, size: int) -> None:
+    async def deliver_unsigned(self, token: bytes, post: Post, body: bytes) -> None:
         """For a gateway that speaks for an app server: v1 endpoints only, the same limits."""
         endpoint = self._keys.open_endpoint("v1", token)
         if self._limited:
             self._limits.check(None, endpoint.uaid + endpoint.channel_id, self._clock.mono())
         user_agent = await self.recipient(endpoint, WEBPUSH)
-        notification = self._accept(
-            user_agent.uaid, endpoint.channel_id, post, size, self._clock.now_ms()
-        )
+        now_ms = self._clock.now_ms()
+        notification = self._accept(endpoint, post, read_body(body), len(body), now_ms)
         try:
             await self._router.deliver(user_agent, notification)
         except Exception as error:
@@ -419,6 +401,13 @@ class Intake:
             if not rows:
                 return
             after = rows[-1].sort_key
+
+
+def _keep(familiar: Familiar, passed: Passed) -> None:
+    """It is found with the next request that has the same first line and head."""
+    sender = passed.sender
+    passed.from_ms, passed.until_ms = (0, sys.maxsize) if sender is None else sender.known_ms
+    familiar.found = passed
 
 
 def _split(path: bytes, plain: bytes) -> EndpointToken:

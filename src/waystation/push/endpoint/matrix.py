@@ -19,7 +19,6 @@ is up to the app, which asks its homeserver for `event_id_only` if it wants noth
 from typing import Annotated, Any, Final
 
 import msgspec
-import pybase64
 
 from waystation.base.errors import GoneError
 from waystation.base.http_message import Request, Response
@@ -88,7 +87,6 @@ class MatrixGateway:
             self._ttl_s,
             None,
             Urgency.LOW if notify.prio == "low" else Urgency.HIGH,
-            pybase64.b64encode_as_string(payload, b"-_", padded=False),
             {"encoding": "aes128gcm"},
         )
         rejected: list[str] = []
@@ -98,7 +96,7 @@ class MatrixGateway:
                 rejected.append(pushkey)
                 continue
             try:
-                await self._intake.deliver_unsigned(token, post, len(payload))
+                await self._intake.deliver_unsigned(token, post, payload)
             except (GoneError, InvalidTokenError, InvalidRouterTypeError):
                 rejected.append(pushkey)
         return Response.of(200, _encode(_Rejected(rejected)), content_type=_JSON)

@@ -235,6 +235,25 @@ class TestWhatComesAgain:
         for _ in range(2):
             assert (await other.post(path)).status == 404
 
+    async def test_what_is_wrong_with_it_is_told_each_time(self, world: World) -> None:
+        path = world.path()
+        for _ in range(3):
+            assert (await world.post(path, ttl="-1")).errno == 114
+            assert (await world.post(path, b"data", content_encoding="x")).errno == 110
+            assert (await world.post(path, b"x" * 5_631)).status == 413
+
+    async def test_each_has_its_own_data_and_time(self, world: World) -> None:
+        path = world.path()
+        for body in (b"one", b"two"):
+            world.clock.advance(1)
+            assert (await world.post(path, body, ttl="9999999", urgency="high")).status == 201
+        first, second = (pushed[2] for pushed in world.relay.pushed)
+
+        assert (first.data, second.data) == ("b25l", "dHdv")
+        assert second.accepted_at_ms - first.accepted_at_ms == 1000
+        assert (first.ttl_s, first.urgency) == (second.ttl_s, second.urgency)
+        assert second.urgency is Urgency.HIGH
+
     async def test_what_was_refused_is_refused_again(self, world: World) -> None:
         path = world.path("v2", world.sender.key_hash)
         stranger = AppServer(8).authorization(world.now_s)
