@@ -21,25 +21,37 @@ class Meaning:
         self.value: object = None
 
 
+class Rest(msgspec.Struct, eq=False, gc=False):
+    """A head that came before, without its Authorization. Made by `http_usual`."""
+
+    headers: dict[bytes, bytes]
+    before: bytes  # all of it from the end of the first line to the value of Authorization
+    after: bytes  # and from there to the body
+    body_bytes: int
+    meaning: Meaning
+
+
 class SharedHeaders(dict[bytes, bytes]):
     """Headers of a head that came before, as all its requests have them. The place for their
     meaning is also that of heads that differ in Authorization only. Made by `http_usual`."""
 
-    __slots__ = ("body_bytes", "meaning", "proof", "text")
+    __slots__ = ("body_bytes", "meaning", "proof", "rest", "text")
 
     body_bytes: int  # as Content-Length says it; -1 if it says nothing, or says it oddly
     meaning: Meaning
     proof: object  # a place for what a handler has found of its Authorization; None at first
+    rest: Rest | None  # without Authorization, if there is one and that came before
     text: bytes  # as it was sent, with the line ends around it; empty if it is not remembered
 
 
 class Familiar(msgspec.Struct, eq=False, gc=False):
     """A first line that came before, and the head that came with it last: all of a request but its
-    body. Requests that have both share it. Made by `http_usual`; what others leave here must not
-    lead back to them, because it may stay for as long as the process runs."""
+    Authorization and its body. Requests that have both share it. Made by `http_usual`; what others
+    leave here must not lead back to them, because it may stay for as long as the process runs."""
 
     path: bytes
-    headers: SharedHeaders | None = None  # None until one comes that is remembered
+    rest: Rest | None = None  # of that head; None if it has no Authorization
+    headers: SharedHeaders | None = None  # the last that is remembered as it is
     fits: object = None  # the mark of the last server that found it within its bounds
     found: object = None  # a place for what a handler has found of such a request
 
@@ -54,7 +66,7 @@ class Request(msgspec.Struct, eq=False, gc=False):
     headers: Mapping[bytes, bytes]
     query: bytes = b""
     body: bytes = b""
-    familiar: Familiar | None = None  # if all but the body came before
+    familiar: Familiar | None = None  # if all but Authorization and body came before
     oversize: bool = False  # the body was longer than its limit and was not kept
     keep_alive: bool = True
     upgrade: bytes | None = None  # what the client wants to speak instead

@@ -254,6 +254,51 @@ def test_requests_that_differ_in_their_body_alone_are_familiar() -> None:
 
 
 @pytest.mark.usefixtures("every_mark_stays")
+def test_requests_that_differ_in_their_authorization_as_well_are_familiar() -> None:
+    lines = b"TTL: 20\r\nAuthorization: ?\r\n"
+    requests = [usual_post(signed(b"vapid %d" % n, lines), BOUNDS) for n in (0, 1, 2, 3, 3, 3, 2)]
+    familiar = [request.familiar for request in requests if request is not None]
+    headers = [request.headers for request in requests if request is not None]
+
+    assert familiar[:2] == [None, None]
+    assert familiar[2] is not None
+    assert all(one is familiar[2] for one in familiar[2:])
+    assert [one[b"authorization"] for one in headers] == [
+        b"vapid %d" % n for n in (0, 1, 2, 3, 3, 3, 2)
+    ]
+    assert headers[5] is headers[4]
+    assert headers[4] is not headers[3]
+    assert all(request is not None and request.body == b"abc" for request in requests)
+
+
+@pytest.mark.parametrize("cut", [b"", b"a", b"abcd"], ids=repr)
+@pytest.mark.usefixtures("every_mark_stays")
+def test_a_familiar_request_with_a_body_of_another_length_is_left_to_httptools(cut: bytes) -> None:
+    lines = b"TTL: 21\r\nAuthorization: ?\r\n"
+    for number in range(4):
+        assert usual_post(signed(b"vapid %d" % number, lines), BOUNDS) is not None
+
+    assert usual_post(signed(b"vapid 5", lines)[:-3] + cut, BOUNDS) is None
+    assert usual_post(signed(b"vapid 3", lines)[:-3] + cut, BOUNDS) is None
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_a_further_authorization_behind_the_one_that_is_new_is_left_to_httptools() -> None:
+    lines = b"TTL: 22\r\nAuthorization: ?\r\n"
+    for number in range(4):
+        assert usual_post(signed(b"vapid %d" % number, lines), BOUNDS) is not None
+
+    for value in (b"a\r\nAuthorization: b", b"a\r\nX: b", b"a\rb", b"a\nb", b"\r\n", b"\r"):
+        request = usual_post(signed(value, lines), BOUNDS)
+        if value == b"a\r\nX: b":
+            assert request is not None
+            assert request.headers[b"x"] == b"b"
+            assert request.headers[b"authorization"] == b"a"
+        else:
+            assert request is None
+
+
+@pytest.mark.usefixtures("every_mark_stays")
 def test_what_was_found_of_a_path_with_one_head_is_not_there_with_another() -> None:
     posts = [USUAL.replace(b"TTL: 60", b"TTL: 6%d" % n) for n in (3, 4)]
     for turn in range(4):

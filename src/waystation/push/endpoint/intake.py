@@ -50,7 +50,7 @@ from waystation.push.token import EndpointToken, Keys, MessageIds, split_token
 from waystation.push.vapid import Sender, Vapid
 from waystation.push.wire.error_forms import form_of
 from waystation.push.wire.relay import Answer
-from waystation.push.wire.webpush import Post, check_api_version, read_body, read_post
+from waystation.push.wire.webpush import Headers, Post, check_api_version, read_body, read_post
 
 KINDS: Final = frozenset({WEBPUSH, SIMPLEPUSH, "fcm", "apns", "stub"})
 _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
@@ -64,25 +64,34 @@ _RECEIVED: Final = Milestone.RECEIVED
 
 class Passed(msgspec.Struct, eq=False, gc=False):
     """What was found of a request that passed the first seven steps. They judge its first line, its
-    head and the time, and so do the last five, as a head says how long the body is: where both
-    come again, it is found once."""
+    Authorization and the time; the last five judge the rest of its head, which says how long the
+    body is. What comes again is judged once."""
 
     endpoint: EndpointToken
-    sender: Sender | None
     mark: object  # of the intake that found it
-    from_ms: int = 0  # within these
-    until_ms: int = 0
     post: Post | None = None  # once it has passed the last steps as well
+    headers: Headers | None = None  # those of the sender
+    sender: Sender | None = None
+    from_ms: int = 0  # within these it need not be verified again
+    until_ms: int = 0
 
 
 class _Posting:
     """A POST that may be delivered and waits: it is allowed, and we know where to."""
 
-    __slots__ = ("began", "now_ms", "passed", "request")
+    __slots__ = ("began", "now_ms", "passed", "request", "sender")
 
-    def __init__(self, request: Request, passed: Passed, began: float, now_ms: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        passed: Passed,
+        sender: Sender | None,
+        began: float,
+        now_ms: int,
+    ) -> None:
         self.request = request
         self.passed = passed
+        self.sender = sender
         self.began = began
         self.now_ms = now_ms
 
@@ -138,26 +147,28 @@ class Intake:
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
-            familiar = request.familiar
-            passed = None if familiar is None else familiar.found
+            headers, familiar = request.headers, request.familiar
+            found = None if familiar is None else familiar.found
+            passed = found if type(found) is Passed and found.mark is self._mark else None
             if (
-                type(passed) is Passed
-                and passed.mark is self._mark
+                passed is not None
+                and passed.headers is headers
                 and passed.from_ms <= now_ms < passed.until_ms
             ):
                 endpoint, sender = passed.endpoint, passed.sender
             else:
                 path = request.path
-                opened = self._opened(path)
-                sender = self._vapid.sender_of(request.headers, now_ms / 1000)
+                opened = self._opened(path) if passed is None else passed.endpoint
+                sender = self._vapid.sender_of(headers, now_ms / 1000)
                 endpoint = _split(path, opened) if isinstance(opened, bytes) else opened
                 if endpoint.key_hash is not None and (
                     sender is None or not compare_digest(endpoint.key_hash, sender.key_hash)
                 ):
                     _refuse_owner(sender)
-                passed = Passed(endpoint, sender, self._mark)
+                if passed is None:
+                    passed = Passed(endpoint, self._mark)
                 if familiar is not None and self._remembers:
-                    _keep(familiar, passed)
+                    _keep(familiar, passed, headers, sender)
             if self._limited:
                 self._limits.check(
                     None if sender is None else sender.key_hash,
@@ -166,29 +177,32 @@ class Intake:
                 )
             look_up_now = self._look_up_now
             if look_up_now is None:
-                return self._look_up(_Posting(request, passed, began, now_ms))
+                return self._look_up(_Posting(request, passed, sender, began, now_ms))
             recipient = look_up_now(endpoint.uaid, endpoint.channel_id, now_ms)
-            return self._take(request, passed, began, now_ms, recipient)
+            return self._take(request, passed, sender, began, now_ms, recipient)
         except Exception as error:
             self._failed(error, request, endpoint, sender, began)
             raise
 
     async def _look_up(self, posting: "_Posting") -> Response:
         """For a store that has to be waited for."""
-        passed = posting.passed
+        passed, sender = posting.passed, posting.sender
         endpoint = passed.endpoint
         try:
             recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
-            answer = self._take(posting.request, passed, posting.began, posting.now_ms, recipient)
+            answer = self._take(
+                posting.request, passed, sender, posting.began, posting.now_ms, recipient
+            )
         except Exception as error:
-            self._failed(error, posting.request, endpoint, passed.sender, posting.began)
+            self._failed(error, posting.request, endpoint, sender, posting.began)
             raise
         return answer if isinstance(answer, Response) else await answer
 
-    def _take(
+    def _take(  # noqa: PLR0917 - one call for every POST, and names cost as much as the call
         self,
         request: Request,
         passed: Passed,
+        sender: Sender | None,
         began: float,
         now_ms: int,
         recipient: Recipient | None,
@@ -199,9 +213,9 @@ class Intake:
             or not recipient.subscribed
             or recipient.user_agent.router_type != WEBPUSH
         ):
-            return self._not_taken(_Posting(request, passed, began, now_ms), recipient)
+            return self._not_taken(_Posting(request, passed, sender, began, now_ms), recipient)
         user_agent = recipient.user_agent
-        body, sender = request.body, passed.sender
+        body = request.body
         if (post := passed.post) is None:
             passed.post = post = read_post(
                 request.headers, body, request.oversize, self._body_bytes_max, self._ttl_max_s
@@ -222,15 +236,15 @@ class Intake:
             raise
         if answer is _TAKEN:
             return self._answer(sender, began, len(body), notification, notification.message_id)
-        posting = _Posting(request, passed, began, now_ms)
+        posting = _Posting(request, passed, sender, began, now_ms)
         return self._deliver_on(posting, answer, user_agent, notification)
 
     async def _not_taken(self, posting: "_Posting", recipient: Recipient | None) -> Response:
         try:
             await self._refuse(recipient, WEBPUSH)
         except Exception as error:
-            passed = posting.passed
-            self._failed(error, posting.request, passed.endpoint, passed.sender, posting.began)
+            endpoint = posting.passed.endpoint
+            self._failed(error, posting.request, endpoint, posting.sender, posting.began)
             raise
 
     async def _deliver_on(
@@ -244,11 +258,11 @@ class Intake:
             message_id = await self._router.deliver_on(answer, user_agent, notification)
         except Exception as error:
             self._errored(notification, error)
-            passed = posting.passed
-            self._failed(error, posting.request, passed.endpoint, passed.sender, posting.began)
+            endpoint = posting.passed.endpoint
+            self._failed(error, posting.request, endpoint, posting.sender, posting.began)
             raise
         size = len(posting.request.body)
-        return self._answer(posting.passed.sender, posting.began, size, notification, message_id)
+        return self._answer(posting.sender, posting.began, size, notification, message_id)
 
     def _answer(
         self,
@@ -403,11 +417,12 @@ class Intake:
             after = rows[-1].sort_key
 
 
-def _keep(familiar: Familiar, passed: Passed) -> None:
-    """It is found with the next request that has the same first line and head."""
-    sender = passed.sender
-    passed.from_ms, passed.until_ms = (0, sys.maxsize) if sender is None else sender.known_ms
+def _keep(familiar: Familiar, passed: Passed, headers: Headers, sender: Sender | None) -> None:
+    """It is found with the next request that is like it."""
     familiar.found = passed
+    if familiar.headers is headers:  # a new Authorization with each would be known in vain
+        passed.headers, passed.sender = headers, sender
+        passed.from_ms, passed.until_ms = (0, sys.maxsize) if sender is None else sender.known_ms
 
 
 def _split(path: bytes, plain: bytes) -> EndpointToken:

@@ -191,7 +191,14 @@ class TestVapid:
 
 
 class TestWhatComesAgain:
-    """Of a first line and head that came before, the first seven steps are known."""
+    """Of a first line and head that came before, only the recipient is looked up again."""
+
+    @pytest.fixture
+    async def world(self) -> World:
+        world = World()
+        world.familiar = {}
+        await world.subscribe(node_id=NODE)
+        return world
 
     async def test_it_is_judged_once_while_its_token_is_remembered(
         self, world: World, monkeypatch: pytest.MonkeyPatch
@@ -261,8 +268,32 @@ class TestWhatComesAgain:
             assert (await world.post(path, authorization=stranger)).status == 401
         assert (await world.post(path, **world.signed())).status == 201
 
+    async def test_whoever_signs_is_asked_who_they_are(self, world: World) -> None:
+        """All of these requests are alike but for their Authorization."""
+        path, key_hash = world.path("v2", world.sender.key_hash), world.sender.key_hash
+        stranger = AppServer(8).authorization(world.now_s)
+        signed = [world.signed(exp=world.now_s + n) for n in (10, 20, 30)]
+        for _ in range(3):
+            assert (await world.post(path, authorization=stranger)).status == 401
+            assert (await world.post(path, authorization="vapid t=a.b.c, k=d")).status == 401
+            assert (await world.post(path)).status == 401
+            for one in signed:
+                assert (await world.post(path, **one)).status == 201
+        assert len(world.familiar or ()) == 1
+        assert {pushed[2].sender for pushed in world.relay.pushed} == {key_hash}
+
+    async def test_of_a_v1_endpoint_each_sender_is_named(self, world: World) -> None:
+        path, others = world.path(), [AppServer(number) for number in (8, 9)]
+        for server in (*others, None, *others, None):
+            signed = {} if server is None else {"authorization": server.authorization(world.now_s)}
+            assert (await world.post(path, **signed)).status == 201
+        told = [pushed[2].sender for pushed in world.relay.pushed]
+
+        assert told == [others[0].key_hash, others[1].key_hash, None] * 2
+
     async def test_nothing_is_kept_where_few_endpoints_may_be_remembered(self) -> None:
         world = World(Endpoint(token_cache_max=10))
+        world.familiar = {}
         await world.subscribe(node_id=NODE)
         path = world.path()
         for _ in range(2):
