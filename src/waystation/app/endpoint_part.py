@@ -47,6 +47,7 @@ class EndpointPart:
             observer,
             ids=ids,
             own_node_id=base.node_id,
+            own_node=base.relay.node,
         )
         intake = Intake(
             settings,
