@@ -124,7 +124,8 @@ class ConnectDriver:
         self, uaid: Uaid, notification: Notification | Update
     ) -> Answer | Coroutine[Any, Any, Answer]:
         """At once, unless the journal has to be waited for."""
-        client = self._find(uaid)
+        find = self._find
+        client = find(uaid)
         if client is None or (connection := client.connection) is None:
             return Answer.ABSENT
         journal = self._journal

@@ -77,7 +77,7 @@ class Reports(Observer):
         names: NodeNames | None = None,
     ) -> None:
         self._emit = sink.emit
-        self._write = sink.write  # what happens to every message
+        self._sink = sink
         self._transmitted_kind = events.Written(events.PushTransmitted.k, self._transmitted_line)
         self._delivered_kind = events.Written(events.PushDelivered.k, self._delivered_line)
         self._hashes = hashes
@@ -184,7 +184,7 @@ class Reports(Observer):
         if not isinstance(notification, Notification):
             return
         # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
-        self._write(self._transmitted_kind, (uaid, notification))
+        self._sink.write(self._transmitted_kind, (uaid, notification))
         topical = notification.topic is not None
         (self._sent_direct_topical if topical else self._sent_direct).value += 1
         data = notification.data
@@ -238,7 +238,7 @@ class Reports(Observer):
             return
         end = _END_DELIVERED if code == DELIVERED else _ENDS.get(code, _END_DELIVERED)
         if end is _END_DELIVERED:
-            self._write(self._delivered_kind, (uaid, notification))
+            self._sink.write(self._delivered_kind, (uaid, notification))
         elif end is Milestone.DECRYPTION_ERROR:
             self._emit(events.PushDecryptionError(mid=self._mid(notification), code=code))
         else:

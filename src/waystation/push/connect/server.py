@@ -115,6 +115,7 @@ class WebSocketServer:
 
     def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Takes over a bound socket; give each worker its own with SO_REUSEPORT."""
+        self._make_room(sock.fileno())
         self._listeners.add(sock, tls)
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
@@ -192,7 +193,7 @@ class WebSocketServer:
         by_fd = self._by_fd
         try:
             for fd, mask in self._epoll.poll(0, self._limits.events_max):
-                connection = by_fd[fd] if fd < len(by_fd) else None
+                connection = by_fd[fd]
                 if connection is None:
                     self._listeners.accept(fd)
                 elif mask == _EPOLLIN and connection.flags == OPEN:
@@ -242,10 +243,10 @@ class WebSocketServer:
             return
         except OSError:
             data = b""
-        handler = connection.handler
+        handler, one_text = connection.handler, self._one_text
         if not data or handler is None or connection.partial is not None:
             self._heard(connection, data)
-        elif (text := self._one_text(data)) is None:
+        elif (text := one_text(data)) is None:
             self._deliver(connection, data)
         else:
             try:
@@ -347,12 +348,17 @@ class WebSocketServer:
         self.reception.admit(sock, tls, self._mono())
 
     def hold(self, connection: Connection) -> None:
-        fd, by_fd = connection.fd, self._by_fd
-        if fd >= len(by_fd):
-            by_fd.extend([None] * (fd + 1024 - len(by_fd)))
-        by_fd[fd] = connection
+        fd = connection.fd
+        self._make_room(fd)
+        self._by_fd[fd] = connection
         self._epoll.register(fd, _EPOLLIN)
         self._arm()
+
+    def _make_room(self, fd: int) -> None:
+        """Whatever epoll watches has a place, so that a turn need not ask."""
+        by_fd = self._by_fd
+        if fd >= len(by_fd):
+            by_fd.extend([None] * (fd + 1024 - len(by_fd)))
 
     def watch(self, connection: Connection) -> None:
         flags = connection.flags

@@ -39,7 +39,7 @@ class Reports(Observer):
     ) -> None:
         self._emit = sink.emit
         self._defer = sink.defer
-        self._write = sink.write  # what happens to every message
+        self._sink = sink
         self._received_kind = events.Written(events.PushReceived.k, self._received_line)
         self._stored_kind = events.Written(events.PushStored.k, self._stored_line)
         self._hashes = hashes
@@ -96,7 +96,8 @@ class Reports(Observer):
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        took_s = self._mono() - began
+        mono = self._mono  # which is quicker to call than an attribute that is no method
+        took_s = mono() - began
         self._took_s.append(took_s)
         if sender is not None:
             self._drafts[sender.draft].value += 1
@@ -141,7 +142,7 @@ class Reports(Observer):
         headers = notification.headers
         if headers is not None:
             self._encodings[headers["encoding"]].value += 1
-        self._write(self._received_kind, (uaid, notification, size))
+        self._sink.write(self._received_kind, (uaid, notification, size))
 
     def _received_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification, int]
@@ -177,7 +178,7 @@ class Reports(Observer):
         # Nobody will hear of the id that it had, so that one has come to its end.
         self._emit(events.PushErrored(mid=self._mid(before), errno=0))
         size = len(notification.data or "") * 3 // 4
-        self._write(self._received_kind, (uaid, notification, size))
+        self._sink.write(self._received_kind, (uaid, notification, size))
 
     def relayed(self, notification: Notification, node_id: str) -> None:
         self._defer(self._relayed_event, notification, node_id)
@@ -195,7 +196,7 @@ class Reports(Observer):
         self._stored[notification.topic is not None].value += 1
         if notification.data is not None:
             self._stored_bytes.value += len(notification.data) * 3 // 4
-        self._write(self._stored_kind, (uaid, notification))
+        self._sink.write(self._stored_kind, (uaid, notification))
 
     def _stored_line(
         self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]

@@ -53,7 +53,9 @@ HEADER_BYTES_MAX = 14  # two bytes, eight of length, four of mask
 CONTROL_BYTES_MAX = 125
 REASON_BYTES_MAX = CONTROL_BYTES_MAX - 2
 
-_unpack_medium = struct.Struct("!H4s").unpack_from  # a length in two bytes, and the mask
+# Of a masked frame: how it begins, a length in two bytes, and the mask.
+_unpack_medium = struct.Struct("!HH4s").unpack_from
+_MEDIUM_TEXT = 0x81FE
 
 # --- events --------------------------------------------------------------------------------------
 
@@ -137,9 +139,9 @@ class FrameReader:
         """What nearly every read is: one whole frame of ASCII text, and nothing else. None for all
         that is not, even if it is good; `begin` and `next` know."""
         size = len(data)
-        if size > 8 and data.startswith(b"\x81\xfe"):
-            length, mask = _unpack_medium(data, 2)
-            if size != length + 8 or length > self._message_bytes_max:
+        if size > 8 and data[1] == 0xFE:
+            start, length, mask = _unpack_medium(data)
+            if start != _MEDIUM_TEXT or size != length + 8 or length > self._message_bytes_max:
                 return None
             payload = apply_mask(data[8:], mask)
         elif size >= 6 and data[0] == 0x81 and size == data[1] - 0x80 + 6 <= 6 + CONTROL_BYTES_MAX:
