@@ -9,9 +9,7 @@ Rule 3: real senders get base64 wrong: padding and either alphabet are accepted 
 No I/O and no clock: `now_s` comes in with each call.
 """
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from math import ceil, floor
 from typing import Any, Final
 
@@ -29,11 +27,14 @@ LIFETIME_MAX_S: Final = 86_400
 REMEMBER_S: Final = 300
 KEYS_MAX: Final = 4_096  # parsed public keys that are kept
 
-_DOT, _PLUS, _SLASH = b".+/"  # a byte is looked for by its number in a tenth of the time
+_DOT, _PLUS, _SLASH, _COMMA, _QUOTE, _TAB, _BLANK = (
+    b'.+/,"\t '  # a byte is looked for by its number in a tenth of the time
+)
 _PADDINGS: Final = (b"", b"===", b"==", b"=")  # three are never right
 
-# As senders' libraries write it; whatever else is allowed is taken apart step by step.
-_USUAL: Final = re.compile(rb"[Vv]apid t=([A-Za-z0-9_.-]+), ?k=([A-Za-z0-9_-]+=*)")
+_USUAL: Final = (b"vapid t=", b"Vapid t=")
+_USUAL_BYTES: Final = 8
+_ALGS_MAX: Final = 64  # the few spellings that senders' libraries have
 
 _BAD_CLAIM: Final = (
     "Invalid VAPID token: A value in the vapid claims is either missing or incorrectly specified"
@@ -70,6 +71,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 _header_decoder = msgspec.json.Decoder(_Header)
 _claims_decoder = msgspec.json.Decoder(_Claims)
+_algs: dict[bytes, str] = {}  # what JOSE headers say
 
 
 class Vapid:
@@ -171,9 +173,29 @@ class Vapid:
 
 def read_authorization(authorization: bytes) -> tuple[int, bytes, bytes | None]:
     """(draft, token, key); the key is None where Crypto-Key has to have it."""
-    usual = _USUAL.fullmatch(authorization)
-    if usual is not None:
-        return 2, usual[1], usual[2]
+    if authorization.startswith(_USUAL):
+        token, _, rest = authorization[_USUAL_BYTES:].partition(b",")
+        spaced = rest.startswith(b" k=")
+        key = rest[3:] if spaced else rest[2:]
+        # As senders' libraries write it. A regular expression takes five times as long; what there
+        # is to drop or to split is left to the other way, and what is no base64 is found later.
+        if (
+            token
+            and key
+            and (spaced or rest.startswith(b"k="))
+            and _BLANK not in token
+            and _BLANK not in key
+            and _COMMA not in key
+            and _QUOTE not in authorization
+            and _TAB not in authorization
+            and key[-1] > _BLANK
+        ):
+            return 2, token, key
+    return take_apart(authorization)
+
+
+def take_apart(authorization: bytes) -> tuple[int, bytes, bytes | None]:
+    """As `read_authorization`, step by step."""
     scheme, blank, rest = authorization.strip().partition(b" ")
     rest = rest.replace(b" ", b"").replace(b"\t", b"")
     if not blank or not rest:
@@ -230,7 +252,7 @@ def _verified_claims(token: bytes, key: p256.PublicKey) -> _Claims:
     if not dot or not second_dot or _DOT in claims_text:
         raise VapidError("Invalid VAPID token: a JWT has three parts")
     try:
-        alg = _alg_of(header_text)
+        alg = _algs.get(header_text) or _read_alg(header_text)
         signature = _unpadded(signature_text)
     except (ValueError, msgspec.MsgspecError):
         raise VapidError("Invalid VAPID token: the JOSE header cannot be read") from None
@@ -244,9 +266,12 @@ def _verified_claims(token: bytes, key: p256.PublicKey) -> _Claims:
         raise VapidError(_BAD_CLAIM) from None
 
 
-@lru_cache(maxsize=64)  # the few spellings that senders' libraries have
-def _alg_of(header_text: bytes) -> str:
-    return _header_decoder.decode(_unpadded(header_text)).alg
+def _read_alg(header_text: bytes) -> str:
+    alg = _header_decoder.decode(_unpadded(header_text)).alg
+    if len(_algs) >= _ALGS_MAX:
+        _algs.clear()
+    _algs[header_text] = alg
+    return alg
 
 
 def _unpadded(text: bytes) -> bytes:

@@ -1,16 +1,17 @@
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pybase64
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer, b64
 from waystation.base.http_message import SharedHeaders
 from waystation.push import vapid as module
 from waystation.push.errors import InvalidEncryptionError, VapidError
-from waystation.push.vapid import Vapid, decode_public_key, read_authorization
+from waystation.push.vapid import Vapid, decode_public_key, read_authorization, take_apart
 
 NOW = 1_700_000_000
 SERVER = AppServer()
@@ -311,6 +312,33 @@ def test_the_usual_spelling_says_what_taking_it_apart_says(
 
     assert usual == read_authorization(f"VAPID  k={key} , t={token}".encode())
     assert usual == (2, token.encode(), key.encode())
+
+
+PIECES = st.sampled_from(
+    [b"a.b.c", b"k", b"t", b"=", b",", b", ", b" ", b"\t", b'"', b"\x0b", b"\xff", b"k=d", b"t=x"]
+)
+
+
+@given(
+    st.sampled_from([b"vapid t=", b"Vapid t=", b"vapid k=", b"vapid  t="]),
+    st.lists(PIECES, max_size=3).map(b"".join),
+    st.sampled_from([b",k=", b", k=", b",  k=", b", K=", b",", b";k="]),
+    st.lists(PIECES, max_size=3).map(b"".join),
+)
+@example(b"vapid t=", b"a.b.c", b", k=", b"d\x0b")
+@example(b"vapid t=", b"a.b.c", b", k=", b"")
+@example(b"vapid t=", b"a,b", b", k=", b"d")
+def test_whatever_the_short_way_says_taking_it_apart_says_too(
+    scheme: bytes, token: bytes, comma: bytes, key: bytes
+) -> None:
+    authorization = scheme + token + comma + key
+    try:
+        expected = take_apart(authorization)
+    except VapidError as error:
+        with pytest.raises(VapidError, match=re.escape(str(error))):
+            read_authorization(authorization)
+    else:
+        assert read_authorization(authorization) == expected
 
 
 @given(st.text(st.sampled_from("AZaz09-_-_+/=. "), max_size=12))
