@@ -19,6 +19,7 @@ from waystation.base.ids import dashed
 from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Update
+from waystation.push.wire.webpush import AES128GCM_ONLY
 
 PING = b"{}"
 
@@ -74,8 +75,7 @@ _decoder = msgspec.json.Decoder(ClientMessage)
 _decode_ack = msgspec.json.Decoder(Ack).decode
 _ACK_START = b'{"messageType":"ack"'  # as user agents write it
 _PING = Ping()
-_AES128GCM_ONLY = {"encoding": "aes128gcm"}  # what nearly every notification has
-_AES128GCM_TEXT = f',"headers":{orjson.dumps(_AES128GCM_ONLY).decode()}'
+_AES128GCM_TEXT = f',"headers":{orjson.dumps(AES128GCM_ONLY).decode()}'
 _ACK_OF_NOTHING = Ack(updates=[])
 
 
@@ -158,7 +158,11 @@ def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
 def notification_message(notification: Notification) -> bytes:
     """Written for every notification, so by hand: ids and base64url need no escaping."""
     data, headers = notification.data, notification.headers
-    if data is not None and headers == _AES128GCM_ONLY and notification.reliability_id is None:
+    if (
+        data is not None
+        and (headers is AES128GCM_ONLY or headers == AES128GCM_ONLY)  # the same, unless it was read
+        and notification.reliability_id is None
+    ):
         start = _notification_start(notification.channel_id)  # nearly all are like this
         return f'{start}{notification.message_id}","data":"{data}"{_AES128GCM_TEXT}}}'.encode()
     tracked = text = ""
