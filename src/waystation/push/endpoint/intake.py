@@ -125,7 +125,7 @@ class Intake:
         self._limited = limits.on
         self._milestones = milestones
         self._clock = clock
-        self._mono, self._now_ns = clock.mono, clock.now_ns
+        self._mono, self._now_ms = clock.mono, clock.now_ms
         self._tracked = tracked  # hashes of the keys whose messages are tracked
         self._observer = observer or Observer()
         self._body_bytes_max = settings.max_data_bytes
@@ -144,7 +144,7 @@ class Intake:
         """`POST /wpush/{version}/{token}`, or `/wpush/{token}`: answered at once where neither the
         store nor the node of the user agent has to be waited for."""
         began = self._mono()
-        now_ms = self._now_ns() // 1_000_000
+        now_ms = self._now_ms()
         sender: Sender | None = None
         endpoint: EndpointToken | None = None
         try:
