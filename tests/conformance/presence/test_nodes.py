@@ -1,7 +1,7 @@
 """Several nodes on one Redis: one order, nobody lost, nobody doubled."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
@@ -11,7 +11,7 @@ from tests.conformance.presence.kit import PARTY, Guest, Node, kinds, listed, op
 from tests.servers.redis import RedisServer, running_redis
 from waystation.base.clock import SystemClock
 from waystation.presence import directory
-from waystation.presence.model import Flags, MessageType, PartyId, Status
+from waystation.presence.model import Flags, MessageType, PartyId, SessionKey, Status
 from waystation.presence.session import State
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore
@@ -280,6 +280,34 @@ async def test_a_redis_that_lost_everything_is_told_again(town: Town) -> None:
     assert last.message_id > before
     welcome = next(one for one in c.seen if one.message_type == LIST)
     assert [client for client, _ in listed(welcome)] == [1, 2]
+
+
+async def test_what_redis_lost_in_the_middle_of_a_look_is_not_taken_for_moved(town: Town) -> None:
+    """P-112: after its positions were compared, and before sessions are asked for."""
+    node = await town.node()
+    a, b = await town.member(node, 1), await town.member(node, 2)
+    await until(lambda: len(told(a)) == 1)
+    membership = node.server.membership
+    assert membership is not None
+    store, asked = town.stores[node], 0
+    assert isinstance(store, RedisPresenceStore)
+    reclaim = store.reclaim
+
+    async def lost(sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            town.server.command("-n", town.url.rpartition("/")[2], "FLUSHDB")
+        return await reclaim(sessions)
+
+    store.reclaim = lost
+    await membership.beat()
+    await until(
+        lambda: all(Status.LIST_RESYNC in {m.status_code for m in one.seen} for one in (a, b))
+    )
+
+    assert asked >= 2
+    assert Status.TAKEN_OVER not in {m.status_code for one in (a, b) for m in one.seen}
 
 
 async def test_a_redis_that_lost_the_last_writes_is_told_again(town: Town) -> None:
