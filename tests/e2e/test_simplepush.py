@@ -109,6 +109,7 @@ async def test_only_the_newest_version_waits(server: Serve) -> None:
         assert updates == [{"channelID": channel_id, "version": 7}]
         await agent.expect_silence(0.1)
         await agent.ack_updates(*updates)
+        await agent.settled()
         await agent.reconnect()
         await agent.expect_silence()
 
@@ -132,6 +133,7 @@ async def test_an_older_ack_leaves_the_newer_version(server: Serve) -> None:
         await agent.reconnect()
         assert await agent.updates() == second
         await agent.ack_updates(*second)
+        await agent.settled()
         await agent.reconnect()
         await agent.expect_silence()
 
