@@ -141,12 +141,22 @@ def _read_anew(data: bytes, first_end: int, familiar: Familiar) -> Request | Non
         return None
     body_start = end + len(rest.after)
     body = data[body_start:]
-    headers = _signed(rest, data[start:end])
-    if headers is None or len(body) != rest.body_bytes:
+    if len(body) != rest.body_bytes:
         return None
-    if _came_before((headers[b"authorization"], rest.before)):
-        _remember_head(data[first_end:body_start], headers)
-        familiar.headers = headers
+    authorization = data[start:end]
+    if _came_before((authorization, rest.before)):  # several senders by turns
+        text = data[first_end:body_start]
+        headers = _heads.get(text[2:-4]) or _signed(rest, authorization)
+        if headers is None:
+            return None
+        if not headers.text:
+            _remember_head(text, headers)
+        if headers.text:  # it is not too long to be remembered
+            familiar.headers = headers
+    else:
+        headers = _signed(rest, authorization)
+        if headers is None:
+            return None
     return Request(b"POST", familiar.path, headers, b"", body, familiar)
 
 
@@ -187,8 +197,9 @@ def _read_signed(head: bytes) -> SharedHeaders | None:
     rest = _rests.get(head[:start] + head[end + 2 :])
     if rest is None:
         return None
-    headers = _signed(rest, head[start + _AUTHORIZATION_BYTES : end])
-    if headers is not None and _came_before((headers[b"authorization"], rest.before)):
+    authorization = head[start + _AUTHORIZATION_BYTES : end]
+    headers = _signed(rest, authorization)
+    if headers is not None and _came_before((authorization, rest.before)):
         _remember_head(b"\r\n" + head + b"\r\n\r\n", headers)
     return headers
 

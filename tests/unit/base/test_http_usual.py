@@ -11,7 +11,7 @@ from waystation.base import http_usual
 from waystation.base.http_limits import HttpLimits
 from waystation.base.http_message import Request, SharedHeaders
 from waystation.base.http_reader import RequestReader
-from waystation.base.http_usual import HEADS_MAX, LINES_MAX, Bounds, usual_post
+from waystation.base.http_usual import HEAD_BYTES_MAX, HEADS_MAX, LINES_MAX, Bounds, usual_post
 
 HEADERS_MAX = 10
 BODY_MAX = 20
@@ -283,6 +283,34 @@ def test_a_familiar_request_with_a_body_of_another_length_is_left_to_httptools(c
 
 
 @pytest.mark.usefixtures("every_mark_stays")
+def test_an_authorization_that_is_too_long_to_be_remembered_does_not_speak_for_others() -> None:
+    """Nothing is left of its head to compare with, and nothing begins with nothing."""
+    lines = b"TTL: 24\r\nAuthorization: ?\r\n"
+    for number in range(4):
+        assert usual_post(signed(b"vapid %d" % number, lines), BOUNDS) is not None
+    long = b"vapid " + b"x" * HEAD_BYTES_MAX
+    for _ in range(3):
+        request = usual_post(signed(long, lines), BOUNDS)
+        assert request is not None
+        assert request.headers[b"authorization"] == long
+
+    assert usual_post(b"POST /wpush/v2/abc HTTP/1.1\r\nX", BOUNDS) is None
+    assert usual_post(b"POST /wpush/v2/abc HTTP/1.1\r\n", BOUNDS) is None
+
+
+@pytest.mark.usefixtures("every_mark_stays")
+def test_senders_by_turns_are_known_each_by_its_own_head() -> None:
+    lines = b"TTL: 25\r\nAuthorization: ?\r\n"
+    order = (0, 1, 2, 2, 3, 3, 2, 3, 2)
+    requests = [usual_post(signed(b"vapid %d" % n, lines), BOUNDS) for n in order]
+    headers = [request.headers for request in requests if request is not None]
+
+    assert [one[b"authorization"] for one in headers] == [b"vapid %d" % n for n in order]
+    assert headers[3] is headers[6] is headers[8]
+    assert headers[5] is headers[7]
+
+
+@pytest.mark.usefixtures("every_mark_stays")
 def test_a_further_authorization_behind_the_one_that_is_new_is_left_to_httptools() -> None:
     lines = b"TTL: 22\r\nAuthorization: ?\r\n"
     for number in range(4):
@@ -451,10 +479,12 @@ def test_requests_that_resemble_those_before_are_read_as_httptools_reads_them() 
     for _ in range(3_000):
         body = chance.choice([b"body", b"\r\nbody", b"\r\n\r\n", b"\r\n\r\nbody"])
         told_bytes = len(body) + chance.choice([0, 0, 0, -2, 2])
-        token = chance.choice([b"", b"a", b"aa", b"aaa", b"aaaaa"])
+        token = chance.choice([b"", b"a", b"aa", b"aaa", b"aaaaa", b"a" * HEAD_BYTES_MAX])
         lines = [b"Content-Length: %d" % told_bytes, *chance.choice(heads)]
         head = b"\r\n".join(lines).replace(b"?", token)
         whole = b"POST /a HTTP/1.1\r\n" + head + b"\r\n\r\n" + body
+        if not chance.randrange(20):
+            whole = b"POST /a HTTP/1.1\r\n" + body  # nothing else, which may be of the length told
         quickly += usual_post(whole, BOUNDS) is not None
 
         assert told([whole], quick=True) == told([whole], quick=False), whole
