@@ -144,7 +144,7 @@ def test_forgetting_the_sessions_of_an_earlier_life_is_found(
 
     monkeypatch.setattr(presence_nodes.NodeRows, "part_with_earlier_lives", part)
 
-    assert "ghost" in found("kill")
+    assert "ghost" in found("kill", first=1)
 
 
 def test_forgetting_the_sweep_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,16 +106,22 @@ class Membership:
         broker = self._broker
         # A store that has less than it had is told again first: who is missing there has not moved.
         await self._compare()
-        gone = await self._not_ours()
-        if gone:  # the store may have lost them between the two
+        sessions = [(one, one.fence) for one in broker.registry.sessions.values()]
+        moved = await self._moved(sessions)
+        if moved:  # or the store has lost them between the two
             await self._compare()
-            gone = await self._not_ours()
-        for session, fence in gone:
+            moved = await self._moved(moved)
+        for session, fence in moved:
             # Whoever was attached again meanwhile, or is leaving, has an answer of its own.
             if session.fence == fence and not session.leaving:
                 broker.departures.moved_on(session)
         if not self._fenced:
             return
+        for session, fence in sessions:
+            if session.state is not State.DETACHED or await self._still_waits(session):
+                continue
+            if session.state is State.DETACHED and session.fence == fence:
+                broker.departures.moved_on(session)
         now = broker.registry.now().mono
         for session in broker.registry.sessions.values():
             _shift(session, self._renewed_at, now)
@@ -123,17 +129,11 @@ class Membership:
         self._fenced = False
         broker.reports.node_state("ready", len(broker.registry.sessions), "renewed")
 
-    async def _not_ours(self) -> list[tuple[Session, int]]:
-        """Those whom the store does not know as ours, each with the fence that it was asked for."""
-        sessions = [(one, one.fence) for one in self._broker.registry.sessions.values()]
+    async def _moved(self, sessions: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
+        """Those with a stream whom the store does not know as ours, each with its fence."""
         active = [(one, fence) for one, fence in sessions if one.state is State.ACTIVE]
         moved = set(await self._store.reclaim([(one.key, fence) for one, fence in active]))
-        found = [(one, fence) for one, fence in active if one.key in moved]
-        if self._fenced:
-            for one, fence in sessions:
-                if one.state is State.DETACHED and not await self._still_waits(one):
-                    found.append((one, fence))
-        return found
+        return [(one, fence) for one, fence in active if one.key in moved]
 
     async def _still_waits(self, session: Session) -> bool:
         """Whether a session without a stream is still ours; its loss may never have been told."""
