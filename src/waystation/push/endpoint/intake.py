@@ -168,7 +168,8 @@ class Intake:
                     _refuse_owner(sender)
                 if passed is None:
                     passed = Passed(endpoint, self._mark)
-                if familiar is not None and self._remembers:
+                # A path that had to be unquoted is not the one that the next request comes with.
+                if familiar is not None and familiar.path == path and self._remembers:
                     _keep(familiar, passed, headers, sender)
             if self._limited:
                 self._limits.check(

@@ -242,6 +242,15 @@ class TestWhatComesAgain:
         for _ in range(2):
             assert (await other.post(path)).status == 404
 
+    async def test_a_quoted_path_is_unquoted_by_each_server(self, world: World) -> None:
+        path = world.path() + "%3D"
+        other = World()
+        await other.subscribe()
+        other.keys, other.familiar = world.keys, world.familiar
+        other.intake._keys = world.keys
+        for one in (world, other, world):
+            assert (await one.post(path)).status == 201
+
     async def test_what_is_wrong_with_it_is_told_each_time(self, world: World) -> None:
         path = world.path()
         for _ in range(3):
