@@ -27,7 +27,7 @@ from waystation.push.endpoint.intake import Intake
 from waystation.push.errors import BadBodyError, InvalidRouterTypeError, InvalidTokenError
 from waystation.push.model import Urgency
 from waystation.push.settings import Endpoint
-from waystation.push.wire.webpush import Post
+from waystation.push.wire.webpush import AES128GCM_ONLY, Post
 
 PATH: Final = b"/_matrix/push/v1/notify"
 BODY_BYTES_MAX: Final = 65_536
@@ -87,7 +87,7 @@ class MatrixGateway:
             self._ttl_s,
             None,
             Urgency.LOW if notify.prio == "low" else Urgency.HIGH,
-            {"encoding": "aes128gcm"},
+            AES128GCM_ONLY,
         )
         rejected: list[str] = []
         for pushkey in dict.fromkeys(device.pushkey for device in notify.devices):
