@@ -12,7 +12,8 @@ Rule 4: what collecting the tests left behind, half a million objects, is there 
         collection of garbage looks at it again.
 Rule 5: an example of a property may take its time. Hypothesis would give it 200 ms by the clock on
         the wall, which on a busy machine says something about the machine; rule 3 holds for it too.
-Rule 6: Ctrl-C reaches the programs that tests start. In a shell's background it is ignored, and
+Rule 6: what tests start ends with the test process, also if that is killed (see `reaper`).
+Rule 7: Ctrl-C reaches the programs that tests start. In a shell's background it is ignored, and
         whoever is started there inherits that.
 """
 
@@ -27,6 +28,7 @@ from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.servers.reaper import reap_children
 from tools.prepare_tests import skipped
 
 TEST_LIMIT_S = 150  # generous: a small machine may be busy with other things
@@ -36,6 +38,7 @@ settings.register_profile(
 )
 settings.load_profile("busy machine")
 
+reap_children()
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

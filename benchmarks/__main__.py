@@ -7,19 +7,25 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from . import nchan
+import msgspec
+
+from . import nchan, side_by_side
+from .checkout import checkout, current
 from .cluster_target import CLUSTER_QUICK, CLUSTER_SMOKE, ClusterScale, own_cluster
 from .environment import environment
 from .floor import floor_server
 from .measurement import Measurement, summarise
 from .megaphone import megaphone
+from .mixed_load import RealisticScale
 from .presence_target import KINDS, party_server
 from .queue_floor import queue_floor
 from .queue_target import QUEUE_QUICK, QUEUE_SMOKE, QueueScale, QueueTarget, own_queue_server
 from .report import Report, to_json, to_markdown, to_terminal
 from .scenarios import (
+    bridged,
     broadcast,
     cluster,
+    crowd,
     direct,
     floor,
     hello,
@@ -31,28 +37,40 @@ from .scenarios import (
     queue_idle,
     queue_messages,
     queue_refusals,
+    realistic,
     stored,
     stores,
 )
+from .scenarios.crowd import CROWD_QUICK, CROWD_SMOKE, CrowdScale
 from .stores import OWN, places
 from .target import QUICK, SMOKE, Scale, Target, own_server
+from .vendor import vendor
 from .wire import LoadError
 
 Step = Callable[[], Sequence[Measurement]]
 
-SCENARIOS = ("floor", "direct", "stored", "latency", "hello", "idle", "broadcast")
+SCENARIOS = ("floor", "realistic", "direct", "stored", "latency", "hello", "idle", "broadcast")
 ON_REQUEST = (
+    "bridged",
     "pipeline",
     "stores",
     "queue",
     "cluster",
     "presence",
+    "crowd",
 )  # they start servers of their own
-ONCE = {"idle", "queue idle", "party idle"}  # memory does not vary from round to round as CPU does
+ONCE = {
+    "idle",
+    "queue idle",
+    "party idle",
+    "crowd",
+}  # memory does not vary from round to round as CPU does
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
+    if options.against:
+        return _side_by_side(options)
     scale = {"full": Scale(), "quick": QUICK, "smoke": SMOKE}[options.scale]
     rounds: list[list[Measurement]] = []
     with contextlib.ExitStack() as stack:
@@ -80,6 +98,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if lost else 0
 
 
+def _side_by_side(options: argparse.Namespace) -> int:
+    rows = [row for row in side_by_side.TURNS if row in options.only]
+    compared: list[side_by_side.Compared] = []
+    text = ""
+    with checkout(options.against) as old:
+        new = current()
+        for compared in side_by_side.run(old, new, rows, options.scale, options.rounds):
+            text = side_by_side.to_text(compared, old.name, new.name)
+            print(text, flush=True)
+            if options.out:
+                options.out.write_bytes(msgspec.json.format(msgspec.json.encode(compared)) + b"\n")
+    if options.markdown and str(options.markdown) != "-":
+        options.markdown.write_text(text + "\n")
+    return 1 if any(one.lost for one in compared) else 0
+
+
 def _report(rounds: list[list[Measurement]]) -> Report:
     return Report(environment(), summarise(rounds, "floor"), rounds)
 
@@ -97,9 +131,13 @@ def _steps(
         yield "idle", lambda: [_idle(options, scale)]
     if set(wanted) - {"floor", "idle", "broadcast", *ON_REQUEST}:
         target = _target(options, stack)
-        yield from (step for step in _push_steps(target, scale) if step[0].split(",")[0] in wanted)
+        mixed = side_by_side.SCALES[options.scale].realistic
+        steps = _push_steps(target, scale, mixed)
+        yield from (step for step in steps if step[0].split(",")[0] in wanted)
     if "broadcast" in wanted:
         yield from _broadcast_steps(options, scale, stack)
+    if "bridged" in wanted:
+        yield from _bridge_steps(options, scale, stack)
     if "presence" in wanted:
         yield from _party_steps(scale, stack)
     if "pipeline" in wanted:
@@ -111,6 +149,14 @@ def _steps(
         yield from _queue_steps(options, stack)
     if "cluster" in wanted:
         yield from _cluster_steps(options, stack)
+    if "crowd" in wanted:
+        yield "crowd", lambda: _crowd(options)
+
+
+def _crowd(options: argparse.Namespace) -> Sequence[Measurement]:
+    scales = {"full": CrowdScale(), "quick": CROWD_QUICK, "smoke": CROWD_SMOKE}
+    with own_server(crowd.WORKERS, store=options.store) as target:
+        return crowd.run(target, scales[options.scale])
 
 
 def _pipeline_steps(options: argparse.Namespace) -> Iterator[tuple[str, Step]]:
@@ -143,8 +189,8 @@ def _cluster_steps(
         # One after the other: an idle cluster of four still renews leases and looks at the map.
         yield name, partial(_cluster_messages, scale, servers, followed, name)
     crowded = stack.enter_context(own_cluster(2, crowds=scale.crowds))
-    for slot, crowd in enumerate(scale.crowds):
-        yield f"cluster moves, {crowd}", lambda slot=slot: [cluster.moves(crowded, scale, slot)]
+    for slot, queues in enumerate(scale.crowds):
+        yield f"cluster moves, {queues}", lambda slot=slot: [cluster.moves(crowded, scale, slot)]
 
 
 def _cluster_messages(
@@ -180,7 +226,8 @@ def _queue_idle(options: argparse.Namespace, scale: QueueScale) -> Sequence[Meas
         return queue_idle.run(_queue_target(options, stack), scale)
 
 
-def _push_steps(target: Target, scale: Scale) -> Iterator[tuple[str, Step]]:
+def _push_steps(target: Target, scale: Scale, mixed: RealisticScale) -> Iterator[tuple[str, Step]]:
+    yield "realistic", lambda: realistic.run(target, mixed)
     yield "direct", lambda: [direct.run(target, scale)]
     yield "direct, new tokens", lambda: [direct.run(target, scale, fresh=True)]
     yield "stored", lambda: stored.run(target, scale)
@@ -210,6 +257,32 @@ def _broadcast_steps(
     if module is not None:
         other = stack.enter_context(nchan.nchan_server(module))
         yield "nchan", lambda: [nchan.run(other, scale)]
+
+
+def _bridge_steps(
+    options: argparse.Namespace, scale: Scale, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Step]]:
+    double = stack.enter_context(vendor())
+    settings = {
+        "FCM__CREDENTIALS": double.credentials,
+        "FCM__BASE_URL": double.url,
+        "ENDPOINT__RATE_REGISTRATIONS": "0",
+    }
+
+    # Longer than the run: senders to a bridge that hangs wait, and are not refused at once.
+    settings["FCM__TIMEOUT_S"] = "60"
+
+    def fresh(step: Callable[[Target], Measurement]) -> Sequence[Measurement]:
+        # A server of its own: one that met a hanging bridge pauses before it asks it again.
+        with own_server(options.workers, settings=settings) as target:
+            return [step(target)]
+
+    yield "bridged", lambda: fresh(lambda target: bridged.run(target, double, scale))
+    yield "direct", lambda: fresh(lambda target: direct.run(target, scale))
+    yield (
+        "direct, a bridge hangs",
+        lambda: fresh(lambda target: bridged.beside_a_hang(target, double, scale)),
+    )
 
 
 def _party_steps(scale: Scale, stack: contextlib.ExitStack) -> Iterator[tuple[str, Step]]:
@@ -255,12 +328,22 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", default="auto", help="of our server")
     parser.add_argument("--store", default="", help="of our server, e.g. memory:")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="CHECKOUT",
+        help="side by side with another checkout: a commit, or a folder with its environment;"
+        f" --only chooses among {', '.join(side_by_side.TURNS)}",
+    )
     scales = parser.add_mutually_exclusive_group()
     scales.add_argument("--quick", dest="scale", action="store_const", const="quick")
     scales.add_argument("--smoke", dest="scale", action="store_const", const="smoke")
     parser.set_defaults(scale="full")
     parser.add_argument(
-        "--only", nargs="+", choices=SCENARIOS + ON_REQUEST, default=list(SCENARIOS)
+        "--only",
+        nargs="+",
+        choices=(*SCENARIOS, *ON_REQUEST, side_by_side.COUNTED),
+        default=list(SCENARIOS),
     )
     parser.add_argument(
         "--stores",
@@ -282,6 +365,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(argv)
     if bool(options.ws) != bool(options.endpoint):
         parser.error("--ws and --endpoint belong together")
+    if options.against and options.only == list(SCENARIOS):
+        options.only = [row for row in side_by_side.TURNS if row != side_by_side.COUNTED]
+    if options.against and (others := set(options.only) - set(side_by_side.TURNS)):
+        parser.error(f"--against has no {', '.join(sorted(others))}")
+    if not options.against and side_by_side.COUNTED in options.only:
+        parser.error(f"{side_by_side.COUNTED} needs --against: a count alone says little")
     if options.rounds < 1:
         parser.error("--rounds is at least 1")
     return options

@@ -22,9 +22,9 @@ from functools import partial
 import msgspec
 
 from waystation.queue.cluster.controller import Controller, Terms
-from waystation.queue.cluster.controlling import BUSY_LOOK_S
-from waystation.queue.cluster.keeping import LOOK_S, RENEW_S
+from waystation.queue.cluster.controller_driver import BUSY_LOOK_S
 from waystation.queue.cluster.plan import equalised
+from waystation.queue.cluster.replication_driver import LOOK_S, RENEW_S
 from waystation.queue.cluster.slot_map import (
     Assignment,
     Node,
@@ -71,7 +71,7 @@ class World:
         self._count = 0
         self._store_free_at = 0.0
         self.commits = self.lost = 0
-        self._wishes: dict[NodeId, dict[int, Change]] = {}
+        self._map_changes: dict[NodeId, dict[int, Change]] = {}
         self._busy: set[NodeId] = set()
         self._copying: set[tuple[int, int]] = set()
         self._frozen_at: dict[int, float] = {}
@@ -136,27 +136,27 @@ class World:
         self._wish(one.owner, slot, SlotMap.frozen)
 
     def _wish(self, node_id: NodeId, slot: int, change: Change) -> None:
-        self._wishes.setdefault(node_id, {})[slot] = change
+        self._map_changes.setdefault(node_id, {})[slot] = change
         self._pursue(node_id)
 
     def _pursue(self, node_id: NodeId) -> None:
         """One proposal at a time, with everything that is wanted then."""
-        if node_id in self._busy or not self._wishes.get(node_id):
+        if node_id in self._busy or not self._map_changes.get(node_id):
             return
         self._busy.add(node_id)
         self._after(self._costs.read_s, lambda: self._propose(node_id))
 
     def _propose(self, node_id: NodeId) -> None:
-        wishes = dict(self._wishes[node_id])
+        map_changes = dict(self._map_changes[node_id])
         after = before = self.slot_map
-        for slot, change in wishes.items():
+        for slot, change in map_changes.items():
             after = change(after, slot)
 
         def answered(counts: bool) -> None:
             self._busy.discard(node_id)
             if counts:
-                for slot, change in wishes.items():
-                    del self._wishes[node_id][slot]
+                for slot, change in map_changes.items():
+                    del self._map_changes[node_id][slot]
                     if change is SlotMap.moved:
                         self.freezes_s.append(self.now - self._frozen_at.pop(slot))
             self._pursue(node_id)

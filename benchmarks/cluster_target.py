@@ -112,7 +112,7 @@ def own_cluster(
             for number in range(1, servers + 1)
         ]
         edge = LocalServer(
-            root / "edge", port_base=bases[0], roles=("proxy",), options=QUIET, env=env
+            root / "edge", port_base=bases[0], roles=("edge",), options=QUIET, env=env
         )
         _make(store_url, nodes, edge)
         asyncio.run(_share(store_url, root, servers, len(crowds)))
@@ -147,11 +147,13 @@ def _apart(count: int) -> list[int]:
 def _make(store_url: str, nodes: Sequence[LocalServer], edge: LocalServer) -> None:
     links = [f"127.0.0.1:{node.port_base + LINK_PORT}" for node in nodes]
     first = nodes[0].data_dir
-    said = command("init", "--store", store_url, "--link", links[0], data_dir=first)
-    token = said.split()[-1]
+    command("init", "--store", store_url, "--link", links[0], data_dir=first)
+    tokens = first / "token", first / "edge-token"
+    command("token", "--out", str(tokens[0]), data_dir=first)
+    command("token", "--edge", "--out", str(tokens[1]), data_dir=first)
     for node, link in zip(nodes[1:], links[1:], strict=True):
-        command("join", token, "--link", link, data_dir=node.data_dir)
-    command("join", token, "--edge", data_dir=edge.data_dir)
+        command("join", "--token-file", str(tokens[0]), "--link", link, data_dir=node.data_dir)
+    command("join", "--token-file", str(tokens[1]), "--edge", data_dir=edge.data_dir)
 
 
 async def _crowd(data_dir: Path, crowds: Sequence[int]) -> None:

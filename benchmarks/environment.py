@@ -12,7 +12,7 @@ import msgspec
 
 from .load import ROOT
 
-_PACKAGES = ("uvloop", "httptools", "msgspec", "cryptography", "lmdb", "pybase64", "orjson")
+_PACKAGES = ("uvloop", "httptools", "msgspec", "cryptography", "lmdb", "pybase64")
 
 
 class Environment(msgspec.Struct, frozen=True):

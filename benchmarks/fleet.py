@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from .wire import AgentConnection, LoadError, Said, decode_said, host_and_port
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0  # for a hundred thousand others that connect meanwhile
 
 
 class Agent:

@@ -1,6 +1,6 @@
 """The floor F: what a POST costs when nobody does anything with it.
 
-`bare` is a protocol of forty lines on uvloop and httptools; `ours` is `waystation.base.http_server`
+`bare` is a protocol of forty lines on uvloop and httptools; `ours` is `waystation.net.http1.server`
 with a handler that looks at two headers and answers, so the difference between the two is the price
 of order, limits and time-outs. `python -m benchmarks.floor bare|ours` prints its port and serves.
 """
@@ -62,7 +62,8 @@ async def _serve_bare() -> None:
 
 async def _serve_ours() -> None:
     from waystation.base.clock import SystemClock
-    from waystation.base.http_server import HttpServer, Request, Response
+    from waystation.net.http1.server import HttpServer, Request, Response
+    from waystation.net.loop import NetLoop
 
     created = Response.of(
         201, headers=b"Location: http://127.0.0.1/m/%b\r\nTTL: 60\r\n" % (b"x" * 180)
@@ -76,12 +77,12 @@ async def _serve_ours() -> None:
 
     server = HttpServer(
         answer,
-        loop=asyncio.get_running_loop(),
+        net=NetLoop(clock=SystemClock()),
         clock=SystemClock(),
         body_limit=lambda _: 8192,
         on_failure=lambda _request, _error: Response.of(500),
     )
-    print(await server.listen("127.0.0.1", 0), flush=True)
+    print(server.listen("127.0.0.1", 0), flush=True)
     await asyncio.Event().wait()
 
 

@@ -130,7 +130,9 @@ def main() -> None:
     job = json.loads(sys.stdin.readline())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(module.load(job, Phases()))
-    print(json.dumps(result), flush=True)
+    # With PYTHONUNBUFFERED, print cuts a line that is longer than the pipe.
+    with open(sys.stdout.fileno(), "w", closefd=False) as out:
+        print(json.dumps(result), file=out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The servers of parties that are measured: bare gRPC, and ours on both its transports."""
+"""The servers of parties that are measured: bare gRPC, and ours."""
 
 import contextlib
 import datetime
@@ -8,17 +8,17 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from .process_tree import Usage, usage
 
-KINDS = ("bare", "grpcio", "native")
+KINDS = ("bare", "ours")
 _ROOT = Path(__file__).resolve().parents[1]
 # No limit of ours may be what is measured.
-_UNLIMITED = {
+UNLIMITED = {
     "RATE_PER_S": "1e9",
     "RATE_BURST": "1000000000",
     "JOIN_RATE_PER_MIN": "1e9",
@@ -33,9 +33,10 @@ class PartyServer(msgspec.Struct, frozen=True):
     port: int
     pid: int
     tls: ssl.SSLContext | None = None
+    count: Callable[[Iterable[int]], Usage] = usage
 
     def look(self) -> Usage:
-        return usage((self.pid,))
+        return self.count((self.pid,))
 
 
 class Certificate:
@@ -91,12 +92,11 @@ def party_server(kind: str, *, tls: bool = False, store: str = "memory:") -> Ite
             settings = {
                 "DATA_DIR": str(Path(where) / "data"),
                 "LOG__LEVEL": "warning",
-                "PRESENCE__TRANSPORT": kind,
                 "PRESENCE__STORE": store,
                 "PRESENCE__PORT": str(port),
                 "PRESENCE__PEER_PORT": "0",
                 "PRESENCE__OPS_PORT": "0",
-                **{f"PRESENCE__{name}": value for name, value in _UNLIMITED.items()},
+                **{f"PRESENCE__{name}": value for name, value in UNLIMITED.items()},
             }
             if certificate:
                 settings |= {"TLS__CERT": str(certificate.cert), "TLS__KEY": str(certificate.key)}

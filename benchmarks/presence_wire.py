@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable
 from typing import cast
 
-from waystation.presence.transport.native import frames
-from waystation.presence.transport.native.hpack import literal
+from waystation.net.http2 import frames
+from waystation.net.http2.hpack import literal
 
 _PATH = b"/ClientMessagingEndpoint/beginStream"
 _HEADERS = b"".join(

@@ -1,14 +1,12 @@
 """The floor of the queue service: TLS that gives every block of 16 KiB back.
 
 The same cipher suite, the same groups, a certificate of the same kind, and nothing but the block in
-between: once on uvloop's TLS, once on the carrier of our queue server.
+between: once on uvloop's TLS, once on the network loop of our queue server.
 `python -m benchmarks.queue_floor uvloop|carrier` prints its port and serves.
 """
 
 import asyncio
 import contextlib
-import select
-import socket
 import ssl
 import subprocess
 import sys
@@ -23,9 +21,11 @@ from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from waystation.base.clock import SystemClock
 from waystation.client.queue.block import BLOCK_BYTES
 from waystation.client.queue.tls import ALPN, environment
-from waystation.queue.server.carrier import Carrier, Step
+from waystation.net.blocks import Blocks, pulled_blocks
+from waystation.net.loop import NetLoop, bound_socket
 
 from .load import ROOT
 from .queue_target import QueueTarget
@@ -82,57 +82,15 @@ async def _serve_uvloop() -> None:
     await server.serve_forever()
 
 
-class _CarrierEcho:
-    """One epoll for all, a reader of the loop, as our server has it."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._context = context
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self._epoll = select.epoll()
-        self._carriers: dict[int, Carrier] = {}
-        self._shaking: set[int] = set()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._listener, self._accept)
-        loop.add_reader(self._epoll.fileno(), self._turn)
-
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        sock.setblocking(False)
-        carrier = Carrier(sock, self._context)
-        self._carriers[carrier.fd] = carrier
-        self._shaking.add(carrier.fd)
-        self._epoll.register(carrier.fd, select.EPOLLIN)
-
-    def _turn(self) -> None:
-        for fd, _ in self._epoll.poll(0, 256):
-            carrier = self._carriers[fd]
-            try:
-                if fd in self._shaking:
-                    if carrier.shake() is Step.DONE:
-                        self._shaking.discard(fd)
-                elif not self._echo(carrier):
-                    raise OSError
-            except OSError:
-                self._shaking.discard(fd)
-                del self._carriers[fd]
-                carrier.close()
-
-    def _echo(self, carrier: Carrier) -> bool:
-        """Whether the peer is still there. One block is under way, so it finds room at once."""
-        while (block := carrier.read()) is not None:
-            if not block:
-                return False
-            sent = carrier.write(block)
-            assert sent == BLOCK_BYTES
-            if not carrier.holds_more:
-                break
-        return True
+class _BlockEcho(Blocks):
+    def block_received(self, block: bytes) -> None:
+        self.send(block)
 
 
 async def _serve_carrier() -> None:
-    print(_CarrierEcho(_context()).port, flush=True)
+    port = pulled_blocks(NetLoop(clock=SystemClock()))
+    port.listen(bound_socket("127.0.0.1", 0), lambda _: _BlockEcho(port), _context())
+    print(port.address[1], flush=True)
     await asyncio.Event().wait()
 
 

@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -15,14 +13,16 @@ from waystation.client.queue.tls import client_context
 from waystation.client.queue.transmission import Reply
 
 from .process_tree import Usage, usage
+from .target import OWN_COMMAND, serving
 
 
 class QueueTarget(msgspec.Struct, frozen=True):
     address: str  # smp://…
     pids: tuple[int, ...] = ()
+    count: Callable[[Iterable[int]], Usage] = usage
 
     def look(self) -> Usage | None:
-        return usage(self.pids) if self.pids else None
+        return self.count(self.pids) if self.pids else None
 
 
 class QueueScale(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,19 +41,19 @@ QUEUE_SMOKE = QueueScale(seconds=0.2, connections=2, pairs=2, idle=5, queues=20,
 
 
 @contextlib.contextmanager
-def own_queue_server() -> Iterator[QueueTarget]:
+def own_queue_server(command: Sequence[str] = OWN_COMMAND) -> Iterator[QueueTarget]:
     """`waystation serve queue` in a temporary directory, on the embedded store."""
-    with tempfile.TemporaryDirectory(
-        prefix="waystation-bench-", ignore_cleanup_errors=True
-    ) as where:
-        data_dir = Path(where) / "data"
-        server = LocalServer(data_dir, roles=("queue",), options=("--log-level", "warning"))
-        try:
-            server.start()
-            serving = msgspec.json.decode((data_dir / "run" / "serve.json").read_bytes())
-            yield QueueTarget(serving["queue_address"], (server.pid,))
-        finally:
-            server.close()
+    with serving("queue", command=command) as server:
+        yield queue_target_of(server)
+
+
+def queue_target_of(server: LocalServer) -> QueueTarget:
+    return QueueTarget(queue_address_of(server), (server.pid,))
+
+
+def queue_address_of(server: LocalServer) -> str:
+    told = msgspec.json.decode((server.data_dir / "run" / "serve.json").read_bytes())
+    return told["queue_address"]
 
 
 def nobody(_reply: Reply) -> None:

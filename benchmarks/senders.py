@@ -18,7 +18,7 @@ from waystation.client.vapid import VapidKey, origin_of
 from .wire import LoadError, PostConnection, host_and_port
 
 BODY_BYTES = 1024
-_NUMBER_BYTES = 9  # twelve characters of base64, none of them shared with what follows
+NUMBER_BYTES = 9  # twelve characters of base64, none of them shared with what follows
 
 
 def number_of(data: str) -> int:
@@ -63,7 +63,28 @@ class AppServers:
         return fresh.pop() if fresh else None
 
 
-class PostLoad:
+class Answers:
+    """What was posted, and what the server said to it."""
+
+    def __init__(self) -> None:
+        self.sent_at: dict[int, float] = {}
+        self.accepted: set[int] = set()
+        self.statuses: Counter[int] = Counter()
+        self.latencies_ms: list[float] = []
+
+    def answered(self, number: int, status: int, sent_at: float) -> None:
+        self.statuses[status] += 1
+        if status == 201:
+            self.accepted.add(number)
+            self.latencies_ms.append((perf_counter() - sent_at) * 1000)
+
+    def check(self) -> None:
+        others = {status: n for status, n in self.statuses.items() if status not in (201, 503)}
+        if others or not self.accepted:
+            raise LoadError(f"POSTs were answered {dict(self.statuses)} (0: hung up)")
+
+
+class PostLoad(Answers):
     """`senders` connections, each with one POST under way, for `seconds`."""
 
     def __init__(
@@ -74,10 +95,11 @@ class PostLoad:
         *,
         ttl_s: int,
     ) -> None:
+        super().__init__()
         host, self._port = host_and_port(endpoint_base)
         self._host = host
         self._app_servers = app_servers
-        rest = secrets.token_bytes(BODY_BYTES - _NUMBER_BYTES)
+        rest = secrets.token_bytes(BODY_BYTES - NUMBER_BYTES)
         self._rest = rest
         self._heads = [
             (
@@ -93,10 +115,6 @@ class PostLoad:
         self._ends_at = 0.0
         self._open = 0
         self._idle: asyncio.Event = asyncio.Event()
-        self.sent_at: dict[int, float] = {}
-        self.accepted: set[int] = set()
-        self.statuses: Counter[int] = Counter()
-        self.latencies_ms: list[float] = []
         self.connections: list[PostConnection] = []
         self.seconds = 0.0
 
@@ -128,21 +146,17 @@ class PostLoad:
         self.sent_at[number] = perf_counter()
         connection.send(
             b"%b%b\r\n\r\n%b%b"
-            % (self._heads[index], authorization, number.to_bytes(_NUMBER_BYTES), self._rest)
+            % (self._heads[index], authorization, number.to_bytes(NUMBER_BYTES), self._rest)
         )
 
     def _answered(self, connection: PostConnection, status: int) -> None:
-        now = perf_counter()
         if status == 0:
             if self._open and not self._idle.is_set():
                 self.statuses[0] += 1
                 self._rests()
             return
-        self.statuses[status] += 1
-        if status == 201:
-            self.accepted.add(connection.sequence)
-            self.latencies_ms.append((now - connection.sent_at) * 1000)
-        if now < self._ends_at:
+        self.answered(connection.sequence, status, connection.sent_at)
+        if perf_counter() < self._ends_at:
             self._post(connection)
         else:
             self._rests()
@@ -156,11 +170,6 @@ class PostLoad:
         self._open = 0
         for connection in self.connections:
             connection.transport.abort()
-
-    def check(self) -> None:
-        others = {status: n for status, n in self.statuses.items() if status not in (201, 503)}
-        if others or not self.accepted:
-            raise LoadError(f"POSTs were answered {dict(self.statuses)} (0: hung up)")
 
 
 async def until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -1,8 +1,9 @@
 """The server that is measured: one that we start, or any that speaks the protocol, by its URLs."""
 
 import contextlib
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,14 +12,17 @@ from waystation.client.local_server import LocalServer
 
 from .process_tree import Usage, usage
 
+OWN_COMMAND = (sys.executable, "-m", "waystation.cli.main")
+
 
 class Target(msgspec.Struct, frozen=True):
     ws_url: str
     endpoint_url: str
     pids: tuple[int, ...] = ()  # roots of its process tree; empty: CPU and memory stay unknown
+    count: Callable[[Iterable[int]], Usage] = usage
 
     def look(self) -> Usage | None:
-        return usage(self.pids) if self.pids else None
+        return self.count(self.pids) if self.pids else None
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,22 +79,42 @@ def per_operation_us(before: Usage | None, after: Usage | None, operations: int)
 
 
 @contextlib.contextmanager
-def own_server(
-    workers: str = "auto", *, store: str = "", settings: Mapping[str, str] | None = None
-) -> Iterator[Target]:
-    """`waystation serve connect endpoint` in a temporary directory."""
-    options: Sequence[str] = ("--workers", workers, *(("--store", store) if store else ()))
+def serving(
+    *roles: str,
+    options: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    command: Sequence[str] = OWN_COMMAND,
+    start_timeout_s: float = 20.0,
+) -> Iterator[LocalServer]:
+    """`waystation serve ROLES` in a temporary directory. Settings are named as in the environment,
+    without the prefix; `command` may be that of another checkout."""
     with tempfile.TemporaryDirectory(
         prefix="waystation-bench-", ignore_cleanup_errors=True
     ) as where:
         server = LocalServer(
             Path(where) / "data",
-            roles=("connect", "endpoint"),
+            roles=roles,
             options=(*options, "--log-level", "warning"),
             env={f"WAYSTATION_{name}": value for name, value in (settings or {}).items()},
+            command=command,
         )
         try:
-            server.start()
-            yield Target(server.ws_url, server.endpoint_url, (server.pid,))
+            server.start(start_timeout_s)
+            yield server
         finally:
             server.close()
+
+
+@contextlib.contextmanager
+def own_server(
+    workers: str = "auto",
+    *,
+    store: str = "",
+    settings: Mapping[str, str] | None = None,
+    command: Sequence[str] = OWN_COMMAND,
+) -> Iterator[Target]:
+    options = ("--workers", workers, *(("--store", store) if store else ()))
+    with serving(
+        "connect", "endpoint", options=options, settings=settings, command=command
+    ) as server:
+        yield Target(server.ws_url, server.endpoint_url, (server.pid,))

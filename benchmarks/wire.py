@@ -62,6 +62,26 @@ class PostConnection(asyncio.Protocol):
         self._on_answer(self, 0)
 
 
+class AskedConnection(PostConnection):
+    """The same for a coroutine that waits for each answer."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self) -> None:
+        super().__init__(lambda _, status: self._heard(status))
+        self._answer: asyncio.Future[int] | None = None
+
+    async def ask(self, request: bytes) -> int:
+        """The status; 0 if the server hung up instead."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self.send(request)
+        return await self._answer
+
+    def _heard(self, status: int) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(status)
+
+
 class AgentConnection(asyncio.Protocol):
     """A WebSocket client: text frames in, masked text frames out."""
 

@@ -23,8 +23,12 @@ PARTY_IN_NODE = ROOT / "examples" / "party_in_node"
 NODE_MAJOR_MIN = 20
 JARS_OF = ROOT / "tests" / "servers" / "maven" / "pom.xml"
 JARS = ROOT / ".venv" / "maven"
+UNPACKED_PROXIES = ROOT / ".venv" / "proxies"
+PROXIES = ("nginx", "caddy")
 BUILT_EMULATOR = ROOT / ".venv" / "go" / "emulator"
 EMULATOR_PACKAGE = "cloud.google.com/go/bigtable/cmd/emulator@v1.58.0"
+H2SPEC = ROOT / ".venv" / "go" / "h2spec"
+H2SPEC_PACKAGE = "github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible"
 
 
 class MissingPieceError(Exception):
@@ -161,6 +165,37 @@ def bring_spark() -> None:
         say("writing an archive of Spark's classes in the background")
 
 
+def bring_proxies() -> None:
+    """nginx and Caddy, unpacked and not installed: an installed one would listen on port 80."""
+    missing = [name for name in PROXIES if proxy_program(name) is None]
+    if not missing:
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise MissingPieceError(f"install {' and '.join(missing)} by hand")
+    say(f"unpacking the system's packages {', '.join(missing)} into .venv/proxies")
+    UNPACKED_PROXIES.mkdir(parents=True, exist_ok=True)
+    for name in missing:
+        for step in (
+            ["apt-get", "-qq", "-o", "APT::Sandbox::User=root", "download", name],
+            ["sh", "-c", f"dpkg --extract {name}_*.deb . && rm {name}_*.deb"],
+        ):
+            done = run_quietly(step, cwd=UNPACKED_PROXIES)
+            if done.returncode != 0:
+                said = (done.stderr or done.stdout).strip()
+                raise MissingPieceError(f"`{' '.join(step)}` failed:\n{said}")
+        if proxy_program(name) is None:
+            raise MissingPieceError(f"the package {name} holds no {name}")
+
+
+def proxy_program(name: str) -> Path | None:
+    """An installed one, or the one that was unpacked here."""
+    installed = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if installed is not None:
+        return Path(installed)
+    places = (UNPACKED_PROXIES / "usr" / folder / name for folder in ("sbin", "bin"))
+    return next((place for place in places if place.is_file()), None)
+
+
 def bring_redis() -> None:
     bring_commands(**{"redis-server": "redis-server", "redis-cli": "redis-tools"})
 
@@ -184,15 +219,23 @@ def postgres_folder() -> Path | None:
 def bring_bigtable() -> None:
     if bigtable_emulator() is not None:
         return
-    target = BUILT_EMULATOR
     advice = "install the Google Cloud CLI's bigtable-emulator, or a Go tool chain"
+    build_with_go(EMULATOR_PACKAGE, BUILT_EMULATOR.parent, advice)
+
+
+def bring_h2spec() -> None:
+    if not H2SPEC.is_file():
+        build_with_go(H2SPEC_PACKAGE, H2SPEC.parent, "install a Go tool chain")
+
+
+def build_with_go(package: str, folder: Path, advice: str) -> None:
+    """A versioned package is built outside of any module, under the name of its folder."""
     if shutil.which("go") is None:
-        raise MissingPieceError(f"neither an emulator nor Go is here: {advice}")
-    say(f"building the Bigtable emulator into {target.parent.relative_to(ROOT)} (a minute or two)")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # A versioned package is built outside of any module, into GOBIN, under the name of its folder.
-    build = ["env", f"GOBIN={target.parent}", "go", "install", EMULATOR_PACKAGE]
-    done = run_quietly(build, cwd=target.parent)
+        raise MissingPieceError(f"there is no Go: {advice}")
+    say(f"building {package} into {folder.relative_to(ROOT)} (a minute or two)")
+    folder.mkdir(parents=True, exist_ok=True)
+    build = ["env", f"GOBIN={folder}", "go", "install", package]
+    done = run_quietly(build, cwd=folder)
     if done.returncode != 0:
         raise MissingPieceError(f"`{' '.join(build)}` failed:\n{done.stderr.strip()}\n{advice}")
 
@@ -211,10 +254,12 @@ def bigtable_emulator() -> Path | None:
 PIECES = (
     Piece("bigtable", "the store on the Bigtable emulator", bring_bigtable),
     Piece("firefox", "a real browser as the user agent", bring_firefox),
+    Piece("h2spec", "the HTTP/2 server against the cases of its specification", bring_h2spec),
     Piece("node", "app servers and gRPC clients written by others", bring_node),
     Piece("dynamodb", "the store on DynamoDB Local", bring_dynamodb),
     Piece("kafka", "the event log through Kafka", bring_kafka),
     Piece("postgres", "the store on PostgreSQL", bring_postgres),
+    Piece("proxies", "the samples for nginx and Caddy", bring_proxies),
     Piece("redis", "the store on Redis, alone and as a cluster", bring_redis),
     Piece("spark", "the pipeline", bring_spark),
 )

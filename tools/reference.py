@@ -32,10 +32,11 @@ from waystation.app.settings_reference import render_markdown
 from waystation.base.errors import WaystationError
 from waystation.cli import daemons, serve
 from waystation.cli.main import COMMANDS, build_app
+from waystation.presence.catalogue import CATALOGUE as PRESENCE
 from waystation.push.endpoint import simplepush
 from waystation.push.wire.error_forms import HTTP_FORMS, RETRY_AFTER_S, form_of
 from waystation.telemetry import contract
-from waystation.telemetry.catalogue import PROCESS, PUSH, QUEUE, Spec
+from waystation.telemetry.catalogue import CLUSTER, PROCESS, PUSH, QUEUE, Spec
 from waystation.telemetry.events import EVENT_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,7 +78,9 @@ def writers_of_metrics() -> dict[str, list[str]]:
     """Metric -> modules in which its name stands as a text of its own."""
     found: dict[str, set[str]] = defaultdict(set)
     for module, tree in modules(
-        leave_out=lambda name: not name.startswith(("app/", "console/", "push/", "queue/"))
+        leave_out=lambda name: (
+            not name.startswith(("app/", "console/", "presence/reports", "push/", "queue/"))
+        )
     ):
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -91,6 +94,13 @@ def writers_of_events() -> dict[str, list[str]]:
     for module, tree in modules(
         leave_out=lambda name: name.startswith(("testing/", "telemetry/events/"))
     ):
+        imported = {
+            alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            and (node.module or "").startswith("waystation.telemetry.events")
+            for alias in node.names
+        }
         for node in ast.walk(tree):
             match node:
                 case ast.Call(
@@ -98,8 +108,10 @@ def writers_of_events() -> dict[str, list[str]]:
                     args=[ast.Attribute(value=ast.Attribute(attr=name), attr="k"), *_],
                 ):
                     found[name].add(module)  # its lines are written by hand
-                case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)):
+                case ast.Call(func=ast.Attribute(attr=name)):
                     found[name].add(module)
+                case ast.Call(func=ast.Name(id=name)) if name in imported:
+                    found[name].add(module)  # an error may have the name of an event
                 case ast.Attribute(value=ast.Name(id="events"), attr=name) if (
                     module == "queue/statistics"
                 ):
@@ -201,9 +213,13 @@ def render_errors() -> str:
 # Metrics
 
 ABOUT_METRICS: Final = f"""\
-`/metrics` on the relay and console ports gives one Prometheus exposition for all workers of a
-machine; on public ports only with `metrics.public`. Labels without a value are empty. A metric
-appears when something was counted for the first time.
+Each port serves the metrics of its own processes as one Prometheus exposition at `/metrics`:
+the relay port those of all push workers, `queue.ops_port`, `edge.ops_port`, `presence.ops_port`
+and `controller.port` those of their role, the console port those of the console. So the sum of a
+counter over all ports of all machines is right. A gauge has the label `worker`, and a sum over it
+is right too, except for times, lags and `autopush_reliability`, which describes the whole store
+and is the same on each node: use `max`. Public ports serve metrics only with `metrics.public`.
+Labels without a value are empty. A metric appears when something was counted for the first time.
 
 Names of Autopush became these: dots are underscores, everything begins with `waystation_`, a
 counter ends in `_total`, a timer is a histogram of seconds, and the last part of a family of
@@ -221,11 +237,15 @@ def render_metrics() -> str:
             yield (
                 f"`{spec.full_name}{suffix}`",
                 spec.kind,
-                code(spec.labels),
+                ", ".join(labels_of(spec)),
                 spec.help,
                 f"`{spec.autopush}`" if spec.autopush else "",
                 code(writers.get(spec.name, ())) or NOBODY,
             )
+
+    def labels_of(spec: Spec) -> Iterator[str]:
+        for name, known in zip(spec.labels, spec.values or ((),) * len(spec.labels), strict=True):
+            yield f"`{name}` ({', '.join(known)})" if known else f"`{name}`"
 
     head = ("metric", "kind", "labels", "what", "in Autopush (statsd)", "counted in")
     return page(
@@ -233,6 +253,8 @@ def render_metrics() -> str:
         ABOUT_METRICS,
         ["## Push", "", *table(head, rows(PUSH))],
         ["## Queue", "", *table(head, rows(QUEUE))],
+        ["## Queue cluster", "", *table(head, rows(CLUSTER))],
+        ["## Presence", "", *table(head, rows(PRESENCE))],
         ["## Processes", "", *table(head, rows(PROCESS))],
     )
 
@@ -250,7 +272,7 @@ version.
 """
 
 GROUPS: Final = (
-    (range(14), "Milestones of a notification"),
+    (range(15), "Milestones of a notification"),
     (range(20, 40), "Connections of user agents"),
     (range(40, 60), "Requests of app servers"),
     (range(60, 70), "Bridges"),

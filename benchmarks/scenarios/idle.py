@@ -44,11 +44,11 @@ def run(target: Target, scale: Scale) -> Measurement:
         load_processes.results()
     kib = notes = None
     if before is not None and connected is not None and quiet is not None:
-        kib = (connected.pss_kib - before.pss_kib) / scale.idle
+        kib = (connected.anonymous_kib - before.anonymous_kib) / scale.idle
         share_of_core = (quiet.cpu_s - connected.cpu_s) / QUIET_S
-        anonymous = (connected.anonymous_kib - before.anonymous_kib) / scale.idle
+        with_store = (connected.pss_kib - before.pss_kib) / scale.idle
         notes = (
-            f"{anonymous:.2f} KiB of it without the store's mapped file; {scale.idle} connections,"
+            f"{with_store:.2f} KiB with the store's mapped file; {scale.idle} connections,"
             f" {connected.pss_kib / 1024:.0f} MiB in all, {share_of_core:.1%} of a core while idle"
         )
     return Measurement(

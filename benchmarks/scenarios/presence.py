@@ -1,4 +1,4 @@
-"""Parties of twenty: pings, fan-out and churn, on bare gRPC and on both transports of ours.
+"""Parties of twenty: pings, fan-out and churn, on bare gRPC and on ours.
 
 Server CPU per delivered message is what counts. The load speaks HTTP/2 by hand from one process;
 each client has a connection of its own, or all share four; and once there are five times as many.
@@ -234,13 +234,13 @@ def name_of(workload: str, setting: str, kind: str) -> str:
 
 def run(server: PartyServer, setting: str, scale: Scale) -> Iterator[Measurement]:
     for workload, begin in WORKLOADS.items():
-        yield _measure(server, setting, workload, begin, scale)
-    if server.kind == "native" and setting == "plain":
+        yield measure(server, setting, workload, begin, scale)
+    if server.kind == "ours" and setting == "plain":
         name = "fan-out, acks by 8"
-        yield _measure(server, setting, name, lambda load: load.fan_out(8), scale)
+        yield measure(server, setting, name, lambda load: load.fan_out(8), scale)
 
 
-def _measure(
+def measure(
     server: PartyServer, setting: str, workload: str, begin: Callable[[Load], None], scale: Scale
 ) -> Measurement:
     async def go() -> tuple[int, float, float | None]:
@@ -260,7 +260,7 @@ def _measure(
     if not done:
         raise LoadError(f"{server.kind} delivered nothing: {workload}, {setting}")
     against = "fan-out" if workload.startswith("fan-out") else workload
-    base = "native" if workload not in WORKLOADS else KINDS[0]
+    base = "ours" if workload not in WORKLOADS else KINDS[0]
     return Measurement(
         scenario=name_of(workload, setting, server.kind),
         operation="message delivered",
@@ -274,7 +274,7 @@ def _measure(
 def latency(server: PartyServer, scale: Scale) -> Measurement:
     """At a share of the rate that keeps the server's core busy: what that rate is, is found first,
     from the CPU of a delivery under full load."""
-    full = _measure(server, "plain", "fan-out", Load.fan_out, scale)
+    full = measure(server, "plain", "fan-out", Load.fan_out, scale)
     per_s = QUIET_SHARE * (1e6 / full.cpu_us if full.cpu_us else full.rate)
 
     async def go() -> Load:

@@ -21,15 +21,15 @@ from benchmarks.target import Scale
 from waystation.app.lifecycle import GC_THRESHOLDS
 from waystation.base.clock import SystemClock
 from waystation.base.tasks import Tasks
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.broker import Broker
 from waystation.presence.reports import Reports
 from waystation.presence.settings import Presence
 from waystation.presence.store import Owner
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.memory.presence import MemoryPresenceStore
-from waystation.telemetry.events import Event, NoEvents, Written
+from waystation.telemetry.events import Event, NoEvents
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 
@@ -42,27 +42,20 @@ class HandedEvents(NoEvents):
     """Takes what the engine hands to the event log, and makes events of it when it is asked to."""
 
     def __init__(self) -> None:
-        self._handed: list[tuple[int, Callable[..., Event] | Written, tuple[object, ...]]] = []
-        self._now_us = SystemClock().now_us
+        self._handed: list[tuple[Callable[..., Event], tuple[object, ...]]] = []
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
-        self._handed.append((self._now_us(), make, args))
-
-    def write(self, kind: Written, what: tuple[object, ...]) -> None:
-        self._handed.append((self._now_us(), kind, what))
+        self._handed.append((make, args))
 
     def make_all(self) -> None:
-        for at_us, what, args in self._handed:
-            if isinstance(what, Written):
-                what.line(b'{"ts":', at_us, 0, args)
-            else:
-                what(*args)
+        for make, args in self._handed:
+            make(*args)
         self._handed.clear()
 
 
 class NoStream(deque[bytes]):
     """A stream whose peer takes everything at once, at no cost: `send` is a method that is written
-    in C and keeps nothing, `writable` is found where a stream of `native` has it. A method of ours
+    in C and keeps nothing, `writable` is found where a call has it. A method of ours
     would be a sixth of what each delivery is seen to take, attributes of the class as much."""
 
     __slots__ = ("holder", "writable")

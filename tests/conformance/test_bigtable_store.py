@@ -24,11 +24,13 @@ from waystation.push.model import (
     ChannelId,
     Milestone,
     MilestoneNote,
+    SavedUpdate,
     Uaid,
     Update,
     UserAgent,
 )
 from waystation.storage.bigtable import layout, tracking
+from waystation.storage.bigtable.cells import replace_cell
 from waystation.storage.bigtable.init import POLICIES, init_table
 from waystation.storage.bigtable.notifications import TOPIC_TRIES_MAX
 from waystation.storage.bigtable.push import BigtablePushStore
@@ -192,7 +194,7 @@ async def test_a_record_is_none_from_the_end_of_its_lifetime_on(
     assert not await store.clear_route(uaid, record.route)
     assert not await store.add_channel(uaid, new_channel(), channels_max=9)
     assert not await store.remove_channel(uaid, channel_id)
-    assert not await store.save_update(uaid, Update(channel_id, 1))
+    assert not (await store.save_update(uaid, Update(channel_id, 1))).applied
     assert not await store.remove_user_agent(uaid)
     assert await store.add_user_agent(record)
 
@@ -224,6 +226,26 @@ async def test_who_comes_back_after_the_lifetime_starts_anew(
     assert await store.get_channels(uaid) == frozenset()
     assert await store.add_channel(uaid, channel_id, channels_max=1)
     assert not await store.fetch_updates(uaid, limit=10)
+
+
+async def test_a_node_of_an_earlier_release_replaces_a_version_and_leaves_its_time(
+    store: BigtablePushStore, clock: ManualClock
+) -> None:
+    uaid, channel_id = await subscribed(store, clock)
+    key, column = layout.agent_key(uaid), layout.update_column(channel_id)
+    now_ms = clock.now_ms()
+    await store.save_update(uaid, Update(channel_id, 3, accepted_at_ms=now_ms))
+    version = layout.encode_update_version(4)
+    ends_at_ms = now_ms + USER_AGENT_LIFETIME_S * 1000
+    await store.session.write(key, replace_cell(layout.OWN, column, version, ends_at_ms))
+
+    assert list(await store.fetch_updates(uaid, limit=10)) == [Update(channel_id, 4)]
+    newer = Update(channel_id, 5, accepted_at_ms=now_ms)
+    assert await store.save_update(uaid, newer) == SavedUpdate(True)
+    assert list(await store.fetch_updates(uaid, limit=10)) == [newer]
+    assert await store.remove_channel(uaid, channel_id)
+    own = {name for family, name in await raw_row(store, key) if family == layout.OWN}
+    assert own == {layout.FENCE}
 
 
 async def test_the_lifetime_is_autopushs_setting(

@@ -1,5 +1,6 @@
 """Rows in DynamoDB: Autopush's are read, ours are what it expects, and each call's round trips."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
     Milestone,
+    SavedUpdate,
     Uaid,
     Update,
     UserAgent,
@@ -28,6 +30,7 @@ from waystation.storage.dynamodb.session import Dynamo
 from waystation.storage.dynamodb.tables import list_tables
 from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
+from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     fetch_all,
     timed_notification,
@@ -266,6 +269,33 @@ class TestTime:
         assert await store.add_channel(uaid, database.channel, channels_max=1)
         assert not await store.fetch_updates(uaid, limit=10)
 
+    async def test_a_node_of_an_earlier_release_saves_versions_without_a_time(
+        self, database: Database
+    ) -> None:
+        await database.subscribe()
+        store, uaid, channel = database.store, database.uaid, database.channel
+        now_ms = database.clock.now_ms()
+        await store.save_update(uaid, Update(channel, 3, accepted_at_ms=now_ms))
+        key = KEYS.update(uaid, channel)
+        await database.put(database.names.storage_table, **key, version={"N": "4"})
+
+        assert list(await store.fetch_updates(uaid, limit=10)) == [Update(channel, 4)]
+        newer = Update(channel, 5, accepted_at_ms=now_ms)
+        assert await store.save_update(uaid, newer) == SavedUpdate(True)
+        assert list(await store.fetch_updates(uaid, limit=10)) == [newer]
+
+    async def test_saving_an_update_takes_one_transaction_and_replacing_one_takes_two(
+        self, database: Database
+    ) -> None:
+        await database.subscribe()
+        store, uaid, channel = database.store, database.uaid, database.channel
+        taken = [
+            await database.round_trips(store.save_update(uaid, Update(channel, version)))
+            for version in (3, 4, 4)
+        ]
+
+        assert taken == [1, 2, 1]
+
     async def test_the_first_hello_of_a_month_has_a_new_index_key(self, database: Database) -> None:
         await database.subscribe()
         before = (await database.router_row())["last_connect"]
@@ -301,10 +331,42 @@ class TestUpkeep:
     async def test_a_store_without_tables_says_what_to_do(
         self, dynamodb_server: DynamoServer
     ) -> None:
-        url = parse_dynamodb_url(dynamodb_server.new_url())
+        """So it is for commands, which only look, and for servers that may make none."""
+        for options, make_tables in (((), False), (("create_tables=off",), True)):
+            url = parse_dynamodb_url(dynamodb_server.new_url(*options))
+            with pytest.raises(StoreUnavailableError, match="waystation store init"):
+                await DynamoPushStore.open(
+                    url, settings=PATIENT, clock=SystemClock(), make_tables=make_tables
+                )
 
-        with pytest.raises(StoreUnavailableError, match="waystation store init"):
-            await DynamoPushStore.open(url, settings=PATIENT, clock=SystemClock())
+    @pytest.mark.parametrize(
+        "units, billing", [(0, "PAY_PER_REQUEST"), (1, "PROVISIONED")], ids=["serve", "daemons"]
+    )
+    async def test_a_server_makes_the_tables_that_are_missing(
+        self, dynamodb_server: DynamoServer, units: int, billing: str
+    ) -> None:
+        """Two that start at once make them once."""
+        url = parse_dynamodb_url(dynamodb_server.new_url("rotation=monthly"))
+        settings = Store(operation_timeout_s=60.0, table_units=units)
+        stores = await asyncio.gather(
+            *(
+                DynamoPushStore.open(url, settings=settings, clock=SystemClock(), make_tables=True)
+                for _ in range(2)
+            )
+        )
+        tables = [
+            (await stores[0]._site.dynamo.read("describe_table", TableName=name))["Table"]
+            for name in (url.router_table, await stores[0]._site.tables.current())
+        ]
+        for store in stores:
+            await store.close()
+
+        for table in tables:
+            assert table.get("BillingModeSummary", {}).get("BillingMode", "PROVISIONED") == billing
+            assert table["ProvisionedThroughput"]["ReadCapacityUnits"] == units
+        assert [index["IndexName"] for index in tables[0]["GlobalSecondaryIndexes"]] == [
+            "AccessIndex"
+        ]
 
     async def test_rotation_is_done_once_and_can_be_only_told(
         self, dynamodb_server: DynamoServer

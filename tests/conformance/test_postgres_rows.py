@@ -275,7 +275,7 @@ class TestReadingAutopush:
         uaid, channel_id = Uaid(new_uuid4()), new_channel()
         assert await store.add_user_agent(UserAgent(uaid=uaid, connected_at_ms=clock.now_ms()))
         assert await store.add_channel(uaid, channel_id, channels_max=9)
-        assert await store.save_update(uaid, Update(channel_id, 3))
+        assert (await store.save_update(uaid, Update(channel_id, 3))).applied
         await store.save(uaid, timed_notification(channel_id, accepted_at_ms=clock.now_ms()))
 
         await autopush.execute("DELETE FROM router WHERE uaid = $1", uaid.hex())

@@ -11,9 +11,9 @@ from tests.servers.postgres import PostgresServer, autopush_url, postgres_server
 from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
-from waystation.push.model import Uaid, UserAgent
+from waystation.push.model import ChannelId, SavedUpdate, Uaid, Update, UserAgent
 from waystation.storage.open import init_push_store
-from waystation.storage.postgres import upkeep
+from waystation.storage.postgres import schema, upkeep
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.schema import ForeignTablesError, init_store
 from waystation.storage.postgres.statements import Statements
@@ -65,10 +65,11 @@ async def test_init_says_what_it_did_and_the_second_time_has_nothing_to_do(
     assert first[1:] == [
         "made the tables of Autopush",
         "added the columns, indexes and tables of our own",
+        "added the times of SimplePush updates",
     ]
     assert second[1:] == ["the tables are up to date"]
     steps = await connection.fetch("SELECT step FROM waystation_migration ORDER BY step")
-    assert [row["step"] for row in steps] == [1, 2]
+    assert [row["step"] for row in steps] == [1, 2, 3]
 
 
 async def test_nodes_that_start_together_on_an_empty_database_make_the_tables_once(
@@ -79,8 +80,45 @@ async def test_nodes_that_start_together_on_an_empty_database_make_the_tables_on
         await use(store, clock)
         await store.close()
 
-    assert await connection.fetchval("SELECT count(*) FROM waystation_migration") == 2
+    assert await connection.fetchval("SELECT count(*) FROM waystation_migration") == 3
     assert await connection.fetchval("SELECT count(*) FROM message") == 4
+
+
+async def test_a_database_of_an_earlier_release_works_on_after_init_beside_its_nodes(
+    postgres_url: str, clock: ManualClock, connection: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows have no time, and its nodes write versions without one."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "_STEPS", {n: schema._STEPS[n] for n in (1, 2)})
+        await init_store(postgres_url, Store())
+    names = [new_uuid4() for _ in range(2)]
+    uaid, channel_id = Uaid(names[0]), ChannelId(names[1])
+    row = (uaid.hex(), channel_id.hex())
+    await connection.execute(
+        "INSERT INTO router (uaid, connected_at) VALUES ($1, $2)", uaid.hex(), clock.now_ms()
+    )
+    await connection.execute("INSERT INTO meta (uaid, channel_id) VALUES ($1, $2)", *row)
+    older = (
+        "INSERT INTO waystation_update (uaid, channel_id, version) VALUES ($1, $2, $3)"
+        " ON CONFLICT (uaid, channel_id) DO UPDATE SET version = EXCLUDED.version"
+    )
+    await connection.execute(older, *row, 4)
+
+    with pytest.raises(ForeignTablesError, match="earlier release: run `waystation store init`"):
+        await opened(postgres_url, clock)
+    assert (await init_store(postgres_url, Store()))[1:] == [
+        "added the times of SimplePush updates"
+    ]
+    store = await opened(postgres_url, clock)
+    assert await store.fetch_updates(uaid, limit=9) == [Update(channel_id, 4)]
+    timed = Update(channel_id, 5, accepted_at_ms=clock.now_ms())
+    assert await store.save_update(uaid, timed) == SavedUpdate(True)
+    await connection.execute(older, *row, 6)
+    assert await store.fetch_updates(uaid, limit=9) == [Update(channel_id, 6)]
+    again = Update(channel_id, 7, accepted_at_ms=clock.now_ms())
+    assert await store.save_update(uaid, again) == SavedUpdate(True), "of 6 no time is known"
+    assert await store.fetch_updates(uaid, limit=9) == [again]
+    await store.close()
 
 
 async def test_tables_of_autopush_are_left_alone_until_a_person_says_so(
@@ -218,6 +256,7 @@ class TestRoundTrips:
             "get_user_agent": lambda: store.get_user_agent(uaid),
             "save_new": lambda: store.save_new(uaid, row),
             "save_if_newer": lambda: store.save_if_newer(uaid, [row]),
+            "save_update": lambda: store.save_update(uaid, Update(channel_id, 1)),
             "advance_cursor": lambda: store.advance_cursor(uaid, clock.now_ms()),
             "fetch": lambda: store.fetch(uaid, now_ms=clock.now_ms(), after=None, limit=10),
             "forget": lambda: store.forget(uaid, [(row.sort_key, row.message_id)]),

@@ -1,15 +1,33 @@
-"""A supervisor over plain workers, as a program of its own: signals need a main thread."""
+"""A supervisor over plain workers, as a program of its own: signals need a main thread.
 
+While the file exists that PLAIN_TROUBLE names, the calls that the supervisor makes fail whose names
+are its lines.
+"""
+
+import errno
 import os
 import sys
 import time
+from pathlib import Path
 
 from tests.e2e import plain_worker
 from waystation.app.supervisor import Job, Supervisor
 
 
+def fail_if_told(name: str) -> None:
+    trouble = Path(os.environ["PLAIN_TROUBLE"])
+    if trouble.exists() and name in trouble.read_text().split():
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def say(name: str, *words: str) -> None:
+    fail_if_told(name)
+    print(*words, flush=True)
+
+
 class Printed:
     def info(self, event: str, /, **fields: object) -> None:
+        fail_if_told("lines")
         time.sleep(float(os.environ.get("PLAIN_LINE_S", "0")))
         print("info", event, fields, flush=True)
 
@@ -22,10 +40,12 @@ def main() -> None:
         [Job("push", index, count, ("connect",)) for index in range(count)],
         b"null",
         lines=Printed(),
-        on_ready=lambda: print("all ready", flush=True),
-        on_failure=lambda reason: print("failed:", reason, flush=True),
-        on_died=lambda job: print("died:", job.name, flush=True),
+        on_ready=lambda: say("ready", "all ready"),
+        on_failure=lambda reason: say("failure", "failed:", reason),
+        on_died=lambda job: say("died", "died:", job.name),
+        tidy=lambda: say("tidy", "tidied up"),
         drain_s=float(os.environ.get("PLAIN_DRAIN_S", "0")),
+        stall_limit_s=float(os.environ.get("PLAIN_STALL_S", "0")),
         command=lambda fd: [sys.executable, "-m", plain_worker.__name__, "--control", str(fd)],
     )
     raise SystemExit(supervisor.run())

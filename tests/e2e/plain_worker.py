@@ -36,9 +36,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, lambda *_: os.write(1, f"{name} reloads\n".encode()))
     line.report(Ready())
+    line.beat()
     # A signal that comes just before a call that waits is not heard until the call returns.
     while not (select.select([line], [], [], 0.05)[0] and line.ended()):
-        pass
+        line.beat()
 
 
 if __name__ == "__main__":

@@ -60,6 +60,10 @@ class Process(abc.ABC):
         self.err: list[str] = []
         self.lines: list[str] = []  # both, in the order of arrival
 
+    def add_to_environment(self, **variables: str) -> None:
+        """From the next start on."""
+        self._env |= variables
+
     def start(self) -> None:
         assert not self.running
         self._child = subprocess.Popen(
@@ -185,6 +189,10 @@ class Serve(Process):
         super().__init__(command, variables("WAYSTATION_", settings))
         self.addresses: dict[str, Any] = {}
 
+    def change(self, **settings: object) -> None:
+        """From the next start on."""
+        self._env |= variables("WAYSTATION_", settings)
+
     def start(self) -> None:
         self.out.clear()
         super().start()
@@ -208,6 +216,10 @@ class Serve(Process):
     @property
     def console_url(self) -> str:
         return self.addresses["console_url"].rstrip("/")
+
+    @property
+    def presence_address(self) -> str:
+        return f"127.0.0.1:{self.addresses['ports']['presence.port']}"
 
     @property
     def node_ids(self) -> list[str]:

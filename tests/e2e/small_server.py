@@ -59,7 +59,7 @@ class SmallServer:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 body = await reader.readexactly(
-                    int(head.partition("Content-Length: ")[2].split()[0])
+                    int(head.lower().partition("content-length: ")[2].split()[0])
                 )
                 uaid, channel_id = head.split()[1].rpartition("/")[2].split(".")
                 await self._deliver(uaid, channel_id, body)

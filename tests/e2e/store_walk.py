@@ -23,6 +23,7 @@ from tests.e2e.platform import (
     Process,
     clean_environment,
 )
+from tests.e2e.simplepush import ends_of_three
 from tests.e2e.wire_clients import (
     BODY,
     Answer,
@@ -38,6 +39,7 @@ from tests.e2e.wire_clients import (
 )
 from tests.ports import free_ports
 from tests.servers.frozen import frozen
+from waystation.telemetry import contract
 
 MSG_LIMIT = 20  # no test leaves more behind for one user agent, but the one about it
 # Loopback, written so that start-up takes it for an address that other machines may use: it
@@ -296,6 +298,16 @@ class StoreWalk:
 
             assert versions(await agent.notifications(2, ack=True)) == [newer, plain]
             await nothing_waits(agent, cluster.a)
+
+    async def test_updates_of_simplepush_end_as_what_became_of_them(
+        self, cluster: Cluster, tmp_path: Path
+    ) -> None:
+        """The store keeps when they were accepted: without that no event can name them."""
+        assert await ends_of_three(tmp_path, store__url=cluster.store.url) == [
+            contract.DELIVERED,
+            contract.SUPERSEDED,
+            contract.DELIVERED,
+        ]
 
     async def test_what_has_expired_does_not_arrive(self, cluster: Cluster) -> None:
         """C-053, C-054, C-055"""

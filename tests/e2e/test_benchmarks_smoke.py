@@ -9,8 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import side_by_side
+from benchmarks.checkout import current
 from benchmarks.floor import floor_server
-from benchmarks.scenarios import direct, floor, hello, idle, latency, stored, stores
+from benchmarks.mixed_load import REALISTIC_SMOKE
+from benchmarks.scenarios import (
+    crowd,
+    direct,
+    floor,
+    hello,
+    idle,
+    latency,
+    realistic,
+    stored,
+    stores,
+)
+from benchmarks.scenarios.crowd import CROWD_SMOKE
 from benchmarks.stores import places
 from benchmarks.target import SMOKE, Target
 from tests.e2e.small_server import SmallServer, small_server
@@ -59,6 +73,32 @@ def test_a_loss_is_noticed() -> None:
     assert storing.lost == pytest.approx(storing.operations / 10, abs=2)
 
 
+def test_realistic_counts_what_was_acked_and_stored() -> None:
+    with small_server() as server:
+        delivered, stored, back = realistic.run(target_of(server), REALISTIC_SMOKE)
+
+    assert delivered.operations == REALISTIC_SMOKE.posts
+    assert stored.operations == back.operations >= REALISTIC_SMOKE.stored_posts
+    assert (delivered.lost, stored.lost) == (0, 0)
+    assert delivered.cpu_us is not None
+    assert "on a new connection" in delivered.notes
+
+
+def test_a_loss_among_realistic_posts_is_noticed() -> None:
+    with small_server(lose_every=10) as server:
+        _, stored, _ = realistic.run(target_of(server), REALISTIC_SMOKE)
+
+    assert stored.lost == pytest.approx(stored.operations / 10, abs=2)
+
+
+def test_two_checkouts_take_turns() -> None:
+    here = current()
+    (found,) = side_by_side.run(here, here, ["realistic"], "smoke", 1)
+
+    assert [one.row for one in found] == [realistic.DIRECT, realistic.STORED, realistic.CATCHING_UP]
+    assert all(one.old > 0 and one.new > 0 and one.lost == 0 for one in found)
+
+
 def test_one_in_flight_with_both_kinds_of_tokens() -> None:
     with small_server() as server:
         reused = latency.run(target_of(server), SMOKE)
@@ -76,6 +116,16 @@ def test_hello_and_idle_count_connections() -> None:
     assert hellos.operations == SMOKE.hellos
     assert held.operations == SMOKE.idle
     assert held.kib is not None
+
+
+def test_a_crowd_is_held_and_posted_to() -> None:
+    with small_server() as server:
+        held, direct_ones = crowd.run(target_of(server), CROWD_SMOKE)
+
+    assert held.operations == CROWD_SMOKE.agents
+    assert held.lost == 0
+    assert direct_ones.operations > 0
+    assert direct_ones.lost == 0
 
 
 def test_a_server_whose_processes_are_not_ours_to_see_has_no_cpu() -> None:

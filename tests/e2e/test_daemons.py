@@ -14,7 +14,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.e2e.platform import PORTS
+from tests.e2e.platform import PORTS, until
+from tests.e2e.wire_clients import UserAgent as WireAgent
+from tests.e2e.wire_clients import accepted
 from tests.ports import free_ports
 from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
@@ -32,6 +34,7 @@ class Daemons:
 
     def __init__(self, directory: Path) -> None:
         self.base = free_ports(PORTS)
+        self.directory = directory
         self.log = directory / "log"
         self.env = {
             "AUTOCONNECT__PORT": str(self.base),
@@ -153,10 +156,14 @@ async def test_both_answer_the_health_routes(daemons: Daemons) -> None:
             assert msgspec.json.decode(health.body)["status"] == "OK"
             assert beat.body == b""
         public = await http.request("GET", f"http://127.0.0.1:{daemons.base + 2}/metrics")
-        internal = await http.request("GET", f"http://127.0.0.1:{daemons.base + 1}/metrics")
+        internal = f"http://127.0.0.1:{daemons.base + 1}/metrics"
+        stranger = await http.request("GET", internal)
+        token = (daemons.directory / "data" / "keys" / "metrics_token").read_text().strip()
+        scraper = await http.request("GET", internal, headers={"Authorization": f"Bearer {token}"})
 
     assert public.status == 404
-    assert internal.status == 200
+    assert stranger.status == 401, "the daemons listen on all addresses"
+    assert scraper.status == 200
 
 
 @pytest.mark.parametrize("name", ["autoconnect", "autoendpoint"])
@@ -203,13 +210,55 @@ def test_a_key_that_is_no_key_is_refused(daemons: Daemons) -> None:
     assert "crypto key 1" in daemons.log.read_text()
 
 
-def test_a_second_one_on_the_same_directory_is_refused(daemons: Daemons) -> None:
+async def test_several_run_in_one_directory_and_a_killed_ones_journal_finds_a_successor(
+    daemons: Daemons,
+) -> None:
+    """Each has a part of the directory for its journal; keys and the store are common."""
+    first = daemons.start("autoconnect")
+    daemons.wait_for(daemons.base)
+    second_port = {
+        "AUTOCONNECT__PORT": str(daemons.base + 5),
+        "AUTOCONNECT__ROUTER_PORT": str(daemons.base + 6),
+    }
+    second = daemons.start("autoconnect", **second_port)
+    daemons.wait_for(daemons.base + 5)
+    daemons.start("autoendpoint")
+    daemons.wait_for(daemons.base + 2)
+    agent = WireAgent(f"ws://127.0.0.1:{daemons.base + 5}/")
+    await agent.connect()
+    await accepted(await agent.subscribe())
+    unacked = await agent.notification()
+    for process in (first, second):
+        process.kill()
+        process.wait(WAIT_S)
+        daemons.processes.remove(process)
+    daemons.start("autoconnect")
+    daemons.wait_for(daemons.base)
+    await agent.vanish()
+    agent.url = daemons.ws_url
+    await agent.connect()
+
+    assert (await agent.notification())["version"] == unacked["version"]
+    assert (daemons.directory / "data" / "part-2" / "inflight").is_dir()
+    await agent.leave()
+
+
+def test_a_daemon_is_refused_a_port_that_another_has_by_name(daemons: Daemons) -> None:
     daemons.start("autoconnect")
     daemons.wait_for(daemons.base)
     second = daemons.start("autoconnect", AUTOCONNECT__PORT=str(daemons.base + 5))
 
-    assert second.wait(WAIT_S) == 78
-    assert "already runs the role connect" in daemons.log.read_text()
+    assert second.wait(WAIT_S) == 1
+    assert f"{daemons.base + 1} (connect.relay_port) is taken" in daemons.log.read_text()
+
+
+def test_tracking_keys_that_are_none_only_warn(daemons: Daemons) -> None:
+    """autopush-rs takes any text."""
+    daemons.start("autoendpoint", AUTOEND__TRACKING_KEYS='["not a key"]')
+    daemons.start("autoconnect", AUTOCONNECT__TRACKING_KEYS="nor this")
+    until(lambda: daemons.log.read_text().count('"ready"') == 2)
+
+    assert daemons.log.read_text().count("is not a VAPID public key") == 2
 
 
 def test_a_port_that_is_taken_is_named(daemons: Daemons) -> None:
@@ -238,7 +287,7 @@ def test_unknown_names_are_logged_once_and_known_ones_from_a_file_hold(
     lines = [msgspec.json.decode(line) for line in daemons.log.read_bytes().splitlines()]
     unknown = [line for line in lines if line["Fields"]["message"] == "settings.unknown"]
 
-    assert [line["Fields"]["name"] for line in unknown] == [f"no_such_thing in {config}"]
+    assert [line["Fields"]["names"] for line in unknown] == [[f"no_such_thing in {config}"]]
     assert lines[0]["Type"] == "autoconnect:log"
 
 
@@ -260,6 +309,6 @@ async def test_the_ports_are_open_before_the_store_and_whoever_comes_early_is_an
 
         assert not ready_before
         assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b'"ready"' in daemons.log.read_bytes()
+        until(lambda: b'"ready"' in daemons.log.read_bytes())
         process.terminate()
         assert process.wait(WAIT_S) == 0

@@ -350,6 +350,23 @@ async def test_whoever_has_missed_too_much_begins_anew(strict_server: Serve) -> 
         assert (await post(one.endpoint)).error == (410, 106)
 
 
+async def test_whoever_has_missed_too_much_and_leaves_with_the_last_ack_begins_anew(
+    strict_server: Serve,
+) -> None:
+    """C-066: the close comes right behind the ack, and the next hello right behind the close."""
+    one = await away(strict_server)
+    await one.stored(*[b"%d" % n for n in range(21)])
+    async with one.agent as agent:
+        await agent.connect()
+        old_uaid = agent.uaid
+        await agent.notifications(20, ack=True)
+        await agent.socket.close()
+        await agent.connect()
+
+        assert agent.uaid != old_uaid
+        assert (await post(one.endpoint)).error == (410, 106)
+
+
 async def test_exactly_the_limit_is_not_too_much(strict_server: Serve) -> None:
     """C-067"""
     one = await away(strict_server)

@@ -4,6 +4,7 @@ A seed is printed with each run; KILLS_SEED repeats its choices (not the machine
 """
 
 import asyncio
+import itertools
 import os
 import random
 import signal
@@ -60,7 +61,8 @@ class Killer:
 def listens(pid: int, port: int) -> bool:
     wanted = f":{port:04X}"
     inodes: set[str] = set()
-    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+    tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    for line in itertools.chain(*tables):
         fields = line.split()
         if fields[1].endswith(wanted) and fields[3] == "0A":  # LISTEN
             inodes.add(f"socket:[{fields[9]}]")

@@ -2,8 +2,12 @@
 
 import asyncio
 import json
+import os
+import resource
+import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -22,10 +26,12 @@ from tests.e2e.wire_clients import (
     user_agent,
     version_of,
 )
+from waystation.app.descriptors import LIMIT_MAX
 
 pytestmark = pytest.mark.e2e
 
 SENDER = Vapid()
+TO_START_A_PROCESS = 6  # descriptors that are open meanwhile
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +132,32 @@ async def test_who_does_not_read_delays_nobody_and_loses_nothing(small_server: S
         assert took_s < 45
         # Workers hand over their numbers once a second.
         until(lambda: sample(small_server, "waystation_notification_message", event="stored") > 0)
+
+
+def test_every_worker_may_have_as_many_descriptors_as_the_system_allows(data_dir: Path) -> None:
+    """Whatever its parent was allowed: with a few only, a worker would not even start."""
+    roles = ("connect", "endpoint", "queue", "presence", "console")
+    with Serve(data_dir, roles=roles, queue__identity_algorithm="ed25519") as server:
+        soft, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+        few = max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + TO_START_A_PROCESS
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            for pid in server.worker_pids():
+                ready = ready_lines(server)
+                os.kill(pid, signal.SIGKILL)
+                until(lambda before=ready: ready_lines(server) > before)
+        finally:
+            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (soft, hard))
+        limits = [resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in server.worker_pids()]
+        deaths = [line for line in server.err if '"worker.died"' in line]
+
+    assert len(limits) == len(deaths) == 4
+    assert {mine for mine, _ in limits} == {min(hard, LIMIT_MAX)}
+    assert all("SIGKILL" in line for line in deaths)
+
+
+def ready_lines(server: Serve) -> int:
+    return sum('"worker.ready"' in line for line in server.err)
 
 
 async def test_a_request_has_so_much_head(server: Serve) -> None:

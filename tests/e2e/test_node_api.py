@@ -243,3 +243,30 @@ async def test_what_an_old_worker_hands_back_is_delivered_by_the_new_one(server:
 
             assert sorted(one["version"] for one in received) == sorted(sent)
             assert await older.closed() == 1011
+
+
+async def test_numbers_beyond_64_bits_are_refused(server: Serve) -> None:
+    channel_id = new_channel()
+    async with user_agent(server.ws_url) as agent:
+        await agent.subscribe(channel_id)
+        for fields in (
+            {"timestamp": 10**30},
+            {"ttl": 2**63},
+            {"version": 2**64},
+            {"sortkey_timestamp": 2**80},
+        ):
+            body = notification(server, agent, channel_id, **fields)
+            answers = [
+                await http("PUT", f"{node_id}/push/{agent.uaid}", {}, body)
+                for node_id in server.node_ids
+            ]
+
+            assert {answer.status for answer in answers} == {400}, fields
+        path = f"/notif/{agent.uaid}/{10**30}"
+        far = [await http("DELETE", node_id + path, {}, b"") for node_id in server.node_ids]
+        long = [
+            await http("DELETE", f"{node_id}/w/{'9' * 5000}{path}", {}, b"")
+            for node_id in server.node_ids
+        ]
+
+    assert {answer.status for answer in [*far, *long]} == {404}

@@ -1,6 +1,7 @@
 """`waystation serve` as a person and a service manager see it."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
@@ -17,7 +18,10 @@ from cryptography import x509
 
 from tests.certificates import self_signed
 from tests.e2e.platform import PUSH_ROLES
+from tests.ports import free_ports
 from waystation.app.data_dir import DataDir, Serving, read_serving
+from waystation.app.roles import PORTS, number_of
+from waystation.app.settings import load_settings
 from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
 from waystation.client.local_server import LocalServer, ServerDidNotStartError
@@ -30,6 +34,11 @@ from waystation.queue.control import GREETING
 pytestmark = pytest.mark.e2e
 
 WAIT_S = 30.0
+# Addresses that the tests below compare and never connect to.
+PUBLIC_NAMES = {
+    "WAYSTATION_ENDPOINT__URL": "https://updates.example.org",
+    "WAYSTATION_QUEUE__HOSTS": "smp.example.org",
+}
 COMMAND = [sys.executable, "-m", "waystation.cli.main"]
 
 
@@ -101,14 +110,64 @@ async def test_the_console_shows_every_worker(server: LocalServer) -> None:
     assert "All is well." in page
 
 
-async def test_metrics_of_all_workers_are_one_exposition(server: LocalServer) -> None:
-    for url in (server.console_url, server.relay_url):
-        status, body = await get(f"{url}/metrics")
+async def test_metrics_of_the_push_workers_are_one_exposition(server: LocalServer) -> None:
+    status, body = await get(f"{server.relay_url}/metrics")
 
-        assert status == 200
-        assert body.count(b"# TYPE waystation_ua_connections gauge") == 1
-        assert b'worker="push.0"' in body
-        assert b'worker="push.1"' in body
+    assert status == 200
+    assert body.count(b"# TYPE waystation_ua_connections gauge") == 1
+    assert b'worker="push.0"' in body
+    assert b'worker="push.1"' in body
+
+
+async def metrics_pages(server: LocalServer) -> list[str]:
+    """Of push, console, queue and presence."""
+    ports = told(server).ports
+    urls = [server.relay_url, server.console_url] + [
+        f"http://127.0.0.1:{ports[name]}" for name in ("queue.ops_port", "presence.ops_port")
+    ]
+    return [(await get(f"{url}/metrics"))[1].decode() for url in urls]
+
+
+async def test_each_series_is_served_by_one_port(server: LocalServer) -> None:
+    """So that a sum over all scraped ports counts nothing twice; gauges bear their worker."""
+    pages = await metrics_pages(server)
+    workers = [{*re.findall(r'worker="(\w+)\.', page)} for page in pages]
+    written = [page.count("\nwaystation_events_written_total ") for page in pages]
+
+    assert workers == [{"push"}, {"console"}, {"queue"}, {"presence"}]
+    assert written == [1, 1, 1, 1], "each counts the events of its own processes"
+    assert ["autopush_reliability" in page for page in pages] == [True, False, False, False]
+
+
+async def test_only_push_workers_count_user_agents(server: LocalServer) -> None:
+    """Streams of parties and connections of the queue service are none."""
+    pages = await metrics_pages(server)
+    counting = re.findall(r'ua_connections\{.*?worker="([\w.]+)"', "".join(pages))
+
+    assert {*counting} == {"push.0", "push.1"}
+
+
+async def test_the_metrics_of_presence_have_the_prefix_of_all(server: LocalServer) -> None:
+    names = {
+        name
+        for page in await metrics_pages(server)
+        for name in re.findall(r"^# TYPE (\S*presence_\S+)", page, re.MULTILINE)
+    }
+
+    assert "waystation_presence_sessions" in names
+    assert not {name for name in names if not name.startswith("waystation_presence_")}
+
+
+async def test_open_streams_of_presence_are_labelled_as_the_reference_says(
+    server: LocalServer,
+) -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
+    (described,) = (row for row in text.splitlines() if "presence_streams`" in row)
+    page = (await metrics_pages(server))[3]
+    kinds = {*re.findall(r'presence_streams\{.*?kind="(\w+)"', page)}
+
+    assert kinds
+    assert {kind for kind in kinds if kind not in described} == set()
 
 
 def test_a_second_server_on_the_same_directory_is_refused(server: LocalServer) -> None:
@@ -116,6 +175,23 @@ def test_a_second_server_on_the_same_directory_is_refused(server: LocalServer) -
 
     assert second.returncode == 78
     assert f"process {server.pid} already runs the role connect" in second.stderr
+
+
+@pytest.mark.parametrize("name", ["cert", "key"])
+def test_a_missing_certificate_ends_the_start_before_keys_are_made(
+    tmp_path: Path, name: str
+) -> None:
+    cert, key = self_signed(tmp_path)
+    files = {"cert": str(cert), "key": str(key)} | {name: str(tmp_path / "missing.pem")}
+    done = run(
+        *("serve", "--data-dir", str(tmp_path / "data"), "--port-base", "0"),
+        WAYSTATION_TLS__CERT=files["cert"],
+        WAYSTATION_TLS__KEY=files["key"],
+    )
+
+    assert done.returncode == 78
+    assert "missing.pem does not exist" in done.stderr
+    assert not (tmp_path / "data").exists()
 
 
 def test_a_second_server_on_the_same_port_is_refused(server: LocalServer, tmp_path: Path) -> None:
@@ -208,15 +284,78 @@ def test_the_container_starts_with_the_environment_that_it_has(tmp_path: Path) -
     text = (Path(__file__).parents[2] / "deploy/container/Containerfile").read_text()
     env = dict(re.findall(r"(WAYSTATION_(?:\w*HOST))=([\w.:]+)", text))
     assert env.keys() == {"WAYSTATION_HOST", "WAYSTATION_PRESENCE__HOST"}
+    exposed = set(re.findall(r"^EXPOSE (.*)$", text, re.MULTILINE)[0].split())
 
-    with LocalServer(tmp_path / "data", env=env, options=("--workers", "1")) as server:
-        assert set(told(server).roles) == {"connect", "endpoint", "queue", "presence", "console"}
+    with LocalServer(
+        tmp_path / "data", env=env | PUBLIC_NAMES, options=("--workers", "1")
+    ) as server:
+        serving = told(server)
+        assert set(serving.roles) == {"connect", "endpoint", "queue", "presence", "console"}
+        outside = [row.setting for row in serving.listening if "//0.0.0.0:" in row.url]
+        usual = load_settings()
+        numbers = {str(number_of(usual, port)) for port in PORTS if port.setting in outside}
+        assert numbers == exposed
+
+
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_public_bind_without_public_names_is_refused(tmp_path: Path, command: str) -> None:
+    """Its endpoints and queue addresses would lead every client to the client's own machine."""
+    refused = run(command, "--data-dir", str(tmp_path / "data"), WAYSTATION_HOST="0.0.0.0")
+    complaints = refused.stderr.splitlines()
+
+    assert refused.returncode == 78
+    assert [line.split()[1] for line in complaints[:2]] == ["endpoint.url", "queue.hosts"]
+    assert not (tmp_path / "data").exists()
+
+
+async def test_ops_ports_stay_on_loopback_unless_they_are_told_an_address(tmp_path: Path) -> None:
+    """A port that listens on 127.0.0.1 alone refuses connections to 127.0.0.2."""
+    env = {"WAYSTATION_HOST": "0.0.0.0", **PUBLIC_NAMES}
+    with LocalServer(
+        tmp_path / "data", env=env, roles=(*PUSH_ROLES, "queue"), options=("--workers", "1")
+    ) as server:
+        ports = told(server).ports
+        relay, _ = await get(f"http://127.0.0.2:{ports['connect.relay_port']}/metrics")
+        with socket.socket() as sock:
+            ops = sock.connect_ex(("127.0.0.2", ports["queue.ops_port"]))
+
+    assert (ops, relay) == (errno.ECONNREFUSED, 401), "/metrics on a public port needs the token"
+
+
+async def test_on_a_public_address_numbers_need_the_token_of_the_data_directory(
+    tmp_path: Path,
+) -> None:
+    env = {"WAYSTATION_HOST": "0.0.0.0", "WAYSTATION_OPS__HOST": "0.0.0.0", **PUBLIC_NAMES}
+    with LocalServer(
+        tmp_path / "data", env=env, roles=(*PUSH_ROLES, "queue"), options=("--workers", "1")
+    ) as server:
+        ports = told(server).ports
+        token = (server.data_dir / "keys" / "metrics_token").read_text().strip()
+        async with HttpClient() as http:
+            answers = {
+                (setting, bool(headers)): (
+                    await http.request(
+                        "GET", f"http://127.0.0.1:{ports[setting]}/metrics", headers=headers
+                    )
+                ).status
+                for setting in ("connect.relay_port", "queue.ops_port")
+                for headers in ({}, {"Authorization": f"Bearer {token}"})
+            }
+        assert any("the node API" in line and "0.0.0.0" in line for line in server.lines)
+
+    assert answers == {
+        ("connect.relay_port", False): 401,
+        ("connect.relay_port", True): 200,
+        ("queue.ops_port", False): 401,
+        ("queue.ops_port", True): 200,
+    }
 
 
 def test_parties_without_locks_are_refused_on_a_public_address(tmp_path: Path) -> None:
     refused = run(
         *("serve", "presence", "--host", "0.0.0.0", "--data-dir", str(tmp_path)),
         WAYSTATION_PRESENCE__PORT="0",
+        WAYSTATION_PRESENCE__PEER_PORT="0",
         WAYSTATION_PRESENCE__OPS_PORT="0",
     )
 
@@ -293,6 +432,8 @@ def test_the_doctor_walks_through_tls_and_names_a_certificate_that_nobody_trusts
     cert, key = self_signed(tmp_path, "doctor")
     env = {"WAYSTATION_TLS__CERT": str(cert), "WAYSTATION_TLS__KEY": str(key)}
     with LocalServer(tmp_path / "data", env=env, roles=PUSH_ROLES) as server:
+        # The default ports of the other roles may be taken on this machine.
+        env["WAYSTATION_PORT_BASE"] = str(server.port_base)
         trusted = run("doctor", "--data-dir", str(server.data_dir), SSL_CERT_FILE=str(cert), **env)
         strange = run("doctor", "--data-dir", str(server.data_dir), **env)
 
@@ -315,10 +456,15 @@ def has_ipv6() -> bool:
 
 async def test_the_any_address_serves_every_port_by_ipv6_and_ipv4(tmp_path: Path) -> None:
     ipv6 = has_ipv6()
+    base = free_ports(15)
     with LocalServer(
         tmp_path / "data",
         roles=PUSH_ROLES,
-        env={"WAYSTATION_HOST": "::" if ipv6 else "0.0.0.0"},
+        port_base=base,
+        env={
+            "WAYSTATION_HOST": "::" if ipv6 else "0.0.0.0",
+            "WAYSTATION_ENDPOINT__URL": f"http://{'[::1]' if ipv6 else '127.0.0.1'}:{base + 2}",
+        },
         options=("--workers", "2"),
     ) as server:
         serving = told(server)

@@ -5,49 +5,22 @@
 
 import asyncio
 import time
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.platform import Serve
+from tests.e2e.simplepush import OldAgent, ends_of_three, put
 from tests.e2e.wire_clients import (
-    Answer,
-    Message,
-    UserAgent,
     Vapid,
     http,
     new_channel,
     post,
     user_agent,
 )
+from waystation.telemetry import contract
 
 pytestmark = pytest.mark.e2e
-
-FORM = {"Content-Type": "application/x-www-form-urlencoded"}
-
-
-class OldAgent(UserAgent):
-    """A user agent of the first generation."""
-
-    async def hello(self, **fields: Any) -> Message:
-        message = {"messageType": "hello", "uaid": self.uaid, "channelIDs": [], **fields}
-        await self.send(message)
-        reply = await self.expect("hello")
-        self.uaid = reply["uaid"]
-        return reply
-
-    async def updates(self) -> list[Message]:
-        message = await self.expect("notification")
-        assert set(message) == {"messageType", "updates"}
-        return message["updates"]
-
-    async def ack_updates(self, *updates: Message) -> None:
-        plain = [{"channelID": one["channelID"], "version": one["version"]} for one in updates]
-        await self.send({"messageType": "ack", "updates": plain})
-
-
-async def put(endpoint: str, body: str = "", **headers: str) -> Answer:
-    return await http("PUT", endpoint, {**FORM, **headers}, body.encode())
 
 
 async def test_a_version_reaches_a_connected_user_agent(server: Serve) -> None:
@@ -292,3 +265,12 @@ async def test_a_bad_token_or_an_unknown_uaid_is_refused(
     assert garbage_p.error == (404, 102)
     assert garbage_s.status == 401
     assert gone == [410, 404]
+
+
+async def test_direct_and_stored_updates_end_as_delivered_in_the_funnel(tmp_path: Path) -> None:
+    """And one that a newer version replaced while it waited, as superseded"""
+    assert await ends_of_three(tmp_path) == [
+        contract.DELIVERED,
+        contract.SUPERSEDED,
+        contract.DELIVERED,
+    ]

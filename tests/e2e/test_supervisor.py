@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ class Supervised:
     def __init__(self, directory: Path, count: int, *, plan: str = "ready") -> None:
         self._pids = directory / "pids"
         self._plan = directory / "plan"
+        self.trouble = directory / "trouble"
         self._pids.touch()
         self.plan(plan)
         self.process = subprocess.Popen(
@@ -34,6 +36,7 @@ class Supervised:
                 **os.environ,
                 "PLAIN_WORKER_PLAN": str(self._plan),
                 "PLAIN_WORKER_PIDS": str(self._pids),
+                "PLAIN_TROUBLE": str(self.trouble),
             },
             stdout=subprocess.PIPE,
             text=True,
@@ -134,6 +137,23 @@ def test_a_worker_that_dies_is_started_again_with_its_index(start: Start) -> Non
     assert [name for name, _ in supervised.workers()][2:] == ["push.1"]
 
 
+def test_a_worker_that_stands_still_is_killed_and_started_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLAIN_STALL_S", "1")
+    supervised = start()
+    supervised.wait_for("all ready")
+    ((name, pid), (_, other)) = supervised.workers()
+    os.kill(pid, signal.SIGSTOP)
+    line = supervised.wait_for("worker.stalled")
+    supervised.wait_for("worker.ready")
+
+    assert name in line
+    assert [started for started, _ in supervised.workers()[2:]] == [name]
+    assert not running(pid)
+    assert running(other)
+
+
 def test_one_that_dies_at_once_again_and_again_is_started_ever_more_slowly(start: Start) -> None:
     supervised = start(1)
     supervised.wait_for("all ready")
@@ -223,3 +243,84 @@ def test_sighup_reaches_every_worker(start: Start) -> None:
     told = {supervised.wait_for("reloads") for _ in range(2)}
 
     assert told == {"push.0 reloads", "push.1 reloads"}
+
+
+# --- calls of the supervisor that fail ---------------------------------------------------------
+
+
+def test_a_clean_up_that_fails_ends_nothing_and_is_tried_until_it_succeeds(start: Start) -> None:
+    supervised = start(2)
+    supervised.wait_for("all ready")
+    supervised.trouble.write_text("died tidy")
+    os.kill(supervised.workers()[0][1], signal.SIGKILL)
+    supervised.wait_for("worker.ready")
+    time.sleep(2.5)  # two more attempts
+    supervised.trouble.unlink()
+    supervised.wait_for("tidied up")
+
+    told = [line for line in supervised.seen if "supervisor.failed" in line]
+    assert len(told) == 2, "the reason of each, once"
+    assert all("No space left on device" in line for line in told)
+    assert len(supervised.workers()) == 3
+    supervised.process.terminate()
+    assert supervised.ended() == 0
+
+
+def test_without_descriptors_a_worker_is_started_again_as_soon_as_there_are_some(
+    start: Start,
+) -> None:
+    supervised = start(2)
+    supervised.wait_for("all ready")
+    pid = supervised.process.pid
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+    survivor = supervised.workers()[1][1]
+    os.kill(supervised.workers()[0][1], signal.SIGKILL)
+    supervised.wait_for("Too many open files")
+    time.sleep(1.5)
+    assert running(survivor)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    supervised.wait_for("worker.ready")
+
+    assert len([line for line in supervised.seen if "during': 'start push" in line]) == 1
+    assert running(survivor)
+    supervised.process.terminate()
+    assert supervised.ended() == 0
+
+
+def test_lines_that_cannot_be_written_end_nothing(start: Start) -> None:
+    supervised = start(1)
+    supervised.wait_for("all ready")
+    supervised.trouble.write_text("lines")
+    os.kill(supervised.workers()[0][1], signal.SIGKILL)
+    until(lambda: len(supervised.workers()) == 2)
+    supervised.process.terminate()
+
+    assert supervised.ended() == 0
+
+
+def test_an_announcement_that_fails_is_made_again(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "trouble").write_text("ready")
+    supervised = start(1)
+    supervised.wait_for("supervisor.failed")
+    supervised.trouble.unlink()
+
+    assert "all ready" in supervised.wait_for("all ready")
+
+
+def test_a_failure_whose_reason_cannot_be_told_still_ends_the_server(
+    start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "trouble").write_text("failure")
+    supervised = start(2, plan="refuse")
+
+    assert supervised.ended() == 78
+
+
+def test_a_worker_that_ended_by_a_signal_without_a_name_is_started_again(start: Start) -> None:
+    supervised = start(1)
+    supervised.wait_for("all ready")
+    os.kill(supervised.workers()[0][1], signal.SIGRTMIN + 6)
+
+    assert "'signal 40'" in supervised.wait_for("worker.died")
+    supervised.wait_for("worker.ready")

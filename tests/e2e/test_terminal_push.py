@@ -120,6 +120,23 @@ def test_what_its_reader_did_not_take_is_not_acked(
         assert listener.wait() == 0
 
 
+def test_a_listener_without_a_url_finds_the_server_of_the_data_directory(
+    server: LocalServer, env: dict[str, str]
+) -> None:
+    listening = subprocess.Popen(
+        [*WAYSTATION, "listen", "--json"],
+        env=env | {"WAYSTATION_DATA_DIR": str(server.data_dir)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with listening:
+        assert listening.stdout is not None
+        line = listening.stdout.readline()
+        listening.kill()
+
+    assert server.endpoint_url in line
+
+
 def test_a_second_listener_of_one_name_is_refused(server: LocalServer, env: dict[str, str]) -> None:
     """They would take turns in throwing each other out."""
     with Listener(server, env):

@@ -11,6 +11,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from tests.servers.bigtable import BigtableEmulator, bigtable_emulator, bigtable_url
+from waystation.base.breaker import FAILURES_MAX, OPEN_S
 from waystation.base.clock import SystemClock
 from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
@@ -18,7 +19,6 @@ from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import session
-from waystation.storage.bigtable.breaker import FAILURES_MAX, OPEN_S
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.settings import Store

@@ -5,26 +5,50 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
+from waystation.presence.model import Status
+from waystation.presence.store import Attached, Joined
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
+from waystation.queue.errors import QueueStoreUnavailableError
+from waystation.queue.store import PendingNotification
+from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.embedded.push import EmbeddedPushStore
+from waystation.storage.embedded.queue import EmbeddedQueueStore
 from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
+from waystation.testing.conformance.presence_store import (
+    OWNER,
+    Heard,
+    attach_spec,
+    join_spec,
+    new_party,
+    session,
+)
 from waystation.testing.conformance.push_store import (
     fetch_all,
     new_channel,
     sweep_all,
     timed_notification,
 )
+from waystation.testing.conformance.queue_samples import (
+    NOW_S,
+    drained,
+    new_message,
+    new_notifier,
+    new_queue,
+    send,
+)
 
 TINY = 2 << 20
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -144,21 +168,118 @@ async def test_a_full_store_can_be_filled_and_emptied_again_and_again(
 async def test_a_disk_with_less_room_than_its_reserve_takes_nothing_new(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    disk = os.statvfs(tmp_path)
-    more_than_there_is = disk.f_blocks * disk.f_frsize * 2
     roomy = Store(map_bytes=1 << 24, sync=False, disk_reserve_bytes=0)
     store = await EmbeddedPushStore.open(tmp_path / "push", settings=roomy, clock=clock)
     uaid, channel_id = await add(store, clock)
     row = timed_notification(channel_id, accepted_at_ms=clock.now_ms())
     await store.save(uaid, row)
     await store.close()
-    short = Store(map_bytes=1 << 24, sync=False, disk_reserve_bytes=more_than_there_is)
+    short = Store(map_bytes=1 << 24, sync=False, disk_reserve_bytes=more_than_there_is(tmp_path))
     store = await EmbeddedPushStore.open(tmp_path / "push", settings=short, clock=clock)
 
     with pytest.raises(StoreFullError, match="disk_reserve_bytes"):
         await store.save(uaid, timed_notification(channel_id, accepted_at_ms=1))
     assert await store.forget(uaid, [(row.sort_key, row.message_id)]) == 1
     assert await store.remove_user_agent(uaid)
+    await store.close()
+
+
+def more_than_there_is(path: Path) -> int:
+    disk = os.statvfs(path)
+    return disk.f_blocks * disk.f_frsize * 2
+
+
+async def test_a_queue_store_on_a_short_disk_opens_gives_out_and_takes_nothing_new(
+    tmp_path: Path,
+) -> None:
+    roomy = Store(map_bytes=1 << 24, disk_reserve_bytes=0)
+    store = await EmbeddedQueueStore.open(tmp_path / "queue", settings=roomy)
+    queue, kept, waiting = new_queue(), new_message(), new_notifier().notifier_id
+    assert await store.create(queue)
+    await send(store, queue, kept)
+    await store.save_pending([PendingNotification(waiting, b"n" * 24, b"meta", NOW_S)])
+    await store.close()
+    short = Store(map_bytes=1 << 24, disk_reserve_bytes=more_than_there_is(tmp_path))
+    store = await EmbeddedQueueStore.open(tmp_path / "queue", settings=short)
+    await store.check()
+
+    with pytest.raises(QueueStoreUnavailableError, match="disk_reserve_bytes"):
+        await send(store, queue, new_message())
+    assert [one.notifier_id for one in await store.take_pending()] == [waiting]
+    assert await drained(store, queue) == [kept]
+    assert await store.delete(queue.recipient_id)
+    await store.close()
+
+
+async def test_a_presence_store_on_a_short_disk_starts_resumes_and_admits_nobody_new(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    party = new_party()
+    roomy = Store(map_bytes=1 << 24, disk_reserve_bytes=0)
+    store = await EmbeddedPresenceStore.open(tmp_path / "p", settings=roomy, clock=clock)
+    await store.start(OWNER, Heard())
+    for client in (1, 2):
+        assert isinstance(await store.join(session(party, client), join_spec()), Joined)
+    await store.close()
+    short = Store(map_bytes=1 << 24, disk_reserve_bytes=more_than_there_is(tmp_path))
+    store = await EmbeddedPresenceStore.open(tmp_path / "p", settings=short, clock=clock)
+    lost = await store.start(OWNER, Heard())
+    await store.check()
+
+    assert {record.key.client_id for record in lost} == {1, 2}
+    with pytest.raises(StoreFullError, match="disk_reserve_bytes"):
+        await store.join(session(party, 3), join_spec())
+    back = await store.attach(session(party, 1), attach_spec(b"1" * 32))
+    assert isinstance(back, Attached)
+    assert await store.leave(session(party, 2), 0, Status.OK) is not None
+    await store.close()
+
+
+async def for_each(step: Callable[[T], Awaitable[object]], items: Iterable[T]) -> None:
+    for item in items:
+        await step(item)
+
+
+async def test_a_presence_store_near_its_map_size_starts_resumes_and_lets_leave(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    settings = Store(map_bytes=TINY // 2, sync=False, disk_reserve_bytes=0)
+    store = await EmbeddedPresenceStore.open(tmp_path / "p", settings=settings, clock=clock)
+    await store.start(OWNER, Heard())
+    party = new_party()
+    for client in (1, 2):
+        assert isinstance(await store.join(session(party, client), join_spec()), Joined)
+    newcomers = (session(new_party(), client) for client in range(3, 10_000))
+    with pytest.raises(StoreFullError, match="map_bytes"):
+        await for_each(lambda one: store.join(one, join_spec()), newcomers)
+    await store.close()
+    store = await EmbeddedPresenceStore.open(tmp_path / "p", settings=settings, clock=clock)
+    lost = await store.start(OWNER, Heard())
+    back = await store.attach(session(party, 1), attach_spec(b"1" * 32))
+
+    assert {1, 2} <= {record.key.client_id for record in lost}
+    assert isinstance(back, Attached)
+    assert await store.leave(session(party, 2), 0, Status.OK) is not None
+    await store.close()
+
+
+async def test_a_queue_store_near_its_map_size_opens_and_gives_out(tmp_path: Path) -> None:
+    settings = Store(map_bytes=TINY // 2, sync=False, disk_reserve_bytes=0)
+    store = await EmbeddedQueueStore.open(tmp_path / "queue", settings=settings)
+    queue, kept, waiting = new_queue(), new_message(), new_notifier().notifier_id
+    assert await store.create(queue)
+    await send(store, queue, kept)
+    await store.save_pending([PendingNotification(waiting, b"n" * 24, b"meta", NOW_S)])
+    more = (new_queue() for _ in range(10_000))
+    with pytest.raises(QueueStoreUnavailableError, match="map_bytes"):
+        await for_each(store.create, more)
+    await store.close()
+    store = await EmbeddedQueueStore.open(tmp_path / "queue", settings=settings)
+    await store.check()
+
+    assert [one.notifier_id for one in await store.take_pending()] == [waiting]
+    assert await drained(store, queue) == [kept]
+    assert await store.delete(queue.recipient_id)
     await store.close()
 
 

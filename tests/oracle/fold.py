@@ -5,7 +5,7 @@ from typing import Any
 
 from waystation.telemetry.contract import TERMINAL
 
-VIAS = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4}
+VIAS = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4, "simplepush": 5}
 FIRST = {
     "t0": {0},
     "t_store": {1},
@@ -27,7 +27,7 @@ def fold(events: Iterable[Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
     states: dict[str, dict[str, Any]] = {}
     for event in events:
         mid, k, ts = event["mid"], event["k"], event["ts"]
-        if mid is None or not 0 <= k <= 13:
+        if mid is None or not 0 <= k <= 14:
             continue
         state = states.setdefault(mid, dict.fromkeys(COLUMNS) | {"mid": mid, "seen": 0})
         state["seen"] |= 1 << k

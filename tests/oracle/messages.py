@@ -10,7 +10,7 @@ from waystation.telemetry.contract import KINDS, TERMINAL, TRANSITIONS
 Row = dict[str, Any]
 
 GROWTH = 1.02020202
-VIA = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4}
+VIA = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4, "simplepush": 5}
 
 
 def _least(events: list[Row], *codes: int) -> int | None:
@@ -22,10 +22,10 @@ def _most(events: list[Row], name: str) -> Any:
 
 
 def folded(events: list[Row], via_codes: dict[str, int] = VIA) -> list[Row]:
-    """One row a message, from codes 0 to 13."""
+    """One row a message, from codes 0 to 14."""
     by_mid: dict[str, list[Row]] = defaultdict(list)
     for event in events:
-        if 0 <= event["k"] <= 13 and event["mid"] is not None:
+        if 0 <= event["k"] <= 14 and event["mid"] is not None:
             by_mid[event["mid"]].append(event)
     rows: list[Row] = []
     for mid, its in by_mid.items():
@@ -85,7 +85,7 @@ def judged(messages: list[Row], now_us: int) -> list[Row]:
     legal = legal_sets()
     rows: list[Row] = []
     for message in messages:
-        passed = frozenset(code for code in range(14) if message["seen"] & 1 << code)
+        passed = frozenset(code for code in range(15) if message["seen"] & 1 << code)
         born_us = int(message["mid"][:12], 16) * 1000
         start = message["t0"] if message["t0"] is not None else born_us
         ttl = message["ttl"] if message["ttl"] is not None else 30 * 86_400
@@ -102,7 +102,11 @@ def judged(messages: list[Row], now_us: int) -> list[Row]:
             outcome = "errored"
         elif 13 in passed:
             outcome = "superseded"
-        elif 11 in passed or (late and ((message["ttl"] == 0 and 6 not in passed) or state == 1)):
+        elif 14 in passed:
+            outcome = "withdrawn"
+        elif 11 in passed or (
+            late and ((message["ttl"] == 0 and 6 not in passed) or passed & {1, 2, 6, 7})
+        ):
             outcome = "expired"
         else:
             outcome = "lost" if late else "in_flight"
@@ -147,7 +151,7 @@ def hourly(outcomes: list[Row]) -> list[Row]:
             key,
             dict(zip(keys, key, strict=True))
             | {"messages": 0, "bytes": 0, "gap": 0, "next_deadline": None}
-            | {f"reached_{KINDS[code].name[5:]}": 0 for code in range(14)},
+            | {f"reached_{KINDS[code].name[5:]}": 0 for code in range(15)},
         )
         row["messages"] += 1
         row["bytes"] += message["size"] or 0
@@ -156,7 +160,7 @@ def hourly(outcomes: list[Row]) -> list[Row]:
             earlier = row["next_deadline"]
             deadline = message["deadline"]
             row["next_deadline"] = deadline if earlier is None else min(earlier, deadline)
-        for code in range(14):
+        for code in range(15):
             row[f"reached_{KINDS[code].name[5:]}"] += message["seen"] >> code & 1
     return list(groups.values())
 
@@ -209,7 +213,7 @@ def lost(outcomes: list[Row], events: list[Row]) -> list[Row]:
     gone = [message for message in outcomes if message["outcome"] == "lost"]
     of_message: dict[str, list[Row]] = {message["mid"]: [] for message in gone}
     for event in events:
-        if event["mid"] in of_message and event["k"] <= 13:
+        if event["mid"] in of_message and event["k"] <= 14:
             of_message[event["mid"]].append(event)
     rows: list[Row] = []
     for message in gone:

@@ -39,12 +39,16 @@ def repeats(events: list[Row]) -> list[Row]:
     return [dict(zip(names, (*key, *its), strict=True)) for key, its in groups.items()]
 
 
-def reconciled(events: list[Row], day: dt.date) -> list[Row]:
+Span = tuple[str, int, int, list[Row], Row | None, Row, int]
+
+
+def _spans(events: list[Row], day: dt.date) -> list[Span]:
+    """node, boot, hour, the process's events, from which mark to which, the process's gap."""
     day_start = (day - _EPOCH).days * 86_400_000_000
     processes: dict[tuple[str, int], list[Row]] = defaultdict(list)
     for event in events:
         processes[event["node"], event["boot"]].append(event)
-    rows: list[Row] = []
+    spans: list[Span] = []
     for (node, boot), its in processes.items():
         its.sort(key=lambda event: event["seq"])
         stats = [event for event in its if event["k"] == 302]
@@ -60,17 +64,45 @@ def reconciled(events: list[Row], day: dt.date) -> list[Row]:
         for hour, mark in sorted(last_of_hour.items(), key=lambda item: item[1]["seq"]):
             if mark is before:
                 continue
-            start = json.loads(before["attrs"])["counters"] if before else {}
-            end = json.loads(mark["attrs"])["counters"]
-            since = before["seq"] if before else -1
-            found: Counter[int] = Counter()
-            for event in its:
-                if since <= event["seq"] < mark["seq"]:
-                    found[event["k"]] += event["w"] or 1
-            for k in {*map(int, end), *found}:
-                counted = end.get(str(k), 0) - start.get(str(k), 0)
-                row = {"day": day, "node": node, "boot": boot, "hour": hour, "k": k, "gap": gap}
-                explained = 0 <= counted - found[k] <= gap
-                rows.append(row | {"counted": counted, "found": found[k], "explained": explained})
+            spans.append((node, boot, hour, its, before, mark, gap))
             before = mark
+    return spans
+
+
+def reconciled(events: list[Row], day: dt.date) -> list[Row]:
+    rows: list[Row] = []
+    for node, boot, hour, its, before, mark, gap in _spans(events, day):
+        start = json.loads(before["attrs"])["counters"] if before else {}
+        end = json.loads(mark["attrs"])["counters"]
+        since = before["seq"] if before else -1
+        found: Counter[int] = Counter()
+        for event in its:
+            if since <= event["seq"] < mark["seq"]:
+                found[event["k"]] += event["w"] or 1
+        for k in {*map(int, end), *found}:
+            counted = end.get(str(k), 0) - start.get(str(k), 0)
+            row = {"day": day, "node": node, "boot": boot, "hour": hour, "k": k, "gap": gap}
+            explained = 0 <= counted - found[k] <= gap
+            rows.append(row | {"counted": counted, "found": found[k], "explained": explained})
+    return rows
+
+
+def numbered(events: list[Row], day: dt.date) -> list[Row]:
+    rows: list[Row] = []
+    for node, boot, hour, its, before, mark, _ in _spans(events, day):
+        since = before["seq"] if before else 0
+        inside = [event for event in its if since <= event["seq"] < mark["seq"]]
+        told = sum(event["n"] for event in inside if event["k"] == 303)
+        rows.append(
+            {
+                "day": day,
+                "node": node,
+                "boot": boot,
+                "hour": hour,
+                "numbers": mark["seq"] - since,
+                "found": len(inside),
+                "gap": told,
+                "missing": mark["seq"] - since - len(inside) - told,
+            }
+        )
     return rows

@@ -27,6 +27,8 @@ MILESTONE_WALKS = [
     (0, 1, 2, 6, 10),
     (0, 1, 11),
     (0, 1, 13),
+    (0, 1, 14),
+    (0, 1, 2, 6, 14),
     (0, 5),
     (0, 12),
     (0, 11),
@@ -158,7 +160,7 @@ def push(case: Case, messages: int) -> None:
         app = chance.choice(apps)
         walk = chance.choice(MILESTONE_WALKS)
         if chance.random() < 0.1:  # a bug: any order of any milestones
-            walk = tuple(chance.randrange(14) for _ in range(chance.randrange(1, 5)))
+            walk = tuple(chance.randrange(15) for _ in range(chance.randrange(1, 5)))
         for k in walk:
             speaker = process if chance.random() < 0.6 else chance.choice(lives)[2]
             columns: Row = {

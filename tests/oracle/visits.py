@@ -87,9 +87,29 @@ def _minute(at: int, day: dt.date) -> int:
     return -1 if at < start_of(day) else (at - start_of(day)) // 60_000_000 % 1440
 
 
+def _peaks(moments: list[tuple[int, int, int]]) -> list[int]:
+    """The most at any moment of each minute, from (minute, time, change)."""
+    present = sum(change for minute, _, change in moments if minute < 0)
+    of_minutes: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for minute, at, change in moments:
+        of_minutes[minute].append((at, change))
+    peaks: list[int] = []
+    for minute in range(1440):
+        most = present
+        for _, change in sorted(of_minutes[minute]):
+            present += change
+            most = max(most, present)
+        peaks.append(most)
+    return peaks
+
+
 def connection_minutes(sessions: list[Row], day: dt.date) -> list[Row]:
     counts: Counter[tuple[int, str]] = Counter()
+    moments: list[tuple[int, int, int]] = []
     for row in sessions:
+        moments.append((_minute(row["opened_at"], day), row["opened_at"], 1))
+        if row["ended_at"] is not None:
+            moments.append((_minute(row["ended_at"], day), row["ended_at"], -1))
         was_there = row["opened_at"] < start_of(day)
         counts[_minute(row["opened_at"], day), "was_there" if was_there else "opened"] += 1
         if row["hello_at"] is not None:
@@ -104,7 +124,7 @@ def connection_minutes(sessions: list[Row], day: dt.date) -> list[Row]:
         names = ("opened", "hellos", "closed", "crashed")
         row = {name: counts[minute, name] for name in names}
         rows.append({"day": day, "minute": minute, "present": present} | row)
-    return rows[1:]
+    return [row | {"peak": peak} for row, peak in zip(rows[1:], _peaks(moments), strict=True)]
 
 
 def connection_hours(events: list[Row], day: dt.date) -> list[Row]:
@@ -246,21 +266,27 @@ def party_minutes(sessions: list[Row], day: dt.date) -> list[Row]:
         return next((name for most, name in bounds if size <= most), "65+")
 
     counts: Counter[tuple[str, int, str]] = Counter()
+    moments: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for row in sessions:
         size = kind(row["party"])
+        moments[size].append((_minute(row["started_at"], day), row["started_at"], 1))
+        if row["ended_at"] is not None:
+            moments[size].append((_minute(row["ended_at"], day), row["ended_at"], -1))
         was_there = row["started_at"] < start_of(day)
         counts[size, _minute(row["started_at"], day), "was_there" if was_there else "joined"] += 1
         if row["ended_at"] is not None:
             counts[size, _minute(row["ended_at"], day), row["status"]] += 1
     rows: list[Row] = []
+    of_all = _peaks([one for its in moments.values() for one in its])
     for size in {size for size, _, _ in counts}:
-        present = 0
+        present, peaks = 0, _peaks(moments[size])
         for minute in range(-1, 1440):
             present += counts[size, minute, "joined"] + counts[size, minute, "was_there"]
             present -= counts[size, minute, "left"] + counts[size, minute, "vanished"]
             if minute >= 0:
                 row = {name: counts[size, minute, name] for name in ("joined", "left", "vanished")}
-                rows.append({"day": day, "minute": minute, "class": size, "present": present} | row)
+                row |= {"present": present, "peak": peaks[minute], "peak_of_all": of_all[minute]}
+                rows.append({"day": day, "minute": minute, "class": size} | row)
     return rows
 
 

@@ -12,12 +12,15 @@ from google.cloud.bigtable.data.mutations import Mutation
 
 from waystation.base.ids import dashed
 from waystation.push.model import (
+    SIMPLEPUSH,
     USER_AGENT_LIFETIME_S,
+    WEBPUSH,
     ChannelId,
     MessageId,
     Notification,
     SortKey,
     Uaid,
+    Update,
     UserAgent,
 )
 from waystation.push.store import PushStore
@@ -25,6 +28,7 @@ from waystation.storage.bigtable import layout as bigtable
 from waystation.storage.bigtable.cells import set_cell
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.dynamodb.layout import encode_notification, record_fields
+from waystation.storage.dynamodb.months import last_connect
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.postgres import layout as postgres
 from waystation.storage.postgres.push import PostgresPushStore
@@ -33,6 +37,7 @@ from waystation.storage.settings import Store
 
 DAY_MS = 86_400_000
 AT_ONCE = 64
+SIMPLEPUSH_BELOW = 500  # the numbers of user agents with updates: those are saved one by one
 
 
 def _bytes(*words: object) -> bytes:
@@ -43,6 +48,7 @@ class Member(msgspec.Struct, frozen=True):
     record: UserAgent
     channels: tuple[ChannelId, ...]
     messages: tuple[Notification, ...]
+    updates: tuple[Update, ...]
 
 
 class Crowd:
@@ -67,15 +73,27 @@ class Crowd:
         return [number for number in range(self.size) if self.age_days(number) > 60]
 
     def member(self, number: int) -> Member:
+        bridged = number % 11 == 0
+        simple = not bridged and number % 50 == 7 and number < SIMPLEPUSH_BELOW
+        kind = "apns" if bridged else SIMPLEPUSH if simple else WEBPUSH
+        data = {"token": f"t{number}", "rel_channel": "r", "aps": {"alert": {"args": [number]}}}
         record = UserAgent(
             uaid=self.uaid(number),
             connected_at_ms=self.now_ms - self.age_days(number) * DAY_MS - number,
-            router_type="pigeon" if number % 50 == 3 else "webpush",
-            router_data={"token": f"t{number}"} if number % 11 == 0 else None,
-            node_id=f"http://10.0.0.{number % 9}:8081" if number % 4 == 0 else None,
+            router_type="pigeon" if number % 50 == 3 else kind,
+            router_data=data if bridged else None,
+            node_id=f"http://10.0.0.{number % 9}:8081" if number % 4 == 0 and not bridged else None,
         )
         channels = tuple(self.channel(number, which) for which in range(1 + number % 3))
-        return Member(record, channels, tuple(self.messages(number)))
+        updates = tuple(self.updates(number)) if simple else ()
+        return Member(record, channels, tuple(self.messages(number)), updates)
+
+    def updates(self, number: int) -> Iterator[Update]:
+        """One whose time is known, and one as a node of an earlier release has saved it."""
+        at_ms = self.now_ms - 4000 - number
+        yield Update(self.channel(number, 0), number, accepted_at_ms=at_ms)
+        if number % 3:
+            yield Update(self.channel(number, 1), number)
 
     def messages(self, number: int) -> Iterator[Notification]:
         own = self.channel(number, 0)
@@ -141,6 +159,9 @@ class Crowd:
                 numbers = range(at, min(at + AT_ONCE, self.size))
                 await asyncio.gather(*(self._add(store, number) for number in numbers))
         await asyncio.gather(*(store.save(*self.orphan(number)) for number in range(self.orphans)))
+        for member in map(self.member, range(self.size)):
+            for update in member.updates:
+                assert (await store.save_update(member.record.uaid, update)).applied
 
     async def _load_rows(self, store: DynamoPushStore) -> None:
         """Twenty-five rows to a call: DynamoDB Local takes its time for every one."""
@@ -153,7 +174,8 @@ class Crowd:
             uaid = member.record.uaid
             fields = {name: value for name, value in record_fields(member.record).items() if value}
             record = site.keys.router(uaid) | fields | {"current_month": {"S": table}}
-            record |= {"expiry": {"N": str(end_s)}, "last_connect": {"N": "2026111500"}}
+            seen = last_connect(member.record.connected_at_ms, number % 10 / 10)
+            record |= {"expiry": {"N": str(end_s)}, "last_connect": {"N": str(seen)}}
             channels = site.keys.channels(uaid) | {"expiry": {"N": str(end_s + 86_400)}}
             channels["chids"] = {"SS": [dashed(channel) for channel in member.channels]}
             rows = [(site.url.router_table, record), (table, channels)]

@@ -101,6 +101,21 @@ def test_an_error_has_its_exit_code(
 
 
 @pytest.mark.parametrize(
+    "command", [("ls",), ("show", "events"), ("sql", "SELECT 1"), ("fold",), ("compact",)]
+)
+def test_a_lake_that_does_not_exist_is_named_and_not_made(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    lake = tmp_path / "missing"
+
+    done = call(*command, "--lake", lake)
+
+    assert done.exit_code == 1
+    assert f"there is no lake at {lake}" in done.stderr
+    assert not lake.exists()
+
+
+@pytest.mark.parametrize(
     "arguments, complaint",
     [
         (("fold", "--date", "yesterday"), "2026-01-31"),

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import random
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def two_days(seeds: range) -> list[Row]:
     second = [
         event | {"ts": event["ts"] + DAY_US, "boot": event["boot"] + DAY_US, "mid": None}
         for event in day_of_trouble(range(seeds.stop, seeds.stop + 2), 14)
-        if event["k"] > 13
+        if event["k"] > 14
     ]
     restarts = [
         event | {"ts": event["ts"] + DAY_US, "boot": event["boot"] + DAY_US}
@@ -72,6 +73,7 @@ class Expected:
             "rel_nodes": nodes.by_node(events),
             "rel_repeats": nodes.repeats(events),
             "rel_reconcile": [row for rows, day in both for row in nodes.reconciled(rows, day)],
+            "rel_sequence": [row for rows, day in both for row in nodes.numbered(rows, day)],
             "conn_sessions": conn + conn_next,
             "conn_minutely": visits.connection_minutes(conn, DAY)
             + visits.connection_minutes(conn_next, NEXT_DAY),
@@ -92,7 +94,7 @@ class Expected:
 
 @pytest.fixture(scope="module")
 def events() -> list[Row]:
-    return two_days(range(300, 306))
+    return two_days(range(6))
 
 
 class Story:
@@ -257,8 +259,8 @@ def test_the_report_says_what_the_oracles_count(
         row["measure"]: row["n"] for row in whole
     }
     assert sum(row["messages"] for row in tables["losses"]) == len(expected["rel_loss"])
-    assert max(row["present"] for row in tables["connection_minutes"]) == max(
-        row["present"] for row in expected["conn_minutely"]
+    assert max(row["peak"] for row in tables["connection_minutes"]) == max(
+        row["peak"] for row in expected["conn_minutely"]
     )
     assert sum(row["ops"] for row in tables["slots"]) == sum(
         row["ops"] for row in expected["slot_minutely"]
@@ -320,3 +322,39 @@ def test_steps_are_chosen_by_job_and_by_table() -> None:
         chosen(STEPS, only=["nothing"])
     with pytest.raises(UnknownJobError, match="no table 'nothing'"):
         chosen(STEPS, until="nothing")
+
+
+@pytest.fixture(scope="module")
+def overview(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[str, str]]:
+    """The tiles of a report: three connections open and close within one minute, and the sequence
+    numbers 6 and 7 of their process have no line."""
+    folder = tmp_path_factory.mktemp("overview")
+    lake = Lake(spark, str(folder / "lake"), ManualClock(now_ms=1_794_100_000_000))
+    ctx = Context(spark, lake, lake.clock)
+    process: Row = {"v": 1, "boot": DAY_START_US, "node": "a.connect.0"}
+    at = DAY_START_US + 61_000_000
+    opened = [process | {"ts": at + cid, "seq": cid, "k": 20, "cid": cid} for cid in range(3)]
+    closed = [
+        one | {"ts": one["ts"] + 10_000_000, "seq": 3 + one["cid"], "k": 29, "dur": 10_000_000}
+        for one in opened
+    ]
+    counts = json.dumps({"counters": {"20": 3, "29": 3}})
+    stats: Row = process | {"ts": at + 60_000_000, "seq": 8, "k": 302, "attrs": counts}
+    append(lake, [*opened, *closed, stats], "all")
+    list(run_steps(ctx, chosen(STEPS, only=["nodes", "conn"])))
+    report.run(ctx, folder / "report", form="html")
+    page = (folder / "report" / "report.html").read_text()
+    return re.findall(r"<b>([^<]*)</b><span>([^<]*)</span>", page)
+
+
+@pytest.mark.parametrize(
+    "tile",
+    [("3", "connections at most"), ("2", "events that nodes lost")],
+    ids=["peak", "missing"],
+)
+def test_the_overview_has_peaks_within_minutes_and_missing_sequence_numbers(
+    overview: list[tuple[str, str]], tile: tuple[str, str]
+) -> None:
+    assert tile in overview

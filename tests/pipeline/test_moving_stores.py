@@ -21,7 +21,7 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import migrate
 from waystation.pipeline.sources.copy import Move
 from waystation.pipeline.table import Lake
-from waystation.push.model import Milestone, MilestoneNote
+from waystation.push.model import Milestone, MilestoneNote, Update
 from waystation.push.store import PushStore
 from waystation.storage.bulk import open_bulk
 from waystation.storage.dual.copy import Copied, open_copier
@@ -109,6 +109,7 @@ def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnd
     source, target = stores
     crowd = Crowd(120, int(time.time() * 1000), orphans=0)
     source.use(crowd.load)
+    numbers = [number for number in range(crowd.size) if number != BURIED]
 
     async def begin_one_and_bury_another(store: PushStore) -> None:
         assert await store.add_user_agent(begun(crowd.member(7).record))
@@ -116,13 +117,19 @@ def test_a_store_is_copied_whole_and_once(stores: tuple[StoreUnderTest, StoreUnd
         note = MilestoneNote(stone, bytes(32), Milestone.ERRORED, crowd.now_ms, kept_ms)
         await store.note_milestones([note])
 
+    async def updates(store: PushStore) -> set[Update]:
+        found = [await store.fetch_updates(crowd.uaid(number), limit=9) for number in numbers]
+        return {update for ones in found for update in ones}
+
     target.use(begin_one_and_bury_another)
     records, waiting = (copied(source, target, table) for table in ("records", "notifications"))
 
-    numbers = [number for number in range(crowd.size) if number != BURIED]
     assert (records.read, records.written, records.present, records.gone) == (120, 119, 0, 1)
     assert (waiting.written, waiting.refused) == (waiting.read, 0)
     assert everything(target) == truth(crowd, numbers)
+    assert target.use(updates) == {
+        one for number in numbers for one in crowd.member(number).updates
+    }
     assert everything(source) == truth(crowd, list(range(crowd.size)))
     assert rows(target, "records") == alive(rows(source, "records"), crowd)
     assert rows(target, "notifications") == rows(source, "notifications")

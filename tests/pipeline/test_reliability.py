@@ -13,7 +13,7 @@ from tests.pipeline.frames import Trouble, assert_same, duck, frame, rows_of
 from waystation.pipeline.schema import FOLDED
 from waystation.pipeline.transforms import reliability
 from waystation.pipeline.transforms.histogram import quantiles
-from waystation.pipeline.transforms.reconcile import reconcile
+from waystation.pipeline.transforms.reconcile import reconcile, sequence
 
 
 class Judged:
@@ -93,6 +93,14 @@ def test_counters_of_nodes_agree_with_the_lake_or_a_gap_explains_it(trouble: Jud
     assert_same(reconcile(trouble.events_frame), expected)
 
 
+def test_numbers_that_no_line_has_are_missing(trouble: Judged) -> None:
+    expected = nodes.numbered(trouble.events, DAY)
+
+    assert sum(row["missing"] for row in expected) > 0
+    assert all(row["missing"] >= 0 for row in expected)
+    assert_same(sequence(trouble.events_frame), expected)
+
+
 def test_duckdb_finds_the_same_funnel_in_the_same_files(
     trouble: Judged, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -110,7 +118,8 @@ def test_duckdb_finds_the_same_funnel_in_the_same_files(
             when seen & 256 != 0 then 'delivered' when seen & 32 != 0 then 'bridged'
             when seen & 1536 != 0 then 'rejected' when seen & 4096 != 0 then 'errored'
             when seen & 8192 != 0 then 'superseded'
-            when seen & 2048 != 0 or late and (last % 32 = 1
+            when seen & 16384 != 0 then 'withdrawn'
+            when seen & 2048 != 0 or late and (seen & 198 != 0
               or coalesce(ttl = 0, false) and seen & 64 = 0) then 'expired'
             when late then 'lost' else 'in_flight' end as outcome
           from known
@@ -131,7 +140,7 @@ def test_the_legal_sets_of_milestones_are_those_that_legal_steps_lead_through() 
     sets = {sum(1 << code for code in passed) for passed in oracle.legal_sets()}
 
     assert sets == reliability.LEGAL_MASKS
-    assert 50 < len(sets) < 16384 / 50
+    assert 50 < len(sets) < 32768 / 50
 
 
 def rows_of_message(mid: str, *steps: tuple[int, int], **columns: object) -> list[Row]:

@@ -80,11 +80,12 @@ def small_tables() -> Tables:
                 "transmitted": 3,
                 "delivered": 4,
                 "gap": 6,
+                "missing": 3,
             }
         ],
         "reconcile": [{"node": "a.connect.0", "counted": 888, "found": 887, "unexplained": 1}],
         "connection_minutes": [
-            {"day": day, "minute": at, "present": at % 700, "opened": 3} for day, at in minutes
+            {"day": day, "minute": at, "peak": at % 700, "opened": 3} for day, at in minutes
         ],
         "connection_ends": [
             {
@@ -114,7 +115,7 @@ def small_tables() -> Tables:
             {"day": days[0], "plan": "abcdef012345", "moves": 19, "bytes": 2_000_000, "waves": 2}
         ],
         "party_minutes": [
-            {"day": day, "minute": at, "present": 5 + at % 9, "joined": 1} for day, at in minutes
+            {"day": day, "minute": at, "peak": 5 + at % 9, "joined": 1} for day, at in minutes
         ],
         "party_ends": [
             {

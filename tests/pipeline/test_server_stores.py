@@ -1,7 +1,9 @@
 """Jobs over the push store on real servers, against what plain Python knows of a crowd."""
 
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from waystation.pipeline.jobs import audit, purge
 from waystation.pipeline.table import Lake
 from waystation.push.store import PushStore
 from waystation.storage.bulk import open_bulk
+from waystation.storage.dynamodb.bulk import AWAY_MONTHS, DynamoBulk
 
 CLIENTS = 400
 
@@ -96,3 +99,45 @@ def come_back(store: StoreUnderTest, crowd: Crowd, number: int) -> None:
         await crowd.come_back(opened, number, crowd.now_ms)
 
     store.use(change)
+
+
+@pytest.mark.dynamodb
+def test_the_index_of_dynamodb_leads_to_whom_a_scan_finds(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """And to them alone: who has connected since is not read."""
+    store = StoreUnderTest(fresh_url("dynamodb", request), tmp_path / "place")
+    now_ms = int(time.time() * 1000)
+    store.use(Crowd(CLIENTS, now_ms).load)
+    bulk = open_bulk(store.place.place)
+    assert isinstance(bulk, DynamoBulk)
+    calls: Counter[str] = Counter()
+    read = bulk._dynamo.read
+
+    async def counted(operation: str, **asked: Any) -> dict[str, Any]:
+        calls[operation] += 1
+        answer = await read(operation, **asked)
+        calls["user agents"] += sum(map(len, answer.get("Responses", {}).values()))
+        return answer
+
+    bulk._dynamo.read = counted
+    bounds = {"connected_at_ms": (None, now_ms - 60 * DAY_MS - 1)}
+
+    def found(parts: list[bytes]) -> list[bytes]:
+        batches = [
+            b for part in parts for b in bulk.scan("router", part, now_ms=now_ms, bounds=bounds)
+        ]
+        return sorted(uaid for batch in batches for uaid in batch.column("uaid").to_pylist())
+
+    try:
+        scanned = found(bulk.ranges("router", 2))
+        calls.clear()
+        by_index = found(bulk.away_ranges(2))
+    finally:
+        bulk.close()
+
+    assert by_index == scanned
+    assert len(scanned) == len(Crowd(CLIENTS, now_ms).stale())
+    assert calls["scan"] == 0
+    assert calls["query"] >= AWAY_MONTHS * 24 * 11
+    assert len(scanned) <= calls["user agents"] < CLIENTS

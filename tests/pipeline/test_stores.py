@@ -22,6 +22,7 @@ from waystation.push.store import PushStore
 from waystation.storage.bulk import Place, open_bulk, write_place
 from waystation.storage.open import open_push_store
 from waystation.storage.settings import Store
+from waystation.telemetry.events import RegChannelNew
 from waystation.telemetry.hashes import EventHashes
 
 DAY_MS = 86_400_000
@@ -80,10 +81,11 @@ def ctx(lake: Lake) -> Context:
     return Context(lake.spark, lake, lake.clock)
 
 
-def add_hello(ctx: Context, number: int, at_ms: int) -> None:
+def add_hello(ctx: Context, number: int, at_ms: int, *, kind: int = 21) -> None:
+    """Or another sign of life, by its event code."""
     hashed = EventHashes(MASTER).uah(uaid(number), at_ms)
     row: dict[str, Any] = {"v": 1, "ts": at_ms * 1000, "node": "a.b.0", "boot": 1, "seq": number}
-    row |= {"k": 21, "cid": 1, "uah": hashed, "flag": False, "attrs": "{}", "_in": 0}
+    row |= {"k": kind, "cid": 1, "uah": hashed, "flag": False, "attrs": "{}", "_in": 0}
     handle = ctx.lake.table(EVENTS).open()
     frame = events_frame(ctx.spark, [row]).selectExpr("*", "0L as _in")
     handle.append(handle.write(frame, f"hello{number}"), f"hello{number}", {})
@@ -177,8 +179,9 @@ def test_the_stale_are_removed_and_who_came_back_stays(ctx: Context, place: Embe
     """Steps with a day between them: a client that connects in either pause survives, and so does
     one of whom an event tells; its messages go with the one that is removed."""
     now_ms = place.clock.now_ms()
-    add_agents(place, {1: 0, 2: 61, 3: 70, 4: 80, 5: 90})
+    add_agents(place, {1: 0, 2: 61, 3: 70, 4: 80, 5: 90, 6: 75})
     add_hello(ctx, 2, now_ms - 5 * DAY_MS)
+    add_hello(ctx, 6, now_ms - 5 * DAY_MS, kind=RegChannelNew.k)
 
     async def leave_messages(store: PushStore) -> None:
         for number in (3, 5):
@@ -216,6 +219,23 @@ def come_back(place: EmbeddedPlace, number: int) -> None:
         assert await store.claim_route(agent)
 
     place.write(change)
+
+
+def test_the_stale_are_read_by_the_index_of_a_store_that_has_one(
+    ctx: Context, place: EmbeddedPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index here leads to one of two; a pass over all user agents would find both."""
+    add_agents(place, {1: 70, 2: 80})
+
+    def read_away(store: StorePlace, spark: SparkSession, now_ms: int) -> DataFrame:
+        return store.read(spark, "router", now_ms).where(
+            f"connected_at_ms < {now_ms - 75 * DAY_MS}"
+        )
+
+    monkeypatch.setattr(StorePlace, "read_away", read_away)
+    marked = purge.mark(ctx, place.store)
+
+    assert marked.candidates == 1
 
 
 def test_fewer_days_than_a_user_agent_may_be_away_are_refused(

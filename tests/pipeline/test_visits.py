@@ -120,6 +120,23 @@ def test_party_sessions_are_counted_for_each_minute_and_hour(visits: Visits) -> 
     assert_same(presence.latency(visits.frame), oracle.party_latency(visits.today, DAY))
 
 
+def test_the_peak_of_a_minute_is_seen_though_all_are_gone_at_its_end(
+    visits: Visits,
+) -> None:
+    (like, *_) = (row for row in visits.connections if row["ended_at"] is not None)
+    start = DAY_START_US + 60_000_000
+    rows = [
+        like | {"opened_at": start + at, "ended_at": start + at + 10_000_000, "hello_at": None}
+        for at in (1_000_000, 2_000_000, 20_000_000)
+    ]
+    of_minute = connections.minutely(
+        frame(visits.spark, rows, connections.CONN_SESSIONS), DAY
+    ).where("minute = 1")
+
+    (row,) = rows_of(of_minute)
+    assert (row["present"], row["peak"]) == (0, 2)
+
+
 def test_nobody_is_left_when_everybody_has_gone(visits: Visits) -> None:
     ended = [row for row in visits.connections if row["ended_at"] is not None]
     rows = frame(visits.spark, ended, connections.CONN_SESSIONS)

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-import orjson
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -114,7 +114,7 @@ def test_a_notification_is_json_with_exactly_what_was_given(
         headers=headers,
         reliability_id=reliability_id.encode("utf-8", "replace").decode(),
     )
-    frame = orjson.loads(wire.notification_message(notification))
+    frame = msgspec.json.decode(wire.notification_message(notification))
 
     assert frame["version"] == "gAAAA-_="
     assert frame["reliability_id"] == notification.reliability_id
@@ -125,7 +125,7 @@ def test_a_notification_is_json_with_exactly_what_was_given(
 @given(st.lists(st.tuples(st.integers(0, 2**53), st.none() | st.text('ab"\\é', max_size=9))))
 def test_versions_of_simplepush_come_back_as_they_were(versions: list[Any]) -> None:
     updates = [Update(ChannelId(bytes(16)), version, data) for version, data in versions]
-    frame = orjson.loads(wire.updates_message(updates))
+    frame = msgspec.json.decode(wire.updates_message(updates))
 
     assert [(one["version"], one.get("data")) for one in frame["updates"]] == versions
 

@@ -49,15 +49,6 @@ class WindowBesideModel(RuleBasedStateMachine):
     def perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case do.Deliver(notification):
-                    assert isinstance(notification, Notification)
-                    self.sent(notification)
-                    if notification.ttl_s:
-                        self.journal[notification.message_id] = notification
-                    else:
-                        self.unacked.pop(notification.message_id)
-                        self.ended.add(notification.message_id)
-                        self.fleeting.append(notification.message_id)
                 case do.DeliverStored(notifications):
                     assert notifications
                     for notification in notifications:
@@ -111,15 +102,24 @@ class WindowBesideModel(RuleBasedStateMachine):
         self.push(notification)
 
     def push(self, notification: Notification) -> None:
-        effects = self.window.direct(notification)
-        if effects is None:
-            self.reminded = True
-            if notification.ttl_s:
-                self.on_the_way.append(notification)
-            else:
-                self.ended.add(notification.message_id)
-        else:
-            self.perform(effects)
+        message_id = notification.message_id
+        match self.window.direct(notification):
+            case do.Direct.REFUSED:
+                self.reminded = True
+                if notification.ttl_s:
+                    self.on_the_way.append(notification)
+                else:
+                    self.ended.add(message_id)
+            case do.Direct.SENT:
+                self.sent(notification)
+                if notification.ttl_s:
+                    self.journal[message_id] = notification
+                else:
+                    self.unacked.pop(message_id)
+                    self.ended.add(message_id)
+                    self.fleeting.append(message_id)
+            case do.Direct.OUTSTANDING:
+                pass
 
     @precondition(lambda self: self.journal)
     @rule(data=st.data())
@@ -127,7 +127,7 @@ class WindowBesideModel(RuleBasedStateMachine):
         """The endpoint did not hear our answer: it asks again, or stores as well."""
         message_id = data.draw(st.sampled_from(sorted(self.journal)))
         if data.draw(st.booleans()):
-            assert self.window.direct(self.journal[message_id]) == []
+            assert self.window.direct(self.journal[message_id]) is do.Direct.OUTSTANDING
         else:
             self.on_the_way.append(self.journal[message_id])
 

@@ -230,9 +230,14 @@ class PushStoreMachine(RuleBasedStateMachine):
 
     # SimplePush, broadcasts
 
-    @rule(uaid=uaids, channel_id=channels, version=st.sampled_from([0, 1, 2, 1 << 70]))
-    def save_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> None:
-        self.both("save_update", uaid, Update(channel_id, version))
+    @rule(
+        uaid=uaids,
+        channel_id=channels,
+        version=st.sampled_from([0, 1, 2, 1 << 70]),
+        at_ms=st.sampled_from([0, 1_794_000_000_123, 1_794_000_009_456]),
+    )
+    def save_update(self, uaid: Uaid, channel_id: ChannelId, version: int, at_ms: int) -> None:
+        self.both("save_update", uaid, Update(channel_id, version, accepted_at_ms=at_ms))
 
     @rule(uaid=uaids, channel_id=channels, version=st.sampled_from([0, 1, 2, 1 << 70]))
     def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> None:

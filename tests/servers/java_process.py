@@ -1,18 +1,9 @@
-"""A Java program as a server of the tests: it ends with the test process, however that ends."""
+"""A Java program as a server of the tests."""
 
-import ctypes
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def _end_with_parent() -> None:
-    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 class JavaProcess:
@@ -32,13 +23,7 @@ class JavaProcess:
         cwd: Path | None = None,
     ) -> None:
         with self._said.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                stdout=log,
-                stderr=log,
-                preexec_fn=_end_with_parent,  # noqa: PLW1509 one prctl; a test process may be killed
-            )
+            self._process = subprocess.Popen(command, cwd=cwd, stdout=log, stderr=log)
         deadline = time.monotonic() + within_s
         while not answers():
             if time.monotonic() > deadline or self._process.poll() is not None:

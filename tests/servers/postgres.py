@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.ports import free_ports
+from tests.servers.reaper import ends_with_us
 from tests.servers.shared import Shared
 from tools.prepare_tests import postgres_folder
 
@@ -51,6 +52,8 @@ class PostgresServer:
         options += " -c log_min_messages=warning"
         self._run("pg_ctl", "-D", self._data, "-w", "-t", str(STARTED_WITHIN_S), "-o", options,
                   "-l", str(self._folder / "log"), "start")  # fmt: skip
+        # The first line of this file is the number of the server's first process.
+        ends_with_us(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
 
     def stop(self, how: str = "fast") -> None:
         self._run("pg_ctl", "-D", self._data, "-w", "-m", how, "stop")

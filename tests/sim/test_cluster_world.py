@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from waystation.queue.cluster import controller, keeper, member, slot_map
-from waystation.queue.cluster.duties import Effect, Freeze
+from waystation.queue.cluster import controller, replication, slot_lease, slot_map
+from waystation.queue.cluster.effects import Effect, Freeze
 from waystation.testing.cluster_world import World, WorldError
 
 SEEDS = 30
@@ -113,7 +113,7 @@ def test_confirming_what_is_not_on_disk_is_found() -> None:
 
 
 def test_freezing_without_waiting_for_what_runs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Impatient(keeper.Keeper):
+    class Impatient(replication.Replication):
         def _out(self) -> list[Effect]:
             effects = super()._out()
             for effect in [one for one in effects if isinstance(one, Freeze)]:
@@ -122,13 +122,13 @@ def test_freezing_without_waiting_for_what_runs_is_found(monkeypatch: pytest.Mon
             return effects
 
     class Rash(World):
-        keeper_class = Impatient
+        replication_class = Impatient
 
     assert found(Rash)
 
 
 def test_serving_on_after_the_freeze_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member.Member, "freeze", lambda _self, _slot: None)
+    monkeypatch.setattr(slot_lease.SlotLease, "freeze", lambda _self, _slot: None)
 
     assert found(World)
 
@@ -136,11 +136,13 @@ def test_serving_on_after_the_freeze_is_found(monkeypatch: pytest.MonkeyPatch) -
 def test_taking_an_earlier_attempt_for_the_present_one_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def takes_from(self: member.Member, slot: int, source: slot_map.NodeId, _move: int) -> bool:
+    def takes_from(
+        self: slot_lease.SlotLease, slot: int, source: slot_map.NodeId, _move: int
+    ) -> bool:
         one = self.slot_map.slots[slot]
         return one.owner == source and self.node_id in (one.target, one.follower)
 
-    monkeypatch.setattr(member.Member, "takes_from", takes_from)
+    monkeypatch.setattr(slot_lease.SlotLease, "takes_from", takes_from)
 
     assert found(World, first=210)
 
@@ -171,7 +173,7 @@ def test_promoting_a_follower_that_is_not_in_step_is_found(
 
 
 def test_copying_over_a_follower_that_is_in_step_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Careless(keeper.Keeper):
+    class Careless(replication.Replication):
         """Begins its copy anew without taking back its word first."""
 
         def _begin_what_is_wanted(self, slot: int) -> None:
@@ -182,6 +184,6 @@ def test_copying_over_a_follower_that_is_in_step_is_found(monkeypatch: pytest.Mo
                 self._begin(slot, following.peer, 0)
 
     class Forgetful(World):
-        keeper_class = Careless
+        replication_class = Careless
 
     assert found(Forgetful, within=300)

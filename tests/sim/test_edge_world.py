@@ -9,25 +9,33 @@ import os
 import msgspec
 import pytest
 
+from waystation.queue.cluster.plan import merged
 from waystation.queue.cluster.slot_map import Move, SlotMap
-from waystation.queue.proxy.edge import Edge
-from waystation.queue.proxy.guest import Lane
-from waystation.queue.proxy.renewals import Renewals
-from waystation.queue.server.drafts import Drafts
+from waystation.queue.edge.client_session import Lane
+from waystation.queue.edge.edge import Edge
+from waystation.queue.edge.renewals import Renewals
+from waystation.queue.model import Slot
+from waystation.queue.server import reference_writing
+from waystation.queue.server.uncommitted_queues import UncommittedQueues
 from waystation.testing.edge_world import EdgeWorld, WorldError
 
 SEEDS = 4
 CHUNK = 2
 SOAK_SEEDS = 2_000
 SOAK_CHUNK = 100
+OLDER_SOAK_SEEDS = 200
+# 213: a message was under way from its slot's former server while the new one delivered it, and
+# came again after its ACK.
+OLDER_KEPT = (0, 1, 213)
 # Seeds that once found a mistake: a server without a lease was taken for one without the queue,
 # and a command was done, not answered, and done again; a link that was made again elsewhere was not
 # found; a subscription was confirmed after its slot had moved, and not renewed; a queue came to the
 # server that had just sent a command on to it, and the next command was done first; a message that
 # had reached the follower unconfirmed was sent to it once more when it had become the owner; an
 # address was made a second time, because the first one had lost its references when nobody knew
-# whether it was made, and a server that came to have both told of the first.
-KEPT = (16, 185, 425, 1093, 1434, 1752)
+# whether it was made, and a server that came to have both told of the first; a command was sent on
+# and then given up, and the next one was sent to the former home.
+KEPT = (2, 16, 185, 425, 1093, 1434, 1752)
 
 
 class Returning(EdgeWorld):
@@ -45,6 +53,29 @@ class Returning(EdgeWorld):
                 await asyncio.sleep(0.1)
                 if (await self.maps.read()).slots[slot].owner == target:
                     break
+
+
+class Older(EdgeWorld):
+    """One server with queues becomes the first of a cluster, and all its slots are to move at once.
+    It is killed before it has written the references of its queues."""
+
+    older_queues = 12
+
+    async def _misfortunes(self) -> None:
+        first, *others = self.servers
+        plan = [Move(slot, self.chance.choice(others)) for slot in self.slots]
+        await self.maps.commit((await self.maps.read()).planning(plan))
+        await asyncio.sleep(self.chance.uniform(0.1, 0.6))
+        self.left_at_kill = (await self.maps.read()).nodes[first].references_left
+        self.servers[first].kill()
+        self._revive(self.servers[first], 0.5)
+        await super()._misfortunes()
+
+    async def _plan(self, slots: list[Slot]) -> None:
+        """Beside what is planned."""
+        before = await self.maps.read()
+        moves = [Move(slot, self.chance.choice([*self.servers])) for slot in slots]
+        await self.maps.commit(before.planning(merged(before, moves)))
 
 
 def check_world(seed: int, world_class: type[EdgeWorld] = EdgeWorld) -> EdgeWorld:
@@ -77,6 +108,50 @@ def test_what_clients_were_told_holds_while_slots_move(first: int) -> None:
 
 def test_what_came_back_unseen_goes_on() -> None:
     check_world(1, Returning)
+
+
+@pytest.fixture
+def slow_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they take a second of the world's time."""
+    monkeypatch.setattr(reference_writing, "PAGE", 1)
+    monkeypatch.setattr(reference_writing, "REPORT_S", 0.05)
+
+
+@pytest.mark.usefixtures("slow_references")
+@pytest.mark.parametrize("seed", OLDER_KEPT)
+def test_addresses_from_before_the_cluster_lead_to_their_queues(seed: int) -> None:
+    world = check_world(seed, Older)
+
+    assert isinstance(world, Older)
+    assert world.left_at_kill > 0
+    assert world.moves + world.promotions > 0
+    assert sum(visitor.opened for visitor in world.visitors) > 20
+
+
+@pytest.mark.usefixtures("slow_references")
+def test_moving_what_has_no_references_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlotMap, "may_leave", lambda _map, _slot: True)
+
+    assert "was answered" in found(first=0, world_class=Older)
+
+
+def test_forgetting_the_references_of_older_queues_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def forgotten(*_: object) -> None:
+        """As it was: no server wrote any."""
+
+    monkeypatch.setattr(reference_writing.ReferenceWriting, "_write", forgotten)
+
+    assert "was answered" in found(first=0, world_class=Older)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("first", range(0, OLDER_SOAK_SEEDS, SOAK_CHUNK))
+@pytest.mark.usefixtures("slow_references")
+def test_addresses_survive_in_two_hundred_clusters(first: int) -> None:
+    for seed in range(first, min(first + SOAK_CHUNK, OLDER_SOAK_SEEDS)):
+        check_world(seed, Older)
 
 
 @pytest.mark.soak
@@ -136,7 +211,7 @@ def test_sending_on_while_an_earlier_command_comes_back_is_found(
 def test_telling_a_client_of_an_id_before_its_reference_stands_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Drafts, "_needs", lambda _self, _made, _sent: ())
+    monkeypatch.setattr(UncommittedQueues, "_needs", lambda _self, _made, _sent: ())
 
     assert "AUTH" in found(first=0)
 
@@ -144,6 +219,6 @@ def test_telling_a_client_of_an_id_before_its_reference_stands_is_found(
 def test_believing_a_server_that_was_not_told_of_a_subscription_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Renewals, "doubts", lambda _self, _guest, _pending, _epoch: False)
+    monkeypatch.setattr(Renewals, "doubts", lambda _self, _session, _pending, _epoch: False)
 
     assert "ACK of" in found(first=31)

@@ -5,7 +5,7 @@ subclasses of production code; production code has no switches for them.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,20 +45,16 @@ SEEDS_MAX = 200
 
 
 class _RouterThatTellsFirst(Router):
-    async def deliver_on(
-        self,
-        answer: Answer | Awaitable[Answer] | None,
-        user_agent: UserAgent,
-        notification: Notification,
-    ) -> MessageId:
-        if answer is not None:
-            answer = answer if isinstance(answer, Answer) else await answer
+    async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
+        uaid = user_agent.uaid
+        if user_agent.node_id is not None:
+            answer = await self._relay.push(user_agent.node_id, uaid, notification)
             if answer is Answer.TAKEN:
                 return notification.message_id
             await self._refused(user_agent, answer)
         if notification.ttl_s > 0:
-            await self._tell(user_agent.uaid)
-            await self._store.save(user_agent.uaid, notification)
+            await self._tell(uaid)
+            await self._store.save(uaid, notification)
         return notification.message_id
 
 

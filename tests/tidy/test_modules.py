@@ -1,11 +1,10 @@
-"""Modules of src are small, say what they are for and have names that say something."""
+"""Modules of src say what they are for and have names that say something."""
 
 import ast
 import re
 
 from tests.tidy.repository import SRC, listed, parsed, python_files, relative
 
-LINES_MAX = 450
 VAGUE = re.compile(r"^(utils?|helpers?|common|misc|managers?)([_.].*)?$")
 
 
@@ -21,18 +20,6 @@ def test_every_module_says_in_its_first_line_what_it_is_for() -> None:
 
     assert not silent, listed(
         "the first line of a module is a sentence and ends with a period", silent
-    )
-
-
-def test_no_module_holds_two_nouns() -> None:
-    long = {
-        relative(path): lines
-        for path in python_files(SRC)
-        if (lines := len(path.read_text().splitlines())) > LINES_MAX
-    }
-
-    assert not long, listed(
-        f"over {LINES_MAX} lines: find the second noun and give it a file", long.items()
     )
 
 

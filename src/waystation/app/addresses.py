@@ -16,9 +16,8 @@ from ipaddress import ip_address
 
 from .data_dir import Listening
 from .roles import Port, Role, host_of, ports_of
-from .settings import Settings, replaced
+from .settings import Settings, is_any_host, replaced
 
-_ANY = ("0.0.0.0", "::", "")
 LISTEN_BACKLOG = 4096
 
 
@@ -140,8 +139,8 @@ def bracketed(host: str) -> str:
 
 def reachable(host: str) -> str:
     """The host part of a URL that leads to where `host` listens."""
-    if host in _ANY:
-        return bracketed("::1") if host == "::" else "127.0.0.1"
+    if is_any_host(host):
+        return bracketed("::1") if ":" in host else "127.0.0.1"
     return bracketed(host)
 
 

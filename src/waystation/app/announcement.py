@@ -15,8 +15,7 @@ from waystation.queue.address import IDENTITY_FOLDER, address_card, own_address
 from .addresses import listening
 from .data_dir import DataDir, Listening, Serving, write_serving
 from .roles import Role
-from .settings import Settings
-from .supervisor import Lines
+from .settings import Settings, is_loopback, is_loopback_host
 from .version import build
 
 READY_LINE = "waystation is ready"
@@ -30,23 +29,27 @@ class Announcement:
         roles: tuple[Role, ...],
         ports: dict[str, int],
         *,
-        lines: Lines,
         say: Callable[[str], None],
     ) -> None:
         self._data = data
         self._settings = settings
         self._roles = roles
         self._ports = ports
-        self._lines = lines
         self._say = say
+        self._said = False
         self._first_queue = not (data.keys / IDENTITY_FOLDER).exists()
 
     def ready(self) -> None:
+        """Raises when the file could not be written; called again, it only writes the file."""
         serving = self._serving()
         try:
             write_serving(self._data, serving)
-        except OSError as exc:  # a full disk: serve what can be served
-            self._lines.warning("serve_file.not_written", reason=str(exc))
+        finally:
+            if not self._said:
+                self._said = True
+                self._say_all(serving)
+
+    def _say_all(self, serving: Serving) -> None:
         self._say(render_table(serving.listening))
         if "connect" in self._roles:
             self._say(firefox_settings(self._settings))
@@ -73,11 +76,11 @@ class Announcement:
         )
 
     def _queue_address(self) -> str:
-        """Its process has made the identity by now. In a cluster the proxy is where clients come
+        """Its process has made the identity by now. In a cluster the edge is where clients come
         to, whoever else runs here."""
         queue = self._settings.queue
-        if "proxy" in self._roles:
-            queue = msgspec.structs.replace(queue, port=self._settings.proxy.port)
+        if "edge" in self._roles:
+            queue = msgspec.structs.replace(queue, port=self._settings.edge.port)
         elif "queue" not in self._roles or self._settings.in_cluster:
             return ""
         return own_address(self._data.keys, queue, self._settings.host)
@@ -97,4 +100,7 @@ def firefox_settings(settings: Settings) -> str:
         prefs.append(("dom.push.testing.allowInsecureServerURL", "true"))
     prefs.append(("dom.push.userAgentID", "(reset it once, then restart)"))
     width = max(len(name) for name, _ in prefs)
-    return "\n".join(["Firefox, in about:config", *(f"  {n:<{width}}  {v}" for n, v in prefs)])
+    lines = ["Firefox, in about:config", *(f"  {n:<{width}}  {v}" for n, v in prefs)]
+    if is_loopback(settings.connect.url) and not is_loopback_host(settings.host):
+        lines.append("  This address works on this machine only: set connect.url for others.")
+    return "\n".join(lines)

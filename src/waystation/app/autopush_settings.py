@@ -14,7 +14,7 @@ Rule 5: a bad value is refused under the name that was written, not under ours.
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -35,12 +35,14 @@ _DEFAULTS: Mapping[Daemon, Mapping[str, Any]] = {
         "host": "0.0.0.0",
         "workers": 1,
         "log": {"form": "mozlog"},
+        "store": {"table_units": 1},
         "connect": {"msg_limit": 150, "drain_s": 0.0, "simplepush": "off"},
     },
     "autoendpoint": {
         "host": "127.0.0.1",
         "workers": 1,
         "log": {"form": "mozlog"},
+        "store": {"table_units": 1},
         "connect": {"drain_s": 0.0},
         "endpoint": {"port": 8000},
     },
@@ -70,6 +72,7 @@ _NAMES: Mapping[Daemon, Mapping[str, str]] = {
         "port": "endpoint.port",
         "host": "host",
         "endpoint_url": "endpoint.url",
+        "auth_key": "push.auth_keys",
         "connection_timeout_millis": "endpoint.connection_timeout_s",
         "request_timeout_millis": "endpoint.request_timeout_s",
     },
@@ -87,9 +90,10 @@ _OWN_NAMES: Mapping[Daemon, frozenset[str]] = {
             "endpoint_hostname",
             "endpoint_port",
             "human_logs",
+            "no_table_rotation",
         }
     ),
-    "autoendpoint": frozenset({"scheme", "auth_keys", "auth_key", "human_logs"}),
+    "autoendpoint": frozenset({"scheme", "human_logs", "no_table_rotation"}),
 }
 
 # Autopush knows them; nothing here depends on them.
@@ -105,9 +109,35 @@ _WITHOUT_EFFECT = frozenset(
         "router_table_name",
         "message_table_name",
         "kubernetes_memory_path",
+        # Of the generation in Python:
+        "key_hash",
+        "datadog_api_key",
+        "datadog_app_key",
+        "datadog_flush_interval",
+        "router_tablename",
+        "message_tablename",
+        "router_read_throughput",
+        "router_write_throughput",
+        "message_read_throughput",
+        "message_write_throughput",
+        "memusage_port",
+        "env",
+        "firehose_stream_name",
+        "no_cors",
+        "client_certs",
+        "proxy_protocol_port",
+        "close_handshake_timeout",
+        "ssl_dh_param",
+        # Of the stub's double, which is not asked for anything here:
+        "stub.url",
+        "stub.credentials",
+        "stub.server_credentials",
     }
 )
-_SECTIONS_WITHOUT_EFFECT = ("fcm.", "apns.", "stub.")
+# Of bridges that are no more, and of the generation in Python, whose credentials had other forms.
+_RETIRED = ("gcm.", "adm.", "gcm_", "fcm_", "apns_", "adm_", "senderid_")
+# Tables of names that people choose; below them are no settings.
+_TABLES = frozenset({"fcm.credentials", "apns.channels"})
 
 # A Redis Cluster is none: Autopush never ran on one, and its keys have other names there.
 _AUTOPUSH_LAYOUTS = frozenset(
@@ -123,9 +153,9 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a daemon runs with, and what it should say about its settings."""
 
     settings: Settings
-    auth_keys: str = ""
     unknown: tuple[str, ...] = ()  # names, as they were written
     without_effect: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # sentences
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -155,10 +185,11 @@ def load_daemon_settings(
             own[name] = value.text
         elif name in table:
             values[table[name]] = _in_seconds(value) if name in _MILLIS else value
-        elif name in _WITHOUT_EFFECT or name.startswith(_SECTIONS_WITHOUT_EFFECT):
+        elif name in _WITHOUT_EFFECT or name.startswith(_RETIRED):
             without_effect.append(value.written)
         else:
             unknown.append(value.written)
+    unknown += _almost_ours(daemon, env)
     prefix = PREFIXES[daemon]
     translated = {prefix + path.replace(".", "__").upper(): v for path, v in values.items()}
     try:
@@ -172,13 +203,18 @@ def load_daemon_settings(
         raise SettingsError([_as_written(p, translated) for p in exc.problems]) from exc
     if not settings.store.url.strip():
         settings = replaced(settings, {"store": {"url": "embedded:./store"}})
+    if (no_rotation := own.get("no_table_rotation")) is not None:
+        if settings.store.url.startswith("dynamodb:"):
+            settings = _with_rotation(settings, _switched_on(no_rotation))
+        else:
+            without_effect.append(given["no_table_rotation"].written)
     if "push.sort_keys" not in values and has_autopush_layout(settings.store):
         settings = replaced(settings, {"push": {"sort_keys": "autopush"}})
+    settings, warnings = _with_good_tracking_keys(settings)
     derive = _derived_for_connect if daemon == "autoconnect" else _derived_for_endpoint
     settings = derive(settings, own, hostname=hostname, resolve=resolve)
     problems = cross_check(settings, (ROLE_OF[daemon],))
-    auth_keys = own.get("auth_keys", own.get("auth_key", ""))
-    if daemon == "autoendpoint" and not auth_keys.strip("[]\"' ,"):
+    if daemon == "autoendpoint" and not settings.push.auth_keys.strip("[]\"' ,"):
         problems.append(
             "AUTOEND__AUTH_KEYS is empty. Without it anyone could make the registration secrets"
             " of any user agent, so autoendpoint does not start. Set it to a list of long random"
@@ -188,9 +224,9 @@ def load_daemon_settings(
         raise SettingsError(problems)
     return DaemonSettings(
         settings=settings,
-        auth_keys=auth_keys,
         unknown=tuple(unknown),
         without_effect=tuple(without_effect),
+        warnings=warnings,
     )
 
 
@@ -223,13 +259,53 @@ def _given(daemon: Daemon, config: Path | None, env: Mapping[str, str]) -> dict[
     return given
 
 
+def _almost_ours(daemon: Daemon, env: Mapping[str, str]) -> list[str]:
+    """Autopush's documents have these prefixes too, and it never read them."""
+    prefix = PREFIXES[daemon]
+    others = (prefix[:-1], "AUTOENDPOINT_") if daemon == "autoendpoint" else (prefix[:-1],)
+    return [
+        f"{name} (the prefix is {prefix})"
+        for name in env
+        if name.upper().startswith(others) and not name.upper().startswith(prefix)
+    ]
+
+
+def _with_good_tracking_keys(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
+    """Autopush takes any text for a key; what is no key never matches a sender's."""
+    if not settings.push.tracking_keys:
+        return settings, ()
+    from waystation.push.token import parse_list, parse_public_key  # noqa: PLC0415 seldom needed
+
+    keys = parse_list(settings.push.tracking_keys)
+    good = [key for key in keys if parse_public_key(key) is not None]
+    if len(good) == len(keys):
+        return settings, ()
+    bad = ", ".join(str(place) for place, key in enumerate(keys, start=1) if key not in good)
+    warning = (
+        f"tracking_keys: number {bad} of {len(keys)} is not a VAPID public key (65 bytes in"
+        " base64url) and tracks nobody; convert a PEM with: waystation keys vapid FILE"
+    )
+    return replaced(settings, {"push": {"tracking_keys": ",".join(good)}}), (warning,)
+
+
+def _with_rotation(settings: Settings, no_table_rotation: bool) -> Settings:
+    """Autopush's flag goes where its other settings of the store are; those win."""
+    try:
+        said = msgspec.json.decode(settings.store.db_settings or "{}", type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return settings  # refused where the store is opened
+    text = msgspec.json.encode({"no_table_rotation": no_table_rotation} | said).decode()
+    return replaced(settings, {"store": {"db_settings": text}})
+
+
 def _flat(table: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for key, value in table.items():
-        if isinstance(value, dict):
-            found.extend(_flat(value, f"{path}{key}."))  # pyright: ignore[reportUnknownArgumentType]
+        name = path + key
+        if isinstance(value, dict) and name.lower() not in _TABLES:
+            found.extend(_flat(cast("dict[str, Any]", value), f"{name}."))
         else:
-            found.append((path + key, value))
+            found.append((name, cast(Any, value)))
     return found
 
 
@@ -254,6 +330,8 @@ def _name_table(daemon: Daemon) -> dict[str, str]:
     for row in rows:
         section, _, leaf = row.name.rpartition(".")
         table.setdefault(row.name, row.name)
+        if "." in row.daemon:  # of a section that Autopush has as well
+            table.setdefault(row.daemon, row.name)
         if section in (first, "push", "store", "cluster", "endpoint", "") or not section:
             for name in (leaf, _without_unit(leaf), row.daemon):
                 if name and (section == first or name not in ("port", "host", "url", "secret")):

@@ -23,6 +23,10 @@ class LazyLog:
         self._role = role
         self._log: FilteringBoundLogger | None = None
 
+    def load(self) -> None:
+        """Now, so that the first line needs no file to be opened."""
+        self._made()
+
     def _made(self) -> "FilteringBoundLogger":
         if self._log is None:
             self._log = configure_logs(self._settings, role=self._role)
@@ -71,10 +75,10 @@ def build_runtime(order: Order, settings: Settings) -> "Runtime":
             from .queue_worker import QueueWorker
 
             return QueueWorker(settings, configure_logs(settings, role="queue"))
-        case "proxy":
-            from .proxy_worker import ProxyWorker
+        case "edge":
+            from .edge_worker import EdgeWorker
 
-            return ProxyWorker(settings, configure_logs(settings, role="proxy"))
+            return EdgeWorker(settings, configure_logs(settings, role="edge"))
         case "controller":
             from .controller_worker import ControllerWorker
 
@@ -86,7 +90,12 @@ def build_runtime(order: Order, settings: Settings) -> "Runtime":
             return PresenceWorker(settings, log, index=order.index)
         case "push":
             return build_push_worker(
-                settings, order.index, order.count, roles=order.roles, service=order.service
+                settings,
+                order.index,
+                order.count,
+                roles=order.roles,
+                service=order.service,
+                part=order.part,
             )
 
 
@@ -97,6 +106,7 @@ def build_push_worker(
     *,
     roles: tuple[Role, ...] = ("connect", "endpoint"),
     service: Service = "serve",
+    part: int = 1,
 ) -> "Runtime":
     """Worker `index` of `count`. Settings are settled: every port and URL is filled in."""
     from .data_dir import DataDir
@@ -106,6 +116,7 @@ def build_push_worker(
     secrets, _ = ensure_secrets(
         DataDir(settings.data_dir),
         crypto_keys=settings.push.crypto_keys,
+        auth_keys=settings.push.auth_keys,
         cluster_secret=settings.cluster.secret,
     )
     role = f"push.{index}" if service == "serve" else service
@@ -116,5 +127,5 @@ def build_push_worker(
         tag_key=secrets.event_key,
     )
     return PushWorker(
-        settings, secrets, log, roles=roles, index=index, count=count, service=service
+        settings, secrets, log, roles=roles, index=index, count=count, service=service, part=part
     )

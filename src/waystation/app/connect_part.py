@@ -1,34 +1,33 @@
 """The role connect of one worker: user agents on the public port, the node API on the relay's."""
 
-import asyncio
 import contextlib
 import hashlib
 import os
 import ssl
 
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpLimits, HttpServer
 from waystation.base.ids import new_uuid4
+from waystation.net.http1.message import Request, Response
+from waystation.net.http1.server import HttpLimits, HttpServer
+from waystation.net.websocket.limits import WebSocketLimits
+from waystation.net.websocket.server import WebSocketServer
 from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
-from waystation.push.connect.limits import ShellLimits
 from waystation.push.connect.node_api import NodeApi
 from waystation.push.connect.reports import Reports
-from waystation.push.connect.server import WebSocketServer
 from waystation.push.connect.terms import Terms
-from waystation.push.link_doors import TOKEN, serve_link_socket
+from waystation.push.link_doors import TOKEN, link_port, serve_link_socket
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.settings import Connect
 from waystation.push.store import CursorStore
 from waystation.push.token import Keys, MessageIds
-from waystation.push.wire.upgrade import HttpHead
 
 from .addresses import listen
-from .descriptors import within
-from .health import health_response, http_response
+from .descriptors import passing_max, within
+from .health import health_response
+from .ops_port import has_token, port_token, unauthorized
 from .parts import Base
 
 CLOSE_RESTART = 1012
@@ -43,7 +42,7 @@ class ConnectPart:
         settings = base.settings.connect
         self._base = base
         self._tls = tls
-        self._link: asyncio.Server | None = None
+        self._link_path = ""
         self._broadcasts = Broadcasts()
         self._journal = (
             None
@@ -76,12 +75,13 @@ class ConnectPart:
             observer=reports,
         )
         self._shell = WebSocketServer(
+            base.net,
             make_handler=self.driver.open,
             http=self._plain_request,
             clock=base.clock,
-            limits=shell_limits(settings, base.shares.user_agents),
+            limits=websocket_limits(settings, base.shares.user_agents),
         )
-        loop = asyncio.get_running_loop()
+        self._links = link_port(base.net)
         ids = MessageIds(base.keys, base.clock)
         api = NodeApi(
             node=self.driver,
@@ -89,12 +89,13 @@ class ConnectPart:
             sort_key_of=lambda message_id: ids.parse(message_id).sort_key,
             health=self._relay_health,
             secret=base.secrets.cluster_secret.encode(),
-            loop=loop,
+            links=self._links,
+            clock=base.clock,
             name_of=base.names.worker,
         )
         self._node_http = HttpServer(
             api,
-            loop=loop,
+            net=base.net,
             clock=base.clock,
             body_limit=api.body_limit,
             on_failure=self._node_api_failed,
@@ -113,25 +114,25 @@ class ConnectPart:
             polled=self._polled,
         )
 
+        self._metrics_token = ""
+
     @property
     def connections(self) -> int:
         return self._shell.connections
 
     async def start(self) -> None:
         base = self._base
+        if not base.settings.metrics.public:
+            self._metrics_token = port_token(base.settings, base.settings.host)
         await self._poller.poll()  # so that the first hello already hears of them
-        base.tasks.spawn("broadcasts", self._poller.run())
+        base.tasks.keep("broadcasts", self._poller.run)
         # Whoever looks for a user agent must find us before user agents do.
-        self._link = await serve_link_socket(
-            base.data.socket(link_name(base.index)), self.driver, asyncio.get_running_loop()
+        self._link_path = base.data.socket(link_name(base.index))
+        serve_link_socket(self._links, self._link_path, self.driver, base.clock)
+        sock = base.doors.get("connect.relay_port") or listen(
+            base.settings.host, base.settings.connect.relay_port, "connect.relay_port"
         )
-        await self._node_http.listen(
-            base.settings.host,
-            base.settings.connect.relay_port,
-            reuse_port=True,
-            tls=self._tls if base.settings.connect.relay_tls else None,
-            sock=base.doors.get("connect.relay_port"),
-        )
+        self._node_http.listen_on(sock, self._tls if base.settings.connect.relay_tls else None)
         sock = base.doors.get("connect.port") or listen(
             base.settings.host, base.settings.connect.port, "connect.port"
         )
@@ -150,20 +151,21 @@ class ConnectPart:
 
     async def close(self) -> None:
         await self._node_http.close()
-        if self._link is not None:
-            self._link.close()
+        self._links.stop_accepting()
+        if self._link_path:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._base.data.socket(link_name(self._base.index)))
-        self._shell.close()
+                os.unlink(self._link_path)
         self.driver.close()
         if self._journal is not None:
             self._journal.close()
 
-    def _plain_request(self, head: HttpHead) -> bytes | None:
-        answer = self._base.health.answer("connect", head.method, head.path)
-        return None if answer is None else http_response(answer, head=head.method == "HEAD")
+    def _plain_request(self, request: Request) -> Response | None:
+        return health_response(self._base.health, "connect", request)
 
     def _relay_health(self, request: Request) -> Response | None:
+        token = self._metrics_token
+        if token and request.path == b"/metrics" and not has_token(request, token):
+            return unauthorized()
         return health_response(self._base.health, "connect", request, internal=True)
 
     def _node_api_failed(self, _request: Request, error: BaseException) -> Response:
@@ -223,16 +225,15 @@ def link_name(index: int) -> str:
     return f"w{index}.sock"
 
 
-def shell_limits(settings: Connect, descriptors: int) -> ShellLimits:
-    """All that user agents hold is within their share: arriving, connected and leaving."""
-    default = ShellLimits()
-    passing = max(descriptors // 32, min(2 * default.accepts_max, descriptors // 4), 1)
-    arriving = min(default.upgrading_max, passing)  # a burst comes in before its requests do
-    leaving = min(default.lingering_max, passing)
-    return ShellLimits(
-        connections_max=within(max(descriptors - arriving - leaving, 1), settings.max_connections),
+def websocket_limits(settings: Connect, descriptors: int) -> WebSocketLimits:
+    """All that user agents hold is within their share: arriving, connected and leaving. Of those
+    that arrive, as many as are let in are refused with an answer."""
+    passing = passing_max(descriptors)
+    arriving = min(WebSocketLimits().upgrading_max, passing)
+    room = max(descriptors - 2 * arriving - passing, 1)
+    return WebSocketLimits(
+        connections_max=within(room, settings.max_connections),
         upgrading_max=arriving,
-        lingering_max=leaving,
         message_bytes_max=settings.max_frame_bytes,
         send_high_bytes=settings.send_buffer_high_bytes,
         send_bytes_max=settings.send_buffer_max_bytes,

@@ -1,69 +1,32 @@
-"""The process of the role `console`: Starlette on uvicorn, and what it asks the workers."""
+"""The process of the role `console`: its HTTP server, and what it asks the workers."""
 
-import asyncio
-import contextlib
-from collections.abc import Generator
-
-import uvicorn
 from structlog.typing import FilteringBoundLogger
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from waystation.base.clock import SystemClock
+from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
-from waystation.console.api import build_console
-from waystation.console.model import HealthAnswer, Sources, Tokens
+from waystation.console.api import ConsoleServer, failure
+from waystation.console.model import Sources, Tokens
+from waystation.net.http1.limits import HttpLimits
+from waystation.net.http1.message import Request, Response
+from waystation.net.http1.server import HttpServer
+from waystation.net.loop import NetLoop
 from waystation.push.store import PushStore
 from waystation.storage.open import open_push_store, shown_url
 
 from .addresses import listen
 from .background import background
 from .data_dir import DataDir
-from .health import Health, StoreProbe
+from .health import Health, StoreProbe, health_response
 from .keys import ensure_secrets
 from .overview import Overview
 from .settings import Settings
+from .telemetry_part import TelemetryPart
 from .tls import load_tls
 from .version import build
 
-SHUTDOWN_TIMEOUT_S = 3
-CONNECTIONS_MAX = 200
-FIRST_REQUEST_S = 20.0
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 10\r\nContent-Length: 0\r\n"
-    b"Connection: close\r\n\r\n"
-)
-
-
-class Connection(HttpToolsProtocol):
-    """`limit_concurrency` counts connections only when a request comes, and a connection on which
-    none has come yet has no end: one that says nothing would stay. Both are mended here."""
-
-    _said = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:
-        full = len(self.connections) >= CONNECTIONS_MAX
-        super().connection_made(transport)
-        if full:
-            transport.write(_BUSY)
-            transport.close()
-        else:
-            self.loop.call_later(FIRST_REQUEST_S, self._check_said)
-
-    def data_received(self, data: bytes) -> None:
-        self._said = True
-        super().data_received(data)
-
-    def _check_said(self) -> None:
-        if not self._said and not self.transport.is_closing():
-            self.transport.close()
-
-
-class Server(uvicorn.Server):
-    """Signals belong to our own life cycle."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
+SHUTDOWN_TIMEOUT_S = 3.0
+LIMITS = HttpLimits(connections_max=200, idle_timeout_s=20.0)
 
 
 class ConsoleWorker:
@@ -73,21 +36,30 @@ class ConsoleWorker:
         self._settings = settings
         self._lines = lines
         self._data = DataDir(settings.data_dir)
+        self._clock = SystemClock()
+        self._telemetry = TelemetryPart(
+            settings, self._data, self._clock, name="console.0", roles=("console",)
+        )
         self._store: PushStore | None = None
-        self._server: Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._net: NetLoop | None = None
+        self._server: HttpServer | None = None
         self._tasks: Tasks | None = None
 
     async def start(self) -> None:
-        settings, clock = self._settings, SystemClock()
+        settings, clock = self._settings, self._clock
         secrets, _ = ensure_secrets(self._data, operator_token=settings.console.operator_token)
         self._store = store = await open_push_store(
-            settings.store.url, data_dir=settings.data_dir, settings=settings.store, clock=clock
+            settings.store.url,
+            data_dir=settings.data_dir,
+            settings=settings.store,
+            clock=clock,
+            serves=True,
         )
         self._tasks = tasks = background(self._lines)
+        self._telemetry.start(tasks)
         probe = StoreProbe(store, clock)
         await probe.look()
-        tasks.spawn("store probe", probe.run())
+        tasks.keep("store probe", probe.run)
         overview = Overview(
             self._data,
             shown_url(settings.store.url, settings.store.db_settings),
@@ -103,60 +75,63 @@ class ConsoleWorker:
             metrics_public=False,
         )
 
-        async def answer(method: str, path: str) -> HealthAnswer | None:
-            return health.answer("console", method, path, internal=path != "/metrics")
+        def answer(request: Request) -> Response | None:
+            internal = request.path != b"/metrics"
+            return health_response(health, "console", request, internal=internal)
 
-        app = build_console(
+        console = ConsoleServer(
             settings.console,
             Tokens(
                 secrets.operator_token,
                 secrets.broadcast_tokens.reader,
                 secrets.broadcast_tokens.publishers,
             ),
-            Sources(store=store, status=overview.status, metrics=overview.metrics, health=answer),
+            Sources(
+                store=store,
+                status=overview.status,
+                metrics=self._telemetry.exposition,
+                health=answer,
+            ),
             metrics_public=settings.metrics.public,
         )
-        config = uvicorn.Config(
-            app,
-            lifespan="off",
-            log_config=None,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            http=Connection,
-            limit_concurrency=CONNECTIONS_MAX + 1,  # the last of them may ask as well
-            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        self._net = net = NetLoop(clock=clock)
+        self._server = HttpServer(
+            console.handle,
+            net=net,
+            clock=clock,
+            body_limit=console.body_limit,
+            on_failure=self._failed,
+            limits=LIMITS,
         )
-        config.load()
-        config.ssl = load_tls(settings.tls)
-        sock = listen(settings.console_host, settings.console.port, "console.port")
-        self._server = server = Server(config)
-        self._serving = asyncio.create_task(server.serve(sockets=[sock]), name="console")
-        while not server.started:
-            if self._serving.done():
-                await self._serving
-                raise RuntimeError("the console ended while it started")
-            await asyncio.sleep(0.005)
+        self._server.listen_on(
+            listen(settings.console_host, settings.console.port, "console.port"),
+            load_tls(settings.tls),
+        )
+
+    def _failed(self, _request: Request, error: BaseException) -> Response:
+        self._lines.error("console.failed", exc_info=error)
+        return failure()
 
     async def drain(self, over_s: float) -> None:
         """Pages are short: nothing to spread."""
 
     async def stop(self) -> None:
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await asyncio.wait([self._serving], timeout=SHUTDOWN_TIMEOUT_S + 1)
+        if self._server is not None:
+            await self._server.close(SHUTDOWN_TIMEOUT_S)
+        if self._net is not None:
+            self._net.close()
         if self._tasks is not None:
             await self._tasks.close()
         if self._store is not None:
             await self._store.close()
+        await self._telemetry.close()
 
     def reload(self) -> None:
-        if self._server is not None and self._server.config.ssl is not None:
-            tls = self._settings.tls
-            try:
-                load_tls(tls)  # a pair that does not fit must not replace one that works
-            except ValueError as exc:
-                self._lines.error("tls.not_reloaded", reason=str(exc))
-                return
-            self._server.config.ssl.load_cert_chain(tls.cert, tls.key)
+        try:
+            tls = load_tls(self._settings.tls)  # a pair that does not fit replaces nothing
+        except SettingsError as exc:
+            self._lines.error("tls.not_reloaded", reason=str(exc))
+            return
+        if tls is not None and self._server is not None:
+            self._server.use_certificate(tls)
             self._lines.info("tls.reloaded")

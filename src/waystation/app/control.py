@@ -1,7 +1,8 @@
 """What the supervisor and a worker say to each other.
 
 One socket pair per worker, JSON lines. Down goes one `Order`; up goes `Ready` once all its
-ports accept connections, or `Failed` with a sentence and an exit code. The end of the line is
+ports accept connections, or `Failed` with a sentence and an exit code, and after `Ready` now and
+then `Alive` (see `watchdog`). The end of the line is
 a message too: the worker has ended, or the supervisor has, and then the worker ends as well.
 """
 
@@ -20,7 +21,7 @@ from .roles import Role
 LINE_MAX_BYTES = 1 << 20
 PR_SET_PDEATHSIG = 1
 
-WorkerKind = Literal["push", "queue", "proxy", "presence", "controller", "console"]
+WorkerKind = Literal["push", "queue", "edge", "presence", "controller", "console"]
 Service = Literal["serve", "autoconnect", "autoendpoint"]
 
 
@@ -33,6 +34,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     roles: tuple[Role, ...]
     supervisor_pid: int
+    part: int = 1  # of the data directory
     settings: msgspec.Raw = msgspec.Raw(b"null")  # see settings.encode_settings
 
 
@@ -47,7 +49,11 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     exit_code: int
 
 
-Report = Ready | Failed
+class Alive(msgspec.Struct, frozen=True, tag="alive"):
+    """The event loop of this worker runs."""
+
+
+Report = Ready | Failed | Alive
 
 _orders = msgspec.json.Decoder(Order)
 _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
@@ -91,6 +97,11 @@ class SupervisorLine:
     def report(self, report: Report) -> None:
         with contextlib.suppress(OSError):  # nobody listens any more: noticed elsewhere
             self._sock.sendall(encode_line(report))
+
+    def beat(self) -> None:
+        """As `report`, of `Alive`; never waits for a supervisor that stands still."""
+        with contextlib.suppress(OSError):
+            self._sock.send(encode_line(Alive()), socket.MSG_DONTWAIT)
 
     def ended(self) -> bool:
         """Call when the line is readable: nothing but its end comes after the order."""

@@ -7,13 +7,14 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
 from waystation.base.errors import UnavailableError
-from waystation.base.http_message import Response
 from waystation.base.tasks import Tasks
+from waystation.net.http1.message import Response
+from waystation.net.loop import NetLoop
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.controller import Terms
-from waystation.queue.cluster.controlling import Controlling
+from waystation.queue.cluster.controller_driver import ControllerDriver
 from waystation.queue.cluster.membership import required_membership
-from waystation.queue.cluster.picture import summary
+from waystation.queue.cluster.slot_map_text import summary
 from waystation.storage.open_cluster import open_cluster_store
 
 from .background import background
@@ -31,6 +32,7 @@ class ControllerWorker:
         self._log = log
         self._data = DataDir(settings.data_dir)
         self._clock = SystemClock()
+        self._net: NetLoop | None = None
         self._tasks: Tasks | None = None
         self._store: ClusterStore | None = None
         self._telemetry = TelemetryPart(
@@ -43,7 +45,7 @@ class ControllerWorker:
             log=log,
             pages={b"/map": self._map},
         )
-        self.controlling: Controlling | None = None
+        self.controller_driver: ControllerDriver | None = None
 
     async def start(self) -> None:
         settings, chosen = self._settings, self._settings.controller
@@ -53,7 +55,7 @@ class ControllerWorker:
         self._store = store = await open_cluster_store(
             membership.member.store_url, data_dir=self._data.root, settings=settings.store
         )
-        self.controlling = controlling = Controlling(
+        self.controller_driver = controller_driver = ControllerDriver(
             store,
             Terms(
                 replicas=chosen.replicas,
@@ -65,15 +67,16 @@ class ControllerWorker:
             clock=self._clock,
             lines=self._log,
         )
-        tasks.spawn("controller", controlling.run())
-        self._count(controlling)
-        await self._ops.listen(settings.host, chosen.port)
+        tasks.keep("controller", controller_driver.run)
+        self._count(controller_driver)
+        self._net = net = NetLoop(clock=self._clock)
+        await self._ops.listen(settings, chosen.port, net)
 
     async def drain(self, over_s: float) -> None:
         """Nobody is connected; the lead is given up so that the next one need not wait."""
-        if self.controlling is not None:
+        if self.controller_driver is not None:
             try:
-                await self.controlling.resign()
+                await self.controller_driver.resign()
             except UnavailableError as exc:
                 self._log.warning("controller.store", reason=str(exc) or exc.label)
 
@@ -81,6 +84,8 @@ class ControllerWorker:
         if self._tasks is not None:
             await self._tasks.close()
         await self._ops.close()
+        if self._net is not None:
+            self._net.close()
         if self._store is not None:
             await self._store.close()
         await self._telemetry.close()
@@ -91,8 +96,8 @@ class ControllerWorker:
     # --- operations ------------------------------------------------------------------------------
 
     def _condition(self) -> Condition:
-        controlling = self.controlling
-        return Condition(OK, {"leads": controlling is not None and controlling.leads})
+        controller_driver = self.controller_driver
+        return Condition(OK, {"leads": controller_driver is not None and controller_driver.leads})
 
     async def _map(self) -> Response:
         assert self._store is not None
@@ -102,14 +107,14 @@ class ControllerWorker:
             return Response.of(503, (str(exc) or exc.label).encode())
         return Response.of(200, text.encode() + b"\n", content_type=b"text/plain")
 
-    def _count(self, controlling: Controlling) -> None:
+    def _count(self, controller_driver: ControllerDriver) -> None:
         metrics = self._telemetry.metrics
         leads = metrics.gauge("controller_leads")
         commits, lost = metrics.counter("controller_commits"), metrics.counter("controller_lost")
 
         def fill() -> None:
-            leads.value = int(controlling.leads)
-            commits.value = controlling.commits
-            lost.value = controlling.lost
+            leads.value = int(controller_driver.leads)
+            commits.value = controller_driver.commits
+            lost.value = controller_driver.lost
 
         metrics.on_read(fill)

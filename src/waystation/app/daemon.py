@@ -4,12 +4,12 @@ Rule 1: it listens within a second, so with one worker nothing is spawned, and i
         before the store, whose client may take seconds to load. Whoever comes meanwhile, health
         checks included, waits in the backlog and is answered when all is ready.
 Rule 2: both daemons on one machine may share a data directory: keys and the embedded store in it
-        are then common to both, and each locks only its own role.
+        are then common to both, and each locks only its own role. A second process of the same
+        daemon takes another part of the directory (see `data_dir`).
 """
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from waystation.base.settings import SettingsError
 from .addresses import PortTakenError, Reservation, open_doors, reserve_ports, settle
 from .autopush_settings import ROLE_OF, Daemon, DaemonSettings
 from .compose import build_push_worker, configure_logs
-from .data_dir import DataDir, DataDirError, Lock, lock_roles
+from .data_dir import DataDirError, Lock, take_part
 from .keys import KeyFormatError, ensure_secrets
 from .lifecycle import Runtime, live
 from .roles import Role
 from .serving import plan_jobs
-from .settings import Settings, encode_settings
-from .supervisor import EXIT_CONFIG, EXIT_FAILED, Supervisor
+from .settings import Settings, encode_settings, loopback_relay
+from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Supervisor
 
 
 def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], None]) -> int:
@@ -37,11 +37,11 @@ def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], Non
     signal.signal(signal.SIGTERM, end_early)  # before anybody can see a port of ours
     settings = loaded.settings
     roles: tuple[Role, ...] = (ROLE_OF[daemon],)
-    data = DataDir(settings.data_dir)
     try:
-        data.make()
-        locks = lock_roles(data, roles)
-        _, made = ensure_secrets(data, crypto_keys=settings.push.crypto_keys)
+        data, locks = take_part(settings.data_dir, roles)
+        _, made = ensure_secrets(
+            data, crypto_keys=settings.push.crypto_keys, auth_keys=settings.push.auth_keys
+        )
         reservations = reserve_ports(settings, roles)
     except (DataDirError, KeyFormatError) as exc:
         complain(str(exc))
@@ -50,20 +50,25 @@ def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], Non
         complain(str(exc))
         return EXIT_FAILED
     settings = settle(settings, {one.setting: one.port for one in reservations})
-    reports = data.reports(daemon)
-    shutil.rmtree(reports, ignore_errors=True)
-    reports.mkdir(mode=0o700)
+    data.begin_reports(daemon)
     log = configure_logs(settings, role=daemon, name=daemon)
-    for name in loaded.unknown:
-        log.warning("settings.unknown", name=name, note="ignored")
-    for name in loaded.without_effect:
-        log.info("settings.without_effect", name=name)
+    if loaded.unknown:
+        log.warning("settings.unknown", names=list(loaded.unknown), note="ignored")
+    if loaded.without_effect:
+        log.info("settings.without_effect", names=list(loaded.without_effect))
+    for warning in loaded.warnings:
+        log.warning("settings.doubtful", reason=warning)
+    if daemon == "autoconnect" and (warning := loopback_relay(settings)):
+        log.warning("settings.doubtful", reason=warning)
+    if data.part > 1:
+        log.info("data_dir.part", directory=str(data.run.parent), note=f"another {daemon} runs")
     if made:
         log.info("keys.made", directory=str(data.keys), files=[path.name for path in made])
     try:
         if settings.worker_count > 1:
-            return _supervised(daemon, settings, roles, locks, complain)
-        return _alone(daemon, settings, roles, complain)
+            jobs = plan_jobs(roles, settings.worker_count, service=daemon, part=data.part)
+            return _supervised(daemon, settings, jobs, locks, complain)
+        return _alone(daemon, settings, roles, data.part, complain)
     finally:
         _release(reservations, locks)
 
@@ -72,10 +77,11 @@ def _alone(
     daemon: Daemon,
     settings: Settings,
     roles: tuple[Role, ...],
+    part: int,
     complain: Callable[[str], None],
 ) -> int:
     doors = open_doors(settings, roles)
-    worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon)
+    worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon, part=part)
     _hand_over(doors, worker)
     log = configure_logs(settings, role=daemon, name=daemon)
     try:
@@ -113,19 +119,20 @@ def _hand_over(doors: dict[str, socket.socket], worker: Runtime) -> None:
 def _supervised(
     daemon: Daemon,
     settings: Settings,
-    roles: tuple[Role, ...],
+    jobs: list[Job],
     locks: list[Lock],
     complain: Callable[[str], None],
 ) -> int:
     log = configure_logs(settings, role=daemon, name=daemon)
     return Supervisor(
-        plan_jobs(roles, settings.worker_count, service=daemon),
+        jobs,
         encode_settings(settings),
         lines=log,
         on_ready=lambda: log.info("ready", **_addresses(daemon, settings)),
         on_failure=complain,
         drain_s=settings.connect.drain_s,
         inherited=tuple(lock.fileno() for lock in locks),
+        stall_limit_s=settings.stall_limit_s,
     ).run()
 
 

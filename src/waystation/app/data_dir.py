@@ -2,18 +2,25 @@
 
     keys/       secrets, one file each, readable by the owner alone
     store/      the embedded store
-    inflight/   K.log, the in-flight journal of worker K
+    inflight/   K.log, the in-flight journal of worker K; K.N.owed, earlier ones until replayed
     events/     event segments
     run/        locks, sockets and numbers of workers, serve.json with the addresses in force
+    part-N/     inflight/ and run/ of the N-th process of a daemon that uses this directory
 
 Rule 1: the directory is made with mode 0700; one that others may write to is refused.
 Rule 2: a role is locked while any process of it runs, so that a second server on the same
-        directory is refused with a sentence instead of a broken store.
+        directory is refused with a sentence instead of a broken store. It waits only for workers
+        of a server that was killed a moment ago: one that runs is named at once.
+Rule 3: several processes of a daemon may use one directory: keys, store and events are common, and
+        each has a part of its own for the rest. It takes the first part that nobody else has, so
+        that a journal finds a successor.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import time
 from pathlib import Path
@@ -22,6 +29,9 @@ import msgspec
 
 from waystation.base.unreadable import UNREADABLE
 
+PARTS_MAX = 64  # processes of one daemon on one data directory
+TAKE_OVER_S = 3.0  # what workers of a server that was killed may take to put their things away
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SOCKET_PATH_MAX_BYTES = 100  # sockaddr_un holds 108 on Linux; some room for a suffix
 
 
@@ -30,24 +40,26 @@ class DataDirError(Exception):
 
 
 class DataDir:
-    """Paths of one data directory."""
+    """Paths of one data directory, as the process sees them that has this part of it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, part: int = 1) -> None:
         self.root = root.absolute()
+        self.part = part
         self.keys = self.root / "keys"
         self.store = self.root / "store"
-        self.inflight = self.root / "inflight"
         self.events = self.root / "events"
-        self.run = self.root / "run"
+        self._own = self.root if part == 1 else self.root / f"part-{part}"
+        self.inflight = self._own / "inflight"
+        self.run = self._own / "run"
         self._run_fd: int | None = None
 
     def make(self) -> None:
         """Create what is missing; refuse what is not safe."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in (self.keys, self.inflight, self.events, self.run):
-                part.mkdir(mode=0o700, exist_ok=True)
-            for path in (self.root, self.keys, self.run):
+            for path in (self.keys, self.events, self.root / "run", self.inflight, self.run):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in (self.root, self.keys, self._own, self.run):
                 mode = stat.S_IMODE(path.stat().st_mode)
                 if mode & 0o022:
                     raise DataDirError(
@@ -55,8 +67,12 @@ class DataDir:
                         f" Run: chmod go-w {path}"
                     )
             probe = self.run / f".probe.{os.getpid()}"
-            probe.touch(mode=0o600)
-            probe.unlink()
+            try:
+                probe.touch(mode=0o600)
+                probe.unlink()
+            except OSError as exc:
+                if exc.errno not in NO_ROOM:  # a full disk: serve what can be served
+                    raise
         except PermissionError as exc:
             raise DataDirError(
                 f"no permission to use {exc.filename or self.root}: run as its owner, or choose"
@@ -75,10 +91,26 @@ class DataDir:
 
     def journals(self) -> dict[int, Path]:
         """Every worker index that ever left a journal here."""
-        found = {
-            int(path.stem): path for path in self.inflight.glob("*.log") if path.stem.isdecimal()
-        }
-        return dict(sorted(found.items()))
+        return _journals(self.inflight)
+
+    def journals_of_other_parts(self) -> list[Path]:
+        """Of processes that run, too; their journals are held under locks."""
+        folders = {self.root / "inflight", *self.root.glob("part-*/inflight")} - {self.inflight}
+        return [path for folder in sorted(folders) for path in _journals(folder).values()]
+
+    def parts(self) -> "list[DataDir]":
+        """All that there are, the first of them first."""
+        numbers = sorted(
+            int(path.name.removeprefix("part-"))
+            for path in self.root.glob("part-*")
+            if path.name.removeprefix("part-").isdecimal()
+        )
+        return [DataDir(self.root), *(DataDir(self.root, number) for number in numbers)]
+
+    @property
+    def sweeper_lock(self) -> Path:
+        """One process on this directory sweeps the store."""
+        return self.root / "run" / "sweeper.lock"
 
     def socket(self, name: str) -> str:
         """A path for a unix socket in run/ that fits into an address.
@@ -93,12 +125,35 @@ class DataDir:
         return f"/proc/self/fd/{self._run_fd}/{name}"
 
     def reports(self, service: str) -> Path:
-        """Where the workers of `serve`, `autoconnect` or `autoendpoint` leave their numbers."""
+        """What the workers of `serve`, `autoconnect` or `autoendpoint` report of themselves."""
         return self.run / f"reports-{service}"
+
+    def begin_reports(self, service: str) -> Path:
+        """Without those of an earlier run: we count from zero."""
+        folder = self.reports(service)
+        shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # a full disk: the workers make it when there is room
+            folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def numbers(self, service: str, kind: str) -> Path:
+        """The reports of workers of one kind, which one port serves together."""
+        return self.reports(service) / kind
 
     @property
     def serve_file(self) -> Path:
         return self.run / "serve.json"
+
+
+def _journals(folder: Path) -> dict[int, Path]:
+    """By index: those that are there, and those of which something waits to be replayed."""
+    stems = {
+        path.name.partition(".")[0]
+        for pattern in ("*.log", "*.owed")
+        for path in folder.glob(pattern)
+    }
+    indexes = sorted(int(stem) for stem in stems if stem.isdecimal())
+    return {index: folder / f"{index}.log" for index in indexes}
 
 
 class Lock:
@@ -119,8 +174,9 @@ class Lock:
             if exc.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return None
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk it does not say who holds it
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return cls(fd, path)
 
     def fileno(self) -> int:
@@ -133,28 +189,76 @@ class Lock:
             self._fd = -1
 
 
-def lock_roles(data: DataDir, roles: tuple[str, ...], *, patience_s: float = 3.0) -> list[Lock]:
-    """Lock each role, or raise and hold none.
-
-    A little patience, because the workers of a server that was just killed still put their
-    things away.
-    """
-    deadline = time.monotonic() + patience_s
+def lock_roles(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
+    """Lock each role, or raise and hold none."""
     taken: list[Lock] = []
     for role in roles:
-        path = data.run / f"{role}.lock"
-        while (lock := Lock.take(path)) is None:
-            if time.monotonic() >= deadline:
-                for one in taken:
-                    one.release()
-                holder = path.read_text().strip() or "unknown"
-                raise DataDirError(
-                    f"{data.root} is in use: process {holder} already runs the role {role} on it."
-                    " Stop that one, or give this one its own --data-dir"
-                )
-            time.sleep(0.05)
+        lock = _take_over(data.run / f"{role}.lock")
+        if lock is None:
+            for one in taken:
+                one.release()
+            raise DataDirError(
+                f"{data.root} is in use: process {_holder(data, role)} already runs the role"
+                f" {role} on it. Stop that one, or give this one its own --data-dir"
+            )
         taken.append(lock)
     return taken
+
+
+def lock_all(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
+    """As `lock_roles`, of every part: nobody else uses the directory, or it raises."""
+    taken: list[Lock] = []
+    for part in data.parts():
+        part.make()
+        try:
+            taken += lock_roles(part, roles)
+        except DataDirError:
+            for one in taken:
+                one.release()
+            raise
+    return taken
+
+
+def take_part(root: Path, roles: tuple[str, ...]) -> tuple[DataDir, list[Lock]]:
+    """The first part of a directory on which nobody runs these roles."""
+    refused: DataDirError | None = None
+    for part in range(1, PARTS_MAX + 1):
+        data = DataDir(root, part)
+        data.make()
+        try:
+            return data, lock_roles(data, roles)
+        except DataDirError as exc:
+            refused = refused or exc
+    assert refused is not None
+    raise refused
+
+
+def _take_over(path: Path) -> Lock | None:
+    """None if a process that runs holds it. One that was killed may have left workers that hold it
+    for another moment."""
+    deadline = time.monotonic() + TAKE_OVER_S
+    while (lock := Lock.take(path)) is None:
+        if _runs(path) or time.monotonic() >= deadline:
+            return None
+        time.sleep(0.05)
+    return lock
+
+
+def _holder(data: DataDir, role: str) -> str:
+    with contextlib.suppress(OSError):
+        return (data.run / f"{role}.lock").read_text().strip() or "unknown"
+    return "unknown"
+
+
+def _runs(path: Path) -> bool:
+    """Whether the process that a lock file names is there; one that named nobody is."""
+    try:
+        os.kill(int(path.read_text()), 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return True
 
 
 class Listening(msgspec.Struct, frozen=True):

@@ -16,6 +16,8 @@ LIMIT_MAX = 1_048_576  # some systems allow a billion; nobody needs it, and tabl
 REST_MIN = 32
 REST_MAX = 1024
 APP_SERVERS_MAX = 16_384
+PASSING_MAX = 4096
+PASSING_MIN = 128  # a burst comes in before its requests do
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -52,3 +54,8 @@ def raise_limit() -> int:
 def within(share: int, setting: int) -> int:
     """A limit that a person has set, if it is within the share; 0 means none was set."""
     return min(setting, share) if setting else share
+
+
+def passing_max(share: int) -> int:
+    """How many sockets of a share may be arriving, or leaving."""
+    return min(max(share // 48, min(PASSING_MIN, share // 6), 1), PASSING_MAX)

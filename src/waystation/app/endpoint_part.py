@@ -1,26 +1,28 @@
 """The role endpoint of one worker: what app servers post to."""
 
-import asyncio
 import hashlib
 import ssl
 from urllib.parse import urlsplit
 
-import pybase64
-
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpLimits, HttpServer
 from waystation.base.settings import SettingsError
+from waystation.net.http1.message import Request, Response
+from waystation.net.http1.server import HttpLimits, HttpServer
+from waystation.push.auth_keys import AuthKeys
+from waystation.push.endpoint.bridge_router import BridgeRouter
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.registration import Registration
 from waystation.push.endpoint.reports import Reports
 from waystation.push.endpoint.router import Router
 from waystation.push.endpoint.server import EndpointServer
 from waystation.push.endpoint.simplepush import SimplePushIntake
 from waystation.push.endpoint.status import StatusDesk
-from waystation.push.token import MessageIds, parse_list
+from waystation.push.token import MessageIds, parse_list, parse_public_key
 from waystation.push.vapid import Vapid
 
+from .addresses import listen
+from .bridges_part import BridgesPart
 from .descriptors import within
 from .health import health_response
 from .parts import Base
@@ -47,12 +49,20 @@ class EndpointPart:
             observer,
             ids=ids,
             own_node_id=base.node_id,
-            own_node=base.relay.node,
         )
+        self.bridges = BridgesPart(base.settings, clock=clock, log=base.log)
+        by_type = self.bridges.by_type
         intake = Intake(
             settings,
             store=base.store,
             router=router,
+            bridges=BridgeRouter(
+                by_type,
+                store=base.store,
+                milestones=base.milestones,
+                clock=clock,
+                observer=observer,
+            ),
             keys=base.keys,
             ids=ids,
             vapid=vapid,
@@ -70,15 +80,31 @@ class EndpointPart:
             simplepush=None
             if dialect == "off"
             else SimplePushIntake(
-                dialect, intake=intake, router=router, keys=base.keys, clock=clock
+                dialect,
+                intake=intake,
+                router=router,
+                keys=base.keys,
+                clock=clock,
+                observer=observer,
             ),
             matrix=MatrixGateway(settings, intake) if settings.matrix_gateway else None,
+            registration=Registration(
+                settings,
+                bridges=by_type,
+                store=base.store,
+                keys=base.keys,
+                auth_keys=auth_keys_of(base.secrets.auth_keys),
+                channels_max=base.settings.connect.max_channels_per_uaid,
+                clock=clock,
+                workers=base.count,
+                observer=observer,
+            ),
             health=self._health,
             on_bug=self._bug,
         )
         self._http = HttpServer(
             self.server.handle,
-            loop=asyncio.get_running_loop(),
+            net=base.net,
             clock=clock,
             body_limit=self.server.body_limit,
             on_failure=self.server.failure,
@@ -90,14 +116,10 @@ class EndpointPart:
 
     async def start(self) -> None:
         settings = self._base.settings
-        await self._http.listen(
-            settings.host,
-            settings.endpoint.port,
-            reuse_port=True,
-            backlog=4096,
-            tls=self._tls,
-            sock=self._base.doors.get("endpoint.port"),
+        sock = self._base.doors.get("endpoint.port") or listen(
+            settings.host, settings.endpoint.port, "endpoint.port"
         )
+        self._http.listen_on(sock, self._tls)
 
     def stop_accepting(self) -> None:
         self._http.stop_accepting()
@@ -105,12 +127,20 @@ class EndpointPart:
     async def close(self) -> None:
         """What was accepted is answered first."""
         await self._http.close()
+        await self.bridges.close()
 
     def _health(self, request: Request) -> Response | None:
         return health_response(self._base.health, "endpoint", request)
 
     def _bug(self, error: BaseException) -> None:
         self._base.log.error("request.failed", exc_info=error)
+
+
+def auth_keys_of(text: str) -> AuthKeys:
+    keys = AuthKeys.parse(text)
+    if keys is None:
+        raise SettingsError(["push.auth_keys has no key in it; make one: waystation keys auth-key"])
+    return keys
 
 
 def audience_of(endpoint_url: str) -> str:
@@ -124,15 +154,11 @@ def audience_of(endpoint_url: str) -> str:
 
 
 def tracked_hashes(tracking_keys: str) -> frozenset[bytes]:
-    """Of VAPID public keys in either base64 alphabet, padded or not."""
+    """Of VAPID public keys."""
     hashes: set[bytes] = set()
     for place, text in enumerate(parse_list(tracking_keys), start=1):
-        plain = text.rstrip("=").replace("+", "-").replace("/", "_")
-        try:
-            raw = pybase64.b64decode(plain, b"-_", validate=True, padded=False)
-        except ValueError:
-            raw = b""
-        if len(raw) != 65:
+        raw = parse_public_key(text)
+        if raw is None:
             raise SettingsError(
                 [
                     f"push.tracking_keys: key {place} is not a VAPID public key (65 bytes in"

@@ -20,7 +20,15 @@ from .addresses import PortTakenError, reserve
 from .data_dir import DataDir, Serving, read_serving
 from .descriptors import raise_limit
 from .roles import DEFAULT_ROLES, host_of, ports_of
-from .settings import Settings, is_loopback, is_loopback_host, relay_out_of_reach
+from .settings import (
+    Settings,
+    is_loopback,
+    is_loopback_host,
+    loopback_relay,
+    open_node_api,
+    presence_out_of_reach,
+    relay_out_of_reach,
+)
 from .tls import load_tls
 
 FILES_MIN = 65_536
@@ -125,16 +133,18 @@ def examine_ports(settings: Settings, serving: Serving | None) -> Iterator[Findi
             yield _fail("port", str(exc), "see which program it is: ss -ltnp")
         else:
             yield _ok("port", f"{number} ({port.setting}) is free")
-    relay_port = serving.ports.get("connect.relay_port") if serving is not None else None
-    relay_port = relay_port or settings.connect.relay_port
-    if settings.host in ("0.0.0.0", "::"):
+    if exposed := open_node_api(settings):
+        yield _warn("node API", exposed, "admit your nodes' addresses to connect.relay_port only")
+    if warning := loopback_relay(settings):
         yield _warn(
-            "relay",
-            f"the relay port {relay_port} listens on all addresses",
-            "let a firewall keep it from the outside; only your own nodes need it",
+            "relay", warning, "with several machines: connect.relay_url = http://ADDRESS:PORT"
         )
     if warning := relay_out_of_reach(settings):
         yield _warn("relay", warning, "host = an address of this machine that your nodes reach")
+    if warning := presence_out_of_reach(settings):
+        yield _warn(
+            "presence", warning, "with several machines: presence.peer_endpoint = HOST:PORT"
+        )
 
 
 def examine_tls(settings: Settings) -> Iterator[Finding]:
@@ -201,6 +211,69 @@ async def examine_store(settings: Settings) -> Finding:
         text = f"{shown_url(*where)} answers, but it may lose what it took"
         return _warn("store", text, "; ".join(warnings))
     return _ok("store", f"{shown_url(*where)} opens and answers")
+
+
+async def examine_bridges(settings: Settings) -> list[Finding]:
+    """Each app of each bridge by a dry run: nothing reaches a device."""
+    from waystation.base.clock import SystemClock  # noqa: PLC0415
+    from waystation.telemetry.logs import get  # noqa: PLC0415 loads structlog
+
+    from .bridges_part import BridgesPart  # noqa: PLC0415
+
+    try:
+        part = BridgesPart(settings, clock=SystemClock(), log=get("doctor"))
+    except SettingsError as exc:
+        return [_fail("bridge", problem, "see docs/bridges.md") for problem in exc.problems]
+    findings: list[Finding] = []
+    try:
+        for name, bridge in part.by_type.items():
+            for found in await bridge.check():
+                where = f"{name} {found.app_id}"
+                if found.ok:
+                    findings.append(_ok("bridge", f"{where}: the credentials are accepted"))
+                else:
+                    advice = "compare key, ids and topic with the vendor's console: docs/bridges.md"
+                    findings.append(_fail("bridge", f"{where}: {found.detail}", advice))
+    finally:
+        await part.close()
+    return findings
+
+
+async def examine_cluster(settings: Settings) -> list[Finding]:
+    """The queue cluster that this directory is a member of: its map, and its servers' links."""
+    from waystation.base.clock import SystemClock  # noqa: PLC0415
+    from waystation.base.errors import WaystationError  # noqa: PLC0415
+    from waystation.queue.cluster.link_check import link_complaints  # noqa: PLC0415
+    from waystation.queue.cluster.membership import link_context, load_membership  # noqa: PLC0415
+    from waystation.queue.cluster.slot_map_text import references, summary  # noqa: PLC0415
+    from waystation.storage.open_cluster import open_cluster_store  # noqa: PLC0415
+
+    data = DataDir(settings.data_dir)
+    try:
+        membership = load_membership(data.keys)
+        if membership is None:
+            return []
+        opened = await open_cluster_store(
+            membership.member.store_url, data_dir=data.root, settings=settings.store
+        )
+        try:
+            slot_map, ages = await opened.read(), await opened.ages()
+        finally:
+            await opened.close()
+    except (SettingsError, WaystationError, OSError) as exc:
+        return [_fail("cluster", str(exc), "the store of the map must be reached by all members")]
+    node_id = membership.member.node_id
+    if node_id and node_id not in slot_map.nodes:
+        text = f"node {node_id}, this one, was removed from the cluster"
+        return [_fail("cluster", text, "stop it; its data directory can be deleted")]
+    context = link_context(membership, server_side=False)
+    wrong = await link_complaints(context, slot_map, ages, SystemClock())
+    advice = "clients of queues on it are not served through members that do not reach it"
+    findings = [_fail("cluster", complaint, advice) for complaint in wrong]
+    findings += [
+        _warn("cluster", line, "start that server, and wait") for line in references(slot_map, ages)
+    ]
+    return findings or [_ok("cluster", summary(slot_map))]
 
 
 def running_server(settings: Settings) -> Serving | None:

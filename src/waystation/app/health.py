@@ -14,8 +14,7 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
-from waystation.base.http_message import Request, Response
-from waystation.console.model import HealthAnswer
+from waystation.net.http1.message import Request, Response
 from waystation.push.milestones import reliability_lines
 
 from .roles import Role
@@ -27,8 +26,17 @@ MILESTONES_INTERVAL_S = 10.0
 
 JSON = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+NO_BRIDGES: Mapping[str, bool] = {"apns": False, "fcm": False}
 LOG_CHECK = {"code": 418, "errno": 999, "error": "LogCheck"}
 LOG_CHECK_NOTE = "asked for by a request, to try alerts"
+
+
+class HealthAnswer(msgspec.Struct, frozen=True):
+    """A health route's answer, ready for the wire."""
+
+    status: int
+    content_type: str
+    body: bytes
 
 
 class ProbedStore(Protocol):
@@ -93,6 +101,7 @@ class Health:
         metrics_public: bool,
         connections: Callable[[], int] = lambda: 0,
         requests: Callable[[], int] = lambda: 0,
+        routers: Callable[[], Mapping[str, bool]] = lambda: NO_BRIDGES,
     ) -> None:
         self._build = build
         self._probe = probe
@@ -101,6 +110,7 @@ class Health:
         self._metrics_public = metrics_public
         self._connections = connections
         self._requests = requests
+        self._routers = routers
 
     def answer(
         self, role: Role, method: str, path: str, *, internal: bool = False
@@ -141,7 +151,7 @@ class Health:
             body |= {
                 "router_table": table,
                 "message_table": table,
-                "routers": {"apns": False, "fcm": False},
+                "routers": dict(self._routers()),
                 "request_count": self._requests(),
                 "reliability": {"status": "OK" if trouble is None else "NOT OK"},
             }
@@ -183,16 +193,3 @@ def health_response(
     if answer is None:
         return None
     return Response.of(answer.status, answer.body, content_type=answer.content_type.encode())
-
-
-_REASONS = {200: "OK", 404: "Not Found", 418: "I'm a teapot", 503: "Service Unavailable"}
-
-
-def http_response(answer: HealthAnswer, *, head: bool = False) -> bytes:
-    """A complete HTTP/1.1 response that ends its connection, for shells without a web server."""
-    typed = f"Content-Type: {answer.content_type}\r\n" if answer.content_type else ""
-    top = (
-        f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\n{typed}"
-        f"Content-Length: {len(answer.body)}\r\nConnection: close\r\n\r\n"
-    )
-    return top.encode() + (b"" if head else answer.body)

@@ -7,7 +7,6 @@ Rule 2: making is atomic and never replaces: two daemons that start together on 
 Rule 3: here keys are text; `push.token` reads them, in every spelling that people use.
 """
 
-import hmac
 import os
 import secrets
 import tomllib
@@ -40,12 +39,8 @@ class Secrets(msgspec.Struct, frozen=True, kw_only=True):
     cluster_secret: str
     event_key: bytes
     operator_token: str
+    metrics_token: str
     broadcast_tokens: BroadcastTokens
-
-
-def auth_secret(auth_key: str, uaid_simple: str) -> str:
-    """The registration secret of a user agent (HMAC-SHA-256 under the auth key, hex)."""
-    return hmac.digest(auth_key.encode(), uaid_simple.encode(), "sha256").hex()
 
 
 def _new_crypto_key() -> str:
@@ -72,6 +67,7 @@ _FILES: Mapping[str, Callable[[], str]] = {
     "cluster_secret": _new_token,
     "event_key": lambda: secrets.token_hex(SECRET_BYTES),
     "operator_token": _new_token,
+    "metrics_token": _new_token,
     "broadcast_tokens.toml": _new_broadcast_tokens,
 }
 
@@ -83,6 +79,7 @@ def ensure_secrets(
     auth_keys: str = "",
     cluster_secret: str = "",
     operator_token: str = "",
+    metrics_token: str = "",
 ) -> tuple[Secrets, list[Path]]:
     """The secrets in force, and the files that were made for them just now."""
     texts: dict[str, str] = {}
@@ -94,6 +91,7 @@ def ensure_secrets(
             "auth_keys": auth_keys,
             "cluster_secret": cluster_secret,
             "operator_token": operator_token,
+            "metrics_token": metrics_token,
         }.get(name)
         if given:
             texts[name] = given
@@ -129,6 +127,7 @@ def _parse(data: DataDir, texts: Mapping[str, str]) -> Secrets:
         cluster_secret=texts["cluster_secret"].strip(),
         event_key=event_key,
         operator_token=texts["operator_token"].strip(),
+        metrics_token=texts["metrics_token"].strip(),
         broadcast_tokens=_parse_broadcast_tokens(
             data.keys / "broadcast_tokens.toml", texts["broadcast_tokens.toml"]
         ),

@@ -3,10 +3,12 @@
 Rule 1: SIGTERM (and Ctrl-C) stops accepting, hands back what is un-acked and spreads the
         closes over `drain_s`; a second one ends at once, which loses nothing that was promised.
 Rule 2: without a supervisor nobody waits for us, so there is no spreading then.
-Rule 3: a stop that hangs is ended by the system's alarm, not by good will.
+Rule 3: a start that is told to stop is broken off; what it holds already is as safe as in a kill.
+Rule 4: a stop that hangs is ended by the system's alarm, not by good will.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -47,9 +49,11 @@ async def live(
     *,
     drain_s: float,
     line: SupervisorLine | None = None,
+    beat_s: float = 0.0,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until a signal, or the end of our supervisor, says otherwise."""
+    """Run until a signal, or the end of our supervisor, says otherwise. Every `beat_s` it is told
+    that we run; 0 is never."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     spread_s = drain_s
@@ -78,12 +82,15 @@ async def live(
     if line is not None:
         loop.add_reader(line.fileno(), line_readable)
     try:
-        await runtime.start()
+        if not await _start(runtime, told):
+            return
         gc.collect()
         gc.freeze()  # what start made stays: no collection needs to look at it again
         gc.set_threshold(*GC_THRESHOLDS)
         if line is not None:
             line.report(Ready())
+            if beat_s > 0:
+                _beat(loop, line, beat_s)
         on_ready()
         await told.wait()
         _end_by_alarm(spread_s + STOP_PATIENCE_S)
@@ -92,6 +99,28 @@ async def live(
         _end_by_alarm(STOP_PATIENCE_S)
         await runtime.stop()
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _beat(loop: asyncio.AbstractEventLoop, line: SupervisorLine, every_s: float) -> None:
+    line.beat()
+    loop.call_later(every_s, _beat, loop, line, every_s)
+
+
+async def _start(runtime: Runtime, told: asyncio.Event) -> bool:
+    """Whether it has started, or was told to stop before; raises what the start raises."""
+    starting = asyncio.ensure_future(runtime.start())
+    telling = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait({starting, telling}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            await starting
+            return True
+    finally:
+        telling.cancel()
+        starting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await starting
+    return False
 
 
 def _end_by_alarm(after_s: float) -> None:

@@ -3,19 +3,26 @@
 Rule 1: every role answers the same questions at the same paths, and adds pages of its own.
 Rule 2: `/__lbheartbeat__` says that the process answers, and nothing else; `/__heartbeat__` says
         503 when this process should get no work.
+Rule 3: on loopback nobody needs a token. Elsewhere only `/__lbheartbeat__` and `/healthz`, which
+        say nothing, are answered without `metrics.token`, and `/metrics` if `metrics.public` is on.
 """
 
-import asyncio
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
-from waystation.base.http_message import Request, Response
-from waystation.base.http_server import HttpServer, no_body
+from waystation.net.http1.message import Request, Response
+from waystation.net.http1.server import HttpServer, no_body
+from waystation.net.loop import NetLoop
 
+from .addresses import listen
+from .data_dir import DataDir
 from .health import JSON, LOG_CHECK, LOG_CHECK_NOTE, METRICS_TYPE
+from .keys import ensure_secrets
+from .settings import Settings, is_loopback_host
 from .version import build
 
 OK, DEGRADED, ERROR = "OK", "degraded", "ERROR"
@@ -48,17 +55,23 @@ class OpsPort:
         self._clock = clock
         self._log = log
         self._pages = pages or {}
+        self._token = ""
+        self._metrics_public = False
         self._server: HttpServer | None = None
+        self._net: NetLoop | None = None
 
-    async def listen(self, host: str, port: int) -> None:
+    async def listen(self, settings: Settings, port: int, net: NetLoop | None = None) -> None:
+        self._token = port_token(settings, settings.ops_host)
+        self._metrics_public = settings.metrics.public
+        self._net = NetLoop(clock=self._clock) if net is None else net
         self._server = server = HttpServer(
             self.answer,
-            loop=asyncio.get_running_loop(),
+            net=self._net,
             clock=self._clock,
             body_limit=no_body,
             on_failure=self._failed,
         )
-        await server.listen(host, port, reuse_port=True)
+        server.listen_on(listen(settings.ops_host, port, "ops_port"))
 
     async def close(self) -> None:
         if self._server is not None:
@@ -70,6 +83,10 @@ class OpsPort:
         match request.path:
             case b"/__lbheartbeat__" | b"/healthz":
                 return Response.of(200)
+            case b"/metrics" if self._metrics_public:
+                return self._numbers()
+            case _ if self._token and not has_token(request, self._token):
+                return unauthorized()
             case b"/__heartbeat__" | b"/health" | b"/status" | b"/readyz":
                 return self._heartbeat()
             case b"/__error__":
@@ -78,11 +95,14 @@ class OpsPort:
             case b"/__version__":
                 return as_json(200, build())
             case b"/metrics":
-                return Response.of(200, self._metrics(), content_type=METRICS_TYPE.encode())
+                return self._numbers()
             case path if path in self._pages:
                 return await self._pages[path]()
             case _:
                 return Response.of(404)
+
+    def _numbers(self) -> Response:
+        return Response.of(200, self._metrics(), content_type=METRICS_TYPE.encode())
 
     def _heartbeat(self) -> Response:
         now = self._condition()
@@ -92,6 +112,29 @@ class OpsPort:
     def _failed(self, _request: Request, error: BaseException) -> Response:
         self._log.error("ops.failed", exc_info=error)
         return Response.of(500)
+
+
+def port_token(settings: Settings, host: str) -> str:
+    """The token that numbers need at a port on `host`; empty on loopback, where they need none."""
+    if is_loopback_host(host):
+        return ""
+    data = DataDir(settings.data_dir)
+    return ensure_secrets(data, metrics_token=settings.metrics.token)[0].metrics_token
+
+
+def has_token(request: Request, token: str) -> bool:
+    """Whether it carries `token` as its bearer token; compared in constant time."""
+    scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
+    return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())
+
+
+def unauthorized() -> Response:
+    return Response.of(
+        401,
+        b"a bearer token is needed: metrics.token, or keys/metrics_token in the data directory\n",
+        content_type=b"text/plain",
+        headers=b'WWW-Authenticate: Bearer realm="waystation metrics"\r\n',
+    )
 
 
 def as_json(status: int, body: object) -> Response:

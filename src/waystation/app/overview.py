@@ -12,8 +12,7 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.console.model import ServerStatus, WorkerStatus
-from waystation.push.store import PushStore
-from waystation.telemetry.exposition import render
+from waystation.push.store import PushStore, published_broadcasts
 
 from .data_dir import DataDir, read_serving
 from .health import StoreProbe
@@ -70,7 +69,7 @@ class Overview:
                 totals[name] = totals.get(name, 0) + count
         serving = read_serving(self._data)
         try:
-            broadcasts = len(await self._store.get_broadcasts())
+            broadcasts = len(await published_broadcasts(self._store))
         except WaystationError:
             broadcasts = 0
         return ServerStatus(
@@ -92,16 +91,11 @@ class Overview:
             broadcasts=broadcasts,
         )
 
-    async def metrics(self) -> bytes:
-        directory = self._data.reports(SERVE)
-        numbers = await asyncio.to_thread(render, directory, self._clock.now_ms())
-        return numbers + self._probe.tracked()
-
 
 def read_reports(data: DataDir) -> list[WorkerStatus]:
     """What each worker of this server said of itself last."""
     found: list[WorkerStatus] = []
-    for path in sorted(data.reports(SERVE).glob(f"*{STATUS_SUFFIX}")):
+    for path in sorted(data.reports(SERVE).glob(f"*/*{STATUS_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
             found.append(msgspec.json.decode(path.read_bytes(), type=WorkerStatus))
     return found

@@ -8,6 +8,7 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
+from waystation.net.loop import NetLoop
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.node_names import NodeNames
@@ -35,6 +36,7 @@ class Base(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     shares: Shares
     clock: Clock
+    net: NetLoop
     tasks: Tasks
     store: PushStore
     keys: Keys

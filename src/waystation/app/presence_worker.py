@@ -1,25 +1,26 @@
 """The process of the role `presence`: one node with its store, its ports and its numbers."""
 
+import socket
 import ssl
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
-from waystation.base.http_message import Response
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
+from waystation.net.http1.message import Response
+from waystation.net.http2.limits import Limits
+from waystation.net.http2.port import StreamHandler
+from waystation.net.http2.server import Http2Server
+from waystation.net.loop import NetLoop
 from waystation.presence.auth import open_authority
 from waystation.presence.neighbours import Neighbours, peer_token
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
-from waystation.presence.services import Service
 from waystation.presence.store import Owner, PresenceStore
-from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls, ServicePort
-from waystation.presence.transport.port import StreamHandler, Transport, paths
 from waystation.storage.open_presence import is_shared, open_presence_store
 from waystation.telemetry.hashes import EventHashes
 
@@ -31,6 +32,9 @@ from .ops_port import ERROR, OK, Condition, OpsPort, as_json
 from .settings import Settings, is_loopback_host
 from .telemetry_part import TelemetryPart
 from .tls import load_tls
+
+PEER_MESSAGE_BYTES_MAX = 4 << 20
+PEER_CONNECTIONS_MAX = 1024
 
 
 class PresenceWorker:
@@ -59,14 +63,15 @@ class PresenceWorker:
         self._tasks: Tasks | None = None
         self._store: PresenceStore | None = None
         self._index = index
-        self._beside: Sequence[Service] = ()  # what the lean transport leaves to grpcio
-        self._peer_port: ServicePort | None = None
+        self._net: NetLoop | None = None
+        self._peer_port: Http2Server | None = None
         self.server: PresenceServer | None = None
 
     async def start(self) -> None:
         settings, presence, clock = self._settings, self._settings.presence, self._clock
         self._refuse_open_doors()
         secrets, _ = ensure_secrets(self._data, cluster_secret=settings.cluster.secret)
+        self._net = net = NetLoop(clock=clock)
         self._tasks = tasks = background(self._log)
         self._store = store = await open_presence_store(
             presence, data_dir=self._data.root, settings=settings.store, clock=clock
@@ -82,9 +87,6 @@ class PresenceWorker:
             ack_sample=presence.ack_sample,
         )
         authority = await open_authority(presence.auth, clock, tasks)
-        reflection = presence.reflection == "on" or (
-            presence.reflection == "auto" and not settings.tls.on
-        )
         token = peer_token(secrets.cluster_secret)
         among_others = settings.presence_shared or bool(presence.peers)
         self.server = server = PresenceServer(
@@ -94,17 +96,17 @@ class PresenceWorker:
             clock=clock,
             reports=reports,
             tasks=tasks,
-            make_transport=self._transport,
+            make_port=self._client_port,
             authority=authority,
-            reflection=reflection,
             shared=store if is_shared(store) else None,
             endpoints=(presence.endpoint, presence.peer_endpoint),
             neighbours=Neighbours(token, self._peer_credentials()) if among_others else None,
             peer_token=token,
+            reflects=self._reflects,
         )
-        await self._open_peer_port(server)
+        self._open_peer_port(server)
         await server.start()
-        await self._ops.listen(settings.presence_host, presence.ops_port)
+        await self._ops.listen(settings, presence.ops_port, net)
         self._fill(server)
 
     def _refuse_open_doors(self) -> None:
@@ -127,28 +129,11 @@ class PresenceWorker:
         if problems:
             raise SettingsError(problems)
 
-    def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
+    def _client_port(self, routes: Mapping[str, StreamHandler]) -> Http2Server:
         settings, presence = self._settings, self._settings.presence
-        host, tls = settings.presence_host, settings.tls
-        if presence.transport == "grpcio":
-            return GrpcioTransport(
-                handler,
-                presence,
-                host=host,
-                port=presence.port,
-                paths=paths(presence.rpc_path_aliases),
-                tls=ServerTls(cert=tls.cert, key=tls.key) if tls.on else None,
-                services=services,
-            )
-        from waystation.presence.transport.native.limits import Limits  # noqa: PLC0415
-        from waystation.presence.transport.native.server import NativeTransport  # noqa: PLC0415
-
-        self._beside = services
-        context = load_tls(tls)
-        return NativeTransport(
-            handler,
-            paths(presence.rpc_path_aliases),
-            listen(host, presence.port, "presence.port"),
+        return self._port(
+            routes,
+            listen(settings.presence_host, presence.port, "presence.port"),
             limits=Limits(
                 streams_max=presence.connection_streams_max,
                 message_bytes_max=presence.max_message_bytes,
@@ -156,30 +141,61 @@ class PresenceWorker:
                 keepalive_timeout_s=presence.keepalive_timeout_s,
             ),
             connections_max=presence.node_sessions_max,
-            tls=context,
-            load_certificate=partial(_load_pair, cert=tls.cert, key=tls.key),
+            tls=load_tls(settings.tls),
+        )
+
+    def _open_peer_port(self, server: PresenceServer) -> None:
+        """For other nodes and operators, with health and the directory as on the client port. It
+        has the TLS of the client port; with `presence.peer_ca` it refuses peers
+        without a certificate of the cluster."""
+        presence, host = self._settings.presence, self._settings.presence_peer_host
+        # Workers share the port of clients; but each is a node that others must reach.
+        number = presence.peer_port if self._index == 0 else 0
+        self._peer_port = port = self._port(
+            server.peer_routes,
+            listen(host, number, "presence.peer_port"),
+            limits=Limits(
+                message_bytes_max=PEER_MESSAGE_BYTES_MAX,
+                receive_window_bytes=4 * PEER_MESSAGE_BYTES_MAX,
+            ),
+            connections_max=PEER_CONNECTIONS_MAX,
+            tls=self._peer_tls(),
+        )
+        server.at_peer_port(presence.peer_endpoint or f"{reachable(host)}:{port.number}")
+        port.start()
+
+    def _port(
+        self,
+        routes: Mapping[str, StreamHandler],
+        listener: socket.socket,
+        *,
+        limits: Limits,
+        connections_max: int,
+        tls: ssl.SSLContext | None,
+    ) -> Http2Server:
+        assert self._net is not None
+        return Http2Server(
+            routes,
+            listener,
+            net=self._net,
+            clock=self._clock,
+            limits=limits,
+            connections_max=connections_max,
+            tls=tls,
             on_failure=lambda exc: self._log.error("stream.failed", exc_info=exc),
         )
 
-    async def _open_peer_port(self, server: PresenceServer) -> None:
-        """Other nodes and operators come here; and since the lean transport carries streams only,
-        whoever asks for health, reflection or the directory. It is as safe as the other port; and
-        with `presence.peer_ca` it answers nobody without a certificate of the cluster's."""
-        settings, presence = self._settings, self._settings.presence
-        if not settings.presence_peers:
-            return
-        tls, host = settings.tls, settings.presence_host
-        self._peer_port = port = ServicePort(
-            [*server.peer_services, *self._beside],
-            host=host,
-            # Workers share the port of clients; but each is a node that others must reach.
-            port=presence.peer_port if self._index == 0 else 0,
-            tls=ServerTls(cert=tls.cert, key=tls.key, client_ca=presence.peer_ca)
-            if tls.on
-            else None,
-        )
-        server.at_peer_port(presence.peer_endpoint or f"{reachable(host)}:{port.port}")
-        await port.start()
+    @property
+    def _reflects(self) -> bool:
+        wish = self._settings.presence.reflection
+        return wish == "on" or (wish == "auto" and not self._settings.tls.on)
+
+    def _peer_tls(self) -> ssl.SSLContext | None:
+        context, peer_ca = load_tls(self._settings.tls), self._settings.presence.peer_ca
+        if context is not None and peer_ca:
+            context.load_verify_locations(peer_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
 
     def _peer_credentials(self) -> grpc.ChannelCredentials | None:
         tls, peer_ca = self._settings.tls, self._settings.presence.peer_ca
@@ -207,19 +223,14 @@ class PresenceWorker:
 
     def _fill(self, server: PresenceServer) -> None:
         metrics, registry = self._telemetry.metrics, server.broker.registry
-        log, loop_lag = self._telemetry.events, self._telemetry.lag
         states = {
             name: metrics.gauge("presence_sessions", state=name) for name in ("active", "detached")
         }
-        parties, streams = (
-            metrics.gauge("presence_parties"),
-            {kind: metrics.gauge("presence_streams", kind=kind) for kind in ("open", "joined")},
-        )
-        wheel, lag = (
-            metrics.gauge("presence_wheel_lag_seconds"),
-            metrics.gauge("presence_loop_lag_seconds"),
-        )
-        lost = metrics.counter("presence_events_lost")
+        streams = {
+            kind: metrics.gauge("presence_streams", kind=kind) for kind in ("waiting", "joined")
+        }
+        parties = metrics.gauge("presence_parties")
+        wheel = metrics.gauge("presence_wheel_lag_seconds")
 
         def fill() -> None:
             numbers = registry.numbers()
@@ -228,10 +239,8 @@ class PresenceWorker:
             parties.value = numbers["parties"]
             joined = sum(one.session is not None for one in registry.conversations)
             streams["joined"].value = joined
-            streams["open"].value = len(registry.conversations) - joined
+            streams["waiting"].value = len(registry.conversations) - joined
             wheel.value = server.lag_s
-            lag.value = loop_lag.worst_recent_s
-            lost.value = log.lost_total
 
         metrics.on_read(fill)
 
@@ -251,21 +260,22 @@ class PresenceWorker:
             await self._tasks.close()
         if self._store is not None:
             await self._store.close()
+        if self._net is not None:
+            self._net.close()
         await self._telemetry.close()
 
     def reload(self) -> None:
         if self.server is None:
             return
         try:
-            load_tls(self._settings.tls)  # a pair that does not fit must not replace one that works
-            self.server.transport.reload_tls()
-            if self._peer_port is not None:
-                self._peer_port.reload_tls()
+            ports = (
+                (self.server.transport, load_tls(self._settings.tls)),
+                (self._peer_port, self._peer_tls()),
+            )
         except (ValueError, OSError) as exc:
             self._log.error("tls.not_reloaded", reason=str(exc))
             return
+        for port, context in ports:
+            if port is not None and context is not None:
+                port.use_certificate(context)
         self._log.info("tls.reloaded")
-
-
-def _load_pair(context: ssl.SSLContext, *, cert: str, key: str) -> None:
-    context.load_cert_chain(cert, key)

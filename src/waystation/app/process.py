@@ -14,6 +14,7 @@ import msgspec
 from waystation.base.clock import Clock
 from waystation.console.model import WorkerStatus
 from waystation.telemetry.metrics import Metrics
+from waystation.telemetry.snapshots import write_snapshot
 
 LAG_INTERVAL_S = 0.5
 REPORT_INTERVAL_S = 1.0
@@ -88,9 +89,9 @@ class Reports:
                 "process_open_fds",
                 "process_start_time_seconds",
                 "loop_lag_seconds",
-                "ua_connections",
             )
         }
+        self._user_agents = metrics.gauge("ua_connections") if "connect" in roles else None
         self._cpu = metrics.counter("process_cpu_seconds")
         metrics.on_read(self._fill)
 
@@ -100,7 +101,8 @@ class Reports:
         gauges["process_open_fds"].value = open_fds()
         gauges["process_start_time_seconds"].value = self._started_at_ms / 1000
         gauges["loop_lag_seconds"].value = self._lag.worst_recent_s
-        gauges["ua_connections"].value = self._connections()
+        if self._user_agents is not None:
+            self._user_agents.value = self._connections()
         self._cpu.value = time.process_time()
 
     def status(self) -> WorkerStatus:
@@ -121,9 +123,6 @@ class Reports:
         status = msgspec.json.encode(self.status())
 
         def write() -> None:
-            # Loaded here, in a thread and after the start, which it would slow down by a tenth.
-            from waystation.telemetry.exposition import write_snapshot  # noqa: PLC0415
-
             with contextlib.suppress(OSError):  # a full disk must not end a worker
                 write_snapshot(self._directory, snapshot)
                 fresh = self._directory / f".{self._name}.new"

@@ -1,15 +1,19 @@
 """One push worker: the roles connect and endpoint, their store, sockets and tasks.
 
 Rule 1: a worker has an index K that a successor takes over, and with it the journal K.log.
-Rule 2: what the one before left in that journal is handed back before anything new comes in.
+Rule 2: what the one before left in that journal is handed back before anything new comes in, unless
+        the store takes nothing now: then we listen, and go on handing back when there is room.
 Rule 3: one worker of the node sweeps: whoever holds run/sweeper.lock. The first hands back the
-        journals of workers that no longer exist.
+        journals of workers that no longer exist, and those of parts of the data directory that
+        nobody uses.
 Rule 4: a stop closes doors first, then conversations, then tasks, then the store.
 """
 
 import asyncio
 import socket
 import ssl
+from functools import partial
+from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
@@ -17,7 +21,8 @@ from waystation.base.clock import SystemClock
 from waystation.base.errors import WaystationError
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
-from waystation.push.connect.handback import HandBack, replay
+from waystation.net.loop import NetLimits, NetLoop
+from waystation.push.connect.handback import HandBack, replay, replayed_or_troubled
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.node_names import NodeNames
@@ -32,13 +37,14 @@ from . import addresses
 from .background import background
 from .connect_part import ConnectPart, connect_reports, link_name, make_hand_back
 from .data_dir import DataDir, Lock
-from .descriptors import Shares, raise_limit
+from .descriptors import Shares, passing_max, raise_limit
 from .endpoint_part import EndpointPart
-from .health import Health, StoreProbe
+from .health import NO_BRIDGES, Health, StoreProbe
 from .keys import Secrets
+from .machines import MachineWatch, machine_id
 from .parts import Base
 from .roles import Role
-from .settings import Settings
+from .settings import Settings, is_loopback, shared_store
 from .store_metrics import count_moves
 from .telemetry_part import TelemetryPart
 from .tls import load_tls
@@ -70,6 +76,7 @@ class PushWorker:
         index: int,
         count: int,
         service: str = "serve",
+        part: int = 1,
     ) -> None:
         self._settings = settings
         self._secrets = secrets
@@ -78,18 +85,20 @@ class PushWorker:
         self._index = index
         self._count = count
         self._service = service
-        self._data = DataDir(settings.data_dir)
+        self._data = DataDir(settings.data_dir, part)
+        kind = "push" if service == "serve" else service
         self._clock = SystemClock()
         self._telemetry = TelemetryPart(
             settings,
             self._data,
             self._clock,
-            name=f"push.{index}" if service == "serve" else f"{service}.{index}",
+            name=f"{kind}.{index}" if part == 1 else f"{kind}-{part}.{index}",
             roles=roles,
             service=service,
             connections=self._connections,
             counts=self._counts,
         )
+        self._net: NetLoop | None = None
         self._store: PushStore | None = None
         self._tasks: Tasks | None = None
         self._milestones: MilestoneWriter | None = None
@@ -109,8 +118,15 @@ class PushWorker:
             raise SettingsError([f"push.crypto_keys: {exc}"]) from exc
         self._tasks = tasks = background(self._log)
         self._store = store = await open_push_store(
-            settings.store.url, data_dir=self._data.root, settings=settings.store, clock=clock
+            settings.store.url,
+            data_dir=self._data.root,
+            settings=settings.store,
+            clock=clock,
+            serves=True,
         )
+        shares = Shares.of(raise_limit(), self._roles)
+        leaving = passing_max(shares.user_agents or shares.app_servers)
+        self._net = net = NetLoop(clock=clock, limits=NetLimits(lingering_max=leaving))
         telemetry = self._telemetry
         telemetry.start(tasks)
         self._count_requests()
@@ -128,7 +144,7 @@ class PushWorker:
             sibling_socket=lambda index: self._data.socket(link_name(index)),
             secret=self._secrets.cluster_secret.encode(),
             clock=clock,
-            loop=loop,
+            net=net,
             tls=ssl.create_default_context() if settings.connect.relay_tls else None,
         )
         hashes = EventHashes(self._secrets.event_key)
@@ -145,8 +161,9 @@ class PushWorker:
             index=self._index,
             count=self._count,
             node_id=node_id,
-            shares=Shares.of(raise_limit(), self._roles),
+            shares=shares,
             clock=clock,
+            net=net,
             tasks=tasks,
             store=store,
             keys=keys,
@@ -164,18 +181,36 @@ class PushWorker:
         if "connect" in self._roles:
             reports = connect_reports(base)
             hand_back = make_hand_back(base, reports)
-            await self._replay(self._index, hand_back)
+            replaying = tasks.keep(
+                "replay", partial(self._replay, self._data.journal(self._index), hand_back)
+            )
+            if not await replayed_or_troubled(replaying, hand_back):
+                self._log.warning("journal.waits", index=self._index)
             self._connect = ConnectPart(base, tls, reports, hand_back)
             relay.node = self._connect.driver
             await self._connect.start()
         if "endpoint" in self._roles:
             self._endpoint = EndpointPart(base, tls)
             await self._endpoint.start()
-        tasks.spawn("store probe", probe.run())
-        tasks.spawn("sweeper", self._sweep(store))
+        tasks.keep("store probe", probe.run)
+        tasks.keep("sweeper", partial(self._sweep, store))
         if self._index == 0:
-            tasks.spawn("tidy up", self._tidy_up(hand_back))
+            tasks.keep("tidy up", self._tidy_up)
+            if hand_back is not None:
+                tasks.keep("replay others", partial(self._replay_others, hand_back))
             tasks.spawn("store warnings", self._warn_of(store))
+            if "connect" in self._roles and shared_store(
+                settings.store.url, settings.store.db_settings
+            ):
+                url = settings.connect.relay_url
+                watch = MachineWatch(
+                    store,
+                    machine_id(),
+                    clock,
+                    self._log,
+                    loopback_url=url if is_loopback(url) else "",
+                )
+                tasks.keep("machines", watch.run)
 
     def _health(self, probe: StoreProbe) -> Health:
         return Health(
@@ -186,6 +221,9 @@ class PushWorker:
             metrics_public=self._settings.metrics.public,
             connections=self._connections,
             requests=lambda: 0 if self._endpoint is None else self._endpoint.server.requests,
+            routers=lambda: (
+                NO_BRIDGES if self._endpoint is None else self._endpoint.bridges.working()
+            ),
         )
 
     def _connections(self) -> int:
@@ -207,18 +245,26 @@ class PushWorker:
 
     # What a worker does beside its requests
 
-    async def _replay(self, index: int, hand_back: HandBack, *, remove: bool = False) -> None:
-        path = self._data.journal(index)
-        if path.exists() and (count := await replay(path, hand_back, remove=remove)):
-            self._log.info("journal.replayed", index=index, notifications=count)
+    async def _replay(self, path: Path, hand_back: HandBack) -> None:
+        try:
+            count = await replay(path, hand_back)
+        except OSError:
+            hand_back.troubled.set()  # it is begun again: nobody waits for that
+            raise
+        if count:
+            self._log.info("journal.replayed", index=int(path.stem), notifications=count)
 
-    async def _tidy_up(self, hand_back: HandBack | None) -> None:
-        """What workers left behind that no longer exist: journals, and events of a daemon. Then,
-        now and then, events that are older than they may be."""
-        if hand_back is not None:
-            for index in self._data.journals():
-                if index >= self._count:
-                    await self._replay(index, hand_back, remove=True)
+    async def _replay_others(self, hand_back: HandBack) -> None:
+        """Journals of workers that no longer exist, and of parts of the directory without any."""
+        for index, path in self._data.journals().items():
+            if index >= self._count:
+                await self._replay(path, hand_back)
+        for path in self._data.journals_of_other_parts():
+            await self._replay(path, hand_back)
+
+    async def _tidy_up(self) -> None:
+        """The events of a daemon that no longer exists. Then, now and then, events that are older
+        than they may be."""
         if self._service != "serve":  # there the supervisor does it
             await asyncio.to_thread(seal_abandoned, self._data.events)
         while True:
@@ -239,7 +285,7 @@ class PushWorker:
         )
 
     async def _sweep(self, store: PushStore) -> None:
-        while (lock := Lock.take(self._data.run / "sweeper.lock")) is None:  # noqa: ASYNC110 a file
+        while (lock := Lock.take(self._data.sweeper_lock)) is None:  # noqa: ASYNC110 a file
             await asyncio.sleep(SWEEPER_LOOK_S)
         self._sweeper = lock
         while True:
@@ -278,6 +324,8 @@ class PushWorker:
             await self._connect.close()
         if self._relay is not None:
             await self._relay.close()
+        if self._net is not None:
+            self._net.close()
         if self._milestones is not None:
             await self._milestones.close()
         await self._telemetry.close()

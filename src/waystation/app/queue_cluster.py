@@ -5,14 +5,16 @@ Rule 1: a data directory with a membership makes a storage server of the cluster
 Rule 2: nothing is answered before the map is known and the lease is ours.
 """
 
-import asyncio
 from pathlib import Path
 
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
+from waystation.net.loop import NetLoop
 from waystation.queue.cluster.cluster_store import ClusterStore
+from waystation.queue.cluster.link_connection import Links
 from waystation.queue.cluster.membership import Membership, link_context
+from waystation.queue.server.reference_writing import Lines
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
@@ -35,34 +37,37 @@ class ClusterPart:
         cluster_store: ClusterStore,
         tasks: Tasks,
         clock: Clock,
+        lines: Lines,
+        net: NetLoop,
     ) -> None:
         self._membership = membership
         self._cluster_store = cluster_store
-        self._server: asyncio.Server | None = None
+        self._links = links = Links(net)
         self._end = StorageEnd(
             membership.member.node_id,
             part.cores,
             rows=rows_of(part.store),
             maps=cluster_store,
+            links=links,
             context=link_context(membership, server_side=False),
             handshake=part.handshake,
             tasks=tasks,
             clock=clock,
+            lines=lines,
         )
         part.only = self._end.ownership.serves
 
     async def start(self, host: str, settings: QueueSettings) -> None:
         await self._end.start()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._end.links.line,
-            sock=listen(host, settings.link_port, "queue.link_port"),
-            ssl=link_context(self._membership, server_side=True),
+        self._links.listen(
+            listen(host, settings.link_port, "queue.link_port"),
+            self._end.server,
+            link_context(self._membership, server_side=True),
         )
 
     async def drain(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        self._end.links.close()
+        self._links.stop_accepting()
+        self._end.server.close()
 
     async def stop(self) -> None:
         await self.drain()
@@ -78,10 +83,20 @@ async def open_cluster_part(
     settings: Store,
     tasks: Tasks,
     clock: Clock,
+    lines: Lines,
+    net: NetLoop,
 ) -> ClusterPart:
     url = membership.member.store_url
     cluster_store = await open_cluster_store(url, data_dir=data_dir, settings=settings)
-    return ClusterPart(membership, part=part, cluster_store=cluster_store, tasks=tasks, clock=clock)
+    return ClusterPart(
+        membership,
+        part=part,
+        cluster_store=cluster_store,
+        tasks=tasks,
+        clock=clock,
+        lines=lines,
+        net=net,
+    )
 
 
 def rows_of(store: QueueStore) -> EmbeddedQueueStore:

@@ -11,7 +11,7 @@ from waystation.queue.server.dispatch import Dispatch
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.notifiers import Notifiers
 from waystation.queue.server.observer import Observer
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.settings import Queue as QueueSettings
@@ -37,7 +37,7 @@ class QueueCores:
         self.notifications = Notifications(
             total_max=settings.ntfs_max, per_notifier_max=settings.ntfs_per_notifier_max
         )
-        self.notifying = Notifying(
+        self.notifiers = Notifiers(
             store=store,
             subscribers=self.subscribers,
             notifications=self.notifications,
@@ -49,7 +49,7 @@ class QueueCores:
             store=store,
             subscribers=self.subscribers,
             delivery=self.delivery,
-            notifying=self.notifying,
+            notifiers=self.notifiers,
             ids=ids,
             checks=checks,
             settings=settings,

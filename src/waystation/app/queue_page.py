@@ -4,7 +4,7 @@ import html
 
 import msgspec
 
-from waystation.base.http_message import Response
+from waystation.net.http1.message import Response
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Queue server</title>

@@ -7,7 +7,6 @@ Rule 1: a stop closes the door first, answers what is under way, then ends the c
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +14,10 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
+from waystation.base.failures import Failures
 from waystation.base.heap import QuietTrim
-from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
+from waystation.net.loop import NetLoop
 from waystation.queue.address import IDENTITY_FOLDER, own_hosts
 from waystation.queue.identity import Identity, ensure_identity
 from waystation.queue.model import (
@@ -28,7 +28,6 @@ from waystation.queue.model import (
     Slot,
     VersionRange,
 )
-from waystation.queue.server.carrier import Carry, tls_context
 from waystation.queue.server.checks import Checks
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.ids import IdMaker
@@ -39,6 +38,7 @@ from waystation.queue.server.relay_link import Connector
 from waystation.queue.server.relays import Relays
 from waystation.queue.server.server import BlockServer
 from waystation.queue.server.services import Registry
+from waystation.queue.server.tls import queue_tls
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
 from waystation.queue.wire.handshake import ServerHandshake
@@ -48,23 +48,9 @@ from .queue_cores import QueueCores
 EXPIRE_PORTION = 5000  # messages looked at in one go
 TOUCH_INTERVAL_S = 5.0
 NTF_EXPIRY_INTERVAL_S = 3600.0
+RESTORE_AGAIN_S = 5.0  # after a start at which the store gave no notifications out
 TRIM_INTERVAL_S = 0.4  # how long it is quiet before memory is given back
-TRIM_BURST_BLOCKS = 1000  # and how much must have happened before
-
-
-def _tls(settings: QueueSettings, identity: Identity) -> ssl.SSLContext | Carry:
-    tls = tls_context(identity)  # also sees to it that the process is set up for it
-    if not settings.service_certificates:
-        return tls
-    try:
-        from waystation.queue.server.asking_carrier import (  # noqa: PLC0415 few servers have it
-            asking_tls,
-        )
-    except ImportError as exc:
-        raise SettingsError(
-            ["queue.service_certificates: install the extra: pip install 'waystation[services]'"]
-        ) from exc
-    return asking_tls(identity)
+TRIM_BURST_BLOCKS = 500  # and how much must have happened before
 
 
 class QueuePart:
@@ -76,6 +62,7 @@ class QueuePart:
         settings: QueueSettings,
         store: QueueStore,
         identity: Identity,
+        net: NetLoop,
         tasks: Tasks,
         clock: Clock,
         log: FilteringBoundLogger,
@@ -88,6 +75,7 @@ class QueuePart:
         self._tasks = tasks
         self._clock = clock
         self._log = log
+        self._failures = Failures(clock.mono)
         self._observer = observer = NoObserver() if observer is None else observer
         self.only: Callable[[Slot], bool] | None = None  # in a cluster: the slots that are ours
         self.cores = cores = QueueCores(
@@ -100,6 +88,7 @@ class QueuePart:
         )
         self._relays = Relays(
             Connector(
+                net,
                 clock=clock,
                 connect_timeout_s=settings.proxy_connect_timeout_s,
                 request_timeout_s=settings.proxy_request_timeout_s,
@@ -132,8 +121,9 @@ class QueuePart:
             else None,
         )
         self.server = BlockServer(
+            net,
             self.driver,
-            tls=_tls(settings, identity),
+            tls=queue_tls(identity, asks=settings.service_certificates),
             versions=VersionRange(settings.min_version, VERSION_MAX),
             without_alpn=VersionRange(VERSION_LEGACY, VERSION_LEGACY)
             if settings.min_version == VERSION_LEGACY
@@ -149,18 +139,20 @@ class QueuePart:
 
     async def start(self, listener: socket.socket | None) -> None:
         """Without a listener no client comes directly: edges bring them."""
-        await self.cores.notifying.restore()
-        await self._expire_messages()
+        restored = await self._tolerantly("restore", self.cores.notifiers.restore)
+        await self._tolerantly("expiry", self._expire_messages)
+        if not restored:
+            self._tasks.keep("queue restore", self._run_restore)
         if listener is not None:
             self.server.listen(listener)
-        for name, coro in (
-            ("queue expiry", self._run_expiry()),
-            ("queue touches", self._run_touches()),
-            ("queue notifications", self._run_notifications()),
-            ("queue notification expiry", self._run_notification_expiry()),
-            ("queue memory", self._trim.run()),
+        for name, duty in (
+            ("queue expiry", self._run_expiry),
+            ("queue touches", self._run_touches),
+            ("queue notifications", self._run_notifications),
+            ("queue notification expiry", self._run_notification_expiry),
+            ("queue memory", self._trim.run),
         ):
-            self._tasks.spawn(name, coro)
+            self._tasks.keep(name, duty)
 
     @property
     def relay_links(self) -> int:
@@ -174,7 +166,7 @@ class QueuePart:
         self._relays.close()
         with contextlib.suppress(WaystationError):
             await self.cores.dispatch.write_touches()
-            await self.cores.notifying.save()
+            await self.cores.notifiers.save()
         self.cores.checks.close()
 
     def reload(self) -> None:
@@ -182,7 +174,7 @@ class QueuePart:
         identity = ensure_identity(
             self.identity.key_file.parent, host="", algorithm=self.settings.identity_algorithm
         )
-        self.server.use_certificate(_tls(self.settings, identity))
+        self.server.use_certificate(queue_tls(identity, asks=self.settings.service_certificates))
         self.identity = identity
 
     def operations(
@@ -193,8 +185,8 @@ class QueuePart:
             moderation=self.cores.moderation,
             subscribers=self.cores.subscribers,
             notifications=self.cores.notifications,
-            notifying=self.cores.notifying,
-            server=self.server,
+            notifiers=self.cores.notifiers,
+            port=self.server.port,
             stats=stats,
             about=about,
         )
@@ -235,6 +227,13 @@ class QueuePart:
             await asyncio.sleep(self.settings.expire_interval_s)
             await self._tolerantly("expiry", self._expire_messages)
 
+    async def _run_restore(self) -> None:
+        """Notifications of the process before us: a full disk gives none out."""
+        while not await self._tolerantly(  # noqa: ASYNC110 no event tells of free room
+            "restore", self.cores.notifiers.restore
+        ):
+            await asyncio.sleep(RESTORE_AGAIN_S)
+
     async def _run_touches(self) -> None:
         while True:
             await asyncio.sleep(TOUCH_INTERVAL_S)
@@ -243,19 +242,23 @@ class QueuePart:
     async def _run_notifications(self) -> None:
         while True:
             await asyncio.sleep(self.settings.ntf_interval_s)
-            self.cores.notifying.hand_over()
+            self.cores.notifiers.hand_over()
 
     async def _run_notification_expiry(self) -> None:
         interval_s = min(NTF_EXPIRY_INTERVAL_S, self.settings.expire_ntfs_hours * 3600)
         while True:
-            self.cores.notifying.expire(self.settings.expire_ntfs_hours)
+            self.cores.notifiers.expire(self.settings.expire_ntfs_hours)
             await asyncio.sleep(interval_s)
 
-    async def _tolerantly(self, what: str, step: Callable[[], Awaitable[None]]) -> None:
+    async def _tolerantly(self, what: str, step: Callable[[], Awaitable[None]]) -> bool:
+        """Whether the store took part; its refusal is logged once."""
         try:
             await step()
         except WaystationError as exc:
-            self._log.warning("queue.upkeep_failed", what=what, reason=str(exc) or exc.label)
+            if self._failures.is_new(what, exc):
+                self._log.warning("queue.upkeep_failed", what=what, reason=str(exc) or exc.label)
+            return False
+        return True
 
 
 def own_identity(keys: Path, settings: QueueSettings, host: str) -> Identity:

@@ -13,11 +13,12 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import SystemClock
 from waystation.base.tasks import Tasks
+from waystation.net.loop import NetLoop
 from waystation.queue.address import own_address
 from waystation.queue.cluster.membership import load_membership
 from waystation.queue.control import ControlConversation
 from waystation.queue.model import VERSION_MAX
-from waystation.queue.server.control_port import ControlPort
+from waystation.queue.server.control_port import LOOPBACK, ControlPort
 from waystation.queue.store import QueueStore
 from waystation.storage.open import open_queue_store, queue_store_url
 from waystation.telemetry.hashes import EventHashes
@@ -55,6 +56,7 @@ class QueueWorker:
             roles=("queue",),
             connections=self._connections,
         )
+        self._net: NetLoop | None = None
         self._store: QueueStore | None = None
         self._tasks: Tasks | None = None
         self._statistics: QueueStatistics | None = None
@@ -72,6 +74,7 @@ class QueueWorker:
         )
         identity = own_identity(self._data.keys, queue, settings.host)
         self._tasks = tasks = background(self._log)
+        self._net = net = NetLoop(clock=clock)
         url = queue_store_url(queue.store, settings.store.url)
         self._store = store = await open_queue_store(
             url, data_dir=self._data.root, settings=settings.store
@@ -90,6 +93,7 @@ class QueueWorker:
             settings=queue,
             store=store,
             identity=identity,
+            net=net,
             tasks=tasks,
             clock=clock,
             log=self._log,
@@ -106,7 +110,7 @@ class QueueWorker:
         )
         probe = StoreProbe(_Probed(store), clock)
         await probe.look()
-        await self._listen(part, probe)
+        await self._listen(part, probe, net)
         membership = load_membership(self._data.keys)
         if membership is None:
             await part.start(listen(settings.host, queue.port, "queue.port"))
@@ -120,16 +124,17 @@ class QueueWorker:
                 settings=settings.store,
                 tasks=tasks,
                 clock=clock,
+                lines=self._log,
+                net=net,
             )
             await cluster.start(settings.host, queue)
             await part.start(None)
-        for name, coro in (
-            ("store probe", probe.run()),
-            ("statistics", statistics.run(store, lambda: part.cores.notifications.count)),
-        ):
-            tasks.spawn(name, coro)
+        tasks.keep("store probe", probe.run)
+        tasks.keep(
+            "statistics", lambda: statistics.run(store, lambda: part.cores.notifications.count)
+        )
 
-    async def _listen(self, part: QueuePart, probe: StoreProbe) -> None:
+    async def _listen(self, part: QueuePart, probe: StoreProbe, net: NetLoop) -> None:
         """The ports beside the queues' own."""
         settings, queue = self._settings, self._settings.queue
         days = queue.expire_messages_days
@@ -148,17 +153,20 @@ class QueueWorker:
             log=self._log,
             pages={b"/": page.answer},
         )
-        await ops.listen(settings.host, queue.ops_port)
+        await ops.listen(settings, queue.ops_port, net)
         if queue.control_port != "off":
             operations = part.operations(self._stats, lambda: _about(page))
+            assert self._tasks is not None
             self._control = control = ControlPort(
+                net,
                 lambda: ControlConversation(
                     operations,
                     admin_password=queue.control_admin_password,
                     user_password=queue.control_user_password,
-                )
+                ),
+                self._tasks,
             )
-            await control.start(queue.control_port)
+            control.listen(listen(LOOPBACK, queue.control_port, "queue.control_port"))
 
     async def drain(self, over_s: float) -> None:
         if self._cluster is not None:
@@ -177,6 +185,8 @@ class QueueWorker:
             await self._tasks.close()
         if self._part is not None:
             await self._part.stop()
+        if self._net is not None:
+            self._net.close()
         if self._statistics is not None:
             self._statistics.close()
         if self._store is not None:
@@ -191,7 +201,7 @@ class QueueWorker:
                 self._log.error("queue.certificates_not_reloaded", reason=str(exc))
 
     def _connections(self) -> int:
-        return 0 if self._part is None else self._part.server.connections
+        return 0 if self._part is None else self._part.server.port.descriptors
 
     def _condition(self, probe: StoreProbe) -> Condition:
         status = OK if probe.trouble is None else ERROR

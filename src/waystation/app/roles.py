@@ -10,16 +10,17 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-Role = Literal["connect", "endpoint", "queue", "proxy", "presence", "controller", "console"]
+Role = Literal["connect", "endpoint", "queue", "edge", "presence", "controller", "console"]
 ROLES: tuple[Role, ...] = (
     "connect",
     "endpoint",
     "queue",
-    "proxy",
+    "edge",
     "presence",
     "controller",
     "console",
 )
+RETIRED_ROLES = {"proxy": "edge"}  # names that roles had, and those they have
 DEFAULT_ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
 PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
@@ -50,14 +51,14 @@ PORTS = (
     Port("connect.relay_port", "connect", 1, "relay between nodes (internal)", "http"),
     Port("endpoint.port", "endpoint", 2, "app servers (Web Push)", "http"),
     Port("queue.port", "queue", 4, "simplex queues (SMP)", "smp"),
-    Port("proxy.port", "proxy", 6, "front of a queue cluster (SMP)", "smp"),
+    Port("edge.port", "edge", 6, "front of a queue cluster (SMP)", "smp"),
     Port("presence.port", "presence", 5, "parties (gRPC)", "grpc"),
     Port("queue.link_port", "queue", 7, "links of a queue cluster (internal)", "smp"),
     Port("controller.port", "controller", 8, "cluster controller (internal)", "plain"),
-    Port("presence.peer_port", "presence", 9, "presence between nodes (internal)", "grpc"),
+    Port("presence.peer_port", "presence", 9, "presence, nodes and operators", "grpc"),
     Port("queue.control_port", "queue", 10, "queue control (internal)", "lines"),
     Port("queue.ops_port", "queue", 11, "queue health and metrics", "plain"),
-    Port("proxy.ops_port", "proxy", 12, "front of a queue cluster, health", "plain"),
+    Port("edge.ops_port", "edge", 12, "front of a queue cluster, health", "plain"),
     Port("presence.ops_port", "presence", 13, "presence health and metrics", "plain"),
     Port("console.port", "console", 3, "console and broadcasts API", "http"),
 )
@@ -76,12 +77,16 @@ class PortSettings(Protocol):
     @property
     def presence_host(self) -> str: ...
 
+    @property
+    def presence_peer_host(self) -> str: ...
+
+    @property
+    def ops_host(self) -> str: ...
+
 
 def number_of(settings: Any, port: Port) -> int | None:
     """As it is set; None if it is off."""
     number: Any = getattr(getattr(settings, port.section), port.leaf)
-    if port.setting == "presence.peer_port" and not settings.presence_peers:
-        return None
     # In a cluster clients come to an edge, and a storage server is reached by links alone.
     if port.setting == ("queue.port" if settings.in_cluster else "queue.link_port"):
         return None
@@ -89,9 +94,13 @@ def number_of(settings: Any, port: Port) -> int | None:
 
 
 def host_of(settings: PortSettings, port: Port) -> str:
+    if port.scheme == "plain":
+        return settings.ops_host
     match port.role:
         case "console":
             return settings.console_host
+        case "presence" if port.setting == "presence.peer_port":
+            return settings.presence_peer_host
         case "presence":
             return settings.presence_host
         case _:

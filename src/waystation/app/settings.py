@@ -7,6 +7,7 @@ Rule 3: `port_base` stands below single ports: a port that is set stays as it is
 """
 
 import os
+import socket
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
@@ -21,9 +22,9 @@ from waystation.base.settings import SettingsError, doc, load
 from waystation.console.settings import Console
 from waystation.pipeline.settings import Pipeline
 from waystation.presence.settings import Presence, contradictions
-from waystation.push.settings import Connect, Endpoint, Push
+from waystation.push.settings import Apns, Connect, Endpoint, Fcm, Push, Stub
 from waystation.queue.cluster.settings import Controller
-from waystation.queue.proxy.settings import Proxy
+from waystation.queue.edge.settings import Edge
 from waystation.queue.settings import Queue
 from waystation.storage.open import parse_store_url, store_schemes
 from waystation.storage.settings import Store
@@ -34,6 +35,26 @@ from .roles import DEFAULT_ROLES, PORT_OFFSET_MAX, PORTS, Role, number_of, ports
 PREFIX = "WAYSTATION_"
 # Options of commands that are not called like the end of their setting's name.
 FLAG_NAMES = {"store.url": "--store", "log.level": "--log-level"}
+# Settings that are no more, and what to do.
+_EDGE_NAMES = (
+    "port",
+    "ops_port",
+    "drain_s",
+    "refs_max",
+    "map_interval_s",
+    "upstream_mode",
+    "upstream_links_max",
+    "new_per_min",
+    "new_per_address_per_min",
+)
+RETIRED = {
+    "proxy": "the front of a queue cluster is an edge; rename the section to `edge`",
+    **{
+        f"proxy.{name}": f"the front of a queue cluster is an edge; set `edge.{name}`"
+        for name in _EDGE_NAMES
+    },
+    "presence.transport": "presence serves HTTP/2 itself, as `native` did; remove the setting",
+}
 # Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
 ENV_BESIDE = (
     "WAYSTATION_CONFIG",
@@ -77,7 +98,30 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Numbers for machines."""
 
-    public: Annotated[bool, doc("Serve `/metrics` on the public ports as well.")] = False
+    public: Annotated[bool, doc("Serve `/metrics` to everybody, on the public ports as well.")] = (
+        False
+    )
+    token: Annotated[
+        str,
+        doc(
+            "Bearer token for `/metrics` and the ops ports where they do not listen on loopback."
+            " Empty: made at first start and kept in the data directory.",
+            secret=True,
+        ),
+    ] = ""
+
+
+class Ops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The ports for operators: `queue.ops_port`, `edge.ops_port`, `presence.ops_port`,
+    `controller.port`."""
+
+    host: Annotated[
+        str,
+        doc(
+            "Address on which the ops ports listen, whatever `host` is. On another address than"
+            " loopback every page but `/__lbheartbeat__` and `/healthz` needs `metrics.token`."
+        ),
+    ] = "127.0.0.1"
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -143,6 +187,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["auto"] | Annotated[int, Meta(ge=1, le=WORKERS_MAX)],
         doc("Push processes; `auto` is one per core."),
     ] = "auto"
+    worker_stall_s: Annotated[
+        float,
+        Meta(ge=0),
+        doc(
+            "A worker process whose event loop has not run for `endpoint.request_timeout_s` and so"
+            " long beyond is killed and started again; 0 is off."
+        ),
+    ] = 15.0
     port_base: Annotated[
         int,
         Meta(ge=0, le=PORT_BASE_MAX),
@@ -154,18 +206,30 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log: Log = Log()
     tls: Tls = Tls()
     metrics: Metrics = Metrics()
+    ops: Ops = Ops()
     events: Events = Events()
     cluster: Cluster = Cluster()
     store: Store = Store()
     push: Push = Push()
     connect: Connect = Connect()
     endpoint: Endpoint = Endpoint()
+    fcm: Fcm = Fcm()
+    apns: Apns = Apns()
+    stub: Stub = Stub()
     queue: Queue = Queue()
-    proxy: Proxy = Proxy()
+    edge: Edge = Edge()
     controller: Controller = Controller()
     presence: Presence = Presence()
     console: Console = Console()
     pipeline: Pipeline = Pipeline()
+
+    @property
+    def stall_limit_s(self) -> float:
+        """Of all workers; 0 is off. Longer than endpoint nodes wait: a pause that they would have
+        sat out is not ended."""
+        if not self.worker_stall_s:
+            return 0.0
+        return self.endpoint.request_timeout_s + self.worker_stall_s
 
     @property
     def worker_count(self) -> int:
@@ -187,16 +251,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.presence.host or self.host
 
     @property
+    def ops_host(self) -> str:
+        return self.ops.host
+
+    @property
     def presence_shared(self) -> bool:
         """Whether other processes may serve the same parties."""
         return (self.presence.store or self.store.url).startswith("redis")
 
     @property
-    def presence_peers(self) -> bool:
-        """Whether the peer port is there: for other nodes, and for what the lean transport leaves
-        to grpcio (health, reflection)."""
-        shared = self.presence_shared or bool(self.presence.peers)
-        return shared or self.presence.transport == "native"
+    def presence_peer_host(self) -> str:
+        """Where the peer port listens: beside the client port if other nodes come there; otherwise
+        operators of this machine alone come."""
+        others = self.presence_shared or bool(self.presence.peers)
+        return self.presence_host if others else "127.0.0.1"
 
 
 def load_settings(
@@ -218,6 +286,7 @@ def load_settings(
         flags=flags,
         flag_names=FLAG_NAMES,
         allow_env=ENV_BESIDE,
+        retired=RETIRED,
         on_unknown=on_unknown,
     )
     if settings.port_base:
@@ -280,11 +349,14 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
     if settings.events.sink == "kafka" and not settings.events.kafka_servers:
         problems.append("events.sink is kafka: events.kafka_servers must name its brokers")
     problems.extend(_port_clashes(settings, roles))
+    problems.extend(_unnamed_public_ports(settings, roles))
     for name, url, schemes in (
         ("connect.url", settings.connect.url, ("ws", "wss")),
         ("connect.relay_url", settings.connect.relay_url, ("http", "https")),
         ("endpoint.url", settings.endpoint.url, ("http", "https")),
         ("connect.megaphone_api_url", settings.connect.megaphone_api_url, ("http", "https")),
+        ("fcm.base_url", settings.fcm.base_url, ("http", "https")),
+        ("apns.base_url", settings.apns.base_url, ("http", "https")),
     ):
         problem = _bad_url(name, url, schemes)
         if problem:
@@ -296,17 +368,11 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
         advertises = "connect" in roles and shared
     except SettingsError as exc:
         problems.extend(exc.problems)
-    if advertises and not settings.connect.relay_url:
+    if advertises and not settings.connect.relay_url and is_any_host(settings.host):
         problems.append(
             f"connect.relay_url must be set: {scheme_of(settings.store.url)} is a store that other"
             " machines share, and they need an address that leads to this one's relay port"
             " (for example http://10.0.0.5:8081)"
-        )
-    elif advertises and is_loopback(settings.connect.relay_url):
-        problems.append(
-            f"connect.relay_url {settings.connect.relay_url} is a loopback address, but"
-            f" {scheme_of(settings.store.url)} is a store that other machines share: they would"
-            " look for our clients on themselves. Give an address of this machine"
         )
     schemes = store_schemes(settings.store.url, settings.store.db_settings)
     if "memory" in schemes and settings.worker_count > 1:
@@ -322,7 +388,53 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
             )
     if settings.connect.send_buffer_high_bytes > settings.connect.send_buffer_max_bytes:
         problems.append("connect.send_buffer_high_bytes is above connect.send_buffer_max_bytes")
+    if settings.fcm.min_ttl_s > settings.fcm.max_ttl_s:
+        problems.append("fcm.min_ttl_s is above fcm.max_ttl_s")
     return problems
+
+
+def _unnamed_public_ports(settings: Settings, roles: Sequence[Role]) -> list[str]:
+    """An address that stands for all of this machine's is none that a client could connect to."""
+    if not is_any_host(settings.host):
+        return []
+    problems: list[str] = []
+    why = f"host is {settings.host!r}, which is no address that others can connect to"
+    if "endpoint" in roles and not settings.endpoint.url:
+        problems.append(
+            f"endpoint.url must be set: {why}. It is the address that app servers post to, for"
+            " example https://updates.example.org"
+        )
+    serves_clients = "edge" in roles or ("queue" in roles and not settings.in_cluster)
+    if serves_clients and not settings.queue.hosts:
+        problems.append(
+            f"queue.hosts must be set: {why}. It names this server in queue addresses, for"
+            " example smp.example.org"
+        )
+    return problems
+
+
+def open_node_api(settings: Settings) -> str | None:
+    """What start-up and `doctor` should tell of a node API that other machines can reach."""
+    if is_loopback_host(settings.host):
+        return None
+    return (
+        f"the node API (connect.relay_port) listens on {settings.host or '0.0.0.0'} and asks for no"
+        " token: whoever reaches it can send to connected user agents. Let a firewall admit your"
+        " own nodes only"
+    )
+
+
+def loopback_relay(settings: Settings) -> str | None:
+    """What start-up and `doctor` should tell of a relay address that only this machine can use."""
+    url = settings.connect.relay_url
+    here = is_loopback(url) if url else is_loopback_host(settings.host)
+    if not (here and shared_store(settings.store.url, settings.store.db_settings)):
+        return None
+    return (
+        f"connect.relay_url is {url or 'a loopback address'}, which is right while this is the only"
+        f" machine on its {scheme_of(settings.store.url)} store. With a second one set it to an"
+        " address of this machine: the other would look for our user agents on itself"
+    )
 
 
 def relay_out_of_reach(settings: Settings) -> str | None:
@@ -335,6 +447,18 @@ def relay_out_of_reach(settings: Settings) -> str | None:
     return (
         f"other nodes are told to reach us at {url}, but connect.relay_port listens on"
         f" {settings.host} only: set host, unless something on this machine leads there"
+    )
+
+
+def presence_out_of_reach(settings: Settings) -> str | None:
+    """What start-up and `doctor` should tell of a presence node that leads others to themselves."""
+    host = settings.presence_host
+    if not (settings.presence_shared and is_any_host(host)) or settings.presence.peer_endpoint:
+        return None
+    return (
+        f"presence listens on {host or '0.0.0.0'} and tells other nodes on its Redis to reach it on"
+        " loopback, which is right while this is the only machine. With a second one set"
+        " presence.peer_endpoint to HOST:PORT of this machine's presence.peer_port"
     )
 
 
@@ -371,6 +495,18 @@ def scheme_of(store_url: str) -> str:
 def shared_store(store_url: str, db_settings: str = "") -> bool:
     """Whether other machines can reach that store too; of two stores as one, both."""
     return not {"embedded", "memory"} & {*store_schemes(store_url, db_settings)}
+
+
+def is_any_host(host: str) -> bool:
+    """Whether it stands for every address of the machine, however it is written (0, ::0)."""
+    try:
+        address = ip_address(host or "::")
+    except ValueError:
+        try:
+            return not any(socket.inet_aton(host))
+        except OSError:
+            return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
 def is_loopback(url: str) -> bool:

@@ -7,6 +7,9 @@ Rule 3: afterwards one that dies is started again with the same index (see `rest
 Rule 4: SIGTERM and SIGINT are passed on and waited for; a second one, or the end of our
         patience, kills. SIGHUP is passed on (workers read their TLS certificates again).
 Rule 5: a worker whose line to us is broken has ended, or is made to.
+Rule 6: a worker that says nothing for too long is killed, and then it has died (see `watchdog`).
+Rule 7: once all were ready, no call of ours that fails (no descriptor, no room on the disk) ends
+        the server: its reason is logged once, the call is made again, the other workers run on.
 """
 
 import contextlib
@@ -22,8 +25,11 @@ from typing import Protocol
 
 import msgspec
 
+from waystation.base.failures import Failures
+
 from .control import (
     LINE_MAX_BYTES,
+    Alive,
     Failed,
     Order,
     Ready,
@@ -34,6 +40,7 @@ from .control import (
 )
 from .restarts import Restarts
 from .roles import Role
+from .watchdog import Watchdog
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -43,6 +50,8 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 START_TIMEOUT_S = 60.0
 SAME_SIGNAL_S = 0.03  # tools that tell a process and then its whole group mean one signal
 STOP_GRACE_S = 10.0  # beyond the drain, before we kill
+RETRY_S = 1.0  # after a call of ours that failed
+FAILED_TURN_S = 0.1  # after a turn that failed: without a pause we would spin
 
 
 class Lines(Protocol):
@@ -63,6 +72,7 @@ class Job(msgspec.Struct, frozen=True):
     count: int
     roles: tuple[Role, ...]
     service: Service = "serve"
+    part: int = 1  # of the data directory
     environment: tuple[tuple[str, str], ...] = ()  # beside our own
 
     @property
@@ -90,7 +100,12 @@ class _Child:
 
 
 class Supervisor:
-    """Runs `jobs` until told to stop. One thread, no event loop."""
+    """Runs `jobs` until told to stop. One thread, no event loop.
+
+    `on_ready`, `on_died` and `tidy` may raise. `on_died` is called once, before the worker is
+    started again; `tidy` at the start and after each death; it and `on_ready` are called again
+    until they succeed.
+    """
 
     def __init__(
         self,
@@ -100,10 +115,11 @@ class Supervisor:
         lines: Lines,
         on_ready: Callable[[], None],
         on_failure: Callable[[str], None],
-        on_spawned: Callable[[], None] = lambda: None,
         on_died: Callable[[Job], None] = lambda _: None,
+        tidy: Callable[[], None] = lambda: None,
         drain_s: float = 0.0,
         inherited: tuple[int, ...] = (),
+        stall_limit_s: float = 0.0,
         command: Callable[[int], list[str]] = worker_command,
     ) -> None:
         self._children = [_Child(job) for job in jobs]
@@ -111,13 +127,17 @@ class Supervisor:
         self._lines = lines
         self._on_ready = on_ready
         self._on_failure = on_failure
-        self._on_spawned = on_spawned
         self._on_died = on_died
+        self._tidy = tidy
         self._drain_s = drain_s
         self._inherited = inherited  # descriptors that stay open as long as any worker lives
         self._command = command
         self._told_at = float("-inf")
         self._selector = selectors.DefaultSelector()
+        self._watchdog = Watchdog(stall_limit_s)
+        self._failures = Failures()
+        self._owed: dict[str, Callable[[], None]] = {}  # what failed and is tried again
+        self._retry_at = 0.0
         self._announced = False
         self._stopping = False
         self._kill_at: float | None = None
@@ -131,10 +151,12 @@ class Supervisor:
             try:
                 self._start_deadline = time.monotonic() + START_TIMEOUT_S
                 for child in self._children:
-                    self._spawn(child)
-                self._on_spawned()
+                    if not self._stopping:
+                        self._start(child)
+                self._do("tidy up", self._tidy)
                 while self._alive():
-                    self._turn()
+                    if not self._try("supervise", self._turn):
+                        time.sleep(FAILED_TURN_S)
             finally:
                 self._kill_all()
                 self._selector.close()
@@ -149,18 +171,22 @@ class Supervisor:
             else:
                 self._read_signals(key.data)
         now = time.monotonic()
+        self._end_stalled(now)
         for child in self._children:
             if child.start_at is not None and now >= child.start_at and not self._stopping:
-                self._spawn(child)
+                self._start(child)
+        if self._owed and now >= self._retry_at:
+            for what, step in list(self._owed.items()):
+                self._do(what, step)
         if self._kill_at is not None and now >= self._kill_at:
-            self._lines.error("stop.impatient", waited_s=self._drain_s + STOP_GRACE_S)
+            self._say("error", "stop.impatient", waited_s=self._drain_s + STOP_GRACE_S)
             self._kill_at = None
             self._code = EXIT_FAILED
             self._kill_all()
         if not self._announced and not self._stopping:
             if all(child.ready for child in self._children):
                 self._announced = True
-                self._on_ready()
+                self._do("announce", self._on_ready)
                 notify_service_manager("READY=1")
             elif now >= self._start_deadline:
                 late = [child.job.name for child in self._children if not child.ready]
@@ -172,6 +198,10 @@ class Supervisor:
             moments.append(self._kill_at)
         if not self._announced and not self._stopping:
             moments.append(self._start_deadline)
+        if self._owed:
+            moments.append(self._retry_at)
+        if (wake_at := self._watchdog.wake_at()) is not None:
+            moments.append(wake_at)
         return max(0.0, min(moments) - time.monotonic()) if moments else None
 
     def _alive(self) -> bool:
@@ -179,10 +209,49 @@ class Supervisor:
             return any(child.process is not None for child in self._children)
         return True
 
+    # What may fail
+
+    def _do(self, what: str, step: Callable[[], None]) -> None:
+        """Now, or every `RETRY_S` until it succeeds."""
+        if self._try(what, step):
+            self._owed.pop(what, None)
+        else:
+            self._owed[what] = step
+            self._retry_at = time.monotonic() + RETRY_S
+
+    def _try(self, what: str, step: Callable[[], None]) -> bool:
+        """Rule 7: whether `step` succeeded."""
+        try:
+            step()
+        except Exception as exc:
+            self._failed(what, exc)
+            return False
+        return True
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if self._failures.is_new(what, error):
+            self._say("error", "supervisor.failed", during=what, reason=str(error) or repr(error))
+
+    def _say(self, level: str, event: str, /, **fields: object) -> None:
+        """A line that cannot be written is no reason to end."""
+        with contextlib.suppress(Exception):
+            getattr(self._lines, level)(event, **fields)
+
     # Workers
 
+    def _start(self, child: _Child) -> None:
+        name = child.job.name
+        try:
+            self._spawn(child)
+        except Exception as exc:
+            if self._announced:
+                child.start_at = time.monotonic() + RETRY_S
+                self._failed(f"start {name}", exc)
+            else:
+                self._fail(f"worker {name} could not be started: {exc}")
+
     def _spawn(self, child: _Child) -> None:
-        ours, theirs = socket.socketpair()
+        """What is left behind when it raises is nothing."""
         job = child.job
         order = Order(
             kind=job.kind,
@@ -190,28 +259,35 @@ class Supervisor:
             index=job.index,
             count=job.count,
             roles=job.roles,
+            part=job.part,
             supervisor_pid=os.getpid(),
             settings=msgspec.Raw(self._settings),
         )
-        # Ctrl-C reaches the whole process group but is for us, who pass it on in order: a worker
-        # inherits that it is blocked. What comes in this moment waits and is not lost for us.
-        with theirs, _blocked(signal.SIGINT):
-            child.process = subprocess.Popen(  # noqa: S603 our own module
-                self._command(theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                env={**os.environ, **dict(job.environment)} if job.environment else None,
-                pass_fds=(theirs.fileno(), *self._inherited),
-            )
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            # Ctrl-C reaches the whole process group but is for us, who pass it on in order: a
+            # worker inherits that it is blocked. What comes in this moment waits and is not lost
+            # for us.
+            with theirs, _blocked(signal.SIGINT):
+                process = subprocess.Popen(  # noqa: S603 our own module
+                    self._command(theirs.fileno()),
+                    stdin=subprocess.DEVNULL,
+                    env={**os.environ, **dict(job.environment)} if job.environment else None,
+                    pass_fds=(theirs.fileno(), *self._inherited),
+                )
+            undo.callback(_end, process)
+            with contextlib.suppress(OSError):  # it has ended already: the line says so
+                ours.sendall(encode_line(order))
+            ours.setblocking(False)
+            self._selector.register(ours, selectors.EVENT_READ, child)
+            undo.pop_all()
+        child.process, child.line = process, ours
         child.start_at = None
         child.ready = False
         child.failure = None
         child.received.clear()
         child.restarts.born(time.monotonic())
-        child.line = ours
-        with contextlib.suppress(OSError):  # it has ended already: the line says so
-            ours.sendall(encode_line(order))
-        ours.setblocking(False)
-        self._selector.register(ours, selectors.EVENT_READ, child)
 
     def _read(self, child: _Child) -> None:
         assert child.line is not None
@@ -225,24 +301,47 @@ class Supervisor:
             self._bury(child)
             return
         child.received += part
-        while (end := child.received.find(b"\n")) >= 0:
-            line = bytes(child.received[:end])
-            del child.received[: end + 1]
-            self._heard(child, line)
-        assert len(child.received) <= LINE_MAX_BYTES
+        try:
+            while (end := child.received.find(b"\n")) >= 0:
+                line = bytes(child.received[:end])
+                del child.received[: end + 1]
+                self._heard(child, line)
+        except msgspec.MsgspecError:
+            self._bury(child)  # rule 5: what it says is no report
+            return
+        if len(child.received) > LINE_MAX_BYTES:
+            self._bury(child)
 
     def _heard(self, child: _Child, line: bytes) -> None:
         match decode_report(line):
             case Ready():
                 child.ready = True
                 if self._announced:
-                    self._lines.info("worker.ready", worker=child.job.name)
+                    self._say("info", "worker.ready", worker=child.job.name)
+            case Alive():
+                self._watchdog.heard(child.job.name, time.monotonic())
             case Failed() as failed:
                 child.failure = failed
+
+    def _end_stalled(self, now: float) -> None:
+        stalled = dict(self._watchdog.stalled(now))
+        for child in self._children:
+            silent_s = stalled.get(child.job.name)
+            if silent_s is not None and child.process is not None and not self._stopping:
+                self._watchdog.forget(child.job.name)
+                self._say(
+                    "error",
+                    "worker.stalled",
+                    worker=child.job.name,
+                    silent_s=round(silent_s, 1),
+                    note="its event loop does not run; it is killed and started again",
+                )
+                child.process.kill()
 
     def _bury(self, child: _Child) -> None:
         assert child.line is not None
         assert child.process is not None
+        self._watchdog.forget(child.job.name)
         self._selector.unregister(child.line)
         child.line.close()
         child.line = None
@@ -259,7 +358,7 @@ class Supervisor:
             # Of a start that failed the reason was told: it is the last line.
             expected = not self._announced and child.failure is not None
             if not expected and status not in (EXIT_OK, -signal.SIGTERM, -signal.SIGKILL):
-                self._lines.warning("worker.ended", worker=child.job.name, **_told(status))
+                self._say("warning", "worker.ended", worker=child.job.name, **_told(status))
             return
         if not self._announced:
             if child.failure is not None:
@@ -267,10 +366,11 @@ class Supervisor:
             else:
                 self._fail(f"worker {child.job.name} ended during start: {_story(status)}")
             return
-        self._on_died(child.job)
+        self._try("put a worker's files aside", lambda: self._on_died(child.job))
         delay_s = child.restarts.died(time.monotonic())
         child.start_at = time.monotonic() + delay_s
-        self._lines.error(
+        self._say(
+            "error",
             "worker.died",
             worker=child.job.name,
             **_told(status),
@@ -278,13 +378,14 @@ class Supervisor:
             restart_in_s=delay_s,
             young_deaths=child.restarts.young_deaths,
         )
+        self._do("tidy up", self._tidy)
 
     # Ends
 
     def _fail(self, reason: str, code: int = EXIT_FAILED) -> None:
-        self._on_failure(reason)
         self._code = code
         self._stop()
+        self._try("say why it failed", lambda: self._on_failure(reason))
 
     def _stop(self) -> None:
         self._stopping = True
@@ -314,19 +415,19 @@ class Supervisor:
     def _read_signals(self, reader: socket.socket) -> None:
         for number in reader.recv(64):
             if number == signal.SIGHUP:
-                self._lines.info("reload", signal="SIGHUP")
+                self._say("info", "reload", signal="SIGHUP")
                 self._signal_all(signal.SIGHUP)
             elif number in (signal.SIGTERM, signal.SIGINT):
                 name = signal.Signals(number).name
                 if time.monotonic() - self._told_at < SAME_SIGNAL_S:
                     continue
                 if self._stopping:
-                    self._lines.warning("stop.at_once", signal=name)
+                    self._say("warning", "stop.at_once", signal=name)
                     self._code = EXIT_TERMINATED
                     self._kill_at = None
                     self._kill_all()
                 else:
-                    self._lines.info("stop", signal=name, drain_s=self._drain_s)
+                    self._say("info", "stop", signal=name, drain_s=self._drain_s)
                     self._stop()
                 self._told_at = time.monotonic()  # now: the first line loads what writes lines
 
@@ -344,15 +445,27 @@ def _only_wake(_number: int, _frame: object) -> None:
     """The wake-up descriptor tells the loop; there is nothing to do here."""
 
 
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
+
+
 def _told(status: int) -> dict[str, object]:
     if status < 0:
-        return {"signal": signal.Signals(-status).name}
+        return {"signal": _signal_name(-status)}
     return {"exit_code": status}
 
 
 def _story(status: int) -> str:
     if status < 0:
-        return f"it was ended by {signal.Signals(-status).name}"
+        return f"it was ended by {_signal_name(-status)}"
     return f"exit code {status}; its lines above say more"
 
 

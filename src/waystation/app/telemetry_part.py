@@ -3,6 +3,8 @@
 Rule 1: `node.start` is the first line of a process and `node.stop` its last, so an end without one
         was no orderly end.
 Rule 2: what the two logs lose is a number too: their own lines are what was lost.
+Rule 3: each metric is served by one port. A worker's `/metrics` has the numbers of all workers of
+        its kind on this machine, which share the port, and of no others.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.metrics import Metrics
 from waystation.telemetry.segments import folder_bytes
 from waystation.telemetry.sink import LineSink
+from waystation.telemetry.snapshots import read_snapshots
 
 from .data_dir import DataDir
 from .process import LoopLag, Reports, event_node, rss_bytes
@@ -46,7 +49,7 @@ class TelemetryPart:
         self._name = name
         self._connections = connections
         self._spool = data.events
-        self._numbers = data.reports(service)
+        self._numbers = data.numbers(service, name.rpartition(".")[0])
         self.node = event_node(settings.cluster.node, name)
         self.boot_us = clock.now_us()
         self.metrics = Metrics()
@@ -58,6 +61,7 @@ class TelemetryPart:
             clock,
             spool_bytes_max=settings.events.max_bytes,
             sink=_kafka(settings.events, self.node, clock),
+            on_failure=_events_failed,
         )
         self._reports = Reports(
             self._numbers,
@@ -74,21 +78,20 @@ class TelemetryPart:
     def start(self, tasks: Tasks) -> None:
         self.events.start(asyncio.get_running_loop())
         self.events.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
-        for name, coro in (
-            ("loop lag", self.lag.run()),
-            ("reports", self._reports.run()),
-            ("node stats", self._tell_stats()),
+        for name, duty in (
+            ("loop lag", self.lag.run),
+            ("reports", self._reports.run),
+            ("node stats", self._tell_stats),
         ):
-            tasks.spawn(name, coro)
+            tasks.keep(name, duty)
 
     async def close(self) -> None:
         self.events.emit(events.NodeStop(code=0))
         await self.events.close()
 
     def exposition(self) -> bytes:
-        """The numbers of all workers of this machine: whichever port is scraped tells them all.
-        Those of others are a second old, ours are not."""
-        from waystation.telemetry.exposition import expose, read_snapshots  # noqa: PLC0415 slow
+        """The numbers of all workers of this kind. Those of others are a second old."""
+        from waystation.telemetry.exposition import expose  # noqa: PLC0415 slow to load
 
         now_ms = self._clock.now_ms()
         others = [one for one in read_snapshots(self._numbers) if one.worker != self._name]
@@ -126,6 +129,10 @@ class TelemetryPart:
                 counters={str(code): count for code, count in self.events.counts.items()},
             )
         )
+
+
+def _events_failed(error: Exception) -> None:
+    logs.get("events").error("events.lost", exc_info=error)
 
 
 def _kafka(settings: Events, node: str, clock: Clock) -> LineSink | None:

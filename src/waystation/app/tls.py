@@ -1,6 +1,7 @@
 """TLS for the public ports: loaded once, and again on SIGHUP."""
 
 import ssl
+from pathlib import Path
 
 from waystation.base.settings import SettingsError
 
@@ -17,8 +18,9 @@ def load_tls(settings: Tls) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(settings.cert, settings.key)
     except FileNotFoundError:
+        files = (("tls.cert", settings.cert), ("tls.key", settings.key))
         raise SettingsError(
-            [f"tls.cert {settings.cert} or tls.key {settings.key} does not exist"]
+            [f"{name} {path} does not exist" for name, path in files if not Path(path).exists()]
         ) from None
     except PermissionError:
         raise SettingsError([f"no permission to read tls.key {settings.key}"]) from None

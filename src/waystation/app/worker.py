@@ -15,14 +15,17 @@ from .addresses import PortTakenError
 from .compose import build_runtime
 from .control import Failed, Order, SupervisorLine, end_with_parent
 from .data_dir import DataDirError
+from .descriptors import raise_limit
 from .keys import KeyFormatError
 from .lifecycle import live
 from .serving import drain_s
 from .settings import decode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED
+from .watchdog import beat_s
 
 
 def main() -> None:
+    raise_limit()  # before the loop: libuv aborts the process if it finds no descriptor
     parser = argparse.ArgumentParser(
         description="A worker of `waystation serve`; the supervisor starts it."
     )
@@ -41,7 +44,14 @@ def run(order: Order, line: SupervisorLine) -> int:
     try:
         runtime = build_runtime(order, settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(live(runtime, drain_s=drain_s(settings, order.kind), line=line))
+            runner.run(
+                live(
+                    runtime,
+                    drain_s=drain_s(settings, order.kind),
+                    line=line,
+                    beat_s=beat_s(settings.stall_limit_s),
+                )
+            )
     except (SettingsError, DataDirError, KeyFormatError) as exc:
         line.report(Failed(str(exc), EXIT_CONFIG))
         return EXIT_CONFIG

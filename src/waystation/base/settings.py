@@ -12,6 +12,7 @@ Rule 2: an unknown name is an error that says where it stands and which known on
 Rule 3: a bad value is an error that names the setting, where it stands, and what is expected;
         the value of a secret is never repeated.
 Rule 4: all errors are reported together.
+Rule 5: a name that was a setting once is an error that says what to do instead.
 """
 
 import difflib
@@ -20,7 +21,7 @@ import fnmatch
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -47,11 +48,15 @@ class Doc(msgspec.Struct, frozen=True):
     unit: str = ""
     daemon: str = ""
     secret: bool = False
+    table: bool = False
 
 
-def doc(sentence: str, *, unit: str = "", daemon: str = "", secret: bool = False) -> Doc:
-    """A setting's sentence. `daemon` is its name there if it differs (`AUTOCONNECT port`)."""
-    return Doc(sentence, unit, daemon, secret)
+def doc(
+    sentence: str, *, unit: str = "", daemon: str = "", secret: bool = False, table: bool = False
+) -> Doc:
+    """A setting's sentence. `daemon` is its name there if it differs (`AUTOCONNECT port`); `table`
+    is for text that holds a JSON object: a table in a file stands for it."""
+    return Doc(sentence, unit, daemon, secret, table)
 
 
 class SettingDoc(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +92,13 @@ class _Given(msgspec.Struct, frozen=True):
 class _Layers:
     """What each layer gives, the later over the earlier, and what is wrong with it."""
 
-    def __init__(self, cls: type[msgspec.Struct], on_unknown: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        cls: type[msgspec.Struct],
+        retired: Mapping[str, str],
+        on_unknown: Callable[[str], None] | None,
+    ) -> None:
+        self._retired = {tuple(name.split(".")): advice for name, advice in retired.items()}
         self._fields = {field.path: field for field in _fields(cls)}
         self._names = [field.name for field in self._fields.values()]
         self._given: dict[tuple[str, ...], _Given] = {}
@@ -101,11 +112,15 @@ class _Layers:
                 self._given[path] = _Given(value, source, textual=False)
             elif any(known[: len(path)] == path for known in self._fields):
                 self.problems.append(f"{name} in {source} is a section, not a setting")
-            else:
+            elif not self._is_retired(path, source):
                 self._unknown(f"unknown setting {name} in {source}{_nearest(path, self._names)}")
 
     def environment(self, env: Mapping[str, str], prefix: str, allowed: Collection[str]) -> None:
-        known = {prefix + "__".join(path).upper(): path for path in self._fields}
+        def named(path: tuple[str, ...]) -> str:
+            return prefix + "__".join(path).upper()
+
+        known = {named(path): path for path in self._fields}
+        retired = {named(path): path for path in self._retired}
         for name, text in env.items():
             upper = name.upper()
             if not upper.startswith(prefix) or any(fnmatch.fnmatchcase(name, a) for a in allowed):
@@ -113,7 +128,7 @@ class _Layers:
             if upper in known:
                 source = f"environment variable {name}"
                 self._given[known[upper]] = _Given(text, source, textual=True)
-            else:
+            elif not self._is_retired(retired.get(upper, ()), f"environment variable {name}"):
                 self._unknown(f"unknown environment variable {name}{_nearest((upper,), known)}")
 
     def flags(self, flags: Mapping[str, Any], names: Mapping[str, str]) -> None:
@@ -124,16 +139,22 @@ class _Layers:
             if path in self._fields:
                 source = f"flag {names.get(name) or '--' + path[-1].replace('_', '-')}"
                 self._given[path] = _Given(value, source, textual=isinstance(value, str))
-            else:
+            elif not self._is_retired(path, "the flags"):
                 nearest = _nearest(path, self._names)
                 self._unknown(f"unknown setting {name} among the flags{nearest}")
+
+    def _is_retired(self, path: tuple[str, ...], source: str) -> bool:
+        advice = self._retired.get(path)
+        if advice is not None:
+            self.problems.append(f"{'.'.join(path)} in {source} is no setting any more: {advice}")
+        return advice is not None
 
     def converted(self) -> dict[tuple[str, ...], Any]:
         values: dict[tuple[str, ...], Any] = {}
         for path, given in self._given.items():
             field = self._fields[path]
             try:
-                values[path] = _convert(given, field.type)
+                values[path] = _convert(given, field)
             except (msgspec.MsgspecError, ValueError) as exc:
                 self.problems.append(_bad_value(field, given, exc))
         return values
@@ -150,6 +171,7 @@ def load(
     flags: Mapping[str, Any] | None = None,
     flag_names: Mapping[str, str] | None = None,
     allow_env: Collection[str] = (),
+    retired: Mapping[str, str] = MappingProxyType({}),
     on_unknown: Callable[[str], None] | None = None,
 ) -> S:
     """Builds a `cls` from its layers.
@@ -157,10 +179,11 @@ def load(
     `defaults` and `toml` are nested like the struct; `flags` maps dotted names to values (None
     means that the flag was not given), and `flag_names` says which are not called like the end of
     their setting's name. `allow_env` are environment names, or patterns with `*`,
-    that carry the prefix and are no settings. With `on_unknown`, unknown names are told to it
+    that carry the prefix and are no settings; `retired` says what to do about settings that are no
+    more, by their dotted names. With `on_unknown`, unknown names are told to it
     instead of being errors.
     """
-    layers = _Layers(cls, on_unknown)
+    layers = _Layers(cls, retired, on_unknown)
     layers.tables(defaults or {}, "the defaults")
     layers.tables(toml or {}, toml_path)
     layers.environment(env or {}, prefix, allow_env)
@@ -242,8 +265,10 @@ def _nearest(path: tuple[str, ...], known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _convert(given: _Given, type_: Any) -> Any:
-    value = given.value
+def _convert(given: _Given, field: _Field) -> Any:
+    value, type_ = given.value, field.type
+    if field.doc.table and isinstance(value, Mapping):
+        value = msgspec.json.encode(value).decode()
     if given.textual:
         value = _from_text(value, type_)
     return msgspec.convert(value, type_, strict=not given.textual, dec_hook=_decode_other)

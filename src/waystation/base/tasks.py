@@ -1,25 +1,33 @@
 """Background tasks that have an owner, coroutines that may not need one, and ends of turns.
 
 `Tasks` owns what runs in the background: each task has a name, a failure is never silent, and
-closing cancels and waits. `eager` runs a coroutine that usually finishes at once without paying
-for a task. `TurnBatch` collects what arrives during one turn of the loop.
+closing cancels and waits. A periodic duty is kept (`Tasks.keep`): what it raises once does not end
+it. `each` calls one function for many items and goes on after one that fails. `eager` runs a
+coroutine that usually finishes at once without paying for a task. `TurnBatch` collects what arrives
+during one turn of the loop.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from waystation.base.failures import Failures
+
 T = TypeVar("T")
+Duty = Callable[[], Coroutine[Any, Any, object]]
+
+KEEP_PAUSE_S = 1.0  # between a failure of a duty and its next start
 
 
 class Tasks:
     """Owner of background tasks.
 
     `on_failure(name, error)` is called once for each task that ends by an exception other than
-    cancellation; what it does (log, stop the process) is the caller's business.
+    cancellation; what it does (log, stop the process) is the caller's business. Of a duty that is
+    kept it is called when a failure is a new one, not for every repetition.
     """
 
     def __init__(
@@ -40,6 +48,10 @@ class Tasks:
         task = loop.create_task(coro, name=name)
         self.adopt(name, task)
         return task
+
+    def keep(self, name: str, duty: Duty) -> asyncio.Task[None]:
+        """Run a duty that has no end of its own; one that raises is started again."""
+        return self.spawn(name, kept(name, duty, self._on_failure))
 
     def adopt(self, name: str, task: asyncio.Task[Any]) -> None:
         """Own a task that was made elsewhere, such as the rest of an `eager` coroutine."""
@@ -69,6 +81,38 @@ class Tasks:
             return []
         _, stubborn = await asyncio.wait(waited, timeout=timeout_s)
         return sorted(task.get_name() for task in stubborn)
+
+
+async def kept(name: str, duty: Duty, on_failure: Callable[[str, BaseException], None]) -> None:
+    """What `Tasks.keep` runs, for an owner that has a task of its own."""
+    failures = Failures(asyncio.get_running_loop().time)
+    while True:
+        try:
+            await duty()
+        except Exception as exc:
+            if failures.is_new(name, exc):
+                on_failure(name, exc)
+        else:
+            return
+        await asyncio.sleep(KEEP_PAUSE_S)
+
+
+def each(
+    items: Iterable[T], work: Callable[[T], object], failed: Callable[[Exception], object]
+) -> None:
+    """Calls `work` for every item; after one that raises, the next is taken."""
+    for item in items:
+        try:
+            work(item)
+        except Exception as exc:
+            failed(exc)
+
+
+def told_to(loop: asyncio.AbstractEventLoop, what: str) -> Callable[[Exception], None]:
+    """For `each`: a failure goes where the loop sends those of its callbacks."""
+    return lambda exc: loop.call_exception_handler(
+        {"message": f"error in {what}", "exception": exc}
+    )
 
 
 class Done(msgspec.Struct, Generic[T], frozen=True):

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .cluster_join import address_of, init, join, token
 from .cluster_work import (
     ConfigOption,
     DataDirOption,
+    changed,
     membership_of,
     run_as_member,
     run_with_store,
     settings_of,
 )
-from .terminal import EXIT_CONFIG, EXIT_USAGE, complain, give_up, say
+from .terminal import EXIT_USAGE, complain, give_up, say
 
 if TYPE_CHECKING:
     from waystation.app.settings import Settings
@@ -28,96 +30,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-TRIES_MAX = 20
+app.command()(init)
+app.command()(join)
+app.command()(token)
+WAIT_LOOK_S = 1.0
+STALL_S = 30.0  # without a slot that moves: somebody should look
 
-LinkOption = Annotated[
-    str,
-    typer.Option("--link", metavar="HOST:PORT", help="Where other members reach this one's links."),
-]
-
-
-@app.command()
-def init(
-    store: Annotated[
-        str,
-        typer.Option(
-            help="Where the map lives: postgres://…, redis://…, embedded:/DIR (one host)."
-        ),
-    ],
-    link: LinkOption = "127.0.0.1:5225",
-    data_dir: DataDirOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Make a cluster whose first server is here. Prints the token with which others join."""
-    from waystation.queue.cluster.membership import new_invitation
-    from waystation.queue.cluster.slot_map import NodeId, SlotMap
-    from waystation.queue.model import SLOTS
-
-    settings = settings_of(data_dir, config)
-    _refuse_members(settings)
-    host, port = _address(link)
-    invitation = new_invitation(store)
-
-    async def make(opened: "ClusterStore") -> None:
-        if (await opened.read()).epoch:
-            give_up("there is a cluster in that store already; join it with its token")
-        first = NodeId(1)
-        fingerprint = _enrol(settings, invitation, first)
-        before = SlotMap()
-        made = before.with_node(_node(first, host, port, fingerprint)).claimed(range(SLOTS), first)
-        if not await opened.commit(made.as_one_change(before)):
-            give_up("somebody made a cluster in that store this very moment; join it instead")
-
-    run_with_store(settings, store, make)
-    say(f"A cluster with one server, node 1, which owns all {SLOTS:,} slots.")
-    say("Who has this token can join, and is trusted with everything:")
-    say(f"  {invitation.token()}")
-
-
-@app.command()
-def join(
-    token: Annotated[str, typer.Argument(help="What `cluster init` printed.")],
-    *,
-    link: LinkOption = "127.0.0.1:5225",
-    edge: Annotated[bool, typer.Option("--edge", help="An edge: it owns no slots.")] = False,
-    data_dir: DataDirOption = None,
-    config: ConfigOption = None,
-) -> None:
-    """Join a cluster as a storage server, or as an edge. Slots come with `cluster add`."""
-    from waystation.base.settings import SettingsError
-    from waystation.queue.cluster.membership import read_token
-    from waystation.queue.cluster.slot_map import NOBODY, NodeId
-
-    settings = settings_of(data_dir, config)
-    _refuse_members(settings)
-    host, port = _address(link)
-    try:
-        invitation = read_token(token)
-    except SettingsError as exc:
-        give_up(str(exc), EXIT_USAGE)
-
-    async def enter(opened: "ClusterStore") -> None:
-        if not (await opened.read()).epoch:
-            give_up("there is no cluster in that store yet")
-        if edge:
-            _enrol(settings, invitation, NOBODY)
-            say("This data directory is an edge's. Start it: waystation serve proxy")
-            return
-        for _ in range(TRIES_MAX):
-            slot_map = await opened.read()
-            node_id = NodeId(max(slot_map.nodes, default=0) + 1)
-            # Nothing comes here before its certificate is known.
-            reserved = _node(node_id, host, port, bytes(32), weight_new=0)
-            if await opened.commit(slot_map.with_node(reserved)):
-                break
-        else:
-            give_up("the map changes too quickly; try again")
-        known = _node(node_id, host, port, _enrol(settings, invitation, node_id))
-        await _change(opened, lambda slot_map: slot_map.with_node(known))
-        say(f"This is node {node_id}. Start it: waystation serve queue")
-        say("Then give it its share of the slots: waystation cluster add")
-
-    run_with_store(settings, invitation.store_url, enter)
+WaitOption = Annotated[bool, typer.Option("--wait", help="Until all has moved, with progress.")]
 
 
 @app.command()
@@ -127,16 +46,27 @@ def status(
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Who owns how much, who is alive, and what is under way."""
-    from waystation.queue.cluster import picture
+    """Who owns how much, who is alive, what is under way, and whose links are not reached."""
+    from waystation.base.clock import SystemClock
+    from waystation.queue.cluster import slot_map_text
+    from waystation.queue.cluster.link_check import link_complaints
+    from waystation.queue.cluster.membership import link_context
+
+    membership = membership_of(settings_of(data_dir, config))
 
     async def show(opened: "ClusterStore") -> None:
         slot_map, ages = await opened.read(), await opened.ages()
-        say(picture.summary(slot_map))
-        for line in picture.table(slot_map, ages):
+        say(slot_map_text.summary(slot_map))
+        for line in (
+            *slot_map_text.table(slot_map, ages),
+            *slot_map_text.references(slot_map, ages),
+        ):
+            say(line)
+        context = link_context(membership, server_side=False)
+        for line in await link_complaints(context, slot_map, ages, SystemClock()):
             say(line)
         if grid:
-            for line in picture.grid(slot_map):
+            for line in slot_map_text.grid(slot_map):
                 say(line)
 
     run_as_member(data_dir, config, show)
@@ -161,18 +91,16 @@ def plan(
 
 
 @app.command()
-def add(*, data_dir: DataDirOption = None, config: ConfigOption = None) -> None:
+def add(
+    *, wait: WaitOption = False, data_dir: DataDirOption = None, config: ConfigOption = None
+) -> None:
     """Give new servers their share: as few moves as make all counts equal."""
     from waystation.queue.cluster.plan import equalised, foreseen, merged
 
     def change(slot_map: "SlotMap") -> "SlotMap":
         return slot_map.planning(merged(slot_map, equalised(foreseen(slot_map))))
 
-    async def apply(opened: "ClusterStore") -> None:
-        slot_map = await _change(opened, change)
-        _show_moves(slot_map, slot_map.planned)
-
-    run_as_member(data_dir, config, apply)
+    _moved(settings_of(data_dir, config), change, wait=wait)
 
 
 @app.command()
@@ -186,64 +114,78 @@ def move(
     plan_file: Annotated[
         Path | None, typer.Option("--plan", help="Instead: all moves of this file.")
     ] = None,
+    wait: WaitOption = False,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Move one slot, or everything in a plan; other slots' plans stay as they are."""
-    from waystation.queue.cluster.plan import merged
-    from waystation.queue.cluster.slot_map import Move, NodeId, SlotMapError, slot_number
+    """Move one slot, before anything that is planned; or everything in a plan, after it."""
+    from waystation.queue.cluster.plan import asked_for, merged
+    from waystation.queue.cluster.slot_map import Move, NodeId, slot_number
 
     if (slot is None) == (plan_file is None) or (slot is None) != (node is None):
         give_up("name a slot and a server, or --plan FILE", EXIT_USAGE)
 
-    def wanted(slot_map: "SlotMap") -> "Sequence[Move]":
+    asked: set[int] = set()
+
+    def change(slot_map: "SlotMap") -> "SlotMap":
         if plan_file is not None:
-            return _planned(slot_map, plan_file)
+            moves = _planned(slot_map, plan_file)
+            asked.update(one.slot for one in moves)
+            return slot_map.planning(merged(slot_map, moves))
         assert slot is not None
         assert node is not None
-        return [Move(slot_number(slot), NodeId(node))]
+        one = Move(slot_number(slot), NodeId(node))
+        asked.add(one.slot)
+        return slot_map.planning(asked_for(slot_map, one))
 
-    async def apply(opened: "ClusterStore") -> None:
-        try:
-            slot_map = await _change(opened, lambda now: now.planning(merged(now, wanted(now))))
-        except SlotMapError as exc:
-            give_up(str(exc), EXIT_USAGE)
-        _show_moves(slot_map, slot_map.planned)
-
-    run_as_member(data_dir, config, apply)
+    _moved(settings_of(data_dir, config), change, wait=wait, asked=asked)
 
 
 @app.command()
 def drain(
     node: Annotated[int, typer.Argument(help="The server that shall leave.")],
     *,
+    wait: WaitOption = False,
     data_dir: DataDirOption = None,
     config: ConfigOption = None,
 ) -> None:
     """Move all slots of a server to the others, and send it no new queues."""
-    import msgspec
-
     from waystation.queue.cluster.plan import drained, foreseen, merged
-    from waystation.queue.cluster.slot_map import NodeId, SlotMapError
-
-    leaving = NodeId(node)
+    from waystation.queue.cluster.slot_map import NodeId
 
     def change(slot_map: "SlotMap") -> "SlotMap":
-        known = slot_map.nodes.get(leaving)
-        if known is None:
-            raise SlotMapError(f"there is no node {node}")
-        quiet = msgspec.structs.replace(known, status="drain", weight_new=0)
-        marked = slot_map.with_node(quiet)
-        return marked.planning(merged(marked, drained(foreseen(marked), leaving)))
+        marked = _with_changes(slot_map, node, status="drain", weight_new=0)
+        return marked.planning(merged(marked, drained(foreseen(marked), NodeId(node))))
 
-    async def apply(opened: "ClusterStore") -> None:
-        try:
-            slot_map = await _change(opened, change)
-        except SlotMapError as exc:
-            give_up(str(exc), EXIT_USAGE)
-        _show_moves(slot_map, slot_map.planned)
+    _moved(settings_of(data_dir, config), change, wait=wait)
 
-    run_as_member(data_dir, config, apply)
+
+@app.command()
+def undrain(
+    node: Annotated[int, typer.Argument(help="The server that shall stay after all.")],
+    *,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take a drained server back: slots that have not left it stay, and it gets new queues."""
+    from waystation.queue.cluster.plan import undrained
+    from waystation.queue.cluster.slot_map import NodeId
+
+    _edited(settings_of(data_dir, config), lambda slot_map: undrained(slot_map, NodeId(node)))
+
+
+@app.command()
+def remove(
+    node: Annotated[int, typer.Argument(help="A server without slots; see `cluster drain`.")],
+    *,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Take a server out of the cluster for good. Its number is not given to another one."""
+    from waystation.queue.cluster.slot_map import NodeId
+
+    _edited(settings_of(data_dir, config), lambda slot_map: slot_map.without_node(NodeId(node)))
+    say(f"Node {node} is no member any more: stop it; its data directory can be deleted.")
 
 
 @app.command()
@@ -255,26 +197,44 @@ def weight(
     config: ConfigOption = None,
 ) -> None:
     """Choose how many of the new queues a server gets; those it has stay where they are."""
+    _edited(
+        settings_of(data_dir, config),
+        lambda slot_map: _with_changes(slot_map, node, weight_new=new),
+    )
+
+
+@app.command("set-link")
+def set_link(
+    link: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="Where other members reach the server.")
+    ],
+    *,
+    node: Annotated[
+        int | None, typer.Option("--node", help="Another server than the one of --data-dir.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """Correct where a server's links are; the others connect to it there from then on."""
+    from waystation.queue.cluster.slot_map import NOBODY
+
+    host, port = address_of(link)
+    settings = settings_of(data_dir, config)
+    number = membership_of(settings).member.node_id if node is None else node
+    if number == NOBODY:
+        give_up("this member is an edge, which has no link: name a server with --node", EXIT_USAGE)
+    _edited(settings, lambda slot_map: _with_changes(slot_map, number, host=host, port=port))
+
+
+def _with_changes(slot_map: "SlotMap", node: int, **changes: Any) -> "SlotMap":
     import msgspec
 
-    from waystation.queue.cluster import picture
     from waystation.queue.cluster.slot_map import NodeId, SlotMapError
 
-    def change(slot_map: "SlotMap") -> "SlotMap":
-        known = slot_map.nodes.get(NodeId(node))
-        if known is None:
-            raise SlotMapError(f"there is no node {node}")
-        return slot_map.with_node(msgspec.structs.replace(known, weight_new=new))
-
-    async def apply(opened: "ClusterStore") -> None:
-        try:
-            slot_map = await _change(opened, change)
-        except SlotMapError as exc:
-            give_up(str(exc), EXIT_USAGE)
-        for line in picture.table(slot_map, await opened.ages()):
-            say(line)
-
-    run_as_member(data_dir, config, apply)
+    known = slot_map.nodes.get(NodeId(node))
+    if known is None:
+        raise SlotMapError(f"there is no node {node}")
+    return slot_map.with_node(msgspec.structs.replace(known, **changes))
 
 
 @app.command()
@@ -297,9 +257,12 @@ def moderate(
     config: ConfigOption = None,
 ) -> None:
     """Block, unblock or delete a queue that somebody complained of, on whichever server it is."""
-    from waystation.queue.cluster.asking import Asking
+    from waystation.base.clock import SystemClock
+    from waystation.net.loop import NetLoop
+    from waystation.queue.cluster.link_connection import Links
     from waystation.queue.cluster.membership import link_context
-    from waystation.queue.cluster.moderating import moderate as bring
+    from waystation.queue.cluster.moderation_routing import moderate as bring
+    from waystation.queue.cluster.peer_requests import PeerRequests
     from waystation.queue.control import decode_id
     from waystation.queue.wire.link_words import Moderate
 
@@ -322,11 +285,12 @@ def moderate(
             return newest
 
         context = link_context(membership, server_side=False)
-        asking = Asking(context=context, slot_map=lambda: newest)
+        net = NetLoop(clock=SystemClock())
+        peer_requests = PeerRequests(links=Links(net), context=context, slot_map=lambda: newest)
         try:
-            said = await bring(read_map, asking, word)
+            said = await bring(read_map, peer_requests, word)
         finally:
-            asking.close()
+            net.close()
         if said.startswith("error: "):
             give_up(said.removeprefix("error: "))
         say(said)
@@ -337,62 +301,71 @@ def moderate(
 # What the commands share
 
 
-def _refuse_members(settings: "Settings") -> None:
-    """Before anything is said to the cluster."""
-    from waystation.app.data_dir import DataDir
-    from waystation.queue.cluster.membership import FOLDER
+def _edited(settings: "Settings", change: "Callable[[SlotMap], SlotMap]") -> None:
+    """Change the map and show its servers; what the map does not allow is refused."""
+    from waystation.queue.cluster import slot_map_text
 
-    directory = DataDir(settings.data_dir).keys / FOLDER
-    if directory.exists():
-        give_up(
-            f"{directory} belongs to a member already: use another --data-dir, or remove that"
-            " folder once its server is drained",
-            EXIT_CONFIG,
-        )
+    async def apply(opened: "ClusterStore") -> None:
+        slot_map = await changed(opened, change)
+        for line in slot_map_text.table(slot_map, await opened.ages()):
+            say(line)
+
+    run_with_store(settings, membership_of(settings).member.store_url, apply)
 
 
-def _address(link: str) -> tuple[str, int]:
-    host, _, port = link.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        give_up(f"--link {link!r}: expected HOST:PORT", EXIT_USAGE)
-    return host.strip("[]"), int(port)
+def _moved(
+    settings: "Settings",
+    change: "Callable[[SlotMap], SlotMap]",
+    *,
+    wait: bool,
+    asked: set[int] | None = None,
+) -> None:
+    """Plan moves, show all that are planned, and wait for them if that is wanted; with `asked`,
+    for those of these slots."""
+    from waystation.queue.cluster import slot_map_text
+
+    async def apply(opened: "ClusterStore") -> None:
+        slot_map = await changed(opened, change)
+        _show_moves(slot_map, slot_map.planned)
+        if wait:
+            moves = [one for one in slot_map.planned if asked is None or one.slot in asked]
+            await _until_moved(opened, moves)
+        else:
+            for line in slot_map_text.references(slot_map, await opened.ages()):
+                say(line)
+
+    run_with_store(settings, membership_of(settings).member.store_url, apply)
 
 
-def _node(node_id: Any, host: str, port: int, fingerprint: bytes, *, weight_new: int = 100) -> Any:
-    from waystation.queue.cluster.slot_map import Node
+async def _until_moved(opened: "ClusterStore", moves: "Sequence[Move]") -> None:
+    import asyncio
 
-    return Node(
-        node_id=node_id, host=host, port=port, fingerprint=fingerprint, weight_new=weight_new
-    )
+    from waystation.queue.cluster import slot_map_text
 
-
-def _enrol(settings: "Settings", invitation: Any, node_id: Any) -> bytes:
-    """The fingerprint of the certificate that was made."""
-    import hashlib
-    import ssl
-
-    from waystation.app.data_dir import DataDir, DataDirError
-    from waystation.base.settings import SettingsError
-    from waystation.queue.cluster.membership import enrol
-
-    data = DataDir(settings.data_dir)
-    try:
-        data.make()
-        membership = enrol(data.keys, invitation, node_id=node_id)
-    except (DataDirError, SettingsError) as exc:
-        give_up(str(exc), EXIT_CONFIG)
-    der = ssl.PEM_cert_to_DER_cert(membership.certificate.read_text())
-    return hashlib.sha256(der).digest()
-
-
-async def _change(store: "ClusterStore", change: "Callable[[SlotMap], SlotMap]") -> "SlotMap":
-    """Over whatever is in force; tried again when somebody else was quicker."""
-    for _ in range(TRIES_MAX):
-        before = await store.read()
-        after = change(before).as_one_change(before)
-        if await store.commit(after):
-            return after
-    return give_up("the map changes too quickly; try again")
+    told, told_at = "", 0.0
+    loop = asyncio.get_running_loop()
+    while True:
+        slot_map = await opened.read()
+        left = [move for move in moves if slot_map.slots[move.slot].owner != move.target]
+        under_way = {move.slot for move in slot_map.planned}
+        under_way.update(slot for slot, _ in slot_map.moving())
+        line = f"{len(moves) - len(left):,} of {len(moves):,} slots have moved"
+        for writes in slot_map_text.references(slot_map, await opened.ages()):
+            line += f"; {writes}"
+        if line != told:
+            say(line)
+            told, told_at = line, loop.time()
+        elif loop.time() - told_at >= STALL_S:
+            complain(
+                f"nothing moved for {STALL_S:g} s: does a controller run (waystation serve"
+                " controller), and are all servers up (waystation cluster status)?"
+            )
+            told_at = loop.time()
+        if not any(move.slot in under_way for move in left):
+            break
+        await asyncio.sleep(WAIT_LOOK_S)
+    if left:
+        give_up(f"{len(left):,} slots did not move: `waystation cluster status` shows the servers")
 
 
 def _planned(slot_map: "SlotMap", file: Path | None) -> "Sequence[Move]":

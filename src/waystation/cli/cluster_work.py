@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .terminal import EXIT_CONFIG, EXIT_FAILED, give_up, settings_or_exit
+from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, give_up, settings_or_exit
 
 if TYPE_CHECKING:
     from waystation.app.settings import Settings
     from waystation.queue.cluster.cluster_store import ClusterStore
     from waystation.queue.cluster.membership import Membership
+    from waystation.queue.cluster.slot_map import SlotMap
 
 DataDirOption = Annotated[
     Path | None, typer.Option("--data-dir", help="The member's data directory.")
 ]
 ConfigOption = Annotated[Path | None, typer.Option("--config", help="Settings file (TOML).")]
+
+
+TRIES_MAX = 20
 
 
 def settings_of(data_dir: Path | None, config: Path | None) -> "Settings":
@@ -48,6 +52,7 @@ def run_with_store(
     from waystation.app.data_dir import DataDir
     from waystation.base.errors import WaystationError
     from waystation.base.settings import SettingsError
+    from waystation.queue.cluster.slot_map import SlotMapError
     from waystation.storage.open_cluster import open_cluster_store
 
     async def run() -> None:
@@ -63,5 +68,17 @@ def run_with_store(
         asyncio.run(run())
     except SettingsError as exc:
         give_up(str(exc), EXIT_CONFIG)
+    except SlotMapError as exc:
+        give_up(str(exc), EXIT_USAGE)
     except (WaystationError, OSError) as exc:
         give_up(str(exc) or type(exc).__name__, EXIT_FAILED)
+
+
+async def changed(store: "ClusterStore", change: "Callable[[SlotMap], SlotMap]") -> "SlotMap":
+    """Over whatever is in force; tried again when somebody else was quicker."""
+    for _ in range(TRIES_MAX):
+        before = await store.read()
+        after = change(before).as_one_change(before)
+        if await store.commit(after):
+            return after
+    return give_up("the map changes too quickly; try again")

@@ -26,17 +26,20 @@ def doctor(
         str, typer.Option(help="Try this WebSocket URL instead of the running server's own.")
     ] = "",
 ) -> None:
-    """Check settings, files, ports, store, keys, TLS, and send one notification to itself.
+    """Check settings, files, ports, store, keys, TLS, bridges; send one notification to itself.
 
     Exit code 0 if nothing failed (warnings are fine), 1 otherwise.
     """
     from waystation.app import examination
     from waystation.app.self_test import examine_server
+    from waystation.app.serving import parse_roles
 
     if connect_url:
         check_url(connect_url)
     flags = {"data_dir": None if data_dir is None else str(data_dir), "store.url": store}
-    settings = settings_or_exit(config, flags)
+    serving = examination.running_server(settings_or_exit(config, flags, roles=()))
+    roles = parse_roles(serving.roles if serving else ())
+    settings = settings_or_exit(config, flags, roles)
     worst = False
 
     def tell(finding: "Finding") -> None:
@@ -46,7 +49,6 @@ def doctor(
         if finding.advice:
             say(f"{'':<21} → {finding.advice}")
 
-    serving = examination.running_server(settings)
     for finding in (
         *examination.examine_files(settings),
         *examination.examine_machine(),
@@ -57,6 +59,11 @@ def doctor(
 
     async def examine_what_runs() -> None:
         tell(await examination.examine_store(settings))
+        for finding in (
+            *await examination.examine_bridges(settings),
+            *await examination.examine_cluster(settings),
+        ):
+            tell(finding)
         ws_url = connect_url or (serving.connect_url if serving else "")
         endpoint_url = serving.endpoint_url if serving else settings.endpoint.url
         if not ws_url and serving is None:

@@ -50,21 +50,23 @@ def auth_secret(
 ) -> None:
     """The secret with which a bridge's user agent registers (HMAC of its id)."""
     from waystation.app.data_dir import DataDir
-    from waystation.app.keys import auth_secret as make
     from waystation.app.keys import read_secret
-    from waystation.base.ids import parse_uuid, simple
-    from waystation.push.token import parse_list
+    from waystation.base.ids import parse_uuid
+    from waystation.push.auth_keys import AuthKeys
+    from waystation.push.model import Uaid
 
     raw = parse_uuid(uaid)
     if raw is None:
         give_up(f"{uaid!r} is not a UUID", EXIT_USAGE)
-    if not key:
-        data = DataDir(_settings(config, data_dir).data_dir)
-        keys = parse_list(read_secret(data, "auth_keys") or "")
-        if not keys:
+    if key:
+        keys: AuthKeys | None = AuthKeys([key])
+    else:
+        settings = _settings(config, data_dir)
+        data = DataDir(settings.data_dir)
+        keys = AuthKeys.parse(settings.push.auth_keys or read_secret(data, "auth_keys") or "")
+        if keys is None:
             give_up(f"there are no keys in {data.root}; give --key or --data-dir", EXIT_USAGE)
-        key = keys[0]
-    say(make(key, simple(raw)))
+    say(keys.secret_of(Uaid(raw)))
 
 
 @app.command()
@@ -125,7 +127,7 @@ def vapid(
 
 def _settings(config: Path | None, data_dir: Path | None) -> "Settings":
     flags = {"data_dir": None if data_dir is None else str(data_dir)}
-    return settings_or_exit(config, flags)
+    return settings_or_exit(config, flags, roles=())  # nothing of it listens
 
 
 def _open(url: str, settings: "Settings") -> "EndpointToken":

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from .running import DataDirOption, running_server
 from .terminal import complain, give_up, harmless, pass_on, trusting
 
 if TYPE_CHECKING:
@@ -31,9 +32,17 @@ def state_path(url: str) -> Path:
     return keep_dir() / f"listen-{name}.json"
 
 
+def _url_here(data_dir: Path | None) -> str:
+    serving = running_server(data_dir)
+    return (serving.connect_url if serving is not None else "") or "ws://127.0.0.1:8080"
+
+
 def listen(
     *,
-    url: Annotated[str, typer.Option(help="Where user agents connect.")] = "ws://127.0.0.1:8080",
+    url: Annotated[
+        str, typer.Option(help="Where user agents connect; none: the server on this machine.")
+    ] = "",
+    data_dir: DataDirOption = None,
     state: Annotated[
         Path | None, typer.Option(help="Who we are and our subscription; kept for the next time.")
     ] = None,
@@ -62,6 +71,7 @@ def listen(
     from waystation.client.subscriptions import StateFile
     from waystation.client.vapid import VapidKey
 
+    url = url or _url_here(data_dir)
     check_url(url)
     file = StateFile(state or state_path(url))
     try:

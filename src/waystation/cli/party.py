@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .party_admin import close, drain, kick, ls, show
+from .party_ids import party_number
 from .party_screen import Json, Lines, Live, Screen
+from .running import DataDirOption, endpoint_of, running_server
 from .terminal import EXIT_USAGE, ReaderLeftError, give_up, trusting
 
 if TYPE_CHECKING:
@@ -13,9 +16,14 @@ if TYPE_CHECKING:
 
     from waystation.client.party.member import PartyMember
 
-app = typer.Typer(help="Take part in a party.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Take part in a party, and look after the parties of a node.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+for command in (ls, show, kick, close, drain):
+    app.command()(command)
 
-IDS_END = 1 << 64
 PORTS_END = 1 << 16
 FIRST_ANSWER_S = 10.0
 
@@ -35,8 +43,10 @@ def join(
         str, typer.Option(help="Which of our devices; the same one again resumes.")
     ] = "",
     at: Annotated[
-        list[str] | None, typer.Option(help="HOST:PORT of a broker; may be given several times.")
+        list[str] | None,
+        typer.Option(help="HOST:PORT of a broker; may be given several times; none: the one here."),
     ] = None,
+    data_dir: DataDirOption = None,
     ha: Annotated[
         bool, typer.Option("--ha", help="Keep a standby on another node of the cluster.")
     ] = False,
@@ -63,10 +73,10 @@ def join(
 
     # Its library writes lines of its own beside ours; what it knows is in what we say.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    party_id = _number(party, "PARTY")
-    client_id = _number(client, "--client") if client else secrets.randbits(63) | 1
-    session_id = _number(session, "--session") if session else secrets.randbits(63) | 1
-    endpoints = at or ["127.0.0.1:50051"]
+    party_id = party_number(party, "PARTY")
+    client_id = party_number(client, "--client") if client else secrets.randbits(63) | 1
+    session_id = party_number(session, "--session") if session else secrets.randbits(63) | 1
+    endpoints = at or [_endpoint_here(data_dir)]
     for endpoint in endpoints:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < PORTS_END:
@@ -91,19 +101,10 @@ def join(
         runner.run(_join(endpoints, options, screen, duration))
 
 
-def _number(text: str, what: str) -> int:
-    """A 64-bit id: as it stands, or derived from a name."""
-    import hashlib
-
-    try:
-        number = int(text, 0)
-    except ValueError:
-        if not text.strip():
-            give_up(f"{what} is empty", EXIT_USAGE)
-        number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") or 1
-    if not 0 < number < IDS_END:
-        give_up(f"{what} is a number from 1 to 2^64 - 1, or a name", EXIT_USAGE)
-    return number
+def _endpoint_here(data_dir: Path | None) -> str:
+    serving = running_server(data_dir)
+    here = None if serving is None else endpoint_of(serving, "presence.port")
+    return here or "127.0.0.1:50051"
 
 
 def _token_of(file: Path) -> "Callable[[], str]":

@@ -146,10 +146,15 @@ def need_spark() -> None:
 
 
 @contextlib.contextmanager
-def opened(asked: Asked, *, short: bool = False) -> Generator["Context"]:
+def opened(asked: Asked, *, short: bool = False, existing: bool = False) -> Generator["Context"]:
     """The surroundings of jobs, with a Spark session; errors become the exit codes above.
-    `short`: of work that takes less than a minute."""
+    `short`: of work that takes less than a minute. `existing`: of work that makes no lake."""
     need_spark()
+    if existing and "://" not in asked.lake and not Path(asked.lake).is_dir():
+        give_up(
+            f"there is no lake at {asked.lake}: --lake or --data-dir names another;"
+            " `waystation pipeline run` makes one from the events of a server"
+        )
     from waystation.app.version import build as program
     from waystation.base.clock import SystemClock
     from waystation.base.errors import WaystationError

@@ -154,7 +154,7 @@ def _step_command(name: str) -> Any:
     ) -> None:
         asked: Asked = ctx.obj
         days = days_between(day, first, end)
-        with opened(asked) as context:
+        with opened(asked, existing=True) as context:
             from waystation.pipeline.dag import STEPS as ALL
             from waystation.pipeline.job import attempt
 
@@ -166,7 +166,7 @@ def _step_command(name: str) -> Any:
 
 def compact(ctx: typer.Context) -> None:
     """Pack small files of a partition into few."""
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.job import attempt
         from waystation.pipeline.jobs import compact as job
         from waystation.pipeline.tables import TABLES
@@ -183,7 +183,7 @@ def vacuum(
     ),
 ) -> None:
     """Drop what is past its retention, and delete files that nobody needs any more."""
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.jobs import vacuum as job
         from waystation.pipeline.tables import TABLES
 
@@ -202,7 +202,7 @@ def rebuild(
     days = days_between(None, first, end)
     if days is None:
         give_up("rebuild wants --from and --to", EXIT_USAGE)
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.dag import STEPS as ALL
         from waystation.pipeline.job import attempt
         from waystation.pipeline.jobs import rebuild as job
@@ -233,7 +233,7 @@ def forget(
     if read_secret(data, "event_key") is None:
         give_up(f"{data.root} has no key of events: --data-dir names the server's directory")
     master = ensure_secrets(data)[0].event_key
-    with opened(asked) as context:
+    with opened(asked, existing=True) as context:
         from waystation.pipeline.dag import STEPS as ALL
         from waystation.pipeline.dag import run_steps
         from waystation.pipeline.identity import hashes_of
@@ -306,7 +306,7 @@ def generate(
 
 def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELECT.")]) -> None:
     """Ask the tables; they are views, nothing can be changed."""
-    with opened(ctx.obj) as context:
+    with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.inspection import ask
 
         for line in ask(context, query):
@@ -315,7 +315,7 @@ def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELEC
 
 def ls(ctx: typer.Context) -> None:
     """The tables, with what is in them."""
-    with opened(ctx.obj, short=True) as context:
+    with opened(ctx.obj, short=True, existing=True) as context:
         from waystation.pipeline.inspection import overview
 
         tell_rows(ctx.obj, overview(context))
@@ -328,7 +328,7 @@ def show(
     versions: Annotated[bool, typer.Option("--versions", help="Its commits.")] = False,
 ) -> None:
     """Columns, partitions and progress of a table, or its commits."""
-    with opened(ctx.obj, short=True) as context:
+    with opened(ctx.obj, short=True, existing=True) as context:
         from waystation.pipeline.inspection import commits, partitions
 
         tell_rows(ctx.obj, commits(context, table) if versions else partitions(context, table))

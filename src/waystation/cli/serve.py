@@ -15,7 +15,12 @@ def run(arguments: Sequence[str]) -> None:
     from waystation.app.compose import LazyLog
     from waystation.app.serving import RoleError, parse_roles
     from waystation.app.serving import serve as serve_until_told
-    from waystation.app.settings import relay_out_of_reach
+    from waystation.app.settings import (
+        loopback_relay,
+        open_node_api,
+        presence_out_of_reach,
+        relay_out_of_reach,
+    )
 
     options = parser().parse_intermixed_args(arguments)
     try:
@@ -34,8 +39,14 @@ def run(arguments: Sequence[str]) -> None:
         },
         roles,
     )
-    if "connect" in roles and (warning := relay_out_of_reach(settings)):
-        complain(warning)
+    doubts = {
+        "connect": (loopback_relay, relay_out_of_reach, open_node_api),
+        "presence": (presence_out_of_reach,),
+    }
+    for role in roles:
+        for doubt in doubts.get(role, ()):
+            if (warning := doubt(settings)) is not None:
+                complain(warning)
     lines = LazyLog(settings, "supervisor")
     raise SystemExit(serve_until_told(settings, roles, lines=lines, say=say, complain=complain))
 
@@ -56,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="ROLE",
         help="connect, endpoint, queue, presence, console: all of them if none is named;"
-        " proxy, controller: for a queue cluster",
+        " edge, controller: for a queue cluster",
     )
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")

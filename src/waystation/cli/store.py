@@ -129,7 +129,7 @@ def restore(
     config: ConfigOption = None,
 ) -> None:
     """Make the stores of a backup anew. No server may run on them."""
-    from waystation.app.data_dir import DataDir, DataDirError, lock_roles
+    from waystation.app.data_dir import DataDir, DataDirError, lock_all
     from waystation.app.roles import ROLES
     from waystation.base.errors import WaystationError
     from waystation.storage.embedded.backup import restore_stores
@@ -140,7 +140,7 @@ def restore(
     @contextmanager
     def alone() -> "Generator[None]":
         data.make()
-        locks = lock_roles(data, ROLES, patience_s=0.0)
+        locks = lock_all(data, ROLES)
         try:
             yield
         finally:

@@ -47,6 +47,11 @@ def pass_on(text: str) -> None:
         raise ReaderLeftError from None
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 session`, `2 sessions`."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
 def harmless(text: str) -> str:
     """A text of others, without what a terminal would obey; a program gets it as it is."""
     return text.translate(_CONTROLS) if sys.stdout.isatty() else text

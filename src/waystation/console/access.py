@@ -7,52 +7,51 @@ Rule 3: a publisher's token counts for its broadcaster alone; `*` counts for all
 """
 
 import base64
-import binascii
 import hmac
 from collections.abc import Mapping
 from ipaddress import ip_address
 
 from .model import Tokens
 
-_FORWARDED = ("x-forwarded-for", "x-forwarded-host", "x-real-ip", "forwarded", "via")
+_FORWARDED = (b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via")
 ANY_BROADCASTER = "*"
 
 
-def bearer(headers: Mapping[str, str]) -> str:
+def bearer(headers: Mapping[bytes, bytes]) -> bytes:
     """The token of `Authorization: Bearer …`, or the password of `Basic …` for browsers."""
-    scheme, _, rest = headers.get("authorization", "").partition(" ")
+    scheme, _, rest = headers.get(b"authorization", b"").partition(b" ")
     match scheme.lower():
-        case "bearer":
+        case b"bearer":
             return rest.strip()
-        case "basic":
+        case b"basic":
             try:
-                return base64.b64decode(rest).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
-                return ""
+                return base64.b64decode(rest).partition(b":")[2]
+            except ValueError:  # not base64
+                return b""
         case _:
-            return ""
+            return b""
 
 
-def same(given: str, wanted: str) -> bool:
-    return bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
+def same(given: bytes, wanted: str) -> bool:
+    return bool(wanted) and hmac.compare_digest(given, wanted.encode())
 
 
-def is_operator(tokens: Tokens, headers: Mapping[str, str], peer: str) -> bool:
+def is_operator(tokens: Tokens, headers: Mapping[bytes, bytes], peer: str) -> bool:
     return same(bearer(headers), tokens.operator) or _is_this_machine(headers, peer)
 
 
-def may_read_broadcasts(tokens: Tokens, headers: Mapping[str, str]) -> bool:
+def may_read_broadcasts(tokens: Tokens, headers: Mapping[bytes, bytes]) -> bool:
     given = bearer(headers)
     return same(given, tokens.reader) or same(given, tokens.operator)
 
 
-def may_publish(tokens: Tokens, headers: Mapping[str, str], broadcaster: str) -> bool:
+def may_publish(tokens: Tokens, headers: Mapping[bytes, bytes], broadcaster: str) -> bool:
     given = bearer(headers)
     own = tokens.publishers.get(broadcaster, "")
     return same(given, own) or same(given, tokens.publishers.get(ANY_BROADCASTER, ""))
 
 
-def is_known(tokens: Tokens, headers: Mapping[str, str]) -> bool:
+def is_known(tokens: Tokens, headers: Mapping[bytes, bytes]) -> bool:
     """Whether the token is anybody's: decides between 401 and 403."""
     given = bearer(headers)
     return any(
@@ -61,10 +60,10 @@ def is_known(tokens: Tokens, headers: Mapping[str, str]) -> bool:
     )
 
 
-def _is_this_machine(headers: Mapping[str, str], peer: str) -> bool:
+def _is_this_machine(headers: Mapping[bytes, bytes], peer: str) -> bool:
     if any(name in headers for name in _FORWARDED):
         return False
-    host = headers.get("host", "").strip()
+    host = headers.get(b"host", b"").decode("latin-1").strip()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return _is_loopback(peer) and (name == "localhost" or _is_loopback(name))
 

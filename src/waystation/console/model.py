@@ -5,6 +5,8 @@ from typing import Protocol
 
 import msgspec
 
+from waystation.net.http1.message import Request, Response
+
 
 class WorkerStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One process of this server, as it describes itself."""
@@ -36,9 +38,9 @@ class ServerStatus(msgspec.Struct, frozen=True, kw_only=True):
     addresses: tuple[tuple[str, str], ...] = ()  # what, where
     broadcasts: int = 0
 
-    @property
-    def connections(self) -> int:
-        return sum(worker.connections for worker in self.workers)
+    def connections(self, role: str) -> int:
+        """Open connections of the workers that have this role."""
+        return sum(worker.connections for worker in self.workers if role in worker.roles)
 
 
 class BroadcastStore(Protocol):
@@ -57,18 +59,10 @@ class Tokens(msgspec.Struct, frozen=True):
     publishers: dict[str, str]  # broadcaster, or `*` -> token
 
 
-class HealthAnswer(msgspec.Struct, frozen=True):
-    """A health route's answer, ready for the wire."""
-
-    status: int
-    content_type: str
-    body: bytes
-
-
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the console asks others for."""
 
     store: BroadcastStore
     status: Callable[[], Awaitable[ServerStatus]]
-    metrics: Callable[[], Awaitable[bytes]]
-    health: Callable[[str, str], Awaitable[HealthAnswer | None]]  # method, path
+    metrics: Callable[[], bytes]  # of the console's own process
+    health: Callable[[Request], Response | None]

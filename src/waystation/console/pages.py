@@ -44,7 +44,8 @@ def render_status(status: ServerStatus, *, refresh_s: int) -> str:
             _state_line(status, healthy),
             _figures(
                 [
-                    ("user agents connected", f"{status.connections:,}"),
+                    ("user agents connected", f"{status.connections('connect'):,}"),
+                    ("party streams open", f"{status.connections('presence'):,}"),
                     *(
                         (title, f"{status.rates.get(name, 0.0):,.1f}")
                         for name, title in RATE_TITLES.items()
@@ -63,8 +64,8 @@ def render_status(status: ServerStatus, *, refresh_s: int) -> str:
             "<h2>Addresses</h2>",
             _table(("what", "where"), status.addresses),
             f"<footer>Waystation {html.escape(status.version)} · store"
-            f" <code>{html.escape(status.store_url)}</code> · the same figures for machines:"
-            " <code>/metrics</code>, <code>/v1/status</code></footer>",
+            f" <code>{html.escape(status.store_url)}</code> · the same figures as JSON:"
+            " <code>/v1/status</code></footer>",
         )
     )
     return (

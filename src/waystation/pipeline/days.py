@@ -42,7 +42,7 @@ class DaysRun:
         self.ctx = ctx
         self.job = job
         self.name = ctx.new_run()
-        self.outputs = {spec.name: ctx.lake.table(spec).open() for spec in outputs}
+        self.outputs = {spec.name: ctx.lake.table(spec).complete() for spec in outputs}
         self.source = ctx.lake.table(source).open()
         self._asked = asked
         self._by = source.partition_names[0]

@@ -71,6 +71,9 @@ REL_LOSS = _table(
 )
 REL_NODES = _table("rel_nodes", reliability.REL_NODES, "nodes", sort=("hour", "node", "k"))
 REL_REPEATS = _table("rel_repeats", reliability.REL_REPEATS, "nodes", sort=("hour", "k"))
+REL_SEQUENCE = _table(
+    "rel_sequence", reconcile.REL_SEQUENCE, "nodes", sort=("node", "boot", "hour")
+)
 REL_RECONCILE = _table(
     "rel_reconcile", reconcile.REL_RECONCILE, "nodes", sort=("node", "boot", "hour", "k")
 )
@@ -132,6 +135,7 @@ GOLD = (
     REL_NODES,
     REL_REPEATS,
     REL_RECONCILE,
+    REL_SEQUENCE,
     CONN_SESSIONS,
     CONN_MINUTELY,
     CONN_HOURLY,

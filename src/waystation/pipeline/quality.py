@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from waystation.base.errors import RejectedError
+from waystation.base.numbers import significant
 from waystation.pipeline.job import Context
 from waystation.pipeline.schema import DQ
 
@@ -40,7 +41,8 @@ class Check(msgspec.Struct, frozen=True):
     @property
     def sentence(self) -> str:
         note = f" ({self.note})" if self.note else ""
-        return f"{self.name} is {self.value:g}, allowed is {self.bound:g}{note}"
+        value, bound = significant(self.value, 6), significant(self.bound, 6)
+        return f"{self.name} is {value}, allowed is {bound}{note}"
 
 
 def at_most(name: str, level: Level, value: float, bound: float = 0.0, note: str = "") -> Check:

@@ -102,6 +102,16 @@ class Table:
             delta = DeltaTable(self.files.root, version=version)
         return Handle(self, delta)
 
+    def complete(self) -> "Handle":
+        """`open`, and a column that the specification has gained is added in a commit of its own,
+        before any row."""
+        handle = self.open()
+        missing = set(self.spec.schema.names) - set(handle.column_names())
+        if not missing:
+            return handle
+        handle.add_columns(missing)
+        return self.open()
+
     def _create(self) -> None:
         try:
             DeltaTable.create(

@@ -68,12 +68,17 @@ FATES = (
     Fate("bridged", "bridged", 60, (_received(), Step(5, 40_000, 300_000, "endpoint"))),
     Fate("expired", "expired", 25, (
         _received(), Step(1, 500, 3_000, "endpoint"), Step(11, 3_600_000_000, 60_000_000))),
-    Fate("superseded", "superseded", 15, (
+    Fate("superseded", "superseded", 10, (
         _received(), Step(1, 500, 3_000, "endpoint"), Step(13, 10_000_000, 600_000_000))),
+    Fate("withdrawn", "withdrawn", 5, (
+        _received(), Step(1, 500, 3_000, "endpoint"),
+        Step(14, 10_000_000, 600_000_000, "endpoint"))),
     Fate("undecryptable", "rejected", 10, (
         _received(), Step(6, 300, 5_000), Step(9, 10_000, 90_000))),
     Fate("errored", "errored", 5, (_received(), Step(12, 500, 9_000, "endpoint"))),
-    Fate("unacked", "lost", 10, (_received(), Step(6, 300, 5_000))),
+    Fate("unacked", "expired", 5, (_received(), Step(6, 300, 5_000))),
+    # Whether a node took it must be told.
+    Fate("vanished", "lost", 5, (_received(), Step(3, 300, 500, "endpoint"))),
     # An event of it was lost: nobody is delivered to without a transmission.
     Fate("gap", "delivered", 5, (_received(), Step(8, 10_000, 90_000))),
 )  # fmt: skip
@@ -90,12 +95,13 @@ LATE_US = 2 * DAY_US  # how long before its neighbours a late message happened
 AGAIN_US = 1_000_000
 # Whose last event may be missing, and what they end as without it.
 _ENDLESS = {
-    "direct": "lost",
-    "relayed": "lost",
-    "stored": "lost",
-    "undecryptable": "lost",
+    "direct": "expired",
+    "relayed": "expired",
+    "stored": "expired",
+    "undecryptable": "expired",
     "expired": "expired",
     "superseded": "expired",
+    "withdrawn": "expired",
 }
 
 
@@ -256,11 +262,13 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return +counts
 
     def gaps(self) -> int:
-        """Messages whose milestones cannot be: of a loss only those that expire show nothing."""
+        """Messages whose milestones cannot be: a loss does not show in those that expire or are
+        replaced, which may have been so at once."""
         return self._messages_at(
             place
             for place, fate in enumerate(self._fates)
-            if fate.name == "gap" or (fate.name != "expired" and self.befalls("lossy", place))
+            if fate.name == "gap"
+            or (fate.name not in {"expired", "superseded"} and self.befalls("lossy", place))
         )
 
     def lost_lines(self) -> int:
@@ -349,7 +357,9 @@ def _row(traffic: Traffic, message: int, planned: Planned) -> dict[str, Any]:
 CODES_OF = {5: 201, 9: 301, 29: 1001}
 ERRNO = 201
 TTLS = (0, 60, 3600, 3600, 86_400)
-KEPT = frozenset({"stored", "expired", "superseded"})  # fates that need a TTL
+KEPT = frozenset(
+    {"stored", "expired", "superseded", "withdrawn", "vanished"}
+)  # fates that need a TTL
 KEPT_TTL_S = 3600
 COLUMNS_OF: dict[int, tuple[str, ...]] = {
     0: ("mid", "uah", "chh", "ttl", "size", "via", "app"),
@@ -365,6 +375,7 @@ COLUMNS_OF: dict[int, tuple[str, ...]] = {
     11: ("mid",),
     12: ("mid", "errno"),
     13: ("mid",),
+    14: ("mid",),
     20: ("cid", "iph"),
     21: ("cid", "uah", "flag", "n", "attrs"),
     29: ("cid", "uah", "dur", "code"),

@@ -10,15 +10,15 @@ Rule 2: a session that is removed is told why, wherever it is: the log carries i
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-from grpc import aio
+from waystation.net.http2.methods import Caller, GrpcError, Service
+from waystation.net.http2.port import GrpcStatus
 
 from .directory import node_row
 from .errors import STORE_TROUBLE, NotAllowedError
 from .grants import Grant, bearer
 from .model import PartyId, SessionRecord, Status
 from .peer import shows
-from .rpc import add_service, authorization, method, unauthenticated
+from .rpc import method, unauthenticated
 from .store import PresenceNode
 from .wire import presence_cluster_pb2 as pb
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SERVICE: Final = "partypresence.cluster.v1.PresenceAdmin"
 DRAIN_S_MAX: Final = 3600.0
+PARTIES_MAX: Final = 1000  # of one list
 
 Drain = Callable[[float], Coroutine[Any, Any, None]]
 
@@ -47,39 +48,61 @@ class PresenceAdmin:
         self._drain_node = drain
         self._undo_drain = undo_drain
 
-    def add(self, server: aio.Server) -> None:
+    @property
+    def service(self) -> Service:
         methods = {
+            "ListParties": method(self._list_parties, pb.ListPartiesRequest, pb.PartyList),
             "GetParty": method(self._get_party, pb.PartyRequest, pb.PartyView),
             "Kick": method(self._kick, pb.KickRequest, pb.Count),
             "CloseParty": method(self._close_party, pb.PartyRequest, pb.Count),
             "Drain": method(self._drain, pb.DrainRequest, pb.Node),
         }
-        add_service(server, SERVICE, methods)
+        return Service(SERVICE, methods)
 
-    async def _admit(self, context: Any, party_id: int | None = None) -> None:
+    async def _admit(self, caller: Caller, party_id: int | None = None) -> None:
         """Returns for an operator; for `party_id` also for whoever may remove its sessions."""
-        if shows(context, self._token) or context.auth_context().get("x509_common_name"):
+        if shows(caller, self._token) or caller.certified:
             return
         grant: Grant | None = None
         authority = self._broker.authority
         if authority is not None:
             try:
-                grant = await authority.verify(bearer(authorization(context)))
+                grant = await authority.verify(bearer(caller.authorization))
             except NotAllowedError:
                 grant = None
         if grant is None:
-            await unauthenticated(context)
-            return
+            unauthenticated()
         if grant.admin or (party_id is not None and grant.allows("kick", PartyId(party_id))):
             return
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED")
+        raise GrpcError(GrpcStatus.PERMISSION_DENIED, "PERMISSION_DENIED")
 
-    async def _get_party(self, request: pb.PartyRequest, context: Any) -> pb.PartyView:
-        await self._admit(context, request.party_id)
-        snapshot = await self._snapshot(request.party_id, context)
+    async def _list_parties(self, request: pb.ListPartiesRequest, caller: Caller) -> pb.PartyList:
+        await self._admit(caller)
+        broker = self._broker
+        here = [party for party in broker.registry.parties.values() if party.sessions]
+        here.sort(key=lambda party: (-party.roster.size, party.party_id))
+        wanted = here[: min(request.limit or PARTIES_MAX, PARTIES_MAX)]
+        return pb.PartyList(
+            parties=[
+                pb.PartySummary(
+                    party_id=party.party_id,
+                    sessions=party.roster.size,
+                    clients=party.roster.clients,
+                    sessions_here=len(party.sessions),
+                    seq=party.seq,
+                )
+                for party in wanted
+            ],
+            total=len(here),
+            node_id=broker.owner.node_id,
+            draining=broker.draining,
+        )
+
+    async def _get_party(self, request: pb.PartyRequest, caller: Caller) -> pb.PartyView:
+        await self._admit(caller, request.party_id)
+        snapshot = await self._snapshot(request.party_id)
         if snapshot is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such party")
-            return pb.PartyView()
+            raise GrpcError(GrpcStatus.NOT_FOUND, "there is no such party")
         return pb.PartyView(
             party_id=request.party_id,
             epoch=snapshot.epoch,
@@ -87,29 +110,29 @@ class PresenceAdmin:
             sessions=[_session_row(one) for one in snapshot.sessions],
         )
 
-    async def _kick(self, request: pb.KickRequest, context: Any) -> pb.Count:
+    async def _kick(self, request: pb.KickRequest, caller: Caller) -> pb.Count:
         key = request.key
-        await self._admit(context, key.party_id)
-        snapshot = await self._snapshot(key.party_id, context)
+        await self._admit(caller, key.party_id)
+        snapshot = await self._snapshot(key.party_id)
         wanted = [
             one
             for one in (snapshot.sessions if snapshot is not None else ())
             if one.key.client_id == key.client_id
             and (request.all_sessions_of_client or one.key.session_id == key.session_id)
         ]
-        return await self._remove(wanted, Status.REMOVED_BY_ADMIN, context)
+        return await self._remove(wanted, Status.REMOVED_BY_ADMIN)
 
-    async def _close_party(self, request: pb.PartyRequest, context: Any) -> pb.Count:
-        await self._admit(context)
-        snapshot = await self._snapshot(request.party_id, context)
+    async def _close_party(self, request: pb.PartyRequest, caller: Caller) -> pb.Count:
+        await self._admit(caller)
+        snapshot = await self._snapshot(request.party_id)
         sessions = list(snapshot.sessions) if snapshot is not None else []
-        return await self._remove(sessions, Status.PARTY_CLOSED, context)
+        return await self._remove(sessions, Status.PARTY_CLOSED)
 
-    async def _drain(self, request: pb.DrainRequest, context: Any) -> pb.Node:
-        await self._admit(context)
+    async def _drain(self, request: pb.DrainRequest, caller: Caller) -> pb.Node:
+        await self._admit(caller)
         mine = self._broker.owner.node_id
         if request.node_id not in ("", mine):
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"this is {mine}")
+            raise GrpcError(GrpcStatus.NOT_FOUND, f"this is {mine}")
         broker = self._broker
         if request.undo:
             await self._undo_drain()
@@ -121,13 +144,13 @@ class PresenceAdmin:
 
     # --- steps -----------------------------------------------------------------------------------
 
-    async def _snapshot(self, party_id: int, context: Any) -> Any:
+    async def _snapshot(self, party_id: int) -> Any:
         try:
             return await self._broker.store.snapshot(PartyId(party_id))
         except STORE_TROUBLE as exc:
-            await self._unavailable(exc, context)
+            raise self._unavailable(exc) from exc
 
-    async def _remove(self, records: list[SessionRecord], code: Status, context: Any) -> pb.Count:
+    async def _remove(self, records: list[SessionRecord], code: Status) -> pb.Count:
         """Through the store: whoever holds the session learns of it from the log."""
         broker, count = self._broker, 0
         try:
@@ -139,12 +162,12 @@ class PresenceAdmin:
                 elif await broker.store.leave(record.key, 0, code) is not None:
                     count += 1
         except STORE_TROUBLE as exc:
-            await self._unavailable(exc, context)
+            raise self._unavailable(exc) from exc
         return pb.Count(affected=count)
 
-    async def _unavailable(self, exc: Exception, context: Any) -> None:
+    def _unavailable(self, exc: Exception) -> GrpcError:
         self._broker.reports.store_trouble("admin", exc)
-        await context.abort(grpc.StatusCode.UNAVAILABLE, "the store does not answer")
+        return GrpcError(GrpcStatus.UNAVAILABLE, "the store does not answer")
 
 
 def _session_row(record: SessionRecord) -> pb.SessionView:

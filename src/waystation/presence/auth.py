@@ -4,7 +4,8 @@ Rule 1: a token is checked whole before anything of it is believed: algorithm on
         its id, signature, issuer, audience, lifetime.
 Rule 2: headers that bring a key along, or ask for what we do not know (`crit`), are refused.
 Rule 3: 64-bit ids in claims are strings, decimal or 0x-hexadecimal: a JSON number loses digits.
-Rule 4: what was checked is remembered by its hash until it ends; a token itself is kept nowhere.
+Rule 4: what was checked is remembered by its hash until it ends or its key leaves the JWK Set; a
+        token itself is kept nowhere.
 """
 
 import hashlib
@@ -66,20 +67,22 @@ class JwtAuthority:
         self._denied.put(jti, True)
 
     def revoked(self, grant: Grant) -> bool:
-        return bool(grant.jti) and grant.jti in self._denied
+        if grant.jti and grant.jti in self._denied:
+            return True
+        return self._keys is not None and not self._keys.holds(grant.key)
 
     async def verify(self, token: str) -> Grant:
         if len(token) > TOKEN_BYTES_MAX:
             raise NotAllowedError("the token is too long")
         digest = hashlib.sha256(token.encode()).digest()
         grant = self._verified.get(digest)
-        if grant is None:
+        if grant is None or not (self._keys is None or self._keys.fresh):
             grant = await self._check(token)
             self._verified.put(digest, grant)
         elif grant.expires_at_ms + self._settings.leeway_s * 1000 <= self._clock.now_ms():
             raise NotAllowedError("the token has expired")
         if self.revoked(grant):
-            raise NotAllowedError("the token was withdrawn")
+            raise NotAllowedError("the token or its key was revoked")
         return grant
 
     async def _check(self, token: str) -> Grant:
@@ -92,17 +95,19 @@ class JwtAuthority:
             if any(name in header for name in _FORBIDDEN_HEADERS):
                 raise NotAllowedError("a header that is not accepted")
             if self._keys is None:
+                fingerprint = ""
                 claims = decode_with(token, settings.secret, [algorithm], settings)
             else:
                 key = await self._keys.get(str(header.get("kid", "")))
-                claims = decode_with(token, key, [algorithm], settings)
+                fingerprint = key.fingerprint
+                claims = decode_with(token, key.jwk, [algorithm], settings)
         except PyJWTError as exc:
             raise NotAllowedError(type(exc).__name__) from exc
         except (ValueError, TypeError) as exc:  # a key of another family than the algorithm
             raise NotAllowedError("the key does not fit the algorithm") from exc
-        return self._grant(claims)
+        return self._grant(claims, fingerprint)
 
-    def _grant(self, claims: Mapping[str, Any]) -> Grant:
+    def _grant(self, claims: Mapping[str, Any], key: str) -> Grant:
         settings = self._settings
         try:
             told = msgspec.convert(claims, _Claims)
@@ -130,6 +135,7 @@ class JwtAuthority:
             issuer=told.iss,
             expires_at_ms=int(told.exp * 1000),
             jti=told.jti,
+            key=key,
             parties=parties,
             everywhere=everywhere,
             max_sessions=told.max_sessions,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from waystation.base.clock import Clock
 from waystation.base.limits import BoundedLru
 from waystation.base.tasks import Done, Tasks, eager
+from waystation.net.http2.port import Gone, GrpcStatus, Stream
 
 from .conversation import Conversation, Phase
 from .departures import Departures
@@ -32,13 +33,11 @@ from .reports import Reports
 from .requests import Requests
 from .session import Refusal, Session
 from .settings import Presence
-from .short_way import ShortWay
 from .standbys import Standbys
 from .store import Notice, Owner, PresenceStore
 from .timekeeper import Timekeeper
-from .transport.port import Gone, GrpcStatus, Stream
 from .wire.broker import handoff_info
-from .wire.client import Ack, Join, MalformedMessageError, Unfit, decode_client
+from .wire.client import ClientInput, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
 
@@ -105,8 +104,6 @@ class Broker:
         self.other_endpoints: Callable[[], Sequence[str]] = tuple
         self.fenced: Callable[[], bool] = lambda: False
         self.overloaded = False
-        self._plain_acks = not settings.answer_acks
-        self._short_way = ShortWay(self.registry, self._desk).take
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -150,37 +147,33 @@ class Broker:
         conversation: Conversation | None = stream.holder
         if conversation is None:
             return
-        session = conversation.session
-        if session is None and conversation.over:  # whatever is over has no session
+        if conversation.over:
             return
         if conversation.busy:
             conversation.wait(data, self.settings.inbox_max)
             return
         try:
-            if session is None or not self._short_way(session, stream, data):
-                self._take(conversation, data)
+            if conversation.relayed is not None:
+                conversation.relayed.said(data)
+                return
+            try:
+                message = decode_client(data, self.settings.ack_ids_max)
+            except MalformedMessageError:
+                self.end(conversation, Status.MALFORMED_MESSAGE)
+                return
+            session = conversation.session
+            if session is None:
+                self._before_joined(conversation, message, data)
+                return
+            now = self.registry.now()
+            self.requests.take(conversation, session, message, now)
+            if not stream.writable and not conversation.over:
+                session.delivery.stop(now.mono)  # answers count against who does not read them
         except Exception as exc:
             self.failed(conversation, exc)
 
-    def _take(self, conversation: Conversation, data: bytes) -> None:
-        if conversation.relayed is not None:
-            conversation.relayed.said(data)
-            return
-        try:
-            message = decode_client(data, self.settings.ack_ids_max)
-        except MalformedMessageError:
-            self.end(conversation, Status.MALFORMED_MESSAGE)
-            return
-        session = conversation.session
-        if session is not None:
-            now = self.registry.now()
-            # An ack of something needs no answer and takes no token.
-            if type(message) is Ack and self._plain_acks and session.plain_ack(message, now):
-                return
-            self.requests.take(conversation, session, message, now)
-            if not conversation.stream.writable and not conversation.over:
-                session.delivery.stop(now.mono)  # answers count against who does not read them
-        elif conversation.phase is _STANDBY:
+    def _before_joined(self, conversation: Conversation, message: ClientInput, data: bytes) -> None:
+        if conversation.phase is _STANDBY:
             self.standbys.take(conversation, message, self.registry.now())
         elif isinstance(message, Join):
             if self.relay is None or not self._pass_on(conversation, message, data, self.relay):
@@ -269,10 +262,7 @@ class Broker:
                 if conversation.half_closed:
                     self._ended_by_client(conversation)
                 return
-            try:
-                self._take(conversation, data)
-            except Exception as exc:
-                self.failed(conversation, exc)
+            self.message(conversation.stream, data)
 
     def half_closed(self, stream: Stream) -> None:
         conversation: Conversation | None = stream.holder

@@ -3,16 +3,14 @@
 import enum
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from waystation.base.structs import quick_to_write
+from waystation.net.http2.port import GrpcStatus, Stream
 
 from .log import Now
 from .model import SessionKey, Status, local_id_base
 from .session import Faults, Session
-from .transport.port import GrpcStatus, Stream
 from .wire import broker as write
 from .wire.error_forms import ending
 
@@ -34,9 +32,9 @@ _OPEN: Final = Phase.OPEN
 _OVER: Final = Phase.OVER
 
 
-@quick_to_write
-class Conversation(msgspec.Struct, eq=False):
-    """A struct, because every stream makes one: that takes a quarter of what an `__init__` does."""
+@dataclass(slots=True, eq=False, repr=False)  # ids do not reach a log
+class Conversation:
+    """Not a struct, for the same reason as `Delivery`."""
 
     stream: Stream
     _on_over: Callable[["Conversation"], None]  # called once, however it ends
@@ -54,8 +52,6 @@ class Conversation(msgspec.Struct, eq=False):
     grant: "Grant | None" = None
     relayed: "RelayedCall | None" = None  # its party lives on another node
     _id_n: int = 0
-
-    __repr__ = object.__repr__  # ids do not reach a log
 
     def next_id(self) -> int:
         session = self.session

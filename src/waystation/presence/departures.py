@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from waystation.base.limits import BoundedLru
+from waystation.net.http2.port import GrpcStatus
 
 from .conversation import Conversation
 from .errors import STORE_TROUBLE
@@ -22,7 +23,6 @@ from .registry import Registry
 from .reports import Reports
 from .session import Session, State
 from .store import Left, Notice, PresenceStore
-from .transport.port import GrpcStatus
 from .wire import broker as write
 from .wire.party_presence_pb2 import HandoffInfo
 

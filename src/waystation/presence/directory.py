@@ -7,14 +7,14 @@ tend to meet on one node and a node that comes or goes moves few of them.
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-import grpc
-from grpc import aio
+from waystation.net.http2.methods import Caller, GrpcError, Service
+from waystation.net.http2.port import GrpcStatus
 
 from .errors import NotAllowedError
 from .grants import Authority, bearer
-from .rpc import ONCE_MANY, add_service, authorization, method, unauthenticated
+from .rpc import method, unauthenticated
 from .store import PresenceNode
 from .wire.presence_cluster_pb2 import (
     FENCED,
@@ -76,29 +76,30 @@ class Directory:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def add(self, server: aio.Server) -> None:
+    @property
+    def service(self) -> Service:
         methods = {
             "ListNodes": method(self._list, ListNodesRequest, NodeList),
-            "WatchNodes": method(self._watch, ListNodesRequest, NodeList, ONCE_MANY),
+            "WatchNodes": method(self._watch, ListNodesRequest, NodeList, many_out=True),
         }
-        add_service(server, SERVICE, methods)
+        return Service(SERVICE, methods)
 
-    async def _admit(self, context: Any) -> None:
+    async def _admit(self, caller: Caller) -> None:
         if self._authority is None:
             return
         try:
-            await self._authority.verify(bearer(authorization(context)))
+            await self._authority.verify(bearer(caller.authorization))
         except NotAllowedError:
-            await unauthenticated(context)
+            unauthenticated()
 
-    async def _list(self, request: ListNodesRequest, context: Any) -> NodeList:
-        await self._admit(context)
+    async def _list(self, request: ListNodesRequest, caller: Caller) -> NodeList:
+        await self._admit(caller)
         return self._answer(request)
 
-    async def _watch(self, request: ListNodesRequest, context: Any) -> AsyncIterator[NodeList]:
-        await self._admit(context)
+    async def _watch(self, request: ListNodesRequest, caller: Caller) -> AsyncIterator[NodeList]:
+        await self._admit(caller)
         if self._watchers >= WATCHERS_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many watch already")
+            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many watch already")
         self._watchers += 1
         try:
             while True:

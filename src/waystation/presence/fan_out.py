@@ -13,9 +13,10 @@ from .log import Announcement
 from .model import MessageType
 
 if TYPE_CHECKING:
+    from waystation.net.http2.port import Stream
+
     from .delivery import Delivery
     from .party import Party
-    from .transport.port import Stream
 
 _PARTY: Final = MessageType.JOIN  # stands for any party message
 

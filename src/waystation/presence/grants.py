@@ -15,6 +15,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str
     expires_at_ms: int
     jti: str = ""
+    key: str = ""
+    """The fingerprint of the key that verified it; empty with a shared secret."""
     parties: dict[PartyId, frozenset[str]] = {}
     everywhere: frozenset[str] = frozenset()
     """Permissions in any party: a grant for `*`."""
@@ -33,7 +35,7 @@ class Authority(Protocol):
         ...
 
     def revoked(self, grant: Grant) -> bool:
-        """Whether it was withdrawn, as far as is known without asking anybody."""
+        """Whether its `jti` is denied or its key has left the JWK Set, by the last reading."""
         ...
 
 

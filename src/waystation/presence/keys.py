@@ -5,9 +5,12 @@ Rule 2: a token with a key id that is not known makes us fetch once, but not mor
         `unknown_key_s`; meanwhile such tokens are refused without asking anybody.
 Rule 3: while the source does not answer, the last set serves for `stale_s`.
 Rule 4: a weak key (RSA under 2048 bits) is not used.
+Rule 5: a set that was read replaces the last one, also when no usable key is left in it: a key that
+        has left the set verifies nothing and revokes the grants that it verified.
 """
 
 import asyncio
+import hashlib
 import urllib.request
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import Any, Final
 
 import jwt
 import msgspec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
@@ -49,12 +53,20 @@ class KeySource:
             return answer.read(JWKS_BYTES_MAX)
 
 
+class Key(msgspec.Struct, frozen=True):
+    """One key of the set. The fingerprint covers its id and its material."""
+
+    jwk: PyJWK
+    fingerprint: str
+
+
 class Keys:
     def __init__(self, settings: PresenceAuth, clock: Clock, fetch: Fetch) -> None:
         self._settings = settings
         self._clock = clock
         self._fetch = fetch
-        self._by_id: dict[str, PyJWK] = {}
+        self._by_id: dict[str, Key] = {}
+        self._fingerprints: frozenset[str] = frozenset()
         self._fetched_at = float("-inf")
         self._tried_at = float("-inf")
         self._fetching: asyncio.Future[None] | None = None
@@ -64,7 +76,7 @@ class Keys:
         await self._refresh()
         if not self._by_id:
             raise PresenceStoreError("presence.auth.jwks: there is no usable key")
-        tasks.spawn("jwks", self._keep_fresh())
+        tasks.keep("jwks", self._keep_fresh)
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -73,10 +85,18 @@ class Keys:
             await asyncio.sleep(max(RETRY_S, wait_s) if wait_s <= 0 else wait_s)
             await self._refresh()
 
-    async def get(self, key_id: str) -> PyJWK:
+    def holds(self, fingerprint: str) -> bool:
+        """Whether the last set that was read has this key."""
+        return fingerprint in self._fingerprints
+
+    @property
+    def fresh(self) -> bool:
+        return self._clock.mono() - self._fetched_at <= self._settings.cache_s
+
+    async def get(self, key_id: str) -> Key:
         """Raises `NotAllowedError` for a key that nobody knows, or that is too old to trust."""
         mono, settings = self._clock.mono(), self._settings
-        if mono - self._fetched_at > settings.cache_s:
+        if not self.fresh:
             await self._refresh_rarely(mono)
         key = self._by_id.get(key_id)
         if key is None:
@@ -98,10 +118,9 @@ class Keys:
         self._fetching = asyncio.get_running_loop().create_future()
         self._tried_at = self._clock.mono()
         try:
-            found = _usable(await self._fetch(), self._settings.algorithms)
-            if found:
-                self._by_id = found
-                self._fetched_at = self._clock.mono()
+            self._by_id = _usable(await self._fetch(), self._settings.algorithms)
+            self._fingerprints = frozenset(key.fingerprint for key in self._by_id.values())
+            self._fetched_at = self._clock.mono()
         except (OSError, ValueError, PyJWTError, msgspec.MsgspecError):
             pass  # the last set serves on; that there is none shows at the start
         finally:
@@ -113,8 +132,8 @@ class _KeySet(msgspec.Struct):
     keys: list[dict[str, Any]]
 
 
-def _usable(data: bytes, algorithms: tuple[str, ...]) -> dict[str, PyJWK]:
-    found: dict[str, PyJWK] = {}
+def _usable(data: bytes, algorithms: tuple[str, ...]) -> dict[str, Key]:
+    found: dict[str, Key] = {}
     for row in msgspec.json.decode(data, type=_KeySet).keys:
         if row.get("use", "sig") != "sig" or row.get("kty") == "oct":
             continue
@@ -125,8 +144,14 @@ def _usable(data: bytes, algorithms: tuple[str, ...]) -> dict[str, PyJWK]:
         bits: int = getattr(key.key, "key_size", RSA_BITS_MIN)
         if row.get("kty") == "RSA" and bits < RSA_BITS_MIN:
             continue
-        found[str(row.get("kid", ""))] = key
+        key_id = str(row.get("kid", ""))
+        found[key_id] = Key(key, _fingerprint(key_id, key))
     return found
+
+
+def _fingerprint(key_id: str, key: PyJWK) -> str:
+    material = key.key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return hashlib.sha256(key_id.encode() + b"\0" + material).hexdigest()
 
 
 def _algorithm_of(row: dict[str, Any], algorithms: tuple[str, ...]) -> str | None:

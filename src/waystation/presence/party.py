@@ -19,9 +19,10 @@ from .model import ClientId, Entry, Member, MessageType, PartyId, SessionId
 from .roster import Roster
 
 if TYPE_CHECKING:
+    from waystation.net.http2.port import Stream
+
     from .delivery import Delivery
     from .session import Session
-    from .transport.port import Stream
 
 HELD_MAX: Final = 4096  # entries that may wait for a party to be loaded
 # Asking an enum's class for a member costs a third of a delivery.

@@ -11,23 +11,15 @@ import hmac
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
-from grpc import aio
+from waystation.net.http2.methods import Caller, GrpcError, Service
+from waystation.net.http2.port import GrpcStatus
 
 from .errors import STORE_TROUBLE
 from .handoff import Offer
 from .handover import OFFERS_MAX
 from .model import PartyId
 from .neighbours import SERVICE
-from .rpc import (
-    MANY_MANY,
-    MANY_ONCE,
-    add_service,
-    authorization,
-    method,
-    session_key,
-    unauthenticated,
-)
+from .rpc import method, session_key, unauthenticated
 from .session import State
 from .store import MovablePresenceStore
 from .wire.presence_cluster_pb2 import (
@@ -46,12 +38,12 @@ if TYPE_CHECKING:
 
 TRANSFER_BYTES_MAX: Final = 64 << 20
 RECENT_IDS_MAX: Final = 4096
-Frames = Callable[[AsyncIterator[RelayFrame], Any], AsyncIterator[RelayFrame]]
+Frames = Callable[[AsyncIterator[RelayFrame], Caller], AsyncIterator[RelayFrame]]
 
 
-def shows(context: Any, token: str) -> bool:
+def shows(caller: Caller, token: str) -> bool:
     """Whether the caller has the cluster's token."""
-    given = authorization(context) or ""
+    given = caller.authorization or ""
     return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
@@ -72,27 +64,26 @@ class PeerLink:
         self._movable = movable
         self._relayed = relayed
 
-    def add(self, server: aio.Server) -> None:
+    @property
+    def service(self) -> Service:
         methods = {
             "PrepareHandoff": method(self._prepare, HandoffRequest, HandoffReply),
-            "TransferParty": method(self._transfer, PartyChunk, TransferReply, MANY_ONCE),
+            "TransferParty": method(self._transfer, PartyChunk, TransferReply, many_in=True),
             "ProbeSession": method(self._probe, ProbeRequest, ProbeReply),
-            "Relay": method(self._relay, RelayFrame, RelayFrame, MANY_MANY),
+            "Relay": method(self._relay, RelayFrame, RelayFrame, many_in=True, many_out=True),
         }
-        add_service(server, SERVICE, methods)
+        return Service(SERVICE, methods)
 
-    async def _admit(self, context: Any) -> None:
-        if not shows(context, self._token):
-            await unauthenticated(context)
+    async def _admit(self, caller: Caller) -> None:
+        if not shows(caller, self._token):
+            unauthenticated()
 
     # --- hand-off --------------------------------------------------------------------------------
 
-    async def _prepare(self, request: HandoffRequest, context: Any) -> HandoffReply:
-        await self._admit(context)
+    async def _prepare(self, request: HandoffRequest, caller: Caller) -> HandoffReply:
+        await self._admit(caller)
         if len(request.offers) > OFFERS_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"at most {OFFERS_MAX} offers at once"
-            )
+            raise GrpcError(GrpcStatus.INVALID_ARGUMENT, f"at most {OFFERS_MAX} offers at once")
         grants = [self._grant(offer) for offer in request.offers]
         parties = {grant.key.party_id for grant in grants if grant.accepted}
         for party_id in parties:
@@ -121,8 +112,8 @@ class PeerLink:
         expires_ms = now.ms + round(settings.ticket_s * 1000)
         return HandoffGrant(key=offer.key, ticket=ticket, expires_ms=expires_ms, accepted=True)
 
-    async def _transfer(self, chunks: AsyncIterator[PartyChunk], context: Any) -> TransferReply:
-        await self._admit(context)
+    async def _transfer(self, chunks: AsyncIterator[PartyChunk], caller: Caller) -> TransferReply:
+        await self._admit(caller)
         broker = self._broker
         refused = TransferReply(accepted=False)
         parts: list[bytes] = []
@@ -130,7 +121,7 @@ class PeerLink:
         async for chunk in chunks:
             size += len(chunk.state)
             if size > TRANSFER_BYTES_MAX or (party_id and chunk.party_id != party_id):
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not one party, or too much")
+                raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "not one party, or too much")
             party_id = chunk.party_id
             parts.append(chunk.state)
             whole = chunk.last
@@ -155,8 +146,8 @@ class PeerLink:
 
     # --- questions and streams -------------------------------------------------------------------
 
-    async def _probe(self, request: ProbeRequest, context: Any) -> ProbeReply:
-        await self._admit(context)
+    async def _probe(self, request: ProbeRequest, caller: Caller) -> ProbeReply:
+        await self._admit(caller)
         session = self._broker.registry.sessions.get(session_key(request.key))
         if session is None or (request.fence and session.fence != request.fence):
             return ProbeReply()
@@ -167,11 +158,10 @@ class PeerLink:
         )
 
     async def _relay(
-        self, frames: AsyncIterator[RelayFrame], context: Any
+        self, frames: AsyncIterator[RelayFrame], caller: Caller
     ) -> AsyncIterator[RelayFrame]:
-        await self._admit(context)
+        await self._admit(caller)
         if self._relayed is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nothing is relayed here")
-            return
-        async for frame in self._relayed(frames, context):
+            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "nothing is relayed here")
+        async for frame in self._relayed(frames, caller):
             yield frame

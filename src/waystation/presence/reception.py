@@ -202,7 +202,10 @@ class Reception:
                 return Refusal(joined.status, retry_after_ms=joined.retry_after_ms)
             assert isinstance(joined, Exists)
             attach_first = True
-        return Refusal(Status.INTERNAL_ERROR, "the session comes and goes")
+        return Refusal(
+            Status.INTERNAL_ERROR,
+            f"the session ended and began again {ROUNDS_MAX} times during one JOIN; join again",
+        )
 
     def _proof(self, join: Join, *, promoted: bool) -> tuple[Proof, str]:
         settings = self._settings
@@ -245,6 +248,7 @@ class Reception:
             party_max=settings.party_max,
             client_sessions_max=sessions_max,
             evict_oldest=settings.client_sessions_policy == "evict_oldest",
+            id_unique_in_party=settings.session_ids == "per_party",
             token_exp_ms=grant.expires_at_ms if grant is not None else 0,
             known_seq=party.seq if party.loaded else None,
             known_epoch=party.epoch,

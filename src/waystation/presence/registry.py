@@ -30,10 +30,10 @@ Timer = Session | Delivery | Conversation | Callable[[Now], None]
 
 
 def _now_by(clock: Clock) -> Callable[[], Now]:
-    mono, now_ms = clock.mono, clock.now_ms
+    mono, now_ns = clock.mono, clock.now_ns  # without a call of Python's
 
     def now() -> Now:
-        return Now(mono(), now_ms())
+        return Now(mono(), now_ns() // 1_000_000)
 
     return now
 

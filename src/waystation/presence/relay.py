@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from grpc import aio
 
+from waystation.net.http2.port import Gone, GrpcStatus, StreamHandler
+
 from .conversation import Conversation
 from .directory import ranked
 from .errors import NeighbourError
 from .model import MessageType, PartyId, Status
 from .neighbours import Neighbours
 from .store import PresenceNode
-from .transport.port import Gone, GrpcStatus, StreamHandler
 from .wire.party_presence_pb2 import ClientMessage
 from .wire.presence_cluster_pb2 import RelayFrame
 

@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final
 
+import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
+from waystation.base.failures import Failures
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag
@@ -29,7 +31,6 @@ from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
 from .names import Names
 from .session import Session
 from .store import Joined
-from .written import Departure, WrittenEvents
 
 LATENCIES_MAX: Final = 4096  # of which the totals tell the quantiles
 TIMES_MAX: Final = 65_536  # between two ticks; of more, the newest are told
@@ -43,6 +44,27 @@ _UNSIGNED: Final = 1 << 64
 def _signed(message_id: int) -> int:
     """The contract's columns are signed."""
     return message_id - _UNSIGNED if message_id & _SIGN else message_id
+
+
+class Departure(msgspec.Struct, frozen=True, gc=False):
+    """A session that ended, as its event and its line need to know it."""
+
+    key: SessionKey
+    code: Status
+    seq: int
+    lived_s: float
+    resumes: int
+    said: int
+    in_flight: int
+    acked: int
+    retried: int
+    dropped: int
+    superseded: int
+
+    @property
+    def out(self) -> int:
+        """Rule 6 of `delivery`."""
+        return self.acked + self.dropped + self.superseded + self.in_flight
 
 
 class Reports:
@@ -60,10 +82,10 @@ class Reports:
             metrics.declare(spec)
         self._sink = sink
         self._names = Names(hashes)
-        self._written = WrittenEvents(self._names)
         self._metrics = metrics
         self._clock = clock
         self._log = log
+        self._failures = Failures(clock.mono)
         self.tally = Tally()
         self.latencies_s: deque[float] = deque(maxlen=TIMES_MAX)
         self._window_s: list[float] = []
@@ -87,7 +109,25 @@ class Reports:
 
     def started(self, session: Session, joined: Joined, ms: int, *, auth: bool) -> None:
         self._created.value += 1
-        self._sink.write(self._written.started, (session.key, joined, session.ttl_s, auth, ms))
+        self._sink.defer(self._started_event, session.key, joined, session.ttl_s, auth, ms)
+
+    def _started_event(
+        self, key: SessionKey, joined: Joined, ttl_s: float, auth: bool, ms: int
+    ) -> events.Event:
+        party, cli, sess = self._names.session(key, ms)
+        return events.PartySessionStarted(
+            party=party,
+            cli=cli,
+            sess=sess,
+            n=joined.party_size,
+            attrs=events.PartySessionStartedAttrs(
+                seq=joined.seq,
+                epoch=joined.epoch,
+                device_sessions=joined.device_sessions,
+                ttl_ms=round(ttl_s * 1000),
+                auth=auth,
+            ),
+        )
 
     def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
         delivery = session.delivery
@@ -107,9 +147,28 @@ class Reports:
             delivery.dropped_n,
             delivery.superseded_n,
         )
-        self._sink.write(self._written.left, (one, now.ms))
+        self._sink.defer(self._left_event, one, now.ms)
         if len(self._lines) < LINES_MAX:
             self._lines.append(one)
+
+    def _left_event(self, one: Departure, ms: int) -> events.Event:
+        party, cli, sess = self._names.last_of(one.key, ms)
+        return events.PartySessionLeft(
+            party=party,
+            cli=cli,
+            sess=sess,
+            code=one.code,
+            dur=round(one.lived_s * 1e6),
+            attrs=events.PartySessionLeftAttrs(
+                seq=one.seq,
+                out=one.out,
+                acked=one.acked,
+                retried=one.retried,
+                dropped=one.dropped,
+                superseded=one.superseded,
+                resumes=one.resumes,
+            ),
+        )
 
     def _leaves(self, code: Status) -> Cell:
         cell = self._left.get(code)
@@ -194,7 +253,18 @@ class Reports:
     ) -> None:
         self._sent[entry.kind].value += 1
         self._fanouts_s.append(took_s)
-        self._sink.write(self._written.sent, (party_id, entry, recipients, size))
+        self._sink.defer(self._sent_event, party_id, entry, recipients, size)
+
+    def _sent_event(
+        self, party_id: PartyId, entry: Entry, recipients: int, size: int
+    ) -> events.Event:
+        return events.PartyMessageSent(
+            party=self._names.party(party_id, entry.at_ms),
+            msg=_signed(entry.message_id),
+            n=recipients,
+            size=size,
+            attrs=events.PartyMessageSentAttrs(type=entry.kind.name.lower(), seq=entry.seq),
+        )
 
     def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
         """One of `ack_every`."""
@@ -288,7 +358,9 @@ class Reports:
         self._log.error(what, exc_info=error)
 
     def store_trouble(self, what: str, error: BaseException) -> None:
-        self._log.warning("store.trouble", during=what, reason=str(error) or type(error).__name__)
+        if self._failures.is_new(what, error):
+            reason = str(error) or type(error).__name__
+            self._log.warning("store.trouble", during=what, reason=reason)
 
     # --- totals ----------------------------------------------------------------------------------
 

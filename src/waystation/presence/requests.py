@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from .broker import Broker
 
 
-# Made once: asking for a member or a union takes longer than looking at it.
+# Made once: asking an enum for a member, or an object for each of several types, takes its time.
+_FRESH: Final = Admission.FRESH
 _REPEATED: Final = Admission.REPEATED
 _ASK_SOMEBODY: Final = (Signal, Auth)
+_OPTIONAL: Final = frozenset((Signal, Auth, Promote))
 
 
 class Requests:
@@ -31,12 +33,16 @@ class Requests:
     def take(
         self, conversation: Conversation, session: Session, message: ClientInput, now: Now
     ) -> None:
-        verdict = session.admit(message, now, self._objection(conversation, session, message))
-        if isinstance(verdict, Refusal):
-            self._broker.refuse(conversation, verdict, message.message_id)
-        elif isinstance(message, Ack):
+        kind = type(message)
+        objection = None
+        if kind in _OPTIONAL:
+            objection = self._objection(conversation, session, message)
+        verdict = session.admit(message, now, objection)
+        if verdict is _FRESH and kind is Ack:
             if self._settings.answer_acks:
                 conversation.ack(message.message_id, now)
+        elif isinstance(verdict, Refusal):
+            self._broker.refuse(conversation, verdict, message.message_id)
         elif verdict is _REPEATED:
             conversation.ack(message.message_id, now)
         elif isinstance(message, Leave):
@@ -63,7 +69,7 @@ class Requests:
                 return Refusal(Status.NOT_SUPPORTED, "the token does not grant signals")
         elif isinstance(message, Promote):
             return Refusal(Status.NOT_STANDBY, "the stream is the primary one")
-        elif isinstance(message, Auth) and self._broker.authority is None:
+        elif self._broker.authority is None:
             return Refusal(Status.NOT_SUPPORTED, "there is no authentication")
         return None
 

@@ -61,6 +61,10 @@ class Roster:
         elif session_id in self._clients.get(client_id, ()):
             self.away.add((client_id, session_id))
 
+    @property
+    def clients(self) -> int:
+        return len(self._clients)
+
     def count(self, client_id: ClientId) -> int:
         return len(self._clients.get(client_id, ()))
 

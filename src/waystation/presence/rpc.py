@@ -1,41 +1,40 @@
-"""Services of the cluster protocol on a gRPC server: methods with their messages, and who calls."""
+"""The gRPC services of presence: under which paths, with which messages, and who calls."""
 
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from typing import Any, Final, NoReturn
 
-import grpc
-from grpc import aio
+from waystation.net.http2.methods import GrpcError, Method
+from waystation.net.http2.port import GrpcStatus
 
 from .model import ClientId, PartyId, SessionId, SessionKey
 
-# How often each side speaks in one call: once, or as often as it likes.
-ONCE_ONCE: Final = grpc.unary_unary_rpc_method_handler
-ONCE_MANY: Final = grpc.unary_stream_rpc_method_handler
-MANY_ONCE: Final = grpc.stream_unary_rpc_method_handler
-MANY_MANY: Final = grpc.stream_stream_rpc_method_handler
+CLIENT_SERVICE: Final = "ClientMessagingEndpoint"
+RPC_PATH: Final = f"/{CLIENT_SERVICE}/beginStream"
 
 
-def method(behaviour: Any, request: Any, reply: Any, shape: Any = ONCE_ONCE) -> Any:
-    """`request` and `reply` are message types of the protocol."""
-    return shape(
-        behaviour,
-        request_deserializer=request.FromString,
-        response_serializer=reply.SerializeToString,
+def paths(aliases: Collection[str]) -> frozenset[str]:
+    """Under which paths streams are opened: our own and the aliases (`rpc_path_aliases`), each a
+    service name such as `my.package.ClientMessagingEndpoint` or a whole path."""
+    more = (name if name.startswith("/") else f"/{name}/beginStream" for name in aliases)
+    return frozenset((RPC_PATH, *more))
+
+
+def method(
+    run: Callable[[Any, Any], Any],
+    request: Any,
+    reply: Any,
+    *,
+    many_in: bool = False,
+    many_out: bool = False,
+) -> Method:
+    """`request` and `reply` are message types of protobuf."""
+    return Method(
+        run, request.FromString, reply.SerializeToString, many_in=many_in, many_out=many_out
     )
 
 
-def add_service(server: aio.Server, name: str, methods: dict[str, Any]) -> None:
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, methods),))
-
-
-def authorization(context: Any) -> str | None:
-    """What the caller shows: the metadata value of that name."""
-    metadata: dict[str, str] = dict(context.invocation_metadata() or ())
-    return metadata.get("authorization")
-
-
-async def unauthenticated(context: Any) -> None:
-    """Ends the call: raises."""
-    await context.abort(grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+def unauthenticated() -> NoReturn:
+    raise GrpcError(GrpcStatus.UNAUTHENTICATED, "UNAUTHENTICATED")
 
 
 def session_key(key: Any) -> SessionKey:

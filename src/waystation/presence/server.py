@@ -8,11 +8,15 @@ Rule 3: nothing here is on a message's path.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, cast
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import Tasks
+from waystation.net.http2.methods import Caller, Service, service_routes
+from waystation.net.http2.port import StreamHandler
+from waystation.net.http2.server import Http2Server
 
 from .admin import PresenceAdmin
 from .broker import Broker
@@ -20,13 +24,15 @@ from .directory import Directory, ranked
 from .errors import STORE_TROUBLE
 from .grants import Authority
 from .handover import Handover
+from .health import Health
 from .membership import Membership
 from .model import Detached, Status
 from .neighbours import Neighbours
 from .peer import PeerLink
+from .reflection import reflection
 from .relay import Relay, RelayedStreams
 from .reports import Reports
-from .services import Health, Service, add_reflection
+from .rpc import CLIENT_SERVICE, paths
 from .settings import Presence, parse_peer
 from .store import (
     MovablePresenceStore,
@@ -35,7 +41,6 @@ from .store import (
     PresenceStore,
     SharedPresenceStore,
 )
-from .transport.port import StreamHandler, Transport
 from .wire.presence_cluster_pb2 import RelayFrame
 
 TOTALS_INTERVAL_S: Final = 10.0
@@ -47,7 +52,8 @@ SWEEP_MAX: Final = 1000
 CLOSE_GRACE_S: Final = 1.0
 DRAIN_LOOK_S: Final = 0.1
 
-MakeTransport = Callable[[StreamHandler, Sequence[Service]], Transport]
+
+MakePort = Callable[[Mapping[str, StreamHandler]], Http2Server]
 
 
 class PresenceServer:
@@ -60,18 +66,18 @@ class PresenceServer:
         clock: Clock,
         reports: Reports,
         tasks: Tasks,
-        make_transport: MakeTransport,
+        make_port: MakePort,
         authority: Authority | None = None,
-        reflection: bool = True,
         shared: SharedPresenceStore | None = None,
         endpoints: tuple[str, str] = ("", ""),
         neighbours: Neighbours | None = None,
         peer_token: str = "",
+        reflects: bool = False,
     ) -> None:
         """`shared` is the same store, if several nodes share it; `endpoints` are where clients and
         other nodes reach us, if that is not where we listen. Without `neighbours` nothing is
-        handed over; `peer_services` go to the port where other nodes and operators come, and
-        `peer_token` is what they show there."""
+        handed over. `peer_routes` are for the port where other nodes and operators come, and
+        `peer_token` is what they show there. `reflects`: ports describe their services."""
         self.settings = settings
         self.store = store
         self._clock = clock
@@ -90,10 +96,12 @@ class PresenceServer:
         )
         self.health = Health()
         self.directory = Directory(self._nodes, authority)
-        services: list[Service] = [self.health.add, self.directory.add]
-        if reflection:
-            services.append(add_reflection)
-        self.transport = make_transport(self.broker, services)
+        services = [self.health.service, self.directory.service]
+        described = reflection(services, CLIENT_SERVICE) if reflects else []
+        client_paths: dict[str, StreamHandler] = dict.fromkeys(
+            paths(settings.rpc_path_aliases), self.broker
+        )
+        self.transport = make_port(client_paths | self._routes([*services, *described]))
         self.membership = (
             Membership(self.broker, shared, clock, self.describe) if shared is not None else None
         )
@@ -119,24 +127,24 @@ class PresenceServer:
             if neighbours is not None
             else None
         )
-        self.peer_services: list[Service] = [
-            PeerLink(
-                self.broker,
-                token=peer_token,
-                client_endpoint=lambda: self.describe().client_endpoint,
-                movable=movable,
-                relayed=self._relayed if self.peers else None,
-            ).add,
-            PresenceAdmin(
-                self.broker,
-                token=peer_token,
-                describe=self.describe,
-                drain=self.drain,
-                undo_drain=self.undo_drain,
-            ).add,
-        ]
+        peer_link = PeerLink(
+            self.broker,
+            token=peer_token,
+            client_endpoint=lambda: self.describe().client_endpoint,
+            movable=movable,
+            relayed=self._relayed if self.peers else None,
+        )
+        operators = PresenceAdmin(
+            self.broker,
+            token=peer_token,
+            describe=self.describe,
+            drain=self.drain,
+            undo_drain=self.undo_drain,
+        )
+        services += [peer_link.service, operators.service]
+        described = reflection(services) if reflects else []
+        self.peer_routes = self._routes([*services, *described])
         self._ticking: asyncio.TimerHandle | None = None
-        self._port = 0
         self._late_looks = 0
         self._full = False
         self.lag_s = 0.0
@@ -144,18 +152,17 @@ class PresenceServer:
 
     @property
     def port(self) -> int:
-        return self._port or self.transport.port
+        return self.transport.number
 
     async def start(self) -> None:
-        await self.health.tell(serving=False)
+        self.health.tell(serving=False)
         await self.store.check()
         await self.broker.start()
-        await self.transport.start()
-        self._port = self.transport.port  # a listener that is closed does not know it any more
+        self.transport.start()
         if self.membership is not None:
             await self.membership.beat()
-            self._tasks.spawn("presence lease", self.membership.run())
-            self._tasks.spawn("presence positions", self.membership.compare_on())
+            self._tasks.keep("presence lease", self.membership.run)
+            self._tasks.keep("presence positions", self.membership.compare_on)
         self._next_tick(self._loop.time() + self.settings.tick_s)
         settings = self.settings
         for name, every_s, work in (
@@ -164,11 +171,16 @@ class PresenceServer:
             ("totals", TOTALS_INTERVAL_S, self._totals),
             ("readiness", LOOK_INTERVAL_S, self.look),
         ):
-            self._tasks.spawn(f"presence {name}", self._repeat(name, every_s, work))
+            self._tasks.keep(f"presence {name}", partial(self._repeat, name, every_s, work))
         if self.handover is not None and self.membership is not None:
-            shed = self._repeat("shed", settings.shed_check_s, self.handover.shed)
-            self._tasks.spawn("presence shed", shed)
-        await self._tell_state("ready")
+            shed = partial(self._repeat, "shed", settings.shed_check_s, self.handover.shed)
+            self._tasks.keep("presence shed", shed)
+        self._tell_state("ready")
+
+    def _routes(self, services: Sequence[Service]) -> dict[str, StreamHandler]:
+        return service_routes(
+            services, self._tasks, lambda exc: self._reports.trouble("method.failed", exc)
+        )
 
     def _nodes(self) -> Sequence[PresenceNode]:
         if self.membership is None:
@@ -181,9 +193,9 @@ class PresenceServer:
         return PresenceNode(node_id=owner.node_id, incarnation=owner.incarnation)
 
     def _relayed(
-        self, frames: AsyncIterator[RelayFrame], context: Any
+        self, frames: AsyncIterator[RelayFrame], caller: Caller
     ) -> AsyncIterator[RelayFrame]:
-        return RelayedStreams(self.broker, context.peer()).serve(frames)
+        return RelayedStreams(self.broker, caller.peer).serve(frames)
 
     def at_peer_port(self, endpoint: str) -> None:
         """Where other nodes reach us, once that is known."""
@@ -217,10 +229,13 @@ class PresenceServer:
     def _tick(self, at: float) -> None:
         now = self._loop.time()
         self.lag_s = max(0.0, now - at)
-        more = self.broker.timekeeper.tick()
-        # A loop that stood still is not made to run after every tick that it missed.
-        following = max(at + self.settings.tick_s, now)
-        self._next_tick(now if more else following)
+        more = False
+        try:
+            more = self.broker.timekeeper.tick()
+        finally:
+            # A loop that stood still is not made to run after every tick that it missed.
+            following = max(at + self.settings.tick_s, now)
+            self._next_tick(now if more else following)
 
     async def _repeat(
         self, name: str, every_s: float, work: Callable[[], Coroutine[Any, Any, object]]
@@ -256,18 +271,18 @@ class PresenceServer:
             if self.broker.fenced():
                 wanted = "fenced"
             if wanted != self.state:
-                await self._tell_state(wanted)
+                self._tell_state(wanted)
 
-    async def _tell_state(self, state: str) -> None:
+    def _tell_state(self, state: str) -> None:
         self.state = state
         self._reports.node_state(state, len(self.broker.registry.sessions))
-        await self.health.tell(serving=state == "ready")
+        self.health.tell(serving=state == "ready")
 
     # --- the end ---------------------------------------------------------------------------------
 
     async def drain(self, over_s: float) -> None:
         """No new sessions; those that are here stay resumable, here or elsewhere."""
-        await self._tell_state("draining")
+        self._tell_state("draining")
         self.broker.draining = True
         if self.membership is not None:
             await self.membership.beat()
@@ -299,7 +314,7 @@ class PresenceServer:
         if self.handover is not None:
             self.handover.stop()
         self.broker.draining = False
-        await self._tell_state("ready")
+        self._tell_state("ready")
         if self.membership is not None:
             await self.membership.beat()
 

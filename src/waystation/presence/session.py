@@ -12,12 +12,12 @@ Rule 5: twenty soft errors within a minute, or five hits of the rate limit withi
 """
 
 import enum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from waystation.base.limits import TokenBucket
-from waystation.base.structs import quick_to_write
 
 from .delivery import Delivery
 from .log import Now
@@ -82,12 +82,12 @@ class Faults:
         return len(self._at) >= FAULTS_MAX or len(self._rate_at) >= RATE_HITS_MAX
 
 
-_NEVER: Final = (Unfit, Join)  # of a stream that has joined
+_NEVER: Final = frozenset((Unfit, Join))  # of a stream that has joined
 
 
-@quick_to_write
-class Session(msgspec.Struct, eq=False):
-    """A struct, because every join makes one: that takes a quarter of what an `__init__` does."""
+@dataclass(slots=True, eq=False, repr=False)  # ids do not reach a log
+class Session:
+    """Not a struct, for the same reason as `Delivery`."""
 
     key: SessionKey
     party: "Party"
@@ -120,8 +120,6 @@ class Session(msgspec.Struct, eq=False):
     token_handle: int = 0
     faults: Faults | None = None
 
-    __repr__ = object.__repr__  # ids do not reach a log
-
     def set_wishes(self, ttl_s: float, flags: int) -> None:
         self.ttl_s = ttl_s
         self.flags = flags
@@ -139,52 +137,28 @@ class Session(msgspec.Struct, eq=False):
         """Whether a message counts; acks that it carries are applied when it does."""
         mono = now.mono
         delivery = self.delivery
-        bare_ack = isinstance(message, Ack)
-        if not (bare_ack and delivery.owes(message.ack_ids, message.party_seq)):
+        kind, ids, upto = type(message), message.ack_ids, message.party_seq
+        if not (kind is Ack and delivery.owes(ids, upto)):
             wait_s = self._bucket.take(mono)
             if wait_s:
                 return Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
-        if isinstance(message, _NEVER):
+        if kind in _NEVER:
             if isinstance(message, Unfit):
                 return Refusal(message.status, message.detail)
             return Refusal(Status.ALREADY_JOINED, "the stream has joined")
         if message.names is not None and not self._names_fit(message.names):
             return Refusal(Status.INVALID_FIELD, "ids of another session")
-        if message.party_seq and message.party_seq > max(delivery.sent_seq, delivery.list_seq):
+        if upto and upto > max(delivery.sent_seq, delivery.list_seq):
             return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")  # or told
         if objection is not None:
             return objection
         self.last_rx = mono
         self.messages_in += 1
-        if message.ack_ids or message.party_seq:
-            delivery.acked(message.ack_ids, message.party_seq, now)
-        if bare_ack or self._recent.add(message.message_id):
+        if ids or upto:
+            delivery.acked(ids, upto, now)
+        if kind is Ack or self._recent.add(message.message_id):
             return _FRESH
         return _REPEATED
-
-    def plain_ack(self, message: Ack, now: Now) -> bool:
-        """The short way of `admit` for an ack that names something outstanding and nothing else;
-        False if it is not such a one, and then nothing was done."""
-        ids = message.ack_ids
-        if message.party_seq or message.names is not None or not ids:
-            return False
-        delivery = self.delivery
-        if ids[0] not in delivery.inflight:
-            return False
-        self.last_rx = now.mono
-        self.messages_in += 1
-        delivery.acked(ids, 0, now)
-        return True
-
-    def pinged(self, message_id: int, mono: float) -> bool:
-        """The same for a PING that is new, within its rate, and says nothing else."""
-        recent = self._recent
-        if message_id in recent.known or self._bucket.take(mono):
-            return False  # nothing was taken: the long way answers it
-        recent.add(message_id)
-        self.last_rx = mono
-        self.messages_in += 1
-        return True
 
     def _names_fit(self, names: tuple[int, int, int]) -> bool:
         return all(given in (0, own) for given, own in zip(names, self.key, strict=True))

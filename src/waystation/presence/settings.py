@@ -77,14 +77,10 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: Annotated[str, doc("Address that is listened on; empty: as `host`.")] = ""
     port: Annotated[Port, doc("gRPC for clients.")] = 50051
     peer_port: Annotated[
-        Port, doc("gRPC between nodes and for operators; only with other nodes, or `native`.")
+        Port, doc("gRPC between nodes and for operators; on loopback unless there are other nodes.")
     ] = 50052
     ops_port: Annotated[Port, doc("HTTP: `/metrics`, `/healthz`, `/readyz`.")] = 9103
     workers: Annotated[Count, doc("Processes; more than one need `store` to be a Redis.")] = 1
-    transport: Annotated[
-        Literal["grpcio", "native"],
-        doc("`grpcio` is the reference; `native` is the lean one of ours."),
-    ] = "grpcio"
     store: Annotated[
         str,
         doc(
@@ -129,8 +125,19 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = "auto"
     rpc_path_aliases: Annotated[
         tuple[str, ...],
-        doc("Further service names under which streams are opened, with their package."),
-    ] = ()
+        doc(
+            "Further service names under which streams are opened, with their package. The default"
+            " is the name that the reference broker has."
+        ),
+    ] = ("ca.ozluminaire.partypresence.ClientMessagingEndpoint",)
+    session_ids: Annotated[
+        Literal["per_client", "per_party"],
+        doc(
+            "Where a session id is unique: among the sessions of its client, or in the whole party"
+            " as in the reference broker. With `per_party`, a JOIN with a session id that another"
+            " client of the party uses is refused with SESSION_ID_IN_USE, and its stream ends."
+        ),
+    ] = "per_client"
 
     session_ttl_s: Annotated[Seconds, doc("A session that is silent for so long has left.")] = 120.0
     session_ttl_min_s: Annotated[Seconds, doc("The shortest TTL that a client may wish.")] = 10.0

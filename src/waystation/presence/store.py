@@ -36,6 +36,8 @@ class JoinSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     party_max: int
     client_sessions_max: int
     evict_oldest: bool = False
+    id_unique_in_party: bool = False
+    """Whether a session id that another client of the party uses is refused."""
     token_exp_ms: int = 0
     known_seq: int | None = None
     """How far the caller follows the party already; None: it needs the members."""

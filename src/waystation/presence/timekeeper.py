@@ -6,12 +6,15 @@ session's life is in the wheel; what concerns the node as a whole is called by i
 
 from typing import TYPE_CHECKING, Final
 
+from waystation.base.tasks import each
+
 from .conversation import Conversation, Phase
 from .delivery import Delivery
 from .errors import STORE_TROUBLE
 from .grants import Grant
 from .log import Now
 from .model import EXTENDED, Detached, MessageType, SessionKey, SessionRecord, Status
+from .registry import Timer
 from .session import Session, State
 from .store import CursorRow
 from .wire import broker as write
@@ -32,25 +35,29 @@ class Timekeeper:
         """Handle what is due; whether more is due already."""
         broker, registry = self._broker, self._registry
         due = registry.due(registry.now().mono)
-        for timer in due:
-            now = registry.now()
-            if isinstance(timer, Session):
-                broker.departures.life(timer, now)
-            elif isinstance(timer, Delivery):
-                session = timer.holder
-                if isinstance(session, Session) and not session.life_handle:
-                    broker.departures.life(session, now)  # its entry waited for this one
-                timer.retry(now)
-            elif isinstance(timer, Conversation):
-                self._late(timer, now)
-            else:
-                timer(now)
+        each(due, self._perform, self._failed)
         if registry.unjoined:
             now = registry.now()
-            for conversation in registry.late_to_join(now.mono):
-                self._late(conversation, now)
+            each(registry.late_to_join(now.mono), lambda one: self._late(one, now), self._failed)
         broker.reports.look_at_latencies()
         return len(due) > 0
+
+    def _perform(self, timer: Timer) -> None:
+        departures, now = self._broker.departures, self._registry.now()
+        if isinstance(timer, Session):
+            departures.life(timer, now)
+        elif isinstance(timer, Delivery):
+            session = timer.holder
+            if isinstance(session, Session) and not session.life_handle:
+                departures.life(session, now)  # its entry waited for this one
+            timer.retry(now)
+        elif isinstance(timer, Conversation):
+            self._late(timer, now)
+        else:
+            timer(now)
+
+    def _failed(self, error: Exception) -> None:
+        self._broker.reports.trouble("timer.failed", error)
 
     def _late(self, conversation: Conversation, now: Now) -> None:
         """Its JOIN should be here by now."""

@@ -119,7 +119,8 @@ class InvalidRouterTypeError(RejectedError):
 class BadBodyError(RejectedError):
     """A JSON body that does not have the form its path asks for; the message says where.
 
-    Mend the body. It concerns the Matrix gateway; the relay between nodes answers in plain text.
+    Mend the body. It concerns the Matrix gateway and the registration API, which also wants
+    `Content-Type: application/json`; the relay between nodes answers in plain text.
     """
 
     label = "bad_body"
@@ -135,10 +136,9 @@ class UnauthorizedError(RejectedError):
 
 
 class NoUserAgentError(GoneError):
-    """The user agent of the endpoint does not exist any more.
+    """Registration: the user agent does not exist, or is registered with another type.
 
-    Delete the subscription. (Kept for senders that know Autopush's number; this version says
-    `no_subscription`.)
+    Register anew. (An app server that posts to it gets `no_subscription`.)
     """
 
     label = "no_user"
@@ -172,8 +172,159 @@ class NoStatusError(GoneError):
     label = "no_status"
 
 
+class InvalidRouterTokenError(RejectedError):
+    """Registration: the device token is missing or cannot be one of that network.
+
+    Register with the token that the device got from its push network.
+    """
+
+    label = "invalid_router_token"
+
+
+class UnknownAppError(RejectedError):
+    """Registration or message: no such app is configured for FCM.
+
+    Use an app id of `fcm.credentials`.
+    """
+
+    label = "unknown_app"
+
+
+class UnknownChannelError(RejectedError):
+    """Registration or message: no such release channel is configured for APNs.
+
+    Use a name of `apns.channels`.
+    """
+
+    label = "unknown_apns_channel"
+
+
+class BadApsError(RejectedError):
+    """Registration: `aps` is not a JSON object.
+
+    Send an object, or leave it out: there is a default.
+    """
+
+    label = "bad_aps"
+
+
+class UnknownRouterTypeError(RejectedError):
+    """Registration: the path names no bridge that this server has.
+
+    Use `fcm` or `apns`, as the operator configured them.
+    """
+
+    label = "unknown_router_type"
+
+
+class RegistrationAuthError(RejectedError):
+    """Registration: the secret of the user agent is missing or wrong.
+
+    Send `Authorization: Bearer SECRET` with the `secret` of the first registration. Without it,
+    register anew.
+    """
+
+    label = "registration_auth"
+
+
+class TooManySubscriptionsError(RejectedError):
+    """Registration: the user agent has as many subscriptions as it may have.
+
+    Remove some. The limit is `connect.max_channels_per_uaid`.
+    """
+
+    label = "too_many_subscriptions"
+
+
+class BridgePayloadTooLargeError(RejectedError):
+    """The message is longer than the device's push network takes, encoding included.
+
+    Send at most about 2,700 bytes to a subscription of a mobile device.
+    """
+
+    label = "bridge_payload_too_large"
+
+
+class BridgeGoneError(GoneError):
+    """The push network does not know the device any more; the user agent was removed.
+
+    Delete the subscription.
+    """
+
+    label = "bridge_gone"
+
+
+class BridgeError(UnavailableError):
+    """The push network refused the message or answered with something unknown.
+
+    Send again later; the operator's log names the answer.
+    """
+
+    label = "bridge_error"
+
+
+class BridgeAuthError(BridgeError):
+    """The push network refused the credentials of this server.
+
+    Send again later. The operator must mend the credentials: `waystation doctor` tells which.
+    """
+
+    label = "bridge_auth"
+
+
+class BridgeConnectError(BridgeError):
+    """The push network could not be reached, or the connection ended before its answer.
+
+    Send again later.
+    """
+
+    label = "bridge_connect"
+
+
+class BridgeTimeoutError(BridgeError):
+    """The push network did not answer in time; it may have taken the message.
+
+    Send again later.
+    """
+
+    label = "bridge_timeout"
+
+
+class BridgeFailedError(BridgeError):
+    """The push network is in trouble: it answered with a status of the 500s, or 429 to all.
+
+    Send again later.
+    """
+
+    label = "bridge_failed"
+
+    def __init__(self, message: str = "", *, pause_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s  # as the push network asked
+
+
+class BridgeStubError(RejectedError):
+    """The stub was asked to fail: the app id is `error`.
+
+    It exists for tests only.
+    """
+
+    label = "bridge_stub"
+
+
+class LostRaceError(UnavailableError):
+    """Another request changed the same user agent at the same moment.
+
+    Send again. It concerns registrations, and a message for a device that has just got another
+    token.
+    """
+
+    label = "lost_race"
+
+
 class RateLimitedError(BusyError):
-    """The app server, or all of them for one subscription, posted more often than they may.
+    """The app server, or all of them for one subscription, posted more often than they may; or too
+    many devices registered (`endpoint.rate_registrations`).
 
     Wait for `Retry-After` seconds, then send again. Spread bulk messages.
     """

@@ -5,7 +5,14 @@ Rule 2: a link that breaks answers all that is under way at once: UNREACHABLE.
 Rule 3: at most `IN_FLIGHT_MAX` requests are under way; one more push is answered BUSY, so that the
         endpoint stores it. The server stops reading at the same number.
 Rule 4: no timer per request: requests end in the order of their deadlines, so one sweep looks at
-        the oldest.
+        the oldest. A sweep that comes late ends nothing: the process stood still, and the answers
+        may be in the socket. They are read first.
+Rule 5: a push says until when it may be taken, on the node's clock: a little earlier than its
+        asker stops waiting. A node that finds it later, because it stood still, refuses it: the
+        endpoint has stored it by then. What was taken in time and answered too late is both with
+        the user agent and in storage: the node is told, and its ack deletes the row as well.
+Rule 6: processes of one machine share a monotonic clock. Another machine tells its own with the
+        upgrade and with each reply; by what it told it is never taken for later than it is.
 
 Nobody here knows which transport it is: unix sockets between the workers of a node, an upgraded
 connection between machines.
@@ -14,9 +21,12 @@ connection between machines.
 import asyncio
 import hmac
 from collections.abc import Awaitable, Coroutine
-from typing import Any, Final, Protocol, assert_never, cast
+from typing import Any, Final, Protocol, assert_never
 
+from waystation.base.clock import Clock
 from waystation.base.tasks import Done, eager
+from waystation.net.link import FrameConnection
+from waystation.net.loop import Port
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.wire.link_frames import (
@@ -24,17 +34,19 @@ from waystation.push.wire.link_frames import (
     CheckStored,
     Displace,
     Frame,
-    FrameReader,
     Prove,
     Push,
     PushUpdate,
     Reply,
+    decode_frame,
     encode_frame,
 )
-from waystation.push.wire.relay import Answer, Node
+from waystation.push.wire.relay import Answer, ServedNode
 
 IN_FLIGHT_MAX: Final = 4_096
 SWEEP_S: Final = 0.25
+TAKEN_SHARE: Final = 0.9  # of the time that an asker waits; the rest is for the answer's way
+CLOCK_ERROR_S: Final = 0.1  # a reply that took longer says too little about the node's clock
 PROOF_S: Final = 5.0  # from the upgrade to the proof of the client's
 
 
@@ -42,91 +54,78 @@ class NotALinkError(Exception):
     """The peer is there, but does not speak the link."""
 
 
-class _Writer:
-    """Joins what is written during one turn."""
+class _Link(FrameConnection):
+    """One end. What is not a frame ends it."""
 
-    __slots__ = ("_armed", "_loop", "_out", "transport")
+    def frame(self, payload: bytes) -> None:
+        try:
+            frame = decode_frame(payload)
+        except BadFrameError:
+            self.end()
+        else:
+            self.take(frame)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._out: list[bytes] = []
-        self._armed = False
-        self.transport: asyncio.Transport | None = None
-
-    def write(self, frame: bytes) -> None:
-        self._out.append(frame)
-        if not self._armed:
-            self._armed = True
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._armed = False
-        out, self._out = self._out, []
-        if self.transport is not None:
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+    def take(self, frame: Frame) -> None: ...
 
 
-class LinkServer(asyncio.Protocol):
+class LinkServer(_Link):
     """The connection node's end. `proof` is what a client must show first, if it must."""
 
     def __init__(
-        self, node: Node, loop: asyncio.AbstractEventLoop, *, proof: bytes | None = None
+        self, port: Port, node: ServedNode, clock: Clock, *, proof: bytes | None = None
     ) -> None:
+        super().__init__(port)
         self._node = node
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock
         self._proof = proof
-        self._reader = FrameReader()
-        self._writer = _Writer(loop)
-        self._tasks: dict[asyncio.Task[Answer], int] = {}
-        self._paused = False
+        self._tells_clock = proof is not None
+        self._tasks: dict[asyncio.Task[Answer], Call] = {}
+        self._late: dict[Uaid, None] = {}  # whose pushes were refused as too late, of this read
+        self._taken: list[Push | PushUpdate] = []  # in time; their replies are not written yet
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._writer.transport = cast(asyncio.Transport, transport)
+    def opened(self) -> None:
         if self._proof is not None:
             self._loop.call_later(PROOF_S, self._check_proven)
 
     def _check_proven(self) -> None:
         if self._proof is not None:
-            self.close()
+            self.end()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._writer.transport = None  # what is under way goes on: it was asked for
+    def received(self, data: bytes) -> None:
+        super().received(data)
+        if self._late:
+            late, self._late = self._late, {}
+            for uaid in late:
+                self._node.asker_left(uaid, None)
 
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._reader.feed(data):
-                self._take(frame)
-        except BadFrameError:
-            self.close()
-
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        proof = self._proof
         match frame:
-            case Prove():
-                if self._proof is None or not hmac.compare_digest(frame.proof, self._proof):
-                    raise BadFrameError("not the proof we asked for")
+            case Prove() if proof is not None and hmac.compare_digest(frame.proof, proof):
                 self._proof = None
-            case Reply():
-                raise BadFrameError("a reply to nothing")
-            case _:
-                if self._proof is not None:
-                    raise BadFrameError("no proof yet")
+            case Push() | PushUpdate() | CheckStored() | Displace() if proof is None:
                 self._answer(frame)
+            case _:
+                self.end()
 
     def _answer(self, call: Call) -> None:
+        if isinstance(call, Push | PushUpdate) and call.until and self._clock.mono() >= call.until:
+            self._late[call.uaid] = None
+            self._reply(call, Answer.BUSY)
+            return
         try:
             step = eager(self._asked(call), self._loop)
         except Exception:
-            self._reply(call.number, Answer.ODD)
+            self._reply(call, Answer.ODD)
             return
         if isinstance(step, Done):
-            self._reply(call.number, step.value)
+            self._reply(call, step.value)
             return
-        self._tasks[step] = call.number
+        self._tasks[step] = call
         step.add_done_callback(self._finished)
-        if len(self._tasks) >= IN_FLIGHT_MAX and not self._paused:
-            self._paused = True
-            if self._writer.transport is not None:
-                self._writer.transport.pause_reading()
+        if len(self._tasks) >= IN_FLIGHT_MAX:
+            self.pause()
 
     def _asked(self, call: Call) -> Coroutine[Any, Any, Answer]:
         match call:
@@ -142,43 +141,47 @@ class LinkServer(asyncio.Protocol):
                 assert_never(call)
 
     def _finished(self, task: asyncio.Task[Answer]) -> None:
-        number = self._tasks.pop(task)
+        call = self._tasks.pop(task)
         failed = task.cancelled() or task.exception() is not None
-        self._reply(number, Answer.ODD if failed else task.result())
-        if self._paused and len(self._tasks) < IN_FLIGHT_MAX:
-            self._paused = False
-            if self._writer.transport is not None:
-                self._writer.transport.resume_reading()
+        self._reply(call, Answer.ODD if failed else task.result())
+        if len(self._tasks) < IN_FLIGHT_MAX:
+            self.resume()
 
-    def _reply(self, number: int, answer: Answer) -> None:
-        self._writer.write(encode_frame(Reply(number, answer)))
+    def _reply(self, call: Call, answer: Answer) -> None:
+        clock = self._clock.mono() if self._tells_clock else 0.0
+        self.send_frame(encode_frame(Reply(call.number, answer, clock)))
+        if answer is Answer.TAKEN and isinstance(call, Push | PushUpdate) and call.until:
+            if not self._taken:
+                self._loop.call_soon(self._replied)
+            self._taken.append(call)
 
-    def close(self) -> None:
-        if self._writer.transport is not None:
-            self._writer.transport.close()
+    def _replied(self) -> None:
+        """When the replies of a turn are written, it shows which of them came too late."""
+        taken, self._taken = self._taken, []
+        if not taken:
+            return
+        now = self._clock.mono()
+        for call in taken:
+            if now >= call.until:
+                self._node.asker_left(
+                    call.uaid, call.notification if isinstance(call, Push) else call.update
+                )
 
 
-class LinkConnection(asyncio.Protocol):
+class LinkConnection(_Link):
     """The endpoint node's end of one connection."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, timeout_s: float) -> None:
-        self._loop = loop
+    def __init__(self, port: Port, *, timeout_s: float) -> None:
+        super().__init__(port)
+        self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
-        self._reader = FrameReader()
-        self._writer = _Writer(loop)
         self._number = 0
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._congested = False
-        self.open = False
+        self._sweep_due = 0.0
+        self.clock_ahead_s: float | None = None  # the node's, of ours; None: it tells none
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._writer.transport = cast(asyncio.Transport, transport)
-        self.open = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open = False
-        self._writer.transport = None
+    def closed(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
@@ -187,29 +190,31 @@ class LinkConnection(asyncio.Protocol):
             self._sweeper.cancel()
             self._sweeper = None
 
-    def pause_writing(self) -> None:
-        self._congested = True
-
-    def resume_writing(self) -> None:
-        self._congested = False
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for frame in self._reader.feed(data):
-                if not isinstance(frame, Reply):
-                    raise BadFrameError("only replies come this way")
-                waiting = self._waiting.pop(frame.number, None)
-                if waiting is not None and not waiting[0].done():
-                    waiting[0].set_result(_answer(frame.answer))
-        except BadFrameError:
-            self.close()
+    def take(self, frame: Frame) -> None:
+        if not isinstance(frame, Reply):
+            self.end()
+            return
+        waiting = self._waiting.pop(frame.number, None)
+        if waiting is not None and frame.clock:
+            self._learn_clock(frame.clock, waiting[1])
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result(_answer(frame.answer))
 
     @property
     def full(self) -> bool:
-        return self._congested or len(self._waiting) >= IN_FLIGHT_MAX
+        return self.congested or len(self._waiting) >= IN_FLIGHT_MAX
 
-    def send(self, frame: bytes) -> None:
-        self._writer.write(frame)
+    def until(self) -> float:
+        """Until when, on the node's clock, what is asked now may be taken."""
+        if self.clock_ahead_s is None:
+            return 0.0
+        return self._loop.time() + self._timeout_s * TAKEN_SHARE + self.clock_ahead_s
+
+    def _learn_clock(self, clock: float, deadline: float) -> None:
+        """The clocks of two machines drift apart by seconds a day."""
+        now = self._loop.time()
+        if now - (deadline - self._timeout_s) < CLOCK_ERROR_S:
+            self.clock_ahead_s = clock - now
 
     def next_number(self) -> int:
         self._number += 1
@@ -218,26 +223,29 @@ class LinkConnection(asyncio.Protocol):
     def ask(self, number: int, frame: bytes) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting[number] = (future, self._loop.time() + self._timeout_s)
-        self._writer.write(frame)
+        self.send_frame(frame)
         if self._sweeper is None:
-            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+            self._sweep_later()
         return future
+
+    def _sweep_later(self) -> None:
+        self._sweep_due = self._loop.time() + SWEEP_S
+        self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def _sweep(self) -> None:
         self._sweeper = None
         now = self._loop.time()
+        if now > self._sweep_due + SWEEP_S:
+            self._sweep_later()
+            return
         while self._waiting:
             number, (future, deadline) = next(iter(self._waiting.items()))
             if deadline > now and not future.done():
-                self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+                self._sweep_later()
                 return
             del self._waiting[number]
             if not future.done():
                 future.set_result(Answer.UNREACHABLE)
-
-    def close(self) -> None:
-        if self._writer.transport is not None:
-            self._writer.transport.abort()
 
 
 def _answer(number: int) -> Answer:
@@ -248,10 +256,12 @@ def _answer(number: int) -> Answer:
 
 
 class Dial(Protocol):
-    """Opens a connection and leaves it with the protocol that is given; raises `OSError` or
-    `TimeoutError` when nobody is there and `NotALinkError` when somebody else is."""
+    """Opens a link; raises `OSError` or `TimeoutError` when no node is there and `NotALinkError`
+    when what is there speaks no link."""
 
-    def __call__(self, protocol: LinkConnection, /) -> Awaitable[None]: ...
+    def __call__(self, *, timeout_s: float) -> Awaitable[LinkConnection]:
+        """`timeout_s` is how long each request on it may take."""
+        ...
 
 
 class LinkClient:
@@ -261,12 +271,11 @@ class LinkClient:
     def __init__(
         self,
         dial: Dial,
-        loop: asyncio.AbstractEventLoop,
         *,
         timeout_s: float = 3.0,
     ) -> None:
         self._dial = dial
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
         self._connection: LinkConnection | None = None
         self._dialling: asyncio.Task[LinkConnection] | None = None
@@ -276,17 +285,14 @@ class LinkClient:
         connection = await self._connected()
         if connection is None:
             return Answer.UNREACHABLE
-        answer = _offered(connection, uaid, notification)
-        return answer if isinstance(answer, Answer) else await answer
-
-    def offer(
-        self, uaid: Uaid, notification: Notification | Update
-    ) -> Answer | asyncio.Future[Answer] | None:
-        """As `push`, without a coroutine; None if there is no connection yet."""
-        connection = self._connection
-        if connection is None or not connection.open:
-            return None
-        return _offered(connection, uaid, notification)
+        if connection.full:
+            return Answer.BUSY
+        number = connection.next_number()
+        if isinstance(notification, Update):
+            frame = encode_frame(PushUpdate(number, uaid, notification, connection.until()))
+        else:
+            frame = encode_frame(Push(number, uaid, notification, connection.until()))
+        return await connection.ask(number, frame)
 
     async def check_stored(self, uaid: Uaid) -> Answer:
         """Goes on when pushes are refused: what was stored instead wants to be told."""
@@ -304,10 +310,14 @@ class LinkClient:
         frame = encode_frame(Displace(number, uaid, connected_at_ms))
         return await connection.ask(number, frame)
 
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """A request that was only passed on. The node knows of its own asker, which is us, and
+        that one waited."""
+
     async def _connected(self) -> LinkConnection | None:
         """None when nobody is there; `NotALinkError` passes."""
         connection = self._connection
-        if connection is not None and connection.open:
+        if connection is not None and connection.is_open:
             return connection
         if self._closed:
             return None
@@ -321,9 +331,7 @@ class LinkClient:
             return None
 
     async def _dialled(self) -> LinkConnection:
-        connection = LinkConnection(self._loop, timeout_s=self._timeout_s)
-        await self._dial(connection)
-        self._connection = connection
+        connection = self._connection = await self._dial(timeout_s=self._timeout_s)
         return connection
 
     async def close(self) -> None:
@@ -332,20 +340,7 @@ class LinkClient:
             self._dialling.cancel()
             await asyncio.wait({self._dialling})
         if self._connection is not None:
-            self._connection.close()
-
-
-def _offered(
-    connection: LinkConnection, uaid: Uaid, notification: Notification | Update
-) -> Answer | asyncio.Future[Answer]:
-    if connection.full:
-        return Answer.BUSY
-    number = connection.next_number()
-    if isinstance(notification, Update):
-        frame = encode_frame(PushUpdate(number, uaid, notification))
-    else:
-        frame = encode_frame(Push(number, uaid, notification))
-    return connection.ask(number, frame)
+            self._connection.abort()
 
 
 def _seen(task: asyncio.Task[LinkConnection]) -> None:

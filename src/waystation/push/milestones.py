@@ -63,21 +63,14 @@ class MilestoneWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
-        # No room for statuses. Who tells of every message looks here first: under load it is the
-        # rule, and then an untracked one is only counted as `dropped`.
-        self.full = message_status and notes_max <= 0
         self.dropped = 0  # for want of room
         self.failed = 0  # because the store did not take them
 
     def note(self, notification: Notification, milestone: Milestone) -> None:
         """Signed messages for their sender, tracked ones for the counters; others cost nothing."""
-        if notification.reliability_id is None:
-            if self.full:
-                self.dropped += notification.sender is not None
-                return
-            if notification.sender is None or not self._message_status:
-                return
         sender = notification.sender if self._message_status else None
+        if sender is None and notification.reliability_id is None:
+            return
         now_ms = self._clock.now_ms()
         if sender is not None and self._has_room(len(self._notes)):
             self._notes.append(
@@ -89,7 +82,6 @@ class MilestoneWriter:
                     notification.expires_at_ms + KEEP_MS,
                 )
             )
-            self.full = len(self._notes) >= self._notes_max
         if notification.reliability_id is not None and self._has_room(len(self._moves)):
             self._moves.append(
                 _Move(notification.reliability_id, milestone, now_ms, notification.expires_at_ms)
@@ -123,7 +115,6 @@ class MilestoneWriter:
         """All that waits now; what is noted meanwhile waits for the next time."""
         for _ in range(-(-len(self._notes) // BATCH_MAX)):
             batch = [self._notes.popleft() for _ in range(min(BATCH_MAX, len(self._notes)))]
-            self.full = False
             try:
                 await self._store.note_milestones(batch)
             except WaystationError:

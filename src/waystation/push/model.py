@@ -1,7 +1,7 @@
 """The nouns of push: who receives, what is sent, and where it goes."""
 
 import enum
-from typing import Any, NewType
+from typing import Any, Final, NewType
 
 import msgspec
 
@@ -76,7 +76,7 @@ class Replaced(msgspec.Struct, frozen=True, gc=False):
     expires_at_ms: int
 
     @classmethod
-    def of(cls, notification: Notification) -> "Replaced":
+    def of(cls, notification: "Notification | Update") -> "Replaced":
         return cls(notification.message_id, notification.accepted_at_ms, notification.expires_at_ms)
 
     @property
@@ -94,12 +94,48 @@ class HandedBack(msgspec.Struct, frozen=True, gc=False):
     replaced: tuple[Replaced, ...] = ()  # of two of one topic, the older one
 
 
+VERSION_MAX: Final = 2**63 - 1  # of a SimplePush update
+
+
 class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """SimplePush: the newest version number of one subscription, and perhaps a little text."""
 
     channel_id: ChannelId
     version: int
     data: str | None = None
+    accepted_at_ms: int = 0  # 0 is unknown: older nodes do not tell it
+
+    @property
+    def message_id(self) -> MessageId:
+        """What events know it by, together with its time."""
+        return MessageId(f"{self.channel_id.hex()}:{self.version}")
+
+    @property
+    def timestamp_s(self) -> int:
+        return self.accepted_at_ms // 1000
+
+    @property
+    def expires_at_ms(self) -> int:
+        """For events, which name the greatest TTL: it waits for its ack, however long."""
+        return self.accepted_at_ms + TTL_MAX_S * 1000
+
+    def saved(self, held: "Update | None") -> "SavedUpdate":
+        """What saving it does where `held` stands."""
+        if held is None:
+            return SavedUpdate(True)
+        applied = held.version < self.version
+        ended = held if applied else self
+        same = (held.version, held.timestamp_s) == (self.version, self.timestamp_s)
+        unknown = same or not ended.accepted_at_ms
+        return SavedUpdate(applied, None if unknown else Replaced.of(ended))
+
+
+class SavedUpdate(msgspec.Struct, frozen=True, gc=False):
+    """What became of an update that was to be stored."""
+
+    applied: bool
+    replaced: Replaced | None = None
+    """Of two of one channel, the one that is not stored now, if its time is known."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
@@ -153,6 +189,7 @@ class Milestone(enum.StrEnum):
     BRIDGE_TRANSMITTED = "bridge_transmitted"
     EXPIRED = "expired"
     ERRORED = "errored"
+    WITHDRAWN = "withdrawn"
 
     @property
     def terminal(self) -> bool:
@@ -167,6 +204,7 @@ _TERMINAL = frozenset(
         Milestone.BRIDGE_TRANSMITTED,
         Milestone.EXPIRED,
         Milestone.ERRORED,
+        Milestone.WITHDRAWN,
     }
 )
 

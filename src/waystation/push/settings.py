@@ -27,6 +27,15 @@ class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             secret=True,
         ),
     ] = ""
+    auth_keys: Annotated[
+        str,
+        doc(
+            "Keys for the secrets of bridged user agents, newest first, as a list in any spelling;"
+            " empty: made at first start and kept in the data directory.",
+            daemon="auth_keys",
+            secret=True,
+        ),
+    ] = ""
     sort_keys: Annotated[
         Literal["unique", "autopush"],
         doc(
@@ -180,6 +189,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float, Meta(ge=0), doc("POSTs per second for one subscription; 0 is off.")
     ] = 0.0
     burst_per_endpoint: Annotated[int, Meta(ge=1), doc("And how many at once.")] = 100
+    rate_registrations: Annotated[
+        float,
+        Meta(ge=0),
+        doc("New bridged user agents per second over all workers; 0 is off."),
+    ] = 100.0
+    burst_registrations: Annotated[int, Meta(ge=1), doc("And how many at once.")] = 1000
     rate_keys_max: Annotated[
         int, Meta(ge=1), doc("Keys and subscriptions whose rate is remembered per worker.")
     ] = 100_000
@@ -201,4 +216,72 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     matrix_gateway: Annotated[bool, doc("Serve `/_matrix/push/v1/notify`.")] = True
     more_info_url: Annotated[str, doc("`more_info` of error bodies.")] = (
         "https://github.com/waystation/waystation/blob/main/docs/reference/errors.md"
+    )
+
+
+class Fcm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Firebase Cloud Messaging: devices that are reached through Google."""
+
+    credentials: Annotated[
+        str,
+        doc(
+            'JSON of app id -> {"project_id": …, "credential": …}; a credential is the JSON of a'
+            " service account or the path of its file. Empty: FCM is off.",
+            daemon="fcm.credentials",
+            secret=True,
+            table=True,
+        ),
+    ] = ""
+    base_url: Annotated[str, Meta(min_length=1), doc("Where FCM is.", daemon="fcm.base_url")] = (
+        "https://fcm.googleapis.com"
+    )
+    min_ttl_s: Annotated[
+        int, Meta(ge=0), doc("A shorter TTL is raised to this.", daemon="fcm.min_ttl")
+    ] = 60
+    max_ttl_s: Annotated[
+        int, Meta(ge=0), doc("A longer TTL is lowered to this.", daemon="fcm.max_ttl")
+    ] = 2_419_200
+    max_data_bytes: Annotated[
+        int, Meta(ge=1), doc("Longest message, encoding included.", daemon="fcm.max_data")
+    ] = 4096
+    timeout_s: Annotated[float, Meta(gt=0), doc("An answer of FCM.", daemon="fcm.timeout")] = 3.0
+
+
+class Apns(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Apple Push Notification service: devices that are reached through Apple."""
+
+    channels: Annotated[
+        str,
+        doc(
+            'JSON of release channel -> {"key", "key_id", "team_id"} or {"cert", "key"}, with'
+            ' "topic" and "sandbox"; keys and certificates are PEM or paths. Empty: APNs is off.',
+            daemon="apns.channels",
+            secret=True,
+            table=True,
+        ),
+    ] = ""
+    base_url: Annotated[
+        str, doc("Where APNs is; empty: Apple's production or sandbox, as the channel says.")
+    ] = ""
+    max_data_bytes: Annotated[
+        int, Meta(ge=1), doc("Longest message, encoding included.", daemon="apns.max_data")
+    ] = 4096
+    request_timeout_s: Annotated[
+        float, Meta(gt=0), doc("An answer of APNs.", daemon="apns.request_timeout_secs")
+    ] = 20.0
+    pool_idle_timeout_s: Annotated[
+        float,
+        Meta(gt=0),
+        doc("How long an idle connection is kept.", daemon="apns.pool_idle_timeout_secs"),
+    ] = 600.0
+
+
+class Stub(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bridge that leads nowhere, for load tests."""
+
+    enabled: Annotated[
+        bool, doc("Take registrations of the type `stub`.", daemon="stub.enabled")
+    ] = False
+    error: Annotated[str, doc("What the app id `error` says.", daemon="stub.error")] = (
+        "General error"
     )

@@ -8,7 +8,7 @@ as durable as the backend can make it.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from waystation.push.model import (
     ChannelId,
@@ -21,11 +21,27 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
     UserAgent,
 )
+
+# Ids among the broadcasts that are no broadcasts: machines that use the store.
+MACHINE_PREFIX: Final = "waystation-machine/"
+
+
+class BroadcastReader(Protocol):
+    """The part of `PushStore` that knows broadcasts."""
+
+    async def get_broadcasts(self) -> Mapping[str, str]: ...
+
+
+async def published_broadcasts(store: BroadcastReader) -> Mapping[str, str]:
+    """What was published for user agents."""
+    found = await store.get_broadcasts()
+    return {name: at for name, at in found.items() if not name.startswith(MACHINE_PREFIX)}
 
 
 class PushStore(Protocol):
@@ -115,9 +131,9 @@ class PushStore(Protocol):
 
     # SimplePush: one row per channel, the newest version
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        """Applied only if the channel exists, and no row or one of a lower version. Data
-        is not kept."""
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        """Applied only if the channel exists, and no row or one of a lower version. Its
+        time is kept, its data is not."""
         ...
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
@@ -134,7 +150,9 @@ class PushStore(Protocol):
         """Whether the id is new."""
         ...
 
-    async def get_broadcasts(self) -> Mapping[str, str]: ...
+    async def get_broadcasts(self) -> Mapping[str, str]:
+        """All ids, those of machines too: see `published_broadcasts`."""
+        ...
 
     # What happened to a message: for its sender, and counted for tracked ones
 
@@ -193,13 +211,4 @@ class RotatingStore(Protocol):
         `connected_at_ms`; then what was stored in the old table meanwhile. Whether it is there
         now. A switch that was cut off leaves the user agent `behind`, and the next call goes on
         with it."""
-        ...
-
-
-@runtime_checkable
-class InstantStore(Protocol):
-    """A push store that reads within the call: every POST of its worker asks this way."""
-
-    def look_up_now(self, uaid: Uaid, channel_id: ChannelId, now_ms: int) -> Recipient | None:
-        """As `look_up`, at that time."""
         ...

@@ -28,6 +28,7 @@ from waystation.push.fernet import KEY_BYTES, Fernet
 from waystation.push.model import ChannelId, MessageId, SortKey, Uaid
 
 V1_BYTES: Final = 32  # uaid, channel id
+PUBLIC_KEY_BYTES: Final = 65  # an uncompressed point of P-256
 V2_BYTES: Final = 64  # and the SHA-256 of the app server's public key
 SEALED_LETTERS_MAX: Final = 1024  # no sealed text of ours is nearly that long
 
@@ -277,6 +278,16 @@ def parse_list(text: str) -> list[str]:
     for noise in "\"'":
         inner = inner.replace(noise, " ")
     return inner.replace(",", " ").split()
+
+
+def parse_public_key(text: str) -> bytes | None:
+    """A VAPID public key in either base64 alphabet, padded or not; None if it is none."""
+    plain = text.rstrip("=").replace("+", "-").replace("/", "_")
+    try:
+        raw = pybase64.b64decode(plain, b"-_", validate=True, padded=False)
+    except ValueError:
+        return None
+    return raw if len(raw) == PUBLIC_KEY_BYTES else None
 
 
 def parse_key_list(text: str) -> list[bytes]:

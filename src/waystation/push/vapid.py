@@ -2,21 +2,18 @@
 
 Rule 1: the signature is checked first, then the types of the claims, their presence, `exp`, `aud`.
 Rule 2: only what was verified is remembered, under the very bytes that were verified, and for no
-        longer than five minutes or the token's own end; `exp` is checked every time. A head that is
-        shared by many requests keeps the sender itself, on the same terms.
+        longer than five minutes or the token's own end; `exp` is checked every time.
 Rule 3: real senders get base64 wrong: padding and either alphabet are accepted in keys.
 
 No I/O and no clock: `now_s` comes in with each call.
 """
 
 from collections.abc import Mapping
-from math import ceil, floor
 from typing import Any, Final
 
 import msgspec
 import pybase64
 
-from waystation.base.http_message import SharedHeaders
 from waystation.base.limits import BoundedLru
 from waystation.push import p256
 from waystation.push.errors import InvalidEncryptionError, VapidError
@@ -27,13 +24,9 @@ LIFETIME_MAX_S: Final = 86_400
 REMEMBER_S: Final = 300
 KEYS_MAX: Final = 4_096  # parsed public keys that are kept
 
-_DOT, _PLUS, _SLASH, _COMMA, _QUOTE, _TAB, _BLANK = (
-    b'.+/,"\t '  # a byte is looked for by its number in a tenth of the time
-)
+_DOT, _PLUS, _SLASH = b".+/"  # searching for a byte by its number takes a tenth of the time
 _PADDINGS: Final = (b"", b"===", b"==", b"=")  # three are never right
 
-_USUAL: Final = (b"vapid t=", b"Vapid t=")
-_USUAL_BYTES: Final = 8
 _ALGS_MAX: Final = 64  # the few spellings that senders' libraries have
 
 _BAD_CLAIM: Final = (
@@ -51,12 +44,6 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     aud: str
     draft: int  # 1: `WebPush` or `Bearer` with Crypto-Key; 2: `vapid`
     sub: str | None = None
-    known_until_s: float = 0.0  # it is verified again from then on
-
-    @property
-    def known_ms(self) -> tuple[int, int]:
-        """From when, and until when, it is this sender without being verified again."""
-        return ceil((self.exp_s - LIFETIME_MAX_S) * 1000), floor(self.known_until_s * 1000)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -77,11 +64,10 @@ _algs: dict[bytes, str] = {}  # what JOSE headers say
 class Vapid:
     """Verifies what app servers send in `Authorization`, for one audience."""
 
-    __slots__ = ("_audience", "_kept_for", "_keys", "_verified")
+    __slots__ = ("_audience", "_keys", "_verified")
 
     def __init__(self, audience: str, *, cache_max: int = 16_384) -> None:
         self._audience = audience
-        self._kept_for = audience if cache_max else None  # whose senders are kept with a head
         self._keys: BoundedLru[bytes, p256.PublicKey] = BoundedLru(KEYS_MAX)
         self._verified: BoundedLru[bytes, Sender] | None = (
             BoundedLru(cache_max) if cache_max else None
@@ -89,19 +75,6 @@ class Vapid:
 
     def sender_of(self, headers: Mapping[bytes, bytes], now_s: float) -> Sender | None:
         """`verify` for a request with these headers; None if it is not signed."""
-        if type(headers) is not SharedHeaders:
-            return self._find_sender(headers, now_s)
-        sender = headers.proof
-        if (
-            type(sender) is Sender
-            and sender.aud is self._kept_for  # by us, or by our like
-            and sender.exp_s - LIFETIME_MAX_S <= now_s < sender.known_until_s
-        ):
-            return sender
-        headers.proof = sender = self._find_sender(headers, now_s)
-        return sender
-
-    def _find_sender(self, headers: Mapping[bytes, bytes], now_s: float) -> Sender | None:
         authorization = headers.get(b"authorization")
         if authorization is None:
             return None
@@ -125,7 +98,7 @@ class Vapid:
                 self._check_time_and_audience(sender.exp_s, sender.aud, now_s)
             return sender
         sender = self._verify(authorization, crypto_key, now_s)
-        self._verified.put(seen, sender, sender.known_until_s)
+        self._verified.put(seen, sender, min(sender.exp_s + LEEWAY_S, now_s + REMEMBER_S))
         return sender
 
     def _verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
@@ -146,7 +119,6 @@ class Vapid:
             self._audience,  # the same as in the claims, and one object for all that are kept
             draft,
             claims.sub if isinstance(claims.sub, str) else None,
-            0.0 if self._verified is None else min(claims.exp + LEEWAY_S, now_s + REMEMBER_S),
         )
 
     def _check_time_and_audience(self, exp_s: float, aud: str | None, now_s: float) -> None:
@@ -173,29 +145,6 @@ class Vapid:
 
 def read_authorization(authorization: bytes) -> tuple[int, bytes, bytes | None]:
     """(draft, token, key); the key is None where Crypto-Key has to have it."""
-    if authorization.startswith(_USUAL):
-        token, _, rest = authorization[_USUAL_BYTES:].partition(b",")
-        spaced = rest.startswith(b" k=")
-        key = rest[3:] if spaced else rest[2:]
-        # As senders' libraries write it. A regular expression takes five times as long; what there
-        # is to drop or to split is left to the other way, and what is no base64 is found later.
-        if (
-            token
-            and key
-            and (spaced or rest.startswith(b"k="))
-            and _BLANK not in token
-            and _BLANK not in key
-            and _COMMA not in key
-            and _QUOTE not in authorization
-            and _TAB not in authorization
-            and key[-1] > _BLANK
-        ):
-            return 2, token, key
-    return take_apart(authorization)
-
-
-def take_apart(authorization: bytes) -> tuple[int, bytes, bytes | None]:
-    """As `read_authorization`, step by step."""
     scheme, blank, rest = authorization.strip().partition(b" ")
     rest = rest.replace(b" ", b"").replace(b"\t", b"")
     if not blank or not rest:

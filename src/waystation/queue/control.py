@@ -3,6 +3,9 @@
 Rule 1: nothing is told before `auth`; a role is taken once for a connection and stays.
 Rule 2: queues are named by the id that a complaint brings: the sender's or the link's, base64url.
 Rule 3: a mistyped line is answered with what was expected, and changes nothing.
+Rule 4: a web page can make a browser send lines of the page's choice to this port, behind a request
+        line and headers. A line of HTTP, or one that is no printable text (a TLS hello), ends the
+        conversation; nothing that follows is read.
 
 A conversation without I/O: `Operations` does what it says.
 """
@@ -22,6 +25,7 @@ from waystation.queue.model import ID_BYTES, Blocking, BlockReason, Notice
 
 GREETING: Final = "Waystation queue server, control port; `help` lists the commands"
 UNAUTHORISED: Final = "AUTH"
+NOT_HTTP: Final = "error: this is the control port of a queue server, it does not speak HTTP or TLS"
 _HELP: Final = (
     "auth PASSWORD                       take the role that the password gives",
     "stats                               counters since they were last logged",
@@ -35,6 +39,7 @@ _HELP: Final = (
     "save                                write what is kept in memory; admin only",
     "quit",
 )
+_HTTP = re.compile(r"\S+ \S+ HTTP/\d.*|[A-Za-z0-9-]+:( .*)?")  # a request line or a header
 _BLOCK = re.compile(r"reason=(spam|content)(?:,notice=(\{.*\}))?")
 
 
@@ -54,7 +59,7 @@ class Outcome(enum.Enum):
     NOT_BLOCKED = "error: the queue is not blocked"
 
 
-class Moderating(Protocol):
+class ModerationCommands(Protocol):
     """What is done to one queue."""
 
     async def status(self, entity_id: bytes) -> str: ...
@@ -66,7 +71,7 @@ class Moderating(Protocol):
     async def delete(self, entity_id: bytes) -> Outcome: ...
 
 
-class Operations(Moderating, Protocol):
+class Operations(ModerationCommands, Protocol):
     """What the lines ask for."""
 
     def stats(self) -> Sequence[str]: ...
@@ -91,7 +96,13 @@ class ControlConversation:
 
     async def line(self, text: str) -> list[str]:
         """The answer to one line."""
-        word, _, rest = text.strip().partition(" ")
+        text = text.strip()
+        if self.over:
+            return []
+        if not text.isprintable() or _HTTP.fullmatch(text):
+            self.over = True
+            return [NOT_HTTP]
+        word, _, rest = text.partition(" ")
         rest = rest.strip()
         match word:
             case "":
@@ -151,23 +162,23 @@ class ControlConversation:
         return await moderated(self._operations, entity_id, f"{word} {more}".rstrip())
 
 
-async def moderated(moderating: Moderating, entity_id: bytes, order: str) -> str:
+async def moderated(moderation: ModerationCommands, entity_id: bytes, order: str) -> str:
     """What came of an order: `status`, `block reason=…`, `unblock` or `delete`."""
     word, _, more = order.partition(" ")
     if word == "block":
         blocking = parse_blocking(more)
         if blocking is None:
             return 'error: block ID reason=spam|content[,notice={"ttl":SECONDS}]'
-        return (await moderating.block(entity_id, blocking)).value
+        return (await moderation.block(entity_id, blocking)).value
     if more:
         return f"error: {word} takes one id"
     match word:
         case "status":
-            return await moderating.status(entity_id)
+            return await moderation.status(entity_id)
         case "unblock":
-            return (await moderating.unblock(entity_id)).value
+            return (await moderation.unblock(entity_id)).value
         case "delete":
-            return (await moderating.delete(entity_id)).value
+            return (await moderation.delete(entity_id)).value
         case _:
             return f"error: unknown order {word!r:.40}"
 

@@ -16,6 +16,7 @@ import base64
 import datetime
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -93,6 +94,34 @@ def renew_leaf(directory: Path, *, host: str) -> list[Path]:
         _write(directory / "server.key", private_pem(leaf_key), replace=True),
         _write(directory / "server.crt", chain, replace=True),
     ]
+
+
+def shared_identity(directory: Path) -> dict[str, bytes]:
+    """The files with which another server shows this identity: all but the CA's key."""
+    identity = _load(directory)
+    chain = [pem(x509.load_der_x509_certificate(one)) for one in identity.chain]
+    return {
+        "ca.crt": chain[1],
+        FINGERPRINT_FILE: (directory / FINGERPRINT_FILE).read_bytes(),
+        "server.key": identity.key_file.read_bytes(),
+        "server.crt": b"".join(chain),
+    }
+
+
+def adopt_identity(directory: Path, files: Mapping[str, bytes]) -> None:
+    """From now on this is the identity here; refused where there is another one."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kept = directory / FINGERPRINT_FILE
+    if kept.exists():
+        if kept.read_bytes().strip() != files[FINGERPRINT_FILE].strip():
+            raise SettingsError(
+                [f"{directory} holds another identity: use another --data-dir, or remove it first"]
+            )
+        if (directory / "server.crt").exists():
+            return
+    # The chain comes last: with it the identity is complete (`ensure_identity`).
+    for name in ("ca.crt", FINGERPRINT_FILE, "server.key", "server.crt"):
+        _write(directory / name, files[name], replace=True)
 
 
 def _load(directory: Path) -> Identity:

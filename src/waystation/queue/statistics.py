@@ -13,9 +13,17 @@ import enum
 from collections.abc import Sequence
 from typing import Final
 
-from waystation.queue.active import ActiveQueues, fold
+from waystation.queue.active_queues import ActiveQueues, fold
 from waystation.queue.errors import Blocked, Code, Fault
-from waystation.queue.model import Message, Queue, ServiceId, ServiceRole, Slot, slot_of
+from waystation.queue.model import (
+    ID_BYTES,
+    Message,
+    Queue,
+    ServiceId,
+    ServiceRole,
+    Slot,
+    slot_of,
+)
 from waystation.queue.slot_totals import SlotTotals, code_of
 from waystation.queue.wire.commands import (
     Ack,
@@ -177,8 +185,9 @@ class Statistics:
                 self._count("ntfSub" if fault is None else "ntfSubAuth")
             case _ if queue is not None and fault is None:
                 self._changed(command, queue)
-            case Nkey() if queue is not None:
-                self._totals.add(events.QueueNotifierNew, queue.slot, code=code_of(fault))
+            case Nkey() if len(sent.entity_id) == ID_BYTES:
+                slot = slot_of(sent.entity_id)
+                self._totals.add(events.QueueNotifierNew, slot, code=code_of(fault))
             case _:
                 pass
 

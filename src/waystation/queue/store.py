@@ -17,9 +17,12 @@ from typing import Protocol
 import msgspec
 
 from waystation.queue.model import (
+    ID_BYTES,
     AuthKey,
     Blocking,
+    BoxKey,
     Fingerprint,
+    KeyKind,
     Link,
     Message,
     MessageId,
@@ -29,6 +32,7 @@ from waystation.queue.model import (
     QueueMode,
     RecipientId,
     RefKind,
+    SenderId,
     Service,
     ServiceId,
     SessionId,
@@ -158,8 +162,21 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     tx_id: bytes  # of the transaction that made it; whoever removes it must know
 
 
+class Referenced(msgspec.Struct, frozen=True):
+    """How many references were written; where to go on, None at the end of the slot."""
+
+    written: int
+    after: RecipientId | None
+
+
 class RefStore(Protocol):
     """References, kept under the slot of their id."""
+
+    async def write_refs(self, slot: Slot, *, after: RecipientId | None, limit: int) -> Referenced:
+        """For about `limit` queues of this slot beyond `after`: a reference for each of their ids
+        that begins with another slot, in place of whichever was there. The queues are looked at
+        where the references are written, so that one that is deleted meanwhile leaves none."""
+        ...
 
     async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
         """Applied only if there is none, or it is of the same transaction."""
@@ -188,13 +205,25 @@ class GrantStore(Protocol):
     async def get_grant(self, recipient_id: RecipientId) -> SessionId | None: ...
 
 
+# A backend that has to decode what it finds decodes this for an id that leads nowhere.
+NOBODYS_QUEUE = Queue(
+    recipient_id=RecipientId(bytes(ID_BYTES)),
+    recipient_keys=(AuthKey(KeyKind.ED25519, bytes(32)),),
+    box_key=BoxKey(bytes(32)),
+    sender_id=SenderId(bytes(ID_BYTES)),
+    sender_key=AuthKey(KeyKind.ED25519, bytes(32)),
+    mode=QueueMode.MESSAGING,
+)
+
+
 class QueueStore(Protocol):
     """Queues, what waits in them, and the ids that lead to them."""
 
     # Queues
 
     async def find(self, party: Party, entity_id: bytes) -> Queue | None:
-        """The queue that this id leads this party to."""
+        """The queue that this id leads this party to. An id that leads nowhere takes as long: how
+        long a refusal takes must not tell whether there is a queue (queues §5.9)."""
         ...
 
     async def create(self, queue: Queue) -> bool:

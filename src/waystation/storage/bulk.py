@@ -114,6 +114,11 @@ class PagedBulk:
         """The parts of a table, about `count`."""
         raise AssertionError("each backend has its own")
 
+    def away_ranges(self, count: int) -> list[bytes]:
+        """Parts of `router` that lead by an index to those who have not connected for long, so
+        that the others need not be read; none if the store has no such index."""
+        return []
+
     def month_of(self, part: bytes) -> str | None:
         """The table of a part of what waits, in a store with a table for each month."""
         return None

@@ -62,7 +62,10 @@ def canonical_record(dossier: Dossier) -> bytes:
             record.router_data or None,
             record.record_version,
             sorted(channel.hex() for channel in dossier.channels),
-            sorted([update.channel_id.hex(), update.version] for update in dossier.updates),
+            sorted(
+                [update.channel_id.hex(), update.version, update.accepted_at_ms]
+                for update in dossier.updates
+            ),
         ]
     )
 

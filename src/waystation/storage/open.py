@@ -198,8 +198,11 @@ def _embedded_path(url: str, rest: str) -> str:
     return rest[2:]
 
 
-async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:
-    """Open the push store at `url`; call once per process, after it has started."""
+async def open_push_store(
+    url: str, *, data_dir: Path, settings: Store, clock: Clock, serves: bool = False
+) -> PushStore:
+    """Open the push store at `url`; call once per process, after it has started. One that `serves`
+    makes what is missing where the store's URL allows it; commands only look."""
     match parse_store_url(url, settings.db_settings):
         case MemoryUrl():
             from waystation.storage.memory.push import MemoryPushStore
@@ -214,7 +217,9 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
             with import_extra("dynamodb"):
                 from waystation.storage.dynamodb.push import DynamoPushStore
 
-            return await DynamoPushStore.open(dynamodb, settings=settings, clock=clock)
+            return await DynamoPushStore.open(
+                dynamodb, settings=settings, clock=clock, make_tables=serves
+            )
         case RedisUrl() as redis:
             with import_extra("redis"):
                 from waystation.storage.redis.push import RedisPushStore
@@ -231,7 +236,9 @@ async def open_push_store(url: str, *, data_dir: Path, settings: Store, clock: C
 
             return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
         case DualUrl() as dual:
-            return await _open_dual(dual, data_dir=data_dir, settings=settings, clock=clock)
+            return await _open_dual(
+                dual, data_dir=data_dir, settings=settings, clock=clock, serves=serves
+            )
 
 
 async def open_queue_store(url: str, *, data_dir: Path, settings: Store) -> QueueStore:
@@ -263,12 +270,16 @@ def queue_store_url(own: str, shared: str) -> str:
     return shared if keeps else f"embedded:./{DEFAULT_EMBEDDED_PATH}"
 
 
-async def _open_dual(url: DualUrl, *, data_dir: Path, settings: Store, clock: Clock) -> PushStore:
+async def _open_dual(
+    url: DualUrl, *, data_dir: Path, settings: Store, clock: Clock, serves: bool
+) -> PushStore:
     from waystation.storage.dual.push import DualPushStore
 
     async def opened(place: StorePlace) -> PushStore:
         own = _settings_of(place, settings)
-        return await open_push_store(place.url, data_dir=data_dir, settings=own, clock=clock)
+        return await open_push_store(
+            place.url, data_dir=data_dir, settings=own, clock=clock, serves=serves
+        )
 
     primary = await opened(url.primary)
     try:

@@ -40,6 +40,14 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(ge=1, le=1000),
         doc("Connections of a process to a store that takes one operation on each (PostgreSQL)."),
     ] = 8
+    table_units: Annotated[
+        int,
+        Meta(ge=0),
+        doc(
+            "Read and write units of tables that are made on DynamoDB, unless the URL says them;"
+            " 0: paid by the request. The daemons: 1, as Autopush."
+        ),
+    ] = 0
     map_bytes: Annotated[
         int,
         Meta(ge=1 << 20),

@@ -9,6 +9,9 @@ The mapping from Autopush's statsd names to Prometheus:
   `api_error{label="no_user"}`);
 - a tag keeps its name; tags without a name get one.
 
+`"kind=open|joined"` declares the label `kind` with all the values that it takes; `"kind"` alone
+declares a label of any value.
+
 `autopush_reliability` keeps the name that Autopush's own exposition has.
 """
 
@@ -35,18 +38,26 @@ class Spec(msgspec.Struct, frozen=True):
     autopush: str = ""
     buckets: tuple[float, ...] = ()
     prefix: str = PREFIX
+    values: tuple[tuple[str, ...], ...] = ()  # of each label; none where a label takes any value
 
     @property
     def full_name(self) -> str:
         return self.prefix + self.name
 
+    def takes(self, place: int, value: str) -> bool:
+        """Whether the label at `place` may have this value; every label may be empty."""
+        known = self.values[place] if self.values else ()
+        return not known or not value or value in known
+
 
 def counter(name: str, help_: str, *labels: str, autopush: str = "") -> Spec:
-    return Spec(name, "counter", help_, labels, autopush)
+    names, values = _declared(labels)
+    return Spec(name, "counter", help_, names, autopush, values=values)
 
 
 def gauge(name: str, help_: str, *labels: str, autopush: str = "") -> Spec:
-    return Spec(name, "gauge", help_, labels, autopush)
+    names, values = _declared(labels)
+    return Spec(name, "gauge", help_, names, autopush, values=values)
 
 
 def histogram(
@@ -56,7 +67,15 @@ def histogram(
     autopush: str = "",
     buckets: tuple[float, ...] = LATENCY_S,
 ) -> Spec:
-    return Spec(name, "histogram", help_, labels, autopush, buckets)
+    names, values = _declared(labels)
+    return Spec(name, "histogram", help_, names, autopush, buckets, values=values)
+
+
+def _declared(labels: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """The names of labels, and the values that each takes."""
+    parts = [label.partition("=") for label in labels]
+    values = tuple(tuple(rest.split("|")) if rest else () for _, _, rest in parts)
+    return tuple(name for name, _, _ in parts), values
 
 
 PUSH = (
@@ -69,13 +88,13 @@ PUSH = (
         "ua_command",
         "Commands of user agents. `detail` is hello's existing, reassigned or new, and the code of"
         " an unregister or nack.",
-        "command",
+        "command=hello|register|unregister|ack|nack",
         "detail",
         autopush="ua.command.hello, .register, .unregister, .ack, .nack",
     ),
     counter(
         "ua_connection_check",
-        "User agents that said hello, by family.",
+        "User agents that said hello, by family, or asked for their channels behind a bridge.",
         "os",
         "browser",
         autopush="ua.connection.check",
@@ -99,16 +118,14 @@ PUSH = (
     counter(
         "ua_notification_sent",
         "Notifications written to user agents.",
-        "source",
-        "topic",
-        "os",
+        "source=Direct|Stored",
+        "topic=true|false",
         autopush="ua.notification.sent",
     ),
     counter(
         "ua_message_data_bytes",
         "Payload bytes written to user agents.",
-        "source",
-        "os",
+        "source=Direct|Stored",
         autopush="ua.message_data",
     ),
     counter("ua_expiration", "User agents that were reset.", "reason", autopush="ua.expiration"),
@@ -127,23 +144,22 @@ PUSH = (
     ),
     counter(
         "notification_auth_result",
-        "How their tokens fared; `error` is empty for those that were right.",
-        "result",
-        "error",
+        "Requests with VAPID by the result of its check.",
+        "result=ok|error",
         autopush="notification.auth.ok, .error, .bad_vapid.json, .bad_vapid.other",
     ),
     counter(
         "notification_message",
-        "What happened to notifications in the store: stored, retrieved, expired, deleted.",
-        "event",
-        "topic",
+        "Notifications saved in the store, and found expired there.",
+        "event=stored|expired",
+        "topic=true|false",
         "database",
         autopush="notification.message.stored, .retrieved, .expired, .deleted",
     ),
     counter(
         "notification_message_data_bytes",
         "Payload bytes taken from application servers.",
-        "destination",
+        "destination=Direct|Stored",
         "platform",
         "app_id",
         autopush="notification.message_data",
@@ -182,15 +198,15 @@ PUSH = (
     ),
     counter(
         "notification_direct",
-        "Direct deliveries by the status the node answered.",
-        "status",
+        "Direct deliveries by the status that the connection node answered.",
+        "status=200|404|503",
         autopush="notification.direct.delivery_status",
     ),
     counter("updates_drop_user", "User agents removed.", "errno", autopush="updates.drop_user"),
     counter(
         "updates_vapid",
-        "VAPID drafts seen: draft01, draft02.",
-        "draft",
+        "VAPID drafts seen.",
+        "draft=draft01|draft02",
         autopush="updates.vapid.draft01, .draft02",
     ),
     counter(
@@ -204,14 +220,14 @@ PUSH = (
     ),
     counter(
         "updates_notification_encoding",
-        "Content encodings seen: aesgcm, aes128gcm.",
-        "encoding",
+        "Content encodings seen.",
+        "encoding=aesgcm|aes128gcm",
         autopush="updates.notification.encoding.aesgcm, .aes128gcm",
     ),
     counter(
         "error_node",
-        "Nodes that could not be reached: timeout, connect.",
-        "reason",
+        "Nodes that could not be reached.",
+        "reason=connect",
         autopush="error.node.timeout, .connect",
     ),
     counter(
@@ -226,8 +242,8 @@ PUSH = (
     ),
     counter(
         "megaphone_updater",
-        "Polls for broadcasts: ok, error.",
-        "result",
+        "Polls for broadcasts.",
+        "result=ok|error",
         "reason",
         autopush="megaphone.updater.ok, .error",
     ),
@@ -251,8 +267,8 @@ PUSH = (
     ),
     gauge(
         "database_ops",
-        "Store operations: inflight, available, queued.",
-        "state",
+        "Store operations.",
+        "state=inflight|available|queued",
         autopush="database.ops.inflight, .available, .queued",
     ),
     histogram("database_op_seconds", "Store operations.", "op"),
@@ -303,82 +319,88 @@ PROCESS = (
 QUEUE = (
     counter(
         "queue_queues",
-        "Queues: created, refused, secured, suspended, deleted; of the deleted, deleted_new were"
-        " never secured and deleted_secured were.",
-        "event",
+        "Changes of queues. Of the deleted ones, deleted_new were never secured and"
+        " deleted_secured were.",
+        "event=created|refused|secured|suspended|deleted|deleted_new|deleted_secured",
     ),
     counter(
         "queue_messages",
-        "Messages: sent, sent_refused, sent_quota, sent_large, sent_blocked, received (that is,"
-        " acknowledged), received_get, expired; sent_notify and received_notify asked for a"
-        " notification.",
-        "event",
+        "Messages; received means acknowledged. Messages of sent_notify and received_notify asked"
+        " for a notification.",
+        "event=sent|sent_notify|sent_refused|sent_quota|sent_large|sent_blocked|received"
+        "|received_get|received_notify|expired",
     ),
     counter("queue_message_bytes", "Bytes of the messages that were sent."),
     counter(
         "queue_subscriptions",
-        "Subscriptions: made, delivered (a message was waiting), refused, repeated, prohibited,"
-        " ended (by another connection).",
-        "event",
+        "Subscriptions. delivered: a message was waiting; ended: by another connection.",
+        "event=made|delivered|refused|repeated|prohibited|ended",
     ),
     counter(
         "queue_gets",
-        "Answers to GET: message, empty, refused, repeated, prohibited.",
-        "event",
+        "Answers to GET.",
+        "event=message|empty|refused|repeated|prohibited",
     ),
     counter(
         "queue_notifiers",
-        "Notifiers: created, deleted, subscribed, refused, repeated.",
-        "event",
+        "Changes and subscriptions of notifiers.",
+        "event=created|deleted|subscribed|refused|repeated",
     ),
     counter(
         "queue_notifications",
-        "Notifications: sent, waiting (nobody had subscribed), lost (for want of room), expired.",
-        "event",
+        "Notifications. waiting: nobody had subscribed; lost: the buffer was full.",
+        "event=sent|waiting|lost|expired",
     ),
     counter(
         "queue_services",
-        "Services (clients with a certificate): what became theirs (new, duplicate, updated,"
-        " removed), sessions that asked for all of it (subscribed, repeated), how much that was"
-        " (queues), sessions that others took over (ended).",
-        "role",
-        "event",
+        "Services (clients with a certificate): queues that became theirs (new, duplicate, updated)"
+        " or no longer are (removed), sessions that subscribed to all of them (subscribed,"
+        " repeated), how many queues that were (queues), sessions that others replaced (ended).",
+        "role=messaging|notifier",
+        "event=new|duplicate|updated|removed|subscribed|repeated|queues|ended",
     ),
     counter(
         "queue_batches",
-        "Blocks, or rounds, in which so much happened at once: subscribe, delete, end, notify,"
-        " notifier_subscribe, notifier_delete.",
-        "event",
+        "Blocks with several commands of one kind, and rounds that ended or notified several"
+        " queues at once.",
+        "event=subscribe|delete|end|notify|notifier_subscribe|notifier_delete",
     ),
     counter(
         "queue_relays",
         "Requests for a session with another server, by their outcome; `own` is one of ours.",
-        "outcome",
-        "own",
+        "outcome=success|connect|compat|other",
+        "own=true|false",
     ),
     counter(
-        "queue_forwards", "Commands passed on to another server, by outcome.", "outcome", "own"
+        "queue_forwards",
+        "Commands passed on to another server, by their outcome; `own` is one of ours.",
+        "outcome=success|connect|compat|other",
+        "own=true|false",
     ),
     counter("queue_forwards_received", "Commands that other servers passed on to us."),
-    counter("queue_sockets", "Connections: opened, closed.", "event"),
+    counter("queue_sockets", "Connections.", "event=opened|closed"),
     gauge("queue_connections", "Open connections."),
-    counter("proxy_commands", "Commands of clients at an edge: new, send, other.", "kind"),
-    counter("proxy_command_bytes", "Bytes of these commands."),
-    counter("proxy_refusals", "Errors that servers answered them with: auth, other.", "kind"),
+    counter("edge_commands", "Commands of clients at an edge.", "kind=new|send|other"),
+    counter("edge_command_bytes", "Bytes of these commands."),
+    counter("edge_refusals", "Errors that servers answered them with.", "kind=auth|other"),
     counter(
-        "proxy_unserved",
-        "Commands that nobody served in time: told to come back, or disconnected.",
-        "outcome",
+        "edge_unserved",
+        "Commands that no server answered in time. later: the client was told to retry.",
+        "outcome=later|disconnected",
     ),
-    counter("proxy_homes", "Homes of ids that commands asked for: known, unknown.", "outcome"),
-    histogram("proxy_held_seconds", "How long commands waited for a slot that nobody served."),
-    gauge("proxy_connections", "Clients of an edge."),
-    gauge("proxy_links", "Links to storage servers: shared, own.", "kind"),
-    gauge("proxy_waiting", "Commands at an edge: under way, held, requests.", "kind"),
-    gauge("proxy_refs", "References that an edge remembers."),
-    gauge("proxy_epoch", "Epoch of the slot map that an edge serves by."),
-    gauge("queue_subscribed", "Subscriptions that are open: queue, notifier.", "kind"),
-    gauge("queue_stored", "What is kept: queue, message, notifier, notification.", "kind"),
+    counter(
+        "edge_homes",
+        "References of ids that commands asked for, by whether the edge remembered them.",
+        "outcome=known|unknown",
+    ),
+    histogram("edge_held_seconds", "How long commands waited for a slot that nobody served."),
+    gauge("edge_connections", "Clients of an edge."),
+    gauge("edge_links", "Links to storage servers.", "kind=shared|own"),
+    gauge("edge_waiting", "Commands at an edge.", "kind=under_way|held|requests"),
+    gauge("edge_refs", "References that an edge remembers."),
+    gauge("edge_epoch", "Epoch of the slot map that an edge serves by."),
+    gauge("queue_subscribed", "Subscriptions that are open.", "kind=queue|notifier"),
+    gauge("queue_stored", "What is stored.", "kind=queue|message|notifier|notification"),
     gauge("queue_relay_links", "Open connections to other servers."),
     histogram(
         "queue_ack_seconds",

@@ -57,7 +57,7 @@ DOMAIN = (
     Column("chh", "bigint", "keyed hash of the channel id"),
     Column("app", "bigint", "first 8 bytes of SHA-256 of the VAPID public key"),
     Column("cid", "bigint", "connection, unique inside (node, boot)"),
-    Column("via", "string", "webpush, fcm, apns, adm, stub"),
+    Column("via", "string", "webpush, fcm, apns, adm, stub, simplepush"),
     Column("path", "tinyint", "0 direct, 1 stored, 2 bridge"),
     Column("slot", "smallint", "0..4095, the first 12 bits of a queue id"),
     Column("qh", "bigint", "keyed hash of a queue's recipient id"),
@@ -79,10 +79,11 @@ DOMAIN = (
 
 COLUMNS: dict[str, Column] = {column.name: column for column in (*ENVELOPE, *DOMAIN)}
 
-# Push milestones: the codes 0 to 13 are also the states of a message, so they come first.
+# Push milestones: the codes 0 to 14 are also the states of a message, so they come first.
 RECEIVED, STORED, RETRIEVED, INT_TRANSMITTED, INT_ACCEPTED = 0, 1, 2, 3, 4
 BRIDGE_TRANSMITTED, TRANSMITTED, ACCEPTED = 5, 6, 7
 DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED, EXPIRED, ERRORED, SUPERSEDED = 8, 9, 10, 11, 12, 13
+WITHDRAWN = 14
 
 _TRACE = ("qh", "iph")  # only with queue.trace_events, in tests
 _TOTALS = ("n", "size", "code", *_TRACE)
@@ -104,6 +105,7 @@ _ALL = (
     Kind(
         13, "push.superseded", ("mid",), terminal=True, note="a newer one of its topic replaced it"
     ),
+    Kind(14, "push.withdrawn", ("mid",), terminal=True, note="its sender deleted it"),
     Kind(20, "conn.open", ("cid", "iph")),
     Kind(
         21,
@@ -171,6 +173,7 @@ _ALL = (
     Kind(109, "queue.expired", ("slot", "n"), ("size",)),
     Kind(111, "queue.notifier_new", ("slot", "code"), ("n", *_TRACE)),
     Kind(112, "queue.notify", ("slot", "code"), ("n", *_TRACE)),
+    # Of edges. The names and codes are stored with events, so they stay as they were.
     Kind(120, "proxy.route", ("slot", "peer", "code"), ("dur", "n", "size")),
     Kind(121, "proxy.ref_set", ("slot", "peer", "code"), ("n",)),
     Kind(122, "proxy.ref_get", ("slot", "peer", "code"), ("n",)),
@@ -264,21 +267,27 @@ _ALL = (
 
 KINDS: dict[int, Kind] = {kind.code: kind for kind in _ALL}
 CODES: dict[str, int] = {kind.name: kind.code for kind in _ALL}
-MILESTONES = range(14)
+MILESTONES = range(15)
 TERMINAL = frozenset(kind.code for kind in _ALL if kind.terminal)
 
 # Anything else is recorded, not rejected; the pipeline counts it as a gap.
 TRANSITIONS: dict[int, frozenset[int]] = {
     # Straight to TRANSMITTED inside a worker, and on nodes that send what they accept at once.
+    # Straight to SUPERSEDED where a newer version of SimplePush waits already.
     RECEIVED: frozenset(
-        {INT_TRANSMITTED, BRIDGE_TRANSMITTED, TRANSMITTED, EXPIRED, STORED, ERRORED}
+        {INT_TRANSMITTED, BRIDGE_TRANSMITTED, TRANSMITTED, EXPIRED, STORED, ERRORED, SUPERSEDED}
     ),
     INT_TRANSMITTED: frozenset({INT_ACCEPTED, TRANSMITTED, RECEIVED, ERRORED}),
-    STORED: frozenset({RETRIEVED, EXPIRED, ERRORED, SUPERSEDED}),
+    STORED: frozenset({RETRIEVED, EXPIRED, ERRORED, SUPERSEDED, WITHDRAWN}),
     INT_ACCEPTED: frozenset({TRANSMITTED, STORED, ERRORED}),
-    TRANSMITTED: frozenset({ERRORED, ACCEPTED, STORED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED}),
+    # What was read from storage and sent may be withdrawn until it is acked.
+    TRANSMITTED: frozenset(
+        {ERRORED, ACCEPTED, STORED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED, WITHDRAWN}
+    ),
     ACCEPTED: frozenset({DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED}),
-    RETRIEVED: frozenset({TRANSMITTED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED, EXPIRED}),
+    RETRIEVED: frozenset(
+        {TRANSMITTED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED, EXPIRED, WITHDRAWN}
+    ),
 }
 
 

@@ -9,10 +9,12 @@ Rule 2: a timer encodes what is in the list at most 10 ms later, on the loop and
 Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes in front of the sink, further ones
         are dropped. They use up their sequence numbers, and a `log.gap` says how many, so loss is
         always counted. What the sink gave up on is counted the same way.
+Rule 4: whatever raises costs the events that it concerns and no others. They are counted as lost,
+        `on_failure` is told of the first failure of a kind, and the log goes on.
 
 Events that are deferred are made in that portion as well: among the steps of a message the code
-and data of hashes and texts are cold and cost three times as much as in a row. The few kinds that
-every message has are written by hand (`Written`), without a struct in between.
+and data of hashes and texts are cold and cost three times as much as in a row.
+
 What waits in the list keeps its message, so it does not wait for long: 50 ms of a busy worker are
 about two megabytes, more than fits into the processor's cache beside the code.
 
@@ -21,20 +23,20 @@ of the loop in all, beside 0.1 us for making the event.
 """
 
 import asyncio
+import contextlib
 import re
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import itemgetter
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from waystation.base.clock import Clock
+from waystation.base.failures import Failures
 from waystation.telemetry.contract import ATTRS_BYTES_MAX, CONTRACT_VERSION, KINDS, NODE_PATTERN
-from waystation.telemetry.events import Event, LogGap, Written
+from waystation.telemetry.events import Event, LogGap
 from waystation.telemetry.segments import (
     SEGMENT_AGE_MAX_S,
     SEGMENT_BYTES_MAX,
@@ -71,22 +73,12 @@ class EventLines:
             boot_us,
         )
         self._kinds = {code: b',"k":%d,' % code for code in KINDS}
-        # Of an event with its weight, or of what makes it; they count by themselves.
-        self.emitted = Written(-1, self._emitted_line)
-        self.deferred = Written(-1, self._deferred_line)
         self.seq = 0
         self.counts: dict[int, int] = {}  # by code, with weights: what node.stats reports
 
     def line(self, ts_us: int, event: Event, w: int) -> bytes:
-        line = self._emitted_line(self._start, ts_us, self.seq, (event, w))
-        self.seq += 1
-        return line
-
-    def _emitted_line(self, start: bytes, ts_us: int, seq: int, what: tuple[Event, int]) -> bytes:
-        event, w = what
         body = self._encode(event)
         k = event.k
-        self.counts[k] = self.counts.get(k, 0) + w
         kind = self._kinds[k]
         if w != 1:
             kind = b'%b"w":%d,' % (kind, w)
@@ -94,33 +86,23 @@ class EventLines:
             body = self._with_attrs_as_text(event, body)
         elif len(body) <= 2:
             kind = kind[:-1]  # nothing follows the comma
-        return b'%b%d,"seq":%d%b%b\n' % (start, ts_us, seq, kind, body[1:])
+        self.counts[k] = self.counts.get(k, 0) + w
+        line = b'%b%d,"seq":%d%b%b\n' % (self._start, ts_us, self.seq, kind, body[1:])
+        self.seq += 1
+        return line
 
-    def _deferred_line(
-        self,
-        start: bytes,
-        ts_us: int,
-        seq: int,
-        what: tuple[Callable[..., Event], tuple[object, ...]],
-    ) -> bytes:
-        make, args = what
-        return self._emitted_line(start, ts_us, seq, (make(*args), 1))
-
-    def encode(self, entries: "Sequence[Entry]") -> list[bytes]:
-        """The lines of a portion. Most of them are of messages, so they are written and counted in
-        one go each."""
-        start = self._start
-        lines = [
-            line(start, ts_ns // 1000, seq, what)
-            for seq, (ts_ns, kind, what) in enumerate(entries, self.seq)
-            for line in (kind.line,)  # an assignment: see `EventLog.write`
-        ]
-        self.seq += len(lines)
-        counts = self.counts
-        for kind, count in Counter(map(_kind_of, entries)).items():
-            if kind.k >= 0:
-                counts[kind.k] = counts.get(kind.k, 0) + count
-        return lines
+    def encode(self, entries: "Sequence[Entry]") -> tuple[list[bytes], list[Exception]]:
+        """The lines of a portion, and what the events raised that have none; those use up no
+        number."""
+        lines: list[bytes] = []
+        failed: list[Exception] = []
+        for ts_ns, what, args, w in entries:
+            try:
+                event = what if isinstance(what, Event) else what(*args)
+                lines.append(self.line(ts_ns // 1000, event, w))
+            except Exception as exc:
+                failed.append(exc)
+        return lines, failed
 
     def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:
         """The column is a text that holds a JSON object; `attrs` is last, so it can be swapped."""
@@ -129,9 +111,8 @@ class EventLines:
         return body[: -len(inner) - 1] + text + b"}"
 
 
-# When it happened (in nanoseconds), how its line is written, and of what.
-Entry = tuple[int, Written, tuple[object, ...]]
-_kind_of = cast(Callable[[Entry], Written], itemgetter(1))
+# When it happened (in nanoseconds), the event or what makes it of what, and its weight.
+Entry = tuple[int, Event | Callable[..., Event], tuple[object, ...], int]
 
 
 class EventLog:
@@ -151,11 +132,11 @@ class EventLog:
         segment_age_max_s: float = SEGMENT_AGE_MAX_S,
         spool_bytes_max: int = SPOOL_BYTES_MAX,
         sink: LineSink | None = None,
+        on_failure: Callable[[Exception], None] = lambda _: None,
     ) -> None:
         """`directory` is the spool; the node's own folder is made inside it. With a `sink`, lines
-        go there instead."""
+        go there instead. `on_failure` is called on the loop and in the log's thread."""
         self._lines = EventLines(node, boot_us)
-        self._emitted, self._deferred = self._lines.emitted, self._lines.deferred
         self._sink = sink or SegmentSink(
             SegmentWriter(
                 directory,
@@ -167,6 +148,8 @@ class EventLog:
                 spool_bytes_max=spool_bytes_max,
             )
         )
+        self._on_failure = on_failure
+        self._failures = Failures(clock.mono)
         self._clock = clock
         self._now_ns: Callable[[], int] = clock.now_ns
         self._buffered_max = buffered_max
@@ -174,13 +157,14 @@ class EventLog:
         self._flush_interval_s = flush_interval_s
         self._buffer: list[Entry] = []
         self._dropped = 0  # since the last gap; they have no sequence numbers yet
-        self._known_room = 0  # `buffered_max` while a timer is set, so that none has to be
+        self._armed = False  # a timer is set
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Portion | None] = SimpleQueue()
         # Written by one side each, read by the other: no lock is needed.
         self._bytes_queued = 0
         self._bytes_done = 0
+        self._refused = 0  # of portions with which the sink raised
         self._unwritten = 0
         self._unwritten_told = 0
         self.dropped_total = 0
@@ -204,23 +188,18 @@ class EventLog:
             self._arm(loop)
 
     def emit(self, event: Event, w: int = 1) -> None:
-        self.write(self._emitted, (event, w))
+        self._leave(event, (), w)
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
-        self.write(self._deferred, (make, args))
+        self._leave(make, args, 1)
 
-    def write(self, kind: Written, what: tuple[object, ...]) -> None:
-        # In variables: attributes that are no methods cost three times as much to call.
-        buffer, now_ns = self._buffer, self._now_ns
-        if len(buffer) < self._known_room:  # the usual case first: every message comes three times
-            buffer.append((now_ns(), kind, what))
-        elif len(buffer) >= self._buffered_max:
-            self._dropped += 1
-            self.dropped_total += 1
-        else:
-            buffer.append((now_ns(), kind, what))
-            if self._loop is not None:
-                self._arm(self._loop)
+    def _leave(self, what: Event | Callable[..., Event], args: tuple[object, ...], w: int) -> None:
+        if len(self._buffer) >= self._buffered_max:
+            self._drop(1)
+            return
+        self._buffer.append((self._now_ns(), what, args, w))
+        if not self._armed and self._loop is not None:
+            self._arm(self._loop)
 
     async def close(self) -> None:
         """Writes what is there, closes the sink, and ends the thread."""
@@ -234,8 +213,16 @@ class EventLog:
         self._queue.put(None)
         await asyncio.to_thread(thread.join)
 
+    def _drop(self, count: int) -> None:
+        self._dropped += count
+        self.dropped_total += count
+
+    def _failed(self, doing: str, error: Exception) -> None:
+        if self._failures.is_new(doing, error):
+            self._on_failure(error)
+
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._known_room = self._buffered_max
+        self._armed = True
         loop.call_later(self._flush_interval_s, self._flush)
 
     def _flush(self) -> None:
@@ -245,11 +232,13 @@ class EventLog:
         if self._bytes_queued - self._bytes_done > self._unwritten_bytes_max:
             self._arm(loop)  # the sink is behind; the buffer fills, then drops, and says so
             return
-        self._encode_portion()
-        if self._buffer:
-            loop.call_soon(self._flush)
-        else:
-            self._known_room = 0  # what the thread fails to write now is told with the next events
+        try:
+            self._encode_portion()
+        finally:
+            if self._buffer:
+                loop.call_soon(self._flush)
+            else:
+                self._armed = False  # what is lost from now on is told with the next events
 
     def _gap(self) -> int:
         return self._dropped + self._unwritten - self._unwritten_told
@@ -257,36 +246,57 @@ class EventLog:
     def _encode_portion(self) -> None:
         """Encodes up to PORTION events and queues their lines for the thread."""
         portion, self._buffer = self._buffer[:PORTION], self._buffer[PORTION:]
+        first_seq, dropped_total = self._lines.seq, self.dropped_total
+        try:
+            self._queue_lines(portion)
+        except Exception as exc:  # no memory for the lines, for instance: none of them was queued
+            self._lines.seq = first_seq
+            self._drop(len(portion) - (self.dropped_total - dropped_total))
+            self._failed("encoding", exc)
+
+    def _queue_lines(self, portion: "Sequence[Entry]") -> None:
         first_seq = self._lines.seq
-        lines = self._lines.encode(portion)
+        lines, errors = self._lines.encode(portion)
+        self._drop(len(errors))
         missing = 0 if self._buffer else self._gap()
         if missing:
             # Drops happen while the buffer is full, so they come after everything in it.
             self._lines.seq += self._dropped
-            self._dropped = 0
-            self._unwritten_told = self._unwritten
             if not lines:
                 first_seq = self._lines.seq
             lines.append(self._lines.line(self._clock.now_us(), LogGap(n=missing), 1))
         if lines:
             text = b"".join(lines)
-            self._bytes_queued += len(text)
             self._queue.put(Portion(text, first_seq, len(lines), missing))
+            self._bytes_queued += len(text)
+        if missing:
+            self._unwritten_told += missing - self._dropped
+            self._dropped = 0
+        for error in errors:
+            self._failed("encoding", error)
 
     def _write_on(self) -> None:
-        """The thread: hands portions to the sink as they come."""
-        sink = self._sink
-        while True:
-            try:
+        """The thread: hands portions to the sink as they come. It ends when it is told to."""
+        ending = False
+        while not ending:
+            portion = None
+            with contextlib.suppress(Empty):
                 portion = self._queue.get(timeout=_IDLE_LOOK_S)
-            except Empty:
-                sink.look()
-                self._unwritten = sink.lost
-                continue
-            if portion is None:
-                sink.close()
-                self._unwritten = sink.lost
-                return
-            sink.append(portion)
-            self._unwritten = sink.lost
-            self._bytes_done += len(portion.lines)
+                ending = portion is None
+            try:
+                self._use_sink(portion, ending=ending)
+            except Exception as exc:
+                if portion is not None:
+                    self._refused += portion.count + portion.missing
+                self._failed("writing", exc)
+            self._unwritten = self._sink.lost + self._refused
+            if portion is not None:
+                self._bytes_done += len(portion.lines)
+
+    def _use_sink(self, portion: Portion | None, *, ending: bool) -> None:
+        if portion is not None:
+            self._sink.append(portion)
+        elif ending:
+            self._sink.close()
+        else:
+            self._sink.look()

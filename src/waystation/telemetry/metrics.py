@@ -161,9 +161,11 @@ class Metrics:
     ) -> tuple[str, ...]:
         assert labels.keys() <= set(spec.labels), f"{spec.name} has the labels {spec.labels}"
         key = tuple(labels.get(label, "") for label in spec.labels)
-        if key not in known and count >= self._children_max:
-            return ("other",) * len(spec.labels)
-        return key
+        if key in known:
+            return key
+        for place, value in enumerate(key):
+            assert spec.takes(place, value), f"{spec.name} has no {spec.labels[place]}={value}"
+        return key if count < self._children_max else ("other",) * len(spec.labels)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -6,14 +6,18 @@ connected and acks everything.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import orjson
+import msgspec
 
 from waystation.base.ids import dashed, new_uuid4, parse_uuid, simple
+from waystation.net.http1.client import HttpClientConnection, StaleError
+from waystation.net.loop import Port
+from waystation.net.websocket.frames import OPCODE_PING
 from waystation.push.model import ChannelId, MessageId, Uaid
-from waystation.push.wire.websocket import OPCODE_PING
-from waystation.testing.checkers import Post
+from waystation.testing.checkers import Outcome, Post
+from waystation.testing.sim_sockets import SimNetLoop
 from waystation.testing.wires import Wire
 
 if TYPE_CHECKING:
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 CHANNELS_MAX = 3
 HELLO_PATIENCE_S = 8.0
 NEVER_S = 1e9
+ENDPOINT_PORT = 80
+REQUEST_PATIENCE_S = 60.0
 
 
 class Talk:
@@ -55,6 +61,7 @@ class SimUserAgent:
         self._world = world
         self._rng = world.rng
         self.name = name
+        self._host = world.sockets.host(name)
         self.uaid: Uaid | None = None
         self._said_hello_at_s = 0.0  # the last time
         self._lives = 0  # how often it got a new uaid
@@ -126,20 +133,14 @@ class SimUserAgent:
             case "unregister":
                 self._unregister(wire)
             case "stall":
-                wire.stalled = True
+                wire.stall()
                 self._world.loop.call_later(rng.random() * 5, wire.read_again)
             case _:
                 pass
 
     async def connect(self) -> None:
         world = self._world
-        node = self._rng.choice(world.connect_nodes)
-        while not node.up:
-            node = self._rng.choice(world.connect_nodes)
-            await asyncio.sleep(0.05 + self._rng.random())
-        assert node.shell is not None
-        wire = node.shell.connect(self)
-        assert wire is not None
+        node, wire = await self._reach_a_node()
         now_s = self._said_hello_at_s = world.loop.time()
         # Without a subscription its uaid is of no use, and the node may never have stored it.
         talk = Talk(node, self.uaid if self.paths else None, now_s)
@@ -151,7 +152,7 @@ class SimUserAgent:
         if talk.said_uaid is not None:
             hello["uaid"] = simple(talk.said_uaid)
         world.history.note(self.name, f"says hello to {node.name}", self.uaid)
-        wire.say(orjson.dumps(hello))
+        wire.say(msgspec.json.encode(hello))
         if self.paths and not world.quiet and self._rng.random() < 0.6:
             self._be_posted_to()
         deadline = now_s + HELLO_PATIENCE_S
@@ -160,6 +161,14 @@ class SimUserAgent:
         if wire in self.talks and not talk.greeted:
             self._end(wire, "gives up waiting for")
             wire.vanish()
+
+    async def _reach_a_node(self) -> "tuple[ConnectNode, Wire]":
+        while True:
+            node = self._rng.choice(self._world.connect_nodes)
+            if node.up:
+                with suppress(OSError):
+                    return node, await Wire.dial(self, self._host, node.address)
+            await asyncio.sleep(0.05 + self._rng.random())
 
     def _be_posted_to(self) -> None:
         """App servers know nothing of hellos, but this is when it is interesting to post."""
@@ -220,7 +229,7 @@ class SimUserAgent:
         if opcode == OPCODE_PING:
             wire.pong()
             return
-        message = orjson.loads(payload)
+        message = msgspec.json.decode(payload)
         match message["messageType"]:
             case "hello":
                 self._greeted(wire, talk, message)
@@ -259,7 +268,9 @@ class SimUserAgent:
             channel_id = ChannelId(new_uuid4(self._rng.randbytes))
             self._registering = channel_id
             self._world.history.names[channel_id] = f"{self.name}/{len(self._world.channels)}"
-            wire.say(orjson.dumps({"messageType": "register", "channelID": dashed(channel_id)}))
+            wire.say(
+                msgspec.json.encode({"messageType": "register", "channelID": dashed(channel_id)})
+            )
 
     def _registered(self, wire: Wire, message: dict[str, Any]) -> None:
         raw = parse_uuid(message["channelID"])
@@ -276,7 +287,9 @@ class SimUserAgent:
         channel_id = self._rng.choice(list(self.paths)) if self.paths else None
         if channel_id is not None and channel_id not in self._dropping:
             self._dropping.add(channel_id)
-            wire.say(orjson.dumps({"messageType": "unregister", "channelID": dashed(channel_id)}))
+            wire.say(
+                msgspec.json.encode({"messageType": "unregister", "channelID": dashed(channel_id)})
+            )
 
     def _unregistered(self, wire: Wire, message: dict[str, Any]) -> None:
         raw = parse_uuid(message["channelID"])
@@ -325,7 +338,7 @@ class SimUserAgent:
             for message_id in message_ids:
                 self._world.history.acked_by(self.name, self.uaid, message_id)
         updates = [{"channelID": None, "version": message_id} for message_id in message_ids]
-        wire.say(orjson.dumps({"messageType": "ack", "updates": updates}))
+        wire.say(msgspec.json.encode({"messageType": "ack", "updates": updates}))
 
     def _ack_now(self, wire: Wire) -> None:
         talk = self.talks[wire]
@@ -336,9 +349,12 @@ class SimUserAgent:
 class SimAppServer:
     """Posts for anybody, alone and in bursts, and withdraws now and then."""
 
-    def __init__(self, world: "PushWorld") -> None:
+    def __init__(self, world: "PushWorld", name: str) -> None:
         self._world = world
         self._rng = world.rng
+        net = SimNetLoop(world.sockets.host(name), clock=world.clock)
+        self._port = Port(net)
+        self._idle: list[tuple[str, HttpClientConnection]] = []  # by the endpoint's name
 
     async def live(self) -> None:
         rng, world = self._rng, self._world
@@ -361,14 +377,51 @@ class SimAppServer:
         world.posts[post.number] = post
         node = rng.choice(world.endpoint_nodes)
         world.history.began(post, node.name)
+        world.spawn(self._post(post, path, node.name))
 
-        def ended(task: "asyncio.Task[Any]") -> None:
-            outcome = "unknown" if task.cancelled() or task.exception() else task.result()
-            if outcome == "unknown":
-                world.history.trouble_at[uaid] = world.loop.time()
-            world.history.ended(post, node.name, outcome)
+    async def _post(self, post: Post, path: bytes, node: str) -> None:
+        lines = b"TTL: %d\r\nContent-Encoding: aes128gcm\r\n" % post.ttl_s
+        if post.topic is not None:
+            lines += b"Topic: %b\r\n" % post.topic.encode()
+        outcome = await self._ask(node, b"POST " + path, lines, b"%06d" % post.number)
+        if outcome == "unknown":
+            self._world.history.trouble_at[post.uaid] = self._world.loop.time()
+        self._world.history.ended(post, node, outcome)
 
-        node.post(post, path).add_done_callback(ended)
+    async def _ask(self, node: str, target: bytes, lines: bytes, body: bytes = b"") -> Outcome:
+        kept = [pair for pair in self._idle if pair[0] == node]
+        connection: HttpClientConnection | None = None
+        if kept and self._rng.random() < 0.7:
+            self._idle.remove(kept[0])
+            connection = kept[0][1]
+        try:
+            async with asyncio.timeout(REQUEST_PATIENCE_S):
+                if connection is None or not connection.is_usable:
+                    connection = HttpClientConnection(self._port)
+                    try:
+                        await self._port.connect(connection, (node, ENDPOINT_PORT))
+                    except OSError:
+                        return "refused"
+                answer = await connection.ask(
+                    b"%b HTTP/1.1\r\nHost: push\r\n%bContent-Length: %d\r\n\r\n%b"
+                    % (target, lines, len(body), body)
+                )
+        except (OSError, TimeoutError, StaleError):
+            if connection is not None:
+                connection.abort()
+            return "unknown"
+        if connection.is_usable:
+            self._idle.append((node, connection))
+        match answer.status:
+            case 201 | 204:
+                return "accepted"
+            case 404 | 410:
+                return "gone"
+            case 503:
+                return "refused"
+            case status:
+                self._world.history.problem(f"{node} answered {status}")
+                return "refused"
 
     def _withdraw(self) -> None:
         world = self._world
@@ -377,4 +430,9 @@ class SimAppServer:
             post = self._rng.choice(recent)
             assert post.notification is not None
             world.history.withdrawn(post)
-            self._rng.choice(world.endpoint_nodes).withdraw(post.notification.message_id)
+            node = self._rng.choice(world.endpoint_nodes)
+            target = b"DELETE /m/" + post.notification.message_id.encode()
+            world.spawn(self._withdrawn(node.name, target))
+
+    async def _withdrawn(self, node: str, target: bytes) -> None:
+        await self._ask(node, target, b"")

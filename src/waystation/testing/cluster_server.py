@@ -1,14 +1,14 @@
-"""A storage server of the simulated cluster: a disk that outlives it, and a keeper that does not.
+"""A storage server of the simulated cluster: its disk survives a kill, its `Replication` does not.
 
-It does what a shell does and nothing else: performs the keeper's effects, commits in groups, and
-hands every commit over before it answers.
+It does what the shell does and nothing else: performs the effects of `Replication`, commits in
+groups, and hands every commit over before it answers.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from waystation.queue.cluster.duties import (
+from waystation.queue.cluster.effects import (
     Apply,
     Effect,
     Erase,
@@ -21,9 +21,9 @@ from waystation.queue.cluster.duties import (
     SendAck,
     SendFrame,
 )
-from waystation.queue.cluster.keeper import Keeper
-from waystation.queue.cluster.member import Member
 from waystation.queue.cluster.migration import Cursor
+from waystation.queue.cluster.replication import Replication
+from waystation.queue.cluster.slot_lease import SlotLease
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.store import Row
 
@@ -38,7 +38,7 @@ Rows = dict[tuple[int, bytes], bytes]
 
 
 class Server:
-    """One storage server: a disk that outlives it, and a keeper that does not."""
+    """One storage server: a disk that survives a kill, and a `Replication` that does not."""
 
     def __init__(self, world: "World", node_id: NodeId) -> None:
         self.world = world
@@ -46,7 +46,7 @@ class Server:
         self.disk: dict[int, Rows] = {}
         self.alive = False
         self.life = 0
-        self.keeper: Keeper | None = None
+        self.replication: Replication | None = None
         self._writes: deque[tuple[Callable[[], list[Row]], int, Callable[[], None]]] = deque()
         self._writing = False
         self.running: Counter[int] = Counter()
@@ -64,22 +64,22 @@ class Server:
         self.running.clear()
         self._freezing.clear()
         self._answers.clear()
-        self.keeper = None
+        self.replication = None
         self.world.read_map(self._booted, self)
 
     def _booted(self, slot_map: SlotMap) -> None:
         chance = self.world.chance
-        member = Member(self.node_id, slot_map, fence_s=self.world.fence_s)
-        self.keeper = self.world.keeper_class(
-            member, new_copy_id=lambda: chance.getrandbits(63), sync=self.world.sync
+        slot_lease = SlotLease(self.node_id, slot_map, fence_s=self.world.fence_s)
+        self.replication = self.world.replication_class(
+            slot_lease, new_copy_id=lambda: chance.getrandbits(63), sync=self.world.sync
         )
-        self._perform(self.keeper.started([*self.disk], self.world.now))
+        self._perform(self.replication.started([*self.disk], self.world.now))
         self._renew()
         self._tick()
 
     def kill(self) -> None:
         self.alive = False
-        self.keeper = None
+        self.replication = None
         self.world.say(f"node {self.node_id} is killed")
 
     def _later(self, delay: float, call: Call) -> None:
@@ -91,9 +91,9 @@ class Server:
         life = self.life
 
         def renewed(slot_map: SlotMap) -> None:
-            if self.life == life and self.keeper is not None:
-                self.keeper.member.renewed(sent)
-                self._perform(self.keeper.learned(slot_map, self.world.now))
+            if self.life == life and self.replication is not None:
+                self.replication.slot_lease.renewed(sent)
+                self._perform(self.replication.learned(slot_map, self.world.now))
 
         if not self.world.store_hidden_from(self):
             self.world.leases[self.node_id] = self.world.now
@@ -101,16 +101,16 @@ class Server:
         self._later(RENEW_S, self._renew)
 
     def _tick(self) -> None:
-        if self.keeper is not None:
-            self._perform(self.keeper.tick(self.world.now))
+        if self.replication is not None:
+            self._perform(self.replication.tick(self.world.now))
         self._later(TICK_S, self._tick)
 
     # Commands
 
     def command(self, slot: int, change: Callable[[Rows], list[Row]], done: Call) -> bool:
         """False: not ours to answer."""
-        keeper = self.keeper
-        if not self.alive or keeper is None or not self.world.may_serve(self, slot):
+        replication = self.replication
+        if not self.alive or replication is None or not self.world.may_serve(self, slot):
             return False
         self.running[slot] += 1
 
@@ -120,7 +120,7 @@ class Server:
             self._drained(slot)
 
         def written() -> None:
-            ticket, effects = keeper.committed(slot, self._last_changes, self.world.now)
+            ticket, effects = replication.committed(slot, self._last_changes, self.world.now)
             if ticket is None or self.world.answers_early:
                 answer()
             else:
@@ -131,9 +131,9 @@ class Server:
         return True
 
     def _drained(self, slot: int) -> None:
-        if slot in self._freezing and not self.running[slot] and self.keeper is not None:
+        if slot in self._freezing and not self.running[slot] and self.replication is not None:
             self._freezing.discard(slot)
-            self._perform(self.keeper.drained(slot))
+            self._perform(self.replication.drained(slot))
 
     # The disk: one commit at a time, everything that waits in one of them
 
@@ -170,11 +170,11 @@ class Server:
 
     def _perform(self, effects: list[Effect]) -> None:
         todo = deque(effects)
-        while todo and self.keeper is not None:
+        while todo and self.replication is not None:
             effect = todo.popleft()
             match effect:
                 case ReadRows(copy, slot, after):
-                    todo.extendleft(reversed(self.keeper.rows(copy, self._chunk(slot, after))))
+                    todo.extendleft(reversed(self.replication.rows(copy, self._chunk(slot, after))))
                 case SendFrame(peer):
                     self.world.send(self, peer, lambda s, e=effect: s.take_frame(self, e))
                 case SendAck(peer):
@@ -212,32 +212,34 @@ class Server:
             return list(effect.changes)
 
         def applied() -> None:
-            if self.keeper is not None:
-                self._perform(self.keeper.applied(effect.slot, effect.copy, effect.seq))
+            if self.replication is not None:
+                self._perform(self.replication.applied(effect.slot, effect.copy, effect.seq))
 
         self._write(change, effect.slot, applied)
         if self.world.applies_early:
             applied()
 
     def _learned(self, slot_map: SlotMap) -> None:
-        if self.keeper is not None:
-            self._perform(self.keeper.learned(slot_map, self.world.now))
+        if self.replication is not None:
+            self._perform(self.replication.learned(slot_map, self.world.now))
 
     def _proposed(self, slot_map: SlotMap) -> None:
-        if self.keeper is not None:
-            self._perform(self.keeper.proposed(slot_map, self.world.now))
+        if self.replication is not None:
+            self._perform(self.replication.proposed(slot_map, self.world.now))
 
     # From other servers
 
     def take_frame(self, peer: "Server", sent: SendFrame) -> None:
-        if self.keeper is not None:
+        if self.replication is not None:
             arrived = (sent.copy, sent.slot, sent.move, sent.frame)
-            self._perform(self.keeper.frame(peer.node_id, *arrived))
+            self._perform(self.replication.frame(peer.node_id, *arrived))
 
     def take_ack(self, peer: "Server", sent: SendAck) -> None:
-        if self.keeper is not None:
-            self._perform(self.keeper.acked(peer.node_id, sent.copy, sent.seq, broken=sent.broken))
+        if self.replication is not None:
+            self._perform(
+                self.replication.acked(peer.node_id, sent.copy, sent.seq, broken=sent.broken)
+            )
 
     def link_lost(self, peer: NodeId) -> None:
-        if self.keeper is not None:
-            self._perform(self.keeper.link_lost(peer, self.world.now))
+        if self.replication is not None:
+            self._perform(self.replication.link_lost(peer, self.world.now))

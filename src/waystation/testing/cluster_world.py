@@ -1,9 +1,9 @@
 """A queue cluster in one thread, from one seed, with all the bad luck there is.
 
 Servers die, links break, the store forgets to answer, slots move and followers take over. What
-runs is the cluster's own core (`Keeper`, `Member`, `Controller`); what is simulated is the shell
-around it: disks with group commit, links, the store of the map, clients. The checkers know what
-every client was told:
+runs is the cluster's own core (`Replication`, `SlotLease`, `Controller`); what is simulated is the
+shell around it: disks with group commit, links, the store of the map, clients. The checkers know
+what every client was told:
 
 1. no slot is ever served by two servers at a time;
 2. every message whose sender was told `OK` is delivered, in the order of the answers;
@@ -21,8 +21,8 @@ from collections.abc import Callable
 
 from waystation.queue.cluster.controller import Controller, Terms
 from waystation.queue.cluster.copies import CONFIRM_MAX_S
-from waystation.queue.cluster.keeper import Keeper
-from waystation.queue.cluster.member import FENCE_S
+from waystation.queue.cluster.replication import Replication
+from waystation.queue.cluster.slot_lease import FENCE_S
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
 from waystation.queue.model import slot_letters
 from waystation.queue.store import Row
@@ -52,7 +52,7 @@ class Queue:
 class World:
     """Everything, and the clock."""
 
-    keeper_class: type[Keeper] = Keeper
+    replication_class: type[Replication] = Replication
     answers_early = False  # planted: a follower is not waited for
     applies_early = False  # planted: confirmed before it is on disk
     fence_s = FENCE_S  # planted: longer than it takes to be replaced
@@ -264,8 +264,8 @@ class World:
     # Clients
 
     def may_serve(self, server: Server, slot: int) -> bool:
-        keeper = server.keeper
-        return keeper is not None and keeper.member.serves(slot, self.now)
+        replication = server.replication
+        return replication is not None and replication.slot_lease.serves(slot, self.now)
 
     def _server_of(self, slot: int) -> Server | None:
         """Whoever says that it serves it; two of them is what must not be."""

@@ -18,32 +18,40 @@ import random
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
+
+import msgspec
 
 from waystation.base.errors import UnavailableError
+from waystation.net.loop import Port
 from waystation.queue.cluster.controller import Terms
-from waystation.queue.cluster.controlling import Controlling
+from waystation.queue.cluster.controller_driver import ControllerDriver
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
+from waystation.queue.edge.upstreams import PING_S, SILENCE_S
 from waystation.queue.errors import QueueStoreUnavailableError
-from waystation.queue.model import Slot, slot_letters
+from waystation.queue.identity import ensure_identity
+from waystation.queue.model import SLOTS, Slot, slot_letters
 from waystation.storage.memory.cluster import MemoryClusterStore
 from waystation.testing.edge_world_edges import EdgeNode
 from waystation.testing.edge_world_people import (
     Contact,
     Notified,
+    OlderAddress,
     Person,
     Recipient,
     Sender,
     Visitor,
+    older_queue,
 )
-from waystation.testing.edge_world_servers import LifeTasks, StorageNode
-from waystation.testing.edge_world_wires import WiredLoop, Wires, context_of
-from waystation.testing.loop import SimClock, run_sim
+from waystation.testing.edge_world_servers import LINK_PORT, LifeTasks, StorageNode
+from waystation.testing.loop import SimClock, SimLoop, run_sim
+from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 T = TypeVar("T")
 TROUBLED_S = 20.0
 CALM_S = 30.0
 SENDING_S = 8.0  # of the calm
+NOTICED_S = SILENCE_S + PING_S + 1.0  # a machine that vanished just before the calm, by edges
 
 
 class WorldError(AssertionError):
@@ -93,14 +101,41 @@ class _Map:
         """Nothing is open."""
 
 
-class _NoLines:
+class _NearLuck(Luck):
+    """Of machines that stand beside each other, as those of a cluster do."""
+
+    def delay_s(self) -> float:
+        slow = self.hits(self.slow_share)
+        return self.rng.uniform(0.05, 0.6) if slow else self.rng.uniform(0.0005, 0.01)
+
+
+class _KeepingLoop(SimLoop):
+    def __init__(self, clock: SimClock, *, until_s: float) -> None:
+        super().__init__(clock, until_s=until_s)
+        self._kept: set[asyncio.Task[Any]] = set()
+
+    def create_task(self, coro: Any, **how: Any) -> "asyncio.Task[Any]":
+        """Kept until it ends: what a dead process waits for has no owner left."""
+        task = super().create_task(coro, **how)
+        self._kept.add(task)
+        task.add_done_callback(self._kept.discard)
+        return task
+
+
+class _Lines:
+    """What processes log becomes a part of the world's history."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
     def info(self, event: str, /, **fields: object) -> None:
-        """Nobody reads them."""
+        self._say(f"{event} {fields}")
 
     warning = info
 
 
 class EdgeWorld:
+    older_queues = 0  # in each slot; with any, all slots were one server's before the cluster
     id_mode: Literal["hybrid", "refs"]
     upstream_mode: Literal["shared", "dedicated"]
 
@@ -113,6 +148,7 @@ class EdgeWorld:
         self.map_interval_s = chance.choice((0.5, 2.0))
         self.replicas = chance.choice((0, 1))
         self.calm = self.is_over = False
+        self._calm_at = 0.0
         self.may_send = True
         self.history: list[str] = []
         self.complaint: str | None = None
@@ -120,9 +156,11 @@ class EdgeWorld:
         self.moves = self.promotions = 0
         self.slots = [Slot(one) for one in chance.sample(range(4096), chance.randint(4, 8))]
         self.maps = MemoryClusterStore(self.clock)
+        self.lines = _Lines(self.say)
         self.recipients: list[Recipient] = []
         self.visitors: list[Visitor] = []
-        self.wires: Wires
+        self.network: SimNetwork
+        self.people: Port  # of all clients
         self.servers: dict[NodeId, StorageNode] = {}
         self.edges: list[EdgeNode] = []
         self._people: LifeTasks
@@ -131,12 +169,12 @@ class EdgeWorld:
 
     def live(self) -> None:
         with tempfile.TemporaryDirectory(prefix="edge-world-") as folder:
-            run_sim(self._live(Path(folder)), self.clock, loop_class=WiredLoop)
+            run_sim(self._live(Path(folder)), self.clock, loop_class=_KeepingLoop)
 
     async def _live(self, folder: Path) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, WiredLoop)
-        self.wires = loop.wires = Wires(self.chance)
+        self.network = SimNetwork(_NearLuck(rng=self.chance, slow_share=0.02, piece_share=0.05))
+        self.people = Port(SimNetLoop(self.network.host("people"), clock=self.clock))
+        self._identity = ensure_identity(folder / "edges", host="edges", algorithm="ed25519")
         count = self.chance.choice((2, 3, 4))
         try:
             for node_id in (NodeId(one) for one in range(1, count + 1)):
@@ -151,7 +189,7 @@ class EdgeWorld:
         finally:
             self.is_over = True
             self._people.kill()
-            for node in (*self.servers.values(), *self.edges):
+            for node in self._nodes:
                 node.kill()
             await asyncio.sleep(0.1)
             for server in self.servers.values():
@@ -162,24 +200,37 @@ class EdgeWorld:
         slot_map = SlotMap()
         for node_id in self.servers:
             slot_map = slot_map.with_node(
-                Node(node_id=node_id, host=f"node-{node_id}", port=1, fingerprint=bytes(32))
+                Node(node_id=node_id, host=f"node-{node_id}", port=LINK_PORT, fingerprint=bytes(32))
             )
+        first, *_ = self.servers
         for slot in self.slots:
-            slot_map = slot_map.claimed([slot], chance.choice([*self.servers]))
+            owner = first if self.older_queues else chance.choice([*self.servers])
+            slot_map = slot_map.claimed([slot], owner)
+        if self.older_queues:
+            older = msgspec.structs.replace(slot_map.nodes[first], references_left=SLOTS)
+            slot_map = slot_map.with_node(older)
+            self._fill(self.servers[first])
         slot_map = slot_map.as_one_change(SlotMap())
         await self.maps.commit(slot_map)
         for server in self.servers.values():
             server.start()
-        self.edges = [EdgeNode(self, f"edge-{number}") for number in range(chance.choice((1, 2)))]
+        self.edges = [
+            EdgeNode(self, f"edge-{number}", self._identity)
+            for number in range(chance.choice((1, 2)))
+        ]
         for edge in self.edges:
             edge.start()
         self._people = people = LifeTasks(self.task_failed)
-        self.wires.contexts["people"] = context_of("people")
         terms = Terms(replicas=self.replicas, follower_patience_s=20.0)
-        controlling = Controlling(
-            self.map_for("controller"), terms, holder="c", clock=self.clock, lines=_NoLines()
+        controller_driver = ControllerDriver(
+            self.map_for("controller"), terms, holder="c", clock=self.clock, lines=self.lines
         )
-        people.spawn("controller", controlling.run())
+        people.spawn("controller", controller_driver.run())
+        for recipient in self.recipients:  # of older queues
+            self._has_queue(recipient)
+            self._let_live(recipient)
+        for visitor in self.visitors:
+            self._let_live(visitor)
         for number in range(chance.randint(2, 4)):
             recipient = Recipient(self, f"recipient {number}", self._has_queue)
             self.recipients.append(recipient)
@@ -191,6 +242,17 @@ class EdgeWorld:
             self._let_live(contact)
             self._let_live(visitor)
         people.spawn("misfortune", self._misfortunes())
+
+    def _fill(self, server: StorageNode) -> None:
+        """With queues that are older than the cluster, some of which somebody uses."""
+        for slot in self.slots:
+            owner = Recipient(self, f"older recipient of slot {slot}", self._has_queue)
+            self.recipients.append(owner)
+            address = older_queue(self, slot, None)
+            visitor = Visitor(self, f"visitor of slot {slot}", OlderAddress(address))
+            self.visitors.append(visitor)
+            unused = [older_queue(self, slot, None) for _ in range(self.older_queues)]
+            server.hold([older_queue(self, slot, owner), address, *unused])
 
     def _has_queue(self, recipient: Recipient) -> None:
         assert recipient.queue is not None
@@ -208,10 +270,16 @@ class EdgeWorld:
             if self.complaint is not None:
                 raise WorldError(self.complaint)
 
+    @property
+    def may_wait(self) -> bool:
+        """Whether a client may still be told to try again later."""
+        return not self.calm or self.clock.mono() < self._calm_at + NOTICED_S
+
     def _calm_down(self) -> None:
-        self.calm = self.wires.calm = True
+        self._calm_at = self.clock.mono()
+        self.calm = self.network.luck.calm = True
         self.hidden.clear()
-        for node in (*self.servers.values(), *self.edges):
+        for node in self._nodes:
             if not node.is_up:
                 node.start()
         self.say("calm")
@@ -289,15 +357,25 @@ class EdgeWorld:
                     edge.kill()
                     self._revive(edge, chance.choice((0.1, 1.0)))
             case "hide":
-                name = chance.choice([*self.wires.contexts])
+                name = chance.choice([one.name for one in self._nodes])
                 self.hidden[name] = self.clock.mono() + chance.choice((0.5, 3.0, 12.0))
                 self.say(f"{name} does not reach the store of the map")
             case "cut":
-                self.wires.cut_one()
+                self._cut_one()
             case "move":
                 await self._plan([chance.choice(self.slots)])
             case _:
                 await self._plan(self.slots)
+
+    @property
+    def _nodes(self) -> list[StorageNode | EdgeNode]:
+        return [*self.servers.values(), *self.edges]
+
+    def _cut_one(self) -> None:
+        """Some connection of a node breaks."""
+        hosts = [node.host for node in self._nodes if node.is_up and node.host is not None]
+        if sockets := [sock for host in hosts for sock in host.sockets()]:
+            self.chance.choice(sockets).cut()
 
     def _revive(self, node: StorageNode | EdgeNode, after_s: float) -> None:
         def revive() -> None:

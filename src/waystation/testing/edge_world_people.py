@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from waystation.queue import model
 from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import (
     AuthKey,
@@ -19,10 +20,15 @@ from waystation.queue.model import (
     CorrId,
     EntityId,
     KeyKind,
+    Link,
     LinkData,
     LinkId,
+    Notifier,
+    NotifierId,
     QueueMode,
+    RecipientId,
     SenderId,
+    Slot,
     SubMode,
     sender_id_from,
     slot_of,
@@ -42,7 +48,17 @@ from waystation.queue.wire.commands import (
     encode_command,
 )
 from waystation.queue.wire.delivery import decrypt_message
-from waystation.queue.wire.responses import End, Err, Ids, Lnk, Msg, Ok, Response, Sok
+from waystation.queue.wire.responses import (
+    End,
+    Err,
+    Ids,
+    Lnk,
+    Msg,
+    NewNotifierIds,
+    Ok,
+    Response,
+    Sok,
+)
 from waystation.queue.wire.transmission import authorized_bytes, encode_transmission
 from waystation.testing.edge_world_edges import VERSION, Connection, GoneError
 from waystation.testing.edge_world_servers import id_in
@@ -79,13 +95,14 @@ class Person:
             if edge is None:
                 await asyncio.sleep(0.2)
                 continue
-            connection = Connection(world, edge)
             try:
-                await self.use(connection)
+                connection = await Connection.to(world, edge)
+                try:
+                    await self.use(connection)
+                finally:
+                    connection.leave()
             except GoneError:
                 world.say(f"{self.name} was cut off")
-            finally:
-                connection.leave()
             await asyncio.sleep(world.chance.uniform(0.05, 0.5))
 
     async def use(self, connection: Connection) -> None:
@@ -360,10 +377,51 @@ class Contact(Person):
         self._ids = None
 
 
+class OlderAddress:
+    """A contact address from before the cluster. It stands for ever."""
+
+    def __init__(self, queue: model.Queue) -> None:
+        assert queue.link is not None
+        self.link_id = queue.link.link_id
+        self.sender_id: SenderId | None = queue.sender_id
+        self.made = 1
+
+
+def older_queue(world: "EdgeWorld", slot: Slot, owner: Recipient | None) -> model.Queue:
+    """As one server by itself made it: only its recipient's id must begin with its slot. Without
+    an owner it is a contact address."""
+    chance = world.chance
+
+    def elsewhere() -> bytes:
+        return id_in(chance.choice(world.slots), chance)
+
+    signer = Signer(chance)
+    queue = model.Queue(
+        recipient_id=RecipientId(id_in(slot, chance)),
+        recipient_keys=(signer.public,),
+        box_key=BoxKey(chance.randbytes(32)),
+        sender_id=SenderId(elsewhere()),
+        mode=QueueMode.CONTACT if owner is None else QueueMode.MESSAGING,
+        link=Link(LinkId(elsewhere()), DATA),
+        notifier=None
+        if owner is None
+        else Notifier(
+            NotifierId(elsewhere()), owner.notifier_signer.public, BoxKey(chance.randbytes(32))
+        ),
+    )
+    if owner is not None:
+        assert queue.notifier is not None
+        dh_key = new_dh_pair()[0]
+        notifier = NewNotifierIds(queue.notifier.notifier_id, dh_key)
+        ids = Ids(queue.recipient_id, queue.sender_id, dh_key, queue.mode, None, None, notifier)
+        owner.queue = Queue(ids, signer, queue.box_key)
+    return queue
+
+
 class Visitor(Person):
     """Opens a contact address through any edge, while it stands."""
 
-    def __init__(self, world: "EdgeWorld", name: str, contact: Contact) -> None:
+    def __init__(self, world: "EdgeWorld", name: str, contact: Contact | OlderAddress) -> None:
         super().__init__(world, name)
         self._contact = contact
         self.opened = 0
@@ -372,9 +430,10 @@ class Visitor(Person):
         world, contact = self.world, self._contact
         for _ in range(world.chance.randint(1, 5)):
             before, made = contact.sender_id, contact.made
+            may_wait = world.may_wait  # when all has been calm for a while nobody has to
             answer = await self.ask(connection, Lget(), contact.link_id)
             unchanged = (contact.sender_id, contact.made) == (before, made)
-            may_wait = world.may_send and answer == Err(TRY_LATER)  # when all is calm nobody has to
+            may_wait = may_wait and answer == Err(TRY_LATER)
             if before is not None and unchanged and not may_wait:
                 self.expect(answer == Lnk(before, DATA), f"LGET was answered {answer}")
                 self.opened += 1

@@ -5,16 +5,25 @@ here), the threads that check proofs, and the source of ids, which all lie in sl
 """
 
 import asyncio
+import datetime
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
 from waystation.app.queue_cores import QueueCores
 from waystation.app.storage_end import StorageEnd
-from waystation.queue.cluster.keeping import Keeping
+from waystation.queue.cluster import membership
+from waystation.queue.cluster.link_connection import VANISHED_S, Links
+from waystation.queue.cluster.replication_driver import ReplicationDriver
 from waystation.queue.cluster.slot_map import NodeId
-from waystation.queue.model import ID_BYTES, MessageId, RecipientId, Slot, slot_of
+from waystation.queue.model import ID_BYTES, MessageId, Queue, RecipientId, Slot, slot_of
 from waystation.queue.server.checks import Checks, Proof, Proven, prove
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.observer import NoObserver
@@ -22,18 +31,31 @@ from waystation.queue.settings import Queue as QueueSettings
 from waystation.storage.embedded import queue_layout
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.queue import EmbeddedQueueStore
+from waystation.storage.embedded.queue_changes import QueueChanges
 from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Writer
 from waystation.storage.settings import Store
-from waystation.testing.edge_world_wires import TLS, context_of
-from waystation.testing.nodes import NodeTasks
+from waystation.testing.loop import NodeTasks
+from waystation.testing.sim_sockets import SimHost, SimNetLoop, SimTls
 
 if TYPE_CHECKING:
     from waystation.testing.edge_world import EdgeWorld
 
 MAP_BYTES = 16 << 20
 SWEEP_S = 3.0
+LINK_PORT = 5225
 LOST_AFTER_S = 20.0  # longer than a queue may take to be made
+
+
+@cache
+def member_tls(name: str) -> SimTls:
+    """What a member of the cluster shows. Of the same length whenever it is made."""
+    key = Ed25519PrivateKey.generate()
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, now, now)
+    shown = builder.sign(key, None).public_bytes(Encoding.DER)
+    return SimTls(protocol=membership.ALPN, chain=(shown,))
 
 
 class LifeTasks(NodeTasks):
@@ -152,21 +174,31 @@ class StorageNode:
             settings=Store(map_bytes=MAP_BYTES, sync=False),
         )
         self.is_up = False
-        self.keeping: Keeping | None = None
+        self.replication_driver: ReplicationDriver | None = None
         self._tasks: LifeTasks | None = None
         self._writer: DiskWriter | None = None
-        world.wires.contexts[self.name] = context_of(self.name)
+        self.host: SimHost | None = None
+        self._net: SimNetLoop | None = None
+
+    def hold(self, queues: Iterable[Queue]) -> None:
+        """Queues of the time before the cluster."""
+        changes = QueueChanges(self._env)
+        with self._env.lmdb.begin(write=True) as txn:
+            for queue in queues:
+                assert changes.create(queue, txn)
 
     def start(self) -> None:
         self.is_up = True
         tasks = self._tasks = LifeTasks(self.world.task_failed)
-        context = self.world.wires.contexts[self.name]
-        context.run(tasks.spawn, "boot", self._boot(tasks))
+        tasks.spawn("boot", self._boot(tasks))
 
     def kill(self, *, vanished: bool = False) -> None:
         self.is_up = False
-        self.keeping = None
-        self.world.wires.died(self.name, vanished=vanished)
+        self.replication_driver = None
+        if self.host is not None and vanished:
+            self.host.vanish(VANISHED_S)
+        if self._net is not None:
+            self._net.kill()
         if self._writer is not None:
             self._writer.is_dead = True
         if self._tasks is not None:
@@ -176,7 +208,11 @@ class StorageNode:
         self._env.close()
 
     def serves(self, slot: int) -> bool:
-        return self.is_up and self.keeping is not None and self.keeping.serves(slot)
+        return (
+            self.is_up
+            and self.replication_driver is not None
+            and self.replication_driver.serves(slot)
+        )
 
     async def _boot(self, tasks: LifeTasks) -> None:
         world, clock = self.world, self.world.clock
@@ -186,6 +222,9 @@ class StorageNode:
             refs_sweep_interval_s=SWEEP_S,
             refs_lost_after_s=LOST_AFTER_S,
         )
+        self.host = host = world.network.host(self.name)
+        self._net = net = SimNetLoop(host, clock=clock)
+        links, tls = Links(net), member_tls(self.name)
         writer = self._writer = DiskWriter(self._env, world.disk_s)
         store = EmbeddedQueueStore(self._env, writer)
         cores = QueueCores(
@@ -201,12 +240,14 @@ class StorageNode:
             cores,
             rows=store,
             maps=world.map_for(self.name),
-            context=TLS,
+            links=links,
+            context=tls,
             handshake=cast(Any, None),  # clients come through edges only
             tasks=tasks,
             clock=clock,
+            lines=world.lines,
             rng=world.chance,
         )
         await world.patiently(end.start)
-        self.keeping = end.keeping
-        world.wires.listeners[self.name] = end.links.line
+        self.replication_driver = end.replication_driver
+        links.listen(host.listening(LINK_PORT), end.server, tls)

@@ -29,6 +29,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -237,7 +238,7 @@ class FaultyStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
         return await self._call("save_update", uaid, self._inner.save_update(uaid, update))
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
@@ -290,7 +291,7 @@ def _answer(answered: "asyncio.Future[T]", result: T) -> None:
 
 
 class FaultyProxy:
-    """`async with FaultyProxy(host, port) as proxy`: connect to `proxy.port` instead."""
+    """`async with FaultyProxy(host, port) as proxy`: connect to `edge.port` instead."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host

@@ -16,6 +16,8 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
+from waystation.base.tasks import Tasks
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -137,6 +139,27 @@ class SimLoop(asyncio.BaseEventLoop):
     def _process_events(self, event_list: list[Any]) -> None: ...
 
     def _write_to_self(self) -> None: ...
+
+
+class NodeTasks(Tasks):
+    """Tasks that can all be ended between two steps, in the order in which they began."""
+
+    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
+        super().__init__(on_failure)
+        self._in_order: dict[asyncio.Task[Any], None] = {}
+
+    def adopt(self, name: str, task: asyncio.Task[Any]) -> None:
+        super().adopt(name, task)
+        self._in_order[task] = None
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._in_order.pop(task, None)
+
+    def kill(self) -> None:
+        self._closed = True
+        for task in list(self._in_order):
+            task.cancel()
 
 
 def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -6,63 +6,52 @@ journal (a real file), calls to the store that are on the wire, frames on their 
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pybase64
 
-from waystation.base.errors import GoneError, UnavailableError
-from waystation.base.http_message import Request, Response
 from waystation.base.ids import new_uuid4
-from waystation.base.tasks import Tasks
+from waystation.net.http1.server import HttpServer
+from waystation.net.websocket.connection import WebSocket
+from waystation.net.websocket.limits import WebSocketLimits
+from waystation.net.websocket.server import WebSocketServer
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.client import Client
 from waystation.push.connect.driver import ConnectDriver
+from waystation.push.connect.handback import replayed_or_troubled
 from waystation.push.connect.journal import Journal, read_unsettled
+from waystation.push.connect.node_api import NodeApi
 from waystation.push.connect.observer import Observer as ConnectObserver
 from waystation.push.connect.session import Session
 from waystation.push.connect.terms import Terms
+from waystation.push.endpoint.bridge_router import BridgeRouter
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.observer import Observer as EndpointObserver
+from waystation.push.endpoint.server import EndpointServer, no_health
+from waystation.push.endpoint.status import StatusDesk
+from waystation.push.link import LinkServer
+from waystation.push.link_doors import TOKEN, link_port
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import ChannelId, MessageId, Notification, Uaid, Update
 from waystation.push.settings import Connect, Endpoint
 from waystation.push.token import Keys, MessageIds
 from waystation.push.vapid import Vapid
-from waystation.push.wire.relay import Node
-from waystation.testing.checkers import History, Outcome, Post
+from waystation.push.wire.relay import ServedNode
+from waystation.testing.agents import ENDPOINT_PORT
+from waystation.testing.checkers import History, Post
 from waystation.testing.faults import FaultyStore
-from waystation.testing.network import SimRelay
-from waystation.testing.wires import SimShell
+from waystation.testing.loop import NodeTasks
+from waystation.testing.sim_sockets import SimNetLoop
 
 if TYPE_CHECKING:
     from waystation.testing.world import PushWorld
 
 DRAIN_PATIENCE_S = 30.0
-
-
-class NodeTasks(Tasks):
-    """Tasks that can all be ended between two steps, in the order in which they began."""
-
-    def __init__(self, on_failure: Callable[[str, BaseException], None]) -> None:
-        super().__init__(on_failure)
-        self._in_order: dict[asyncio.Task[Any], None] = {}
-
-    def adopt(self, name: str, task: asyncio.Task[Any]) -> None:
-        super().adopt(name, task)
-        self._in_order[task] = None
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[Any]) -> None:
-        self._in_order.pop(task, None)
-
-    def kill(self) -> None:
-        self._closed = True
-        for task in list(self._in_order):
-            task.cancel()
+PUSH_PORT = 8080
+RELAY_PORT = 8081
 
 
 class SimJournal(Journal):
@@ -86,12 +75,10 @@ class SimJournal(Journal):
         self._unwritten: list[MessageId] = []
         self._killed = False
 
-    def accept(
-        self, uaid: Uaid, notification: Notification | Update
-    ) -> "bool | asyncio.Future[bool]":
+    async def accept(self, uaid: Uaid, notification: Notification | Update) -> bool:
         if isinstance(notification, Notification):
             self._unwritten.append(notification.message_id)
-        return super().accept(uaid, notification)
+        return await super().accept(uaid, notification)
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
         if isinstance(notification, Notification):
@@ -135,45 +122,52 @@ class ConnectNode:
     def __init__(self, world: "PushWorld", name: str, skew_ms: int) -> None:
         self._world = world
         self.name = name
-        self.node_id = f"http://{name}:8081"
+        self.node_id = f"http://{name}:{RELAY_PORT}"
+        self.address = (name, PUSH_PORT)
+        self.lives = 0
         self.clock = world.clock.skewed(skew_ms)
         self._path = world.folder / f"{name}.log"
         self.driver: ConnectDriver | None = None
-        self.shell: SimShell | None = None
+        self.server: WebSocketServer | None = None
         self.journal: SimJournal | None = None
         self._store: FaultyStore | None = None
         self._tasks: NodeTasks | None = None
+        self._net: SimNetLoop | None = None
+        self._relay_server: HttpServer | None = None
+        self._accepts = False
         self.starting = False
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> ServedNode | None:
         """For the relay: the node accepts requests until the very end of a stop."""
         return self.driver
 
     @property
     def up(self) -> bool:
-        return self.shell is not None and self.shell.accepting
-
-    def run(self, coro: Coroutine[Any, Any, None]) -> object:
-        assert self._tasks is not None
-        return self._tasks.spawn("relay", coro)
+        return self._net is not None and self._accepts
 
     def start(self) -> None:
         """Begins in the background: what the last life left in the journal is handed back first."""
         assert self.driver is None
         assert not self.starting
         self.starting = True
+        self.lives += 1
+        self._net = SimNetLoop(self._world.sockets.host(self.name), clock=self.clock)
         self._tasks = NodeTasks(self._world.task_failed)
         self._tasks.spawn("start", self._start(self._tasks))
 
     async def _start(self, tasks: NodeTasks) -> None:
         world, settings = self._world, self._world.settings
         store = self._store = world.make_store(self.name)
-        relay = SimRelay(world.network, self.name)
+        net = self._net
+        assert net is not None
+        relay = world.make_relay(self.node_id, net, self.clock)
         observer = _ConnectWitness(world.history, self.name, settings)
         hand_back = world.make_hand_back(store, relay, self.clock, observer=observer)
         if settings.inflight_journal != "off":
-            owed = await world.replay(self._path, hand_back)
+            replaying = tasks.spawn("replay", world.replay(self._path, hand_back))
+            over = await replayed_or_troubled(replaying, hand_back)
+            owed = replaying.result() if over else "not all"
             world.history.note(self.name, f"up again, {owed} handed back" if owed else "up")
             self.journal = SimJournal(
                 self._path,
@@ -202,17 +196,48 @@ class ConnectNode:
             clock=self.clock,
             observer=observer,
         )
-        self.shell = SimShell(
-            world.network.luck,
-            self.driver,
-            send_high_bytes=settings.send_buffer_high_bytes,
-            send_bytes_max=settings.send_buffer_max_bytes,
-        )
+        self._serve(net)
         self.starting = False
 
+    def _serve(self, net: SimNetLoop) -> None:
+        world, settings, driver = self._world, self._world.settings, self.driver
+        assert driver is not None
+        ids = MessageIds(world.keys, self.clock, sort_keys=world.sort_keys)
+        api = NodeApi(
+            node=driver,
+            worker=lambda _index: None,
+            sort_key_of=lambda message_id: ids.parse(message_id).sort_key,
+            health=no_health,
+            secret=world.secret,
+            links=link_port(net),
+            clock=self.clock,
+        )
+        self._relay_server = HttpServer(
+            api,
+            net=net,
+            clock=self.clock,
+            body_limit=api.body_limit,
+            on_failure=world.request_failed,
+            upgrades=frozenset({TOKEN}) if world.secret else frozenset(),
+        )
+        self._relay_server.listen_on(net.host.listening(RELAY_PORT))
+        self.server = WebSocketServer(
+            net,
+            make_handler=driver.open,
+            http=no_health,
+            clock=self.clock,
+            limits=WebSocketLimits(
+                send_high_bytes=settings.send_buffer_high_bytes,
+                send_bytes_max=settings.send_buffer_max_bytes,
+            ),
+        )
+        self.server.listen(net.host.listening(PUSH_PORT))
+        self._accepts = True
+
     def check_limits(self) -> None:
-        settings, shell = self._world.settings, self.shell
-        for connection in list(shell.wires if shell is not None else ()):
+        settings, server = self._world.settings, self.server
+        for connection in server.port.open_connections() if server is not None else ():
+            assert isinstance(connection, WebSocket)
             client = connection.handler_state
             waiting = len(client.waiting or ()) if isinstance(client, Client) else 0
             if waiting > settings.max_commands:
@@ -224,8 +249,7 @@ class ConnectNode:
         self._world.history.note(self.name, "killed")
         if self._tasks is not None:
             self._tasks.kill()
-        if self.shell is not None:
-            self.shell.kill()
+        self._drop_sockets()
         if self.driver is not None:
             self.driver.close()
         if self.journal is not None:
@@ -233,8 +257,22 @@ class ConnectNode:
         if self._store is not None:
             self._store.ghost = True
         self._excuse_what_was_being_handed_back()
-        self.driver = self.shell = self.journal = self._tasks = None
+        self.driver = self.server = self.journal = self._tasks = None
         self.starting = False
+
+    def _drop_sockets(self) -> None:
+        net, self._net = self._net, None
+        self._accepts = False
+        if net is None:
+            return
+        for connection in net.held():
+            if isinstance(connection, LinkServer):
+                for task in list(connection._tasks):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  they die as well
+                    task.cancel()
+        for server in (self._relay_server, self.server.http if self.server else None):
+            if server is not None:
+                kill_server(server)
+        net.kill()
 
     def _excuse_what_was_being_handed_back(self) -> None:
         """Saved, but the journal does not know yet: it will be handed back once more."""
@@ -247,11 +285,12 @@ class ConnectNode:
 
     async def stop(self) -> None:
         """SIGTERM; what cannot be saved in time is left to the journal."""
-        driver, shell, tasks = self.driver, self.shell, self._tasks
-        if driver is None or shell is None or tasks is None:
+        driver, server, tasks = self.driver, self.server, self._tasks
+        if driver is None or server is None or tasks is None:
             return
         self._world.history.note(self.name, "stopping")
-        shell.accepting = False
+        self._accepts = False
+        server.stop_accepting()
         drained = tasks.spawn("drain", driver.drain(spread_s=self._world.rng.random() * 2))
         await asyncio.wait([drained], timeout=DRAIN_PATIENCE_S)
         if self.driver is not driver:
@@ -260,11 +299,11 @@ class ConnectNode:
             self.kill()
             return
         driver.close()
-        shell.kill()
+        self._drop_sockets()
         tasks.kill()
         if self.journal is not None:
             self.journal.close()
-        self.driver = self.shell = self.journal = self._tasks = None
+        self.driver = self.server = self.journal = self._tasks = None
         self._world.history.note(self.name, "stopped")
 
 
@@ -290,8 +329,11 @@ class _ConnectWitness(ConnectObserver):
     def refused(self, uaid: Uaid) -> None:
         self._history.note(self._name, "busy", uaid)
 
-    def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
-        self._history.retrieved(self._name, uaid, notifications)
+    def retrieved(
+        self, uaid: Uaid, notifications: Sequence[Notification] | Sequence[Update]
+    ) -> None:
+        rows = [row for row in notifications if isinstance(row, Notification)]
+        self._history.retrieved(self._name, uaid, rows)
         if len(notifications) > self._settings.stored_batch_max:
             self._history.problem(f"{self._name} sent more than a batch")
 
@@ -329,7 +371,7 @@ class SimKeys(Keys):
 
 
 class EndpointNode:
-    """One endpoint node: production intake and router, called where a server would call them."""
+    """One endpoint node: production server, intake, router and relay."""
 
     def __init__(self, world: "PushWorld", name: str, skew_ms: int) -> None:
         self._world = world
@@ -339,10 +381,11 @@ class EndpointNode:
 
     def start(self) -> None:
         world = self._world
-        self._tasks = NodeTasks(world.task_failed)
+        net = self._net = SimNetLoop(world.sockets.host(self.name), clock=self._clock)
         store = world.make_store(self.name)
         milestones = MilestoneWriter(store, self._clock, asyncio.get_running_loop())
         settings = Endpoint(url="http://push")
+        vapid = Vapid("http://push")
         ids = MessageIds(
             world.keys,
             self._clock,
@@ -350,51 +393,48 @@ class EndpointNode:
             random_bytes=world.rng.randbytes,
         )
         observer = _EndpointWitness(world.history, world.posts)
-        router = world.make_router(
-            store, SimRelay(world.network, self.name), milestones, observer=observer, ids=ids
-        )
-        self._intake = Intake(
+        relay = world.make_relay(world.near.get(self.name, "http://none"), net, self._clock)
+        router = world.make_router(store, relay, milestones, observer=observer, ids=ids)
+        intake = Intake(
             settings,
             store=store,
             router=router,
+            bridges=BridgeRouter({}, store=store, milestones=milestones, clock=self._clock),
             keys=world.keys,
             ids=ids,
-            vapid=Vapid("http://push"),
+            vapid=vapid,
             limits=SendLimits(settings),
             milestones=milestones,
             clock=self._clock,
             observer=observer,
         )
-
-    def post(self, post: Post, path: bytes) -> "asyncio.Task[Outcome]":
-        """What the app server hears; a task that is cancelled was killed with its node."""
-        return self._tasks.spawn("post", self._post(post, path))
-
-    async def _post(self, post: Post, path: bytes) -> Outcome:
-        headers = {b"ttl": b"%d" % post.ttl_s, b"content-encoding": b"aes128gcm"}
-        if post.topic is not None:
-            headers[b"topic"] = post.topic.encode()
-        request = Request(b"POST", path, headers, body=b"%06d" % post.number)
-        try:
-            answer = self._intake.post(request)
-            response = answer if isinstance(answer, Response) else await answer
-        except GoneError:
-            return "gone"
-        except UnavailableError:
-            return "refused"
-        assert response.status == 201
-        return "accepted"
-
-    def withdraw(self, message_id: MessageId) -> None:
-        self._tasks.spawn("withdraw", self._withdraw(message_id))
-
-    async def _withdraw(self, message_id: MessageId) -> None:
-        with suppress(UnavailableError):
-            await self._intake.withdraw(message_id.encode())
+        endpoint = EndpointServer(
+            settings,
+            intake=intake,
+            status=StatusDesk(store, ids, vapid, self._clock),
+            on_bug=lambda error: world.task_failed(self.name, error),
+        )
+        self._server = HttpServer(
+            endpoint.handle,
+            net=net,
+            clock=self._clock,
+            body_limit=endpoint.body_limit,
+            on_failure=endpoint.failure,
+        )
+        self._server.listen_on(net.host.listening(ENDPOINT_PORT))
 
     def kill(self) -> None:
         self._world.history.note(self.name, "killed")
-        self._tasks.kill()
+        kill_server(self._server)
+        self._net.kill()
+
+
+def kill_server(server: HttpServer) -> None:
+    """A process that dies answers nothing."""
+    for task in list(server.tasks):
+        task.cancel()
+    if server._timer is not None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        server._timer.cancel()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 class _EndpointWitness(EndpointObserver):
@@ -402,7 +442,8 @@ class _EndpointWitness(EndpointObserver):
         self._history = history
         self._posts = posts
 
-    def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
+    def received(self, uaid: Uaid, notification: Notification | Update, size: int) -> None:
+        assert isinstance(notification, Notification)
         assert notification.data is not None
         number = int(pybase64.b64decode(notification.data + "=="))
         self._history.received_post(self._posts[number], notification)

@@ -1,7 +1,8 @@
 """Parties in one process and one seed: nodes, their Redis, guests on bad networks, misfortune.
 
-What runs is the server of presence as it is in production, on its Redis store; what is simulated
-are Redis itself, the ways to it, streams, processes that die or stand still, and the clock.
+What runs is the server of presence as it is in production, with its HTTP/2 and on its Redis store;
+what is simulated are Redis itself and the ways to it, sockets, processes that die or stand still,
+and the clock.
 `presence_world_truth` says what is checked.
 
     world = PresenceWorld(seed)
@@ -25,6 +26,8 @@ from waystation.testing.presence_world_node import SimNode
 from waystation.testing.presence_world_redis import RedisModel
 from waystation.testing.presence_world_truth import Truth
 from waystation.testing.presence_world_way import Luck, RedisWay, WorldStore
+from waystation.testing.sim_sockets import Luck as NetworkLuck
+from waystation.testing.sim_sockets import SimNetwork
 
 NODES: Final = 3
 TTL_S: Final = 4.0
@@ -40,6 +43,12 @@ class PresenceWorld:
         self.clock = SimClock()
         self.rng = rng = random.Random(seed)
         self.luck = Luck(rng)
+        self._network_luck = NetworkLuck(
+            rng=rng,
+            slow_share=self.luck.slow_share,
+            slow_s=0.3,
+            window_bytes=rng.choice((2000, 65_536)),
+        )
         self.ttl_s = TTL_S
         self.ping_s = TTL_S / 3
         self._troubled_s = troubled_s
@@ -77,6 +86,7 @@ class PresenceWorld:
         self.guests = [
             Guest(self, number, rng.choice(self.parties)) for number in range(1, rng.randint(5, 9))
         ]
+        self.network: SimNetwork
         self.history: list[str] = []
         self.complaints: list[str] = []
         self.over = False
@@ -133,6 +143,7 @@ class PresenceWorld:
     # --- a run -----------------------------------------------------------------------------------
 
     async def main(self) -> None:
+        self.network = SimNetwork(self._network_luck)
         for node in self.nodes:
             await node.start()
         for guest in self.guests:
@@ -151,7 +162,7 @@ class PresenceWorld:
         await asyncio.sleep(1.0)
 
     async def _calm_down(self) -> None:
-        self.luck.calm = True
+        self.luck.calm = self._network_luck.calm = True
         self.say("calm")
         await asyncio.sleep(2.0)
         for node in self.nodes:

@@ -8,6 +8,7 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
     ClientId,
     MessageType,
@@ -16,11 +17,12 @@ from waystation.presence.model import (
     SessionKey,
     Status,
 )
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.testing.presence_world_hearing import Hearing, Receipts
-from waystation.testing.presence_world_way import Wire
+from waystation.testing.presence_world_node import PORT
+from waystation.testing.presence_world_wire import Wire
 from waystation.testing.presence_world_witness import Witness
+from waystation.testing.sim_sockets import SimHost
 
 if TYPE_CHECKING:
     from waystation.testing.presence_world import PresenceWorld
@@ -43,6 +45,7 @@ class Guest(Witness):
         self.ack_wait_s = self.rng.choice((0.0, 0.05, 0.5))
         self.stubborn = False  # acknowledges nothing
         self._token = b""
+        self._host: SimHost | None = None
         self._wire: Wire | None = None
         self._asked: dict[int, tuple[int, float]] = {}  # id -> kind, when it was said
         self._left = False  # the LEAVE was acknowledged
@@ -99,11 +102,10 @@ class Guest(Witness):
 
     def _connect(self) -> None:
         node = self.rng.choice(self.world.nodes)
-        wire = node.call(self)
-        if wire is None:
-            self._next_try_s = self.world.now_s + 0.2 * self.rng.random()
-            return
-        self._wire = wire
+        self._next_try_s = self.world.now_s + 0.2 * self.rng.random()
+        if self._host is None:
+            self._host = self.world.network.host(f"guest.{self.number}")
+        self._wire = Wire(self._host, (node.name, PORT), self)
         self._asked.clear()
         self._acks.clear()
         self._receipts.connected()

@@ -2,23 +2,29 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from waystation.base.tasks import Tasks
+from waystation.net.http2.limits import Limits
+from waystation.net.http2.port import StreamHandler
+from waystation.net.http2.server import Http2Server
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
 from waystation.presence.store import Owner
 from waystation.telemetry.events import RecordedEvents
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
-from waystation.testing.presence_world_way import Caller, RedisWay, Wire, WorldTransport
+from waystation.testing.presence_world_way import RedisWay
+from waystation.testing.sim_sockets import SimHost, SimNetLoop, SimNetwork, SimSocket
 
 if TYPE_CHECKING:
     from waystation.testing.presence_world import PresenceWorld
 
+PORT: Final = 50051
+LIMITS: Final = Limits(send_high_bytes=300, send_low_bytes=100)  # what a guest does not read
 QUIET: Any = structlog.wrap_logger(
     None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
 )
@@ -47,6 +53,28 @@ class InOrder(set[Any]):
         return iter(list(self._order))
 
 
+class StoppableHost(SimHost):
+    """A process that may be stopped and go on later, or lose its machine."""
+
+    def __init__(self, network: SimNetwork, name: str) -> None:
+        super().__init__(network, name)
+        self.asleep = False
+
+    def _take_turn(self) -> None:
+        if not self.asleep:
+            super()._take_turn()
+
+    def wake(self) -> None:
+        self.asleep = False
+        self._take_turn()
+
+    def fall_silent(self) -> None:
+        """The machine is gone, and the kernel of no peer notices."""
+        for held in list(self._by_fd.values()):
+            if isinstance(held, SimSocket):
+                held.vanish()
+
+
 class Life:
     """From a start to its end."""
 
@@ -68,7 +96,8 @@ class Life:
             log=QUIET,
         )
         self.reports.trouble = self._trouble
-        self.transport: WorldTransport | None = None
+        self._host = StoppableHost(world.network, name)
+        self._net = SimNetLoop(self._host, clock=world.clock)
         self.server = PresenceServer(
             world.settings,
             self.store,
@@ -76,8 +105,7 @@ class Life:
             clock=world.clock,
             reports=self.reports,
             tasks=self.tasks,
-            make_transport=self._make_transport,
-            reflection=False,
+            make_port=self._make_port,
             shared=self.store,
             endpoints=(name, ""),
         )
@@ -85,9 +113,15 @@ class Life:
         tick = self.server.broker.timekeeper.tick
         self.server.broker.timekeeper.tick = lambda: not self._asleep and tick()
 
-    def _make_transport(self, handler: Any, _services: Any) -> WorldTransport:
-        self.transport = WorldTransport(handler, 1, self.world.luck, self)
-        return self.transport
+    def _make_port(self, routes: Mapping[str, StreamHandler]) -> Http2Server:
+        return Http2Server(
+            routes,
+            self._host.listening(PORT),
+            net=self._net,
+            clock=self.world.clock,
+            limits=LIMITS,
+            on_failure=lambda exc: self._trouble("stream", exc),
+        )
 
     def _failed(self, task: str, error: BaseException) -> None:
         if self.alive:
@@ -106,7 +140,7 @@ class Life:
             call()
 
     def sleep(self) -> None:
-        self._asleep = True
+        self._asleep = self._host.asleep = True
 
     def wake(self) -> None:
         """What waited is worked off; timers come out at the next tick, before or after it."""
@@ -114,6 +148,7 @@ class Life:
         held, self._held = self._held, []
         for call in held:
             self.when_awake(call)
+        self._host.wake()
 
     # --- ends ------------------------------------------------------------------------------------
 
@@ -125,9 +160,9 @@ class Life:
         if server._ticking is not None:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             server._ticking.cancel()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
         self.world.spawn(f"end of {self.name}", self._end())
-        if self.transport is not None:
-            self.transport.accepting = False
-            self.transport.break_all(guest_learns=self.world.rng.random() < 0.7)
+        if self.world.rng.random() < 0.3:
+            self._host.fall_silent()
+        self._net.kill()
 
     async def _end(self) -> None:
         await self.tasks.close()
@@ -139,6 +174,7 @@ class Life:
         await self.tasks.close()
         await self.store.close()
         self.alive = False
+        self._net.kill()
         self.way.die()
 
 
@@ -172,12 +208,6 @@ class SimNode:
     def up(self) -> bool:
         life = self.life
         return life is not None and life.alive and life.server.state != "closed"
-
-    def call(self, caller: Caller) -> Wire | None:
-        life = self.life
-        if life is None or not life.alive or life.transport is None:
-            return None
-        return life.transport.call(caller)
 
     def kill(self) -> None:
         if self.life is not None and self.life.alive:

@@ -135,10 +135,12 @@ def unpack(text: bytes) -> Record:
 
 def join(party: PartyRows, args: Sequence[bytes]) -> Any:
     field, owner, incarnation, ttl, flags, digest, token_exp, party_max, client_max = args[:9]
-    evict, log_max, linger_ms, new_epoch, known_epoch, known_seq = args[9:]
+    evict, log_max, linger_ms, new_epoch, known_epoch, known_seq, id_unique = args[9:]
     found = party.sessions().get(field)
     if found is not None:
         return [b"exists", found]
+    if id_unique == b"1" and any(one[16:] == field[16:] for one in party.sessions()):
+        return [b"rejected", 3]
     redis, client = party.redis, field[:16]
     mine = int(redis.rows(party.clients_key).get(client, b"0"))
     if mine >= int(client_max):

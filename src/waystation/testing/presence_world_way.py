@@ -1,4 +1,4 @@
-"""The ways of the world of presence: from a node to Redis, and from a guest to a node.
+"""The ways of the world of presence from a node to Redis; those of guests are `sim_sockets`.
 
 Rule 1: what travels one way over one line keeps its order, and takes its time.
 Rule 2: when a line breaks, what is on it is lost: requests that have not arrived, and answers of
@@ -13,7 +13,6 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
-from waystation.presence.transport.port import Gone, GrpcStatus, StreamHandler
 from waystation.push.errors import StoreUnavailableError
 from waystation.storage.redis.bell import Bell
 from waystation.storage.redis.link import Argument, Command, LinkStats, Reply
@@ -27,7 +26,6 @@ from waystation.testing.presence_world_redis import RedisModel, raw
 PATIENCE_S: Final = 0.8  # of whoever asks the store
 APART_S: Final = 1e-6  # what is sent later arrives later
 SHARDS: Final = 2
-WRITABLE_MAX: Final = 30  # messages on a wire that nobody reads
 
 
 class Luck:
@@ -234,190 +232,3 @@ class WorldStore(RedisPresenceStore):
         self._min_replicas = 0
         self._listener = None
         self._bell = cast(Bell, Ear(way, self._hear))
-
-
-# --- to a node -----------------------------------------------------------------------------------
-
-
-class Caller(Protocol):
-    """A guest's end of a wire."""
-
-    def heard(self, wire: "Wire", data: bytes) -> None: ...
-
-    def ended(self, wire: "Wire", status: GrpcStatus | None) -> None:
-        """None: the wire is broken."""
-        ...
-
-
-class Wire:
-    """One call of `beginStream`: a `Stream` for the broker, a line for the guest."""
-
-    peer = "guest"
-    authorization = None
-
-    def __init__(
-        self, handler: StreamHandler, caller: Caller, luck: Luck, sleeper: Sleeper
-    ) -> None:
-        self.holder: Any = None
-        self._handler = handler
-        self._caller = caller
-        self._luck = luck
-        self._sleeper = sleeper
-        self._up, self._down = Lane(luck), Lane(luck)
-        self._inbox: list[bytes] = []  # read by nobody: reading is paused
-        self._outbox: list[Callable[[], None]] = []  # the guest does not read
-        self._paused = False
-        self._blocked = False
-        self._stalled = False
-        self.cut = False  # nothing arrives any more, whether or not anybody knows
-        self._node_over = False  # the broker has finished it, or was told that it closed
-        self.guest_over = False
-        self._up.carry(lambda: self._at_node(lambda: handler.opened(self)))
-
-    def _at_node(self, call: Callable[[], None]) -> None:
-        def now() -> None:
-            if not self._node_over:
-                call()
-
-        if not self.cut:
-            self._sleeper.when_awake(now)
-
-    # the guest's side
-
-    def say(self, data: bytes) -> None:
-        if not self.guest_over:
-            self._up.carry(lambda: self._at_node(lambda: self._read(data)))
-
-    def half_close(self) -> None:
-        self._up.carry(lambda: self._at_node(lambda: self._handler.half_closed(self)))
-
-    def hang_up(self) -> None:
-        """The guest cancels; the node hears of it, if the line still carries."""
-        if not self.guest_over:
-            self.guest_over = True
-            self._up.carry(lambda: self._at_node(lambda: self._close(Gone.RESET)))
-
-    def stall(self, *, stalled: bool) -> None:
-        """Whether the guest reads."""
-        self._stalled = stalled
-        if not stalled:
-            waiting, self._outbox = self._outbox, []
-            for call in waiting:
-                call()
-            if self._blocked:
-                self._blocked = False
-                self._at_node(lambda: self._handler.unblocked(self))
-
-    def break_off(self, *, node_learns_s: float | None, guest_learns_s: float | None) -> None:
-        """The line carries nothing any more; each end learns of it in its time, or never."""
-        if self.cut:
-            return
-        self.cut = True
-        loop = asyncio.get_running_loop()
-        if node_learns_s is not None:
-            loop.call_later(
-                node_learns_s,
-                self._sleeper.when_awake,
-                lambda: None if self._node_over else self._close(Gone.TRANSPORT),
-            )
-        if guest_learns_s is not None:
-            loop.call_later(guest_learns_s, self._end_for_guest, None)
-
-    def _end_for_guest(self, status: GrpcStatus | None) -> None:
-        if not self.guest_over:
-            self.guest_over = True
-            self._caller.ended(self, status)
-
-    # the node's side
-
-    def _read(self, data: bytes) -> None:
-        if self._paused:
-            self._inbox.append(data)
-        else:
-            self._handler.message(self, data)
-
-    def _close(self, why: Gone) -> None:
-        self._node_over = True
-        self._handler.closed(self, why)
-
-    @property
-    def writable(self) -> bool:
-        return not self._blocked
-
-    def send(self, message: bytes) -> None:
-        assert not self._node_over, "nothing is sent after the end"
-        self._deliver(lambda: self._caller.heard(self, message))
-
-    def finish(self, status: GrpcStatus, detail: str = "", *, discard_unsent: bool = False) -> None:
-        assert not self._node_over, "a stream ends once"
-        self._node_over = True
-        if discard_unsent:
-            self._outbox.clear()
-        self._deliver(lambda: self._end_for_guest(status))
-
-    def _deliver(self, call: Callable[[], None]) -> None:
-        def arrive() -> None:
-            if self.cut or self.guest_over:
-                return
-            if self._stalled:
-                self._outbox.append(call)
-                self._blocked = self._blocked or len(self._outbox) > WRITABLE_MAX
-            else:
-                call()
-
-        if not self.cut:
-            self._down.carry(arrive)
-
-    def pause_reading(self) -> None:
-        self._paused = True
-
-    def resume_reading(self) -> None:
-        self._paused = False
-        waiting, self._inbox = self._inbox, []
-        for data in waiting:
-            self._at_node(lambda data=data: self._read(data))
-
-
-class WorldTransport:
-    """`Transport` of a node: whoever knows it may call."""
-
-    def __init__(self, handler: StreamHandler, port: int, luck: Luck, sleeper: Sleeper) -> None:
-        self.port = port
-        self._handler = handler
-        self._luck = luck
-        self._sleeper = sleeper
-        self.accepting = False
-        self._wires: dict[Wire, None] = {}
-
-    @property
-    def connections(self) -> int:
-        return len(self._wires)
-
-    async def start(self) -> None:
-        self.accepting = True
-
-    def stop_accepting(self) -> None:
-        self.accepting = False
-
-    def reload_tls(self) -> None: ...
-
-    def call(self, caller: Caller) -> Wire | None:
-        """None: nobody listens there."""
-        if not self.accepting:
-            return None
-        for wire in [wire for wire in self._wires if wire.cut or wire.guest_over]:
-            del self._wires[wire]
-        wire = Wire(self._handler, caller, self._luck, self._sleeper)
-        self._wires[wire] = None
-        return wire
-
-    async def close(self, grace_s: float = 0.0) -> None:
-        self.accepting = False
-        await asyncio.sleep(grace_s / 10)
-        self.break_all(guest_learns=True)
-
-    def break_all(self, *, guest_learns: bool) -> None:
-        for wire in self._wires:
-            learns_s = self._luck.rng.uniform(0, 0.2)
-            wire.break_off(node_learns_s=None, guest_learns_s=learns_s if guest_learns else None)
-        self._wires.clear()

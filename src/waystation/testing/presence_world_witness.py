@@ -165,7 +165,9 @@ class Witness:
 
     def _check_completeness(self) -> None:
         began, hearing = self.hearing.began, self.hearing
-        assert began is not None
+        if began is None:
+            self._complain("has joined, and was sent no LIST")
+            return
         for (party_id, epoch), history in self.world.truth.histories.items():
             if party_id != self.key.party_id or epoch != began[0]:
                 continue

@@ -1,35 +1,26 @@
-"""Connections between user agents and nodes, with bad luck instead of sockets.
+"""A user agent's end of a WebSocket: masked frames over a simulated socket, by a client of ours.
 
-Rule 1: on one connection nothing overtakes anything, in either direction.
-Rule 2: a connection ends by a Close, by a cut that both sides notice, or by the user agent
-        vanishing, which nobody tells the node.
-Rule 3: a user agent that does not read makes the node keep what it wants to send, up to the
-        node's own limits.
-
-A node's side is the production `Connection` with a shell of ours, so drivers meet the same object
-as behind a socket.
+Rule 1: what is said before the server has answered the opening request follows that answer.
+Rule 2: a user agent that stalls does not read: the connection's window fills, and the node keeps
+        the rest up to its own limits.
 """
 
-import asyncio
-from collections import deque
-from collections.abc import Iterator
 from typing import Protocol
 
-from waystation.push.connect.connection import (
-    DEAD,
-    DOOMED,
-    ENDING,
-    OPEN,
-    PAUSED,
-    Connection,
-    Ending,
-    Handler,
+from waystation.net.websocket.frames import (
+    OPCODE_CLOSE,
+    OPCODE_PONG,
+    OPCODE_TEXT,
+    apply_mask,
 )
-from waystation.push.wire.upgrade import Upgrade
-from waystation.push.wire.websocket import OPCODE_CLOSE, OPCODE_PING
-from waystation.testing.network import Luck
+from waystation.testing.sim_sockets import Address, SimHost, SimSocket
 
-_APART_S = 1e-6  # two arrivals on one connection: equal times would have no order
+_OPENING = (
+    b"GET / HTTP/1.1\r\nHost: push\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"
+    b"User-Agent: sim\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: push-notification\r\n\r\n"
+)
+_ACCEPT = b"\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n"
 
 
 class Peer(Protocol):
@@ -42,259 +33,130 @@ class Peer(Protocol):
         ...
 
 
-class Driver(Protocol):
-    def open(self, connection: Connection, upgrade: Upgrade) -> Handler: ...
-
-
-_UPGRADE = Upgrade(path="/", query="", key=b"", subprotocol=True, user_agent="sim", origin="")
-
-
-class SimShell:
-    """A connection node's sockets: what `server.py` is for real ones."""
-
-    def __init__(
-        self, luck: Luck, driver: Driver, *, send_high_bytes: int, send_bytes_max: int
-    ) -> None:
-        self.luck = luck
-        self.send_high_bytes = send_high_bytes
-        self._send_bytes_max = send_bytes_max
-        self._driver = driver
-        self.loop = asyncio.get_running_loop()
-        self._touched: list[Wire] = []
-        self._settling = False
-        self.wires: dict[Connection, Wire] = {}
-        self.alive = True
-        self.accepting = True
-
-    def connect(self, peer: Peer) -> "Wire | None":
-        """None: nobody listens."""
-        if not self.alive or not self.accepting:
-            return None
-        connection = Connection(self, _NOTHING, -1, OPEN)
-        wire = Wire(self, connection, peer)
-        self.wires[connection] = wire
-        connection.handler = self._driver.open(connection, _UPGRADE)
-        return wire
-
-    def kill(self) -> None:
-        """The process is gone: its kernel resets every connection, and nothing here runs again."""
-        self.alive = False
-        for wire in list(self.wires.values()):
-            wire.reset_by_kill()
-        self.wires.clear()
-        self._touched.clear()
-
-    # What a connection asks of its shell
-
-    def touched(self, connection: Connection) -> None:
-        wire = self.wires.get(connection)
-        if wire is None:
-            return
-        self._touched.append(wire)
-        if not self._settling:
-            self._settling = True
-            self.loop.call_soon(self._settle)
-
-    def pressed(self, connection: Connection) -> None:
-        wire = self.wires.get(connection)
-        if wire is not None:
-            wire.flush()
-        if connection.out_bytes >= self._send_bytes_max:
-            connection.doom(Ending.OVERFLOWED)
-
-    def ending(self, connection: Connection) -> None:
-        self.touched(connection)
-
-    def resumed(self, connection: Connection) -> None:
-        wire = self.wires.get(connection)
-        if wire is not None:
-            self.loop.call_soon(wire.read)
-
-    def _settle(self) -> None:
-        self._settling = False
-        touched, self._touched = self._touched, []
-        for wire in touched:
-            wire.settle()
-
-
 class Wire:
-    """One connection between a user agent and a node."""
+    """One connection of a user agent."""
 
-    __slots__ = (
-        "_down_at",
-        "_over",
-        "_told",
-        "_unread",
-        "_up_at",
-        "connection",
-        "peer",
-        "shell",
-        "stalled",
-        "vanished",
-    )
-
-    def __init__(self, shell: SimShell, connection: Connection, peer: Peer) -> None:
-        self.shell = shell
-        self.connection = connection
+    def __init__(self, sock: SimSocket, peer: Peer) -> None:
         self.peer = peer
-        self.stalled = False  # the user agent does not read
-        self.vanished = False  # the user agent is gone, and the node does not know
-        self._over = False  # nothing travels any more
-        self._told = False  # the handler has heard `closed`
-        self._unread: deque[bytes | int] = deque()
-        self._up_at = self._down_at = 0.0
+        self._sock = sock
+        self._out = bytearray(_OPENING)
+        self._later: bytearray | None = bytearray()  # until the opening request is answered
+        self._in = bytearray()
+        self._stalled = False  # the user agent does not read
+        self._deaf = False  # it reads and does not listen
+        self._over = False
+        sock.on_ready = self._move
+        self._move()
 
-    # The user agent's side
+    @classmethod
+    async def dial(cls, peer: Peer, host: SimHost, address: Address) -> "Wire":
+        """Raises OSError if the node cannot be reached."""
+        return cls(await host.dial(address), peer)
 
     def say(self, text: bytes) -> None:
-        self._send_up(text)
+        self._send(OPCODE_TEXT, text)
 
     def pong(self) -> None:
-        self._send_up(OPCODE_PING)
+        self._send(OPCODE_PONG, b"")
 
     def hang_up(self) -> None:
         """A Close, after everything that was said before."""
-        self._send_up(OPCODE_CLOSE)
-        self.vanished = True  # it does not listen any more
+        self._send(OPCODE_CLOSE, (1000).to_bytes(2, "big"))
+        self._deaf = True
 
     def vanish(self) -> None:
         """Without a word: the node finds out by its pings."""
-        self.vanished = True
-        self._over = True
+        if not self._over:
+            self._over = True
+            self._sock.vanish()
 
     def cut(self) -> None:
         """The network loses the connection: what is on the way is lost, and both sides notice."""
-        self._over = True
-        loop, luck = self.shell.loop, self.shell.luck
-        loop.call_later(luck.delay_s(), self._broken_off)
-        loop.call_later(luck.delay_s(), self._lost_to_peer, 0)
+        if not self._over:
+            self._sock.cut()
+
+    def stall(self) -> None:
+        self._stalled = True
 
     def read_again(self) -> None:
-        self.stalled = False
-        if self.shell.alive:
-            self.settle()
+        self._stalled = False
+        self._move()
 
-    def _send_up(self, what: bytes | int) -> None:
-        if self._over:
-            return
-        at = max(self._up_at + _APART_S, self.shell.loop.time() + self.shell.luck.delay_s())
-        self._up_at = at
-        self.shell.loop.call_at(at, self._arrive_up, what)
-
-    # The node's side
-
-    def _arrive_up(self, what: bytes | int) -> None:
-        if not self._over:
-            self._unread.append(what)
-            self.read()
-
-    def read(self) -> None:
-        connection = self.connection
-        while self._unread and self.shell.alive and not connection.flags & (ENDING | PAUSED):
-            what = self._unread.popleft()
-            handler = connection.handler
-            assert handler is not None
-            if isinstance(what, bytes):
-                handler.text(connection, what)
-            elif what == OPCODE_CLOSE:
-                connection.end(Ending.CLIENT_CLOSED, 1000, b"\x88\x00")
+    def _send(self, opcode: int, payload: bytes) -> None:
+        if not self._over and not self._deaf:
+            frame = client_frame(opcode, payload, self._sock.host.luck.rng.randbytes(4))
+            if self._later is None:
+                self._out += frame
             else:
-                handler.ponged(connection)
+                self._later += frame
+            self._move()
 
-    def settle(self) -> None:
-        """The end of a turn: send what there is, and say so once when it is over."""
-        if not self.shell.alive:
-            return
-        connection = self.connection
-        self.flush()
-        if not connection.flags & ENDING:
-            return
-        if not self._told:
-            self._told = True
-            assert connection.handler is not None
-            connection.handler.closed(connection)
-        if connection.flags & DOOMED:
-            self._drop()
-            self.shell.loop.call_later(self.shell.luck.delay_s(), self._lost_to_peer, 0)
+    def _move(self) -> None:
+        """Write what fits, and read what is there."""
+        try:
+            while self._out and not self._over and (sent := self._sock.write(bytes(self._out))):
+                del self._out[:sent]
+            while not self._over and not self._stalled and (data := self._sock.read()) is not None:
+                if not data:
+                    self._lost(0)
+                elif not self._deaf:
+                    self._in += data
+                    self._take()
+        except OSError:
+            self._lost(0)
+
+    def _take(self) -> None:
+        if self._later is not None:
+            head, end, rest = self._in.partition(b"\r\n\r\n")
+            if not end:
+                return
+            if not head.startswith(b"HTTP/1.1 101 ") or _ACCEPT not in head + b"\r\n":
+                self._lost(0)
+                return
+            self._in, self._out, self._later = rest, self._out + self._later, None
+        while not self._over and not self._deaf and (frame := take_frame(self._in)) is not None:
+            opcode, payload = frame
+            if opcode == OPCODE_CLOSE:
+                self._lost(int.from_bytes(payload[:2], "big"))
+            else:
+                self.peer.heard(self, opcode, payload)
+        if not self._over and self._out:
+            self._move()
+
+    def _lost(self, code: int) -> None:
+        if not self._over:
             self._over = True
-        elif connection.out is None:
-            self._drop()
-
-    def _drop(self) -> None:
-        self.connection.flags |= DEAD
-        self.shell.wires.pop(self.connection, None)
-
-    def flush(self) -> None:
-        connection = self.connection
-        out = connection.out
-        if out is None or (self.stalled and not self.shell.luck.calm):
-            return
-        connection.out = None
-        connection.out_bytes = 0
-        if self._over:
-            return
-        loop = self.shell.loop
-        at = max(self._down_at + _APART_S, loop.time() + self.shell.luck.delay_s())
-        self._down_at = at
-        loop.call_at(at, self._arrive_down, out)
-
-    def _arrive_down(self, frames: list[bytes]) -> None:
-        for data in frames:
-            for opcode, payload in server_frames(data):
-                if self._over or self.vanished:
-                    return
-                if opcode == OPCODE_CLOSE:
-                    self._lost_to_peer(int.from_bytes(payload[:2], "big"))
-                else:
-                    self.peer.heard(self, opcode, payload)
-
-    def _broken_off(self) -> None:
-        if self.shell.alive:
-            self.connection.doom(Ending.VANISHED)
-            self.settle()
-
-    def _lost_to_peer(self, code: int) -> None:
-        if not self.vanished:
-            self.vanished = True
-            self._over = True
-            self.peer.lost(self, code)
-
-    def reset_by_kill(self) -> None:
-        """What the kernel has taken may still arrive; then the user agent hears of the end."""
-        self.connection.flags |= ENDING | DEAD
-        loop = self.shell.loop
-        at = max(self._down_at + _APART_S, loop.time() + self.shell.luck.delay_s())
-        loop.call_at(at, self._lost_to_peer, 0)
+            self._sock.close()
+            if not self._deaf:
+                self.peer.lost(self, code)
 
 
-def server_frames(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Whole frames as a server sends them: unmasked, one frame a message (RFC 6455 section 5.2)."""
-    at = 0
-    while at < len(data):
-        opcode, length = data[at] & 0x0F, data[at + 1]
-        assert data[at] & 0x80
-        assert length < 0x80
-        at += 2
-        if length >= 126:
-            size = 2 if length == 126 else 8
-            length = int.from_bytes(data[at : at + size], "big")
-            at += size
-        yield opcode, data[at : at + length]
-        at += length
+def client_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
+    """RFC 6455, section 5.2: one frame a message, masked."""
+    size = len(payload)
+    if size < 126:
+        head = bytes((0x80 | opcode, 0x80 | size))
+    elif size < 65_536:
+        head = bytes((0x80 | opcode, 0xFE)) + size.to_bytes(2, "big")
+    else:
+        head = bytes((0x80 | opcode, 0xFF)) + size.to_bytes(8, "big")
+    return head + mask + apply_mask(payload, mask)
 
 
-class _NoCarrier:
-    """A simulated connection has no descriptor, so nobody reads or writes one."""
-
-    def read(self, fd: int) -> bytes | None:
-        raise AssertionError("there is no descriptor")
-
-    def write(self, fd: int, data: bytes) -> int:
-        raise AssertionError("there is no descriptor")
-
-    def finish(self, fd: int) -> None: ...
-
-    def close(self, fd: int) -> None: ...
-
-
-_NOTHING = _NoCarrier()
+def take_frame(data: bytearray) -> tuple[int, bytes] | None:
+    """The first frame of a server, unmasked and one a message; None until it is complete."""
+    if len(data) < 2:
+        return None
+    opcode, length, start = data[0] & 0x0F, data[1], 2
+    assert data[0] & 0x80
+    assert length < 0x80
+    if length >= 126:
+        start = 4 if length == 126 else 10
+        if len(data) < start:
+            return None
+        length = int.from_bytes(data[2:start], "big")
+    if len(data) < start + length:
+        return None
+    payload = bytes(data[start : start + length])
+    del data[: start + length]
+    return opcode, payload

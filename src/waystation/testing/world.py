@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from waystation.base.clock import Clock
+from waystation.net.http1.message import Request, Response
 from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.handback import HandBack, replay
 from waystation.push.connect.terms import Terms
@@ -33,8 +34,9 @@ from waystation.testing.agents import SimAppServer, SimUserAgent
 from waystation.testing.checkers import History, Post, broken_promises
 from waystation.testing.faults import FaultyStore, StoreLuck
 from waystation.testing.loop import SimClock
-from waystation.testing.network import Luck, Network
+from waystation.testing.network import SimRelay
 from waystation.testing.nodes import ConnectNode, EndpointNode, SimKeys, endpoint_path
+from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 ON_THE_WAY_S = 15.0  # until then, what began in the chaos may still fail because of it
 QUIET_S = 60.0
@@ -66,9 +68,14 @@ class PushWorld:
         self.journal_compacts = rng.choice((0.0, 0.1))
         self.skewed = rng.random() < 0.15
         self._harsh = rng.random() < 0.5  # else nothing is lost between nodes, only late
-        lossy = rng.choice((0.01, 0.05)) if self._harsh else 0.0
+        self.secret = rng.choice((b"", b"a secret that all nodes know"))  # without: HTTP, no link
         failing = rng.choice((0.0, 0.01, 0.03))
-        self._luck = Luck(rng, slow_s=rng.choice((0.3, 2.0)), request_lost=lossy, answer_lost=lossy)
+        self._luck = Luck(
+            rng,
+            slow_s=rng.choice((0.3, 2.0)),
+            cut_share=rng.choice((0.003, 0.01)) if self._harsh else 0.0,
+            window_bytes=rng.choice((1500, 65_536)),
+        )
         self._store_luck = StoreLuck(
             rng,
             wait_s=rng.choice((0.03, 0.3)),
@@ -83,6 +90,8 @@ class PushWorld:
         self.posts: dict[int, Post] = {}
         self.channels: list[tuple[Uaid, ChannelId, bytes]] = []
         self.connect_nodes: list[ConnectNode] = []
+        self.places: dict[str, ConnectNode] = {}  # by node id
+        self.near: dict[str, str] = {}  # the node id that an endpoint shares its process with
         self.endpoint_nodes: list[EndpointNode] = []
         self.app_servers: list[SimAppServer] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -116,6 +125,16 @@ class PushWorld:
     ) -> Router:
         return Router(store, relay, milestones, **ports)
 
+    def make_relay(self, own_node_id: str, net: SimNetLoop, clock: Clock) -> Relay:
+        return SimRelay(
+            self.places,
+            self.history,
+            own_node_id=own_node_id,
+            net=net,
+            clock=clock,
+            secret=self.secret,
+        )
+
     async def replay(self, path: Path, hand_back: HandBack) -> int:
         return await replay(path, hand_back)
 
@@ -130,20 +149,19 @@ class PushWorld:
         rng = self.rng
         self.loop = asyncio.get_running_loop()
         self._store = self.make_backend()
-        places: dict[str, ConnectNode] = {}
-        self.network = Network(self._luck, places, self.history)
+        self.sockets = SimNetwork(self._luck)
         for number in range(rng.choice((2, 3))):
             node = ConnectNode(self, f"c{number}", self._skew_ms())
             self.connect_nodes.append(node)
-            places[node.node_id] = node
+            self.places[node.node_id] = node
             node.start()
-        self.endpoint_nodes += [EndpointNode(self, f"e{n}", self._skew_ms()) for n in range(2)]
         # Of a flushed journal an endpoint would wait for ever when the node dies: in one process
         # it dies as well, and here it does not.
         if self.seed % 3 == 0 and self.settings.inflight_journal == "write":
-            self.network.near.add(("e0", self.connect_nodes[0].node_id))
+            self.near["e0"] = self.connect_nodes[0].node_id
+        self.endpoint_nodes += [EndpointNode(self, f"e{n}", self._skew_ms()) for n in range(2)]
         agents = [SimUserAgent(self, f"ua{n}") for n in range(rng.choice((2, 3, 4)))]
-        self.app_servers += [SimAppServer(self) for _ in range(2)]
+        self.app_servers += [SimAppServer(self, f"as{n}") for n in range(2)]
         chaos = self.spawn(self._chaos())
         posting = [self.spawn(server.live()) for server in self.app_servers]
         lives = [self.spawn(agent.live()) for agent in agents]
@@ -177,6 +195,10 @@ class PushWorld:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self.task_failed("world", error)
+
+    def request_failed(self, _request: Request, error: BaseException) -> Response:
+        self.task_failed("request", error)
+        return Response.of(500)
 
     def task_failed(self, name: str, error: BaseException) -> None:
         self.history.problem(f"task {name} failed: {error!r}")
@@ -223,20 +245,20 @@ class PushWorld:
 
     async def _part(self, endpoint: EndpointNode, node: ConnectNode) -> None:
         self.history.note(endpoint.name, f"cannot reach {node.name}")
-        self.network.part(endpoint.name, node.node_id)
+        self.sockets.part(endpoint.name, node.name)
         await asyncio.sleep(self.rng.random() * 5)
-        self.network.join(endpoint.name, node.node_id)
+        self.sockets.join(endpoint.name, node.name)
 
     async def _last_dance(
         self, agents: list[SimUserAgent], lives: "list[asyncio.Task[None]]"
     ) -> None:
         """Nothing fails any more, but everything still takes its time."""
         self.history.note("world", "the last dance")
-        self._luck.request_lost = self._luck.answer_lost = 0.0
+        self._luck.cut_share = 0.0
         self._store_luck.fails_before = self._store_luck.fails_after = 0.0
         self._store_luck.down = False
         self.journal_fails = 0.0
-        self.network.join_all()
+        self.sockets.join_all()
         self._start_all()
         self.dancing = True
         await asyncio.gather(*lives)

@@ -1,4 +1,4 @@
-"""Nodes for the scenarios: both stores on both transports, and Redis as a cluster (P-106).
+"""Nodes for the scenarios: on both stores, and on Redis as a cluster (P-106).
 
 The store in memory is that of the tests in virtual time.
 """
@@ -20,21 +20,18 @@ from waystation.presence.store import PresenceStore
 
 __all__ = ["redis_cluster", "redis_server", "redis_url"]
 
-COMBINATIONS = [
-    pytest.param(("grpcio", "embedded"), id="grpcio-embedded"),
-    pytest.param(("grpcio", "redis"), id="grpcio-redis", marks=pytest.mark.redis),
-    pytest.param(("native", "embedded"), id="native-embedded"),
-    pytest.param(("native", "redis"), id="native-redis", marks=pytest.mark.redis),
-    pytest.param(("native", "cluster"), id="native-cluster", marks=pytest.mark.redis),
+STORES = [
+    pytest.param("embedded", id="embedded"),
+    pytest.param("redis", id="redis", marks=pytest.mark.redis),
+    pytest.param("cluster", id="cluster", marks=pytest.mark.redis),
 ]
 
 
 class House:
     """Starts nodes and knows guests; when the test is over, nothing of it is left (P-064)."""
 
-    def __init__(self, transport: str, store_kind: str, tmp_path: Path, url: str = "") -> None:
+    def __init__(self, store_kind: str, tmp_path: Path, url: str = "") -> None:
         self.url = url
-        self.transport = transport
         self.store_kind = store_kind
         self.tmp_path = tmp_path
         self.nodes: list[Node] = []
@@ -47,7 +44,7 @@ class House:
             for name in ("authority", "tls", "port", "clock", "node_id")
             if name in settings
         }
-        presence = Presence(**{"transport": self.transport, **settings})
+        presence = Presence(**settings)
         clock = node_settings.get("clock") or SystemClock()
         store = await open_store(self.store_kind, presence, self.tmp_path, clock, self.url)
         self.stores.append(store)
@@ -96,15 +93,15 @@ class House:
         assert not registry.conversations
 
 
-@pytest.fixture(params=COMBINATIONS)
+@pytest.fixture(params=STORES)
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    transport, store_kind = request.param
+    store_kind: str = request.param
     url = ""
     if store_kind == "redis":
         url = request.getfixturevalue("redis_url")
     elif store_kind == "cluster":
         servers: list[RedisServer] = request.getfixturevalue("redis_cluster")
         url = f"redis+cluster://127.0.0.1:{servers[0].port}"
-    house = House(transport, store_kind, tmp_path, url)
+    house = House(store_kind, tmp_path, url)
     yield house
     await house.close()

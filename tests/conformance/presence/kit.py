@@ -4,11 +4,12 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import structlog
@@ -16,18 +17,18 @@ from grpc import aio
 
 from waystation.base.clock import Clock, SystemClock
 from waystation.base.tasks import Tasks
+from waystation.net.http2.limits import Limits
+from waystation.net.http2.port import StreamHandler
+from waystation.net.http2.server import Http2Server
+from waystation.net.loop import NetLoop
 from waystation.presence.grants import Authority
 from waystation.presence.model import MessageType, PartyId, Status
 from waystation.presence.neighbours import Neighbours
 from waystation.presence.reports import Reports
+from waystation.presence.rpc import RPC_PATH
 from waystation.presence.server import PresenceServer
-from waystation.presence.services import Service
 from waystation.presence.settings import Presence
 from waystation.presence.store import Owner, PresenceStore
-from waystation.presence.transport.grpcio import GrpcioTransport, ServerTls, ServicePort
-from waystation.presence.transport.native.limits import Limits
-from waystation.presence.transport.native.server import NativeTransport
-from waystation.presence.transport.port import RPC_PATH, StreamHandler, Transport, paths
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.memory.presence import MemoryPresenceStore
@@ -76,6 +77,22 @@ async def open_store(
     )
 
 
+class TlsFiles(NamedTuple):
+    """Files of one port's TLS; with `client_ca`, clients must have a certificate of it."""
+
+    cert: str
+    key: str
+    client_ca: str = ""
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key)
+        if self.client_ca:
+            context.load_verify_locations(self.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
 class Node:
     def __init__(
         self,
@@ -84,7 +101,7 @@ class Node:
         *,
         node_id: str = "node.1",
         authority: Authority | None = None,
-        tls: ServerTls | None = None,
+        tls: ssl.SSLContext | None = None,
         port: int = 0,
         clock: Clock | None = None,
         peer_port: int = 0,
@@ -97,7 +114,8 @@ class Node:
         self._tasks = Tasks(lambda name, error: self.failures.append(f"{name}: {error!r}"))
         self._tls = tls
         self._port = port
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
+        self._net = NetLoop(clock=clock)
         self.server = PresenceServer(
             settings,
             store,
@@ -112,41 +130,49 @@ class Node:
                 ack_sample=settings.ack_sample,
             ),
             tasks=self._tasks,
-            make_transport=self._transport,
+            make_port=self._transport,
             authority=authority,
             shared=store if is_shared(store) else None,
             neighbours=Neighbours(PEER_TOKEN),
             peer_token=PEER_TOKEN,
+            reflects=True,
         )
-        self.peer_port = ServicePort(
-            self.server.peer_services, host="127.0.0.1", port=peer_port, reuse_port=False
-        )
+        self.peer_port = self.serve_peers(port=peer_port)
         self.server.at_peer_port(self.peer_target)
 
-    def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
+    def _transport(self, routes: Mapping[str, StreamHandler]) -> Http2Server:
         settings = self.settings
-        if settings.transport == "grpcio":
-            return GrpcioTransport(
-                handler,
-                settings,
-                host="127.0.0.1",
-                port=self._port,
-                paths=paths(settings.rpc_path_aliases),
-                tls=self._tls,
-                services=services,
-            )
-        listener = socket.create_server(("127.0.0.1", self._port))
-        listener.setblocking(False)
-        return NativeTransport(
-            handler,
-            paths(settings.rpc_path_aliases),
-            listener,
-            limits=Limits(
+        return self._serve(
+            routes,
+            self._port,
+            Limits(
                 streams_max=settings.connection_streams_max,
                 message_bytes_max=settings.max_message_bytes,
                 keepalive_s=settings.keepalive_s,
                 keepalive_timeout_s=settings.keepalive_timeout_s,
             ),
+            self._tls,
+        )
+
+    def serve_peers(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> Http2Server:
+        """The node's services for other nodes and operators."""
+        limits = Limits(message_bytes_max=4 << 20, receive_window_bytes=16 << 20)
+        return self._serve(self.server.peer_routes, port, limits, tls)
+
+    def _serve(
+        self,
+        routes: Mapping[str, StreamHandler],
+        port: int,
+        limits: Limits,
+        tls: ssl.SSLContext | None,
+    ) -> Http2Server:
+        return Http2Server(
+            routes,
+            socket.create_server(("127.0.0.1", port)),
+            net=self._net,
+            clock=self._clock,
+            limits=limits,
+            tls=tls,
             on_failure=lambda exc: self.failures.append(f"transport: {exc!r}"),
         )
 
@@ -156,14 +182,14 @@ class Node:
 
     @property
     def peer_target(self) -> str:
-        return f"127.0.0.1:{self.peer_port.port}"
+        return f"127.0.0.1:{self.peer_port.number}"
 
     @property
     def broker(self) -> Any:
         return self.server.broker
 
     async def start(self) -> "Node":
-        await self.peer_port.start()
+        self.peer_port.start()
         await self.server.start()
         return self
 
@@ -171,6 +197,7 @@ class Node:
         await self.server.close()
         await self.peer_port.close()
         left = await self._tasks.close()
+        self._net.close()
         assert not left
         assert not self.failures, self.failures
 
@@ -183,8 +210,7 @@ class Node:
         if self.server._ticking is not None:
             self.server._ticking.cancel()
         await self._tasks.close()
-        await self.server.transport.close(0)
-        await self.peer_port.close()
+        self._net.close()
         assert self.server.handover is not None
         await self.server.handover.close()
 

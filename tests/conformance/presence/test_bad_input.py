@@ -10,9 +10,10 @@ import pytest
 from tests.conformance.presence.conftest import House
 from tests.conformance.presence.kit import Guest, kinds, listed, until
 from tests.e2e.presence.h2_client import H2Client
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
+from waystation.presence.rpc import RPC_PATH
 from waystation.presence.session import State
-from waystation.presence.transport.port import RPC_PATH, GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage, ClientSessionIdEntry
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST

@@ -120,6 +120,32 @@ async def test_a_second_device_is_counted_and_its_leave_leaves_the_first_alone(
     assert (await a1.get()).message_type == ACK
 
 
+async def test_a_session_id_of_another_client_is_refused_where_ids_are_unique_in_the_party(
+    house: House,
+) -> None:
+    """As the reference broker: an error, then the stream ends; whoever was first stays."""
+    node = await house.node(session_ids="per_party")
+    a = await house.member(node, 1)
+    b = house.guest(node, 2, a.session)
+
+    await b.join()
+    await b.expect_end(Status.SESSION_ID_IN_USE, grpc.StatusCode.ALREADY_EXISTS)
+    c = await house.member(node, 2)
+    told = await a.expect_kind(JOIN)
+
+    assert (told.client_id, told.session_id) == (2, c.session)
+
+
+async def test_the_reference_brokers_clients_find_the_service_under_their_name(
+    house: House,
+) -> None:
+    node = await house.node()
+    a = house.guest(node, 1)
+
+    await a.join(path="/ca.ozluminaire.partypresence.ClientMessagingEndpoint/beginStream")
+    assert kinds(await a.get_many(2)) == ["ACK", "LIST"]
+
+
 async def test_one_session_id_in_two_parties_and_of_two_clients_are_three_sessions(
     house: House,
 ) -> None:

@@ -12,18 +12,23 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from tests.certificates import self_signed
 from tests.conformance.presence.conftest import House
-from tests.conformance.presence.kit import Node, kinds, until
+from tests.conformance.presence.kit import Node, TlsFiles, kinds, until
 from tests.unit.presence.tokens import AUTH, Signer, key_set
 from waystation.base.clock import SystemClock
+from waystation.presence import admin, directory, health, neighbours
 from waystation.presence.auth import JwtAuthority
 from waystation.presence.keys import Keys
 from waystation.presence.model import MessageType, Status
 from waystation.presence.session import State
-from waystation.presence.transport.grpcio import ServerTls
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 Code = grpc.StatusCode
+BESIDE = {
+    health.SERVICE,
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+}
 EVENTS_OF_A_VISIT = {200, 201, 211, 212}
 
 
@@ -34,42 +39,73 @@ async def health_of(node: Node, service: str = "") -> int:
         return answer.status
 
 
-@pytest.fixture
-def reference(house: House) -> House:
-    """Health and reflection stand on the reference transport's own port."""
-    house.transport = "grpcio"
-    return house
-
-
-async def test_health_and_reflection_answer(reference: House) -> None:
+async def test_health_and_reflection_answer(house: House) -> None:
     """P-128"""
-    node = await reference.node()
+    node = await house.node()
 
     assert await health_of(node) == SERVING
     assert await health_of(node, "ClientMessagingEndpoint") == SERVING
     for version in ("v1", "v1alpha"):
-        async with aio.insecure_channel(node.target) as channel:
-            call = channel.stream_stream(
-                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-                request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-                response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-            )()
-            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-            answer: Any = await call.read()
-            call.cancel()
+        names = await listed_services(node.target, version)
+        assert names == {"ClientMessagingEndpoint", directory.SERVICE, *BESIDE}
+
+
+async def listed_services(target: str, version: str) -> set[str]:
+    """What reflection lists; each service can be described, too."""
+    async with aio.insecure_channel(target) as channel:
+        call = channel.stream_stream(
+            f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+        )()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        answer: Any = await call.read()
         names = {one.name for one in answer.list_services_response.service}
-        assert "ClientMessagingEndpoint" in names
+        for name in names:
+            await call.write(reflection_pb2.ServerReflectionRequest(file_containing_symbol=name))
+            described: Any = await call.read()
+            assert described.file_descriptor_response.file_descriptor_proto, name
+        call.cancel()
+    return names
 
 
-async def test_a_full_node_says_so_and_recovers(reference: House) -> None:
+async def test_reflection_lists_what_its_port_serves(house: House) -> None:
+    """The services of nodes and operators are on the peer port, and only there."""
+    node = await house.node()
+
+    assert await listed_services(node.peer_target, "v1") == {
+        neighbours.SERVICE,
+        admin.SERVICE,
+        directory.SERVICE,
+        *BESIDE,
+    }
+
+
+async def test_health_is_watched(house: House) -> None:
+    node = await house.node()
+    async with aio.insecure_channel(node.target) as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        heard = stub.Watch(health_pb2.HealthCheckRequest())
+        unknown = stub.Watch(health_pb2.HealthCheckRequest(service="another"))
+        assert (await heard.read()).status == SERVING
+        node.server.health.tell(serving=False)
+        assert (await heard.read()).status == NOT_SERVING
+        answer = await unknown.read()
+        assert answer.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+        with pytest.raises(aio.AioRpcError) as refused:
+            await stub.Check(health_pb2.HealthCheckRequest(service="another"))
+        assert refused.value.code() is Code.NOT_FOUND
+
+
+async def test_a_full_node_says_so_and_recovers(house: House) -> None:
     """P-090"""
-    node = await reference.node(node_sessions_max=20)
+    node = await house.node(node_sessions_max=20)
     channel = aio.insecure_channel(node.target)
-    crowd = [reference.guest(node, client) for client in range(1, 21)]
+    crowd = [house.guest(node, client) for client in range(1, 21)]
     for one in crowd:
         await one.join(channel=channel)
         await one.get_many(2)
-    late = reference.guest(node, 99)
+    late = house.guest(node, 99)
     await late.join(channel=channel)
     await late.expect_end(Status.OVERLOADED, Code.UNAVAILABLE)
     await node.server.look()
@@ -88,11 +124,11 @@ async def test_a_full_node_says_so_and_recovers(reference: House) -> None:
     await channel.close()
 
 
-async def test_a_draining_node_takes_nobody(reference: House) -> None:
-    node = await reference.node()
-    a = await reference.member(node, 1)
+async def test_a_draining_node_takes_nobody(house: House) -> None:
+    node = await house.node()
+    a = await house.member(node, 1)
     await node.server.drain(0)
-    b = reference.guest(node, 2)
+    b = house.guest(node, 2)
     await b.join()
 
     await b.expect_end(Status.DRAINING, Code.UNAVAILABLE)
@@ -220,12 +256,12 @@ async def test_tokens_in_the_metadata(house: House) -> None:
     assert kinds(await right.get_many(2)) == ["ACK", "LIST"]
 
 
-def certificate(folder: Path, name: str) -> ServerTls:
+def certificate(folder: Path, name: str) -> TlsFiles:
     cert, key = self_signed(folder, name)
-    return ServerTls(cert=str(cert), key=str(key))
+    return TlsFiles(str(cert), str(key))
 
 
-def tls_channel(node: Node, tls: ServerTls) -> aio.Channel:
+def tls_channel(node: Node, tls: TlsFiles) -> aio.Channel:
     return aio.secure_channel(
         node.target,
         grpc.ssl_channel_credentials(Path(tls.cert).read_bytes()),
@@ -236,22 +272,22 @@ def tls_channel(node: Node, tls: ServerTls) -> aio.Channel:
     )
 
 
-async def test_tls_and_a_certificate_that_changes(reference: House, tmp_path: Path) -> None:
+async def test_tls_and_a_certificate_that_changes(house: House, tmp_path: Path) -> None:
     """P-128: plain text fails cleanly, and streams outlive the change."""
     tls = certificate(tmp_path / "tls", "first")
-    node = await reference.node(tls=tls)
-    plain = reference.guest(node, 1)
+    node = await house.node(tls=tls.context())
+    plain = house.guest(node, 1)
     await plain.join()
     assert await plain.status() is Code.UNAVAILABLE
     before = tls_channel(node, tls)
-    a = reference.guest(node, 1)
+    a = house.guest(node, 1)
     await a.join(channel=before)
     await a.get_many(2)
 
     changed = certificate(tmp_path / "tls", "second")
-    node.server.transport.reload_tls()
+    node.server.transport.use_certificate(changed.context())
     after = tls_channel(node, changed)
-    b = reference.guest(node, 2)
+    b = house.guest(node, 2)
     await b.join(channel=after)
     assert kinds(await b.get_many(2)) == ["ACK", "LIST"]
     await a.ping()
@@ -261,12 +297,12 @@ async def test_tls_and_a_certificate_that_changes(reference: House, tmp_path: Pa
         await channel.close()
 
 
-async def test_clients_may_need_a_certificate(reference: House, tmp_path: Path) -> None:
+async def test_clients_may_need_a_certificate(house: House, tmp_path: Path) -> None:
     """Mutual TLS."""
     tls = certificate(tmp_path / "mtls", "both")
-    strict = ServerTls(cert=tls.cert, key=tls.key, client_ca=tls.cert)
-    node = await reference.node(tls=strict)
-    without = reference.guest(node, 1)
+    strict = TlsFiles(tls.cert, tls.key, client_ca=tls.cert)
+    node = await house.node(tls=strict.context())
+    without = house.guest(node, 1)
     channel = tls_channel(node, tls)
     await without.join(channel=channel)
     assert await without.status() is Code.UNAVAILABLE

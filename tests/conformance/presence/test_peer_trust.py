@@ -12,7 +12,15 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from tests.conformance.presence.kit import PARTY, PEER_TOKEN, Guest, Node, open_store, until
+from tests.conformance.presence.kit import (
+    PARTY,
+    PEER_TOKEN,
+    Guest,
+    Node,
+    TlsFiles,
+    open_store,
+    until,
+)
 from waystation.base.clock import SystemClock
 from waystation.presence.errors import NeighbourError
 from waystation.presence.model import ClientId, PartyId, SessionId, SessionKey
@@ -20,7 +28,6 @@ from waystation.presence.neighbours import Neighbours
 from waystation.presence.session import State
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceNode
-from waystation.presence.transport.grpcio import ServerTls, ServicePort
 from waystation.presence.wire import presence_cluster_pb2 as pb
 
 HOUR = datetime.timedelta(hours=1)
@@ -37,13 +44,13 @@ class ClusterAuthority:
         root = self._sign(self._name, self._key.public_key(), is_authority=True)
         self.ca = self._write("ca.pem", root.public_bytes(Encoding.PEM))
 
-    def node(self, name: str) -> ServerTls:
+    def node(self, name: str) -> TlsFiles:
         """The files of one node that asks for certificates of this authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
         cert = self._sign(subject, key.public_key(), is_authority=False)
         private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return ServerTls(
+        return TlsFiles(
             cert=self._write(f"{name}.pem", cert.public_bytes(Encoding.PEM)),
             key=self._write(f"{name}.key", private),
             client_ca=self.ca,
@@ -73,7 +80,7 @@ class ClusterAuthority:
         return str(path)
 
 
-def shown(trusts: str, pair: ServerTls | None) -> grpc.ChannelCredentials:
+def shown(trusts: str, pair: TlsFiles | None) -> grpc.ChannelCredentials:
     """What a node comes with: whom it trusts, and its own certificate if it has one."""
     root = Path(trusts).read_bytes()
     if pair is None:
@@ -85,7 +92,7 @@ def shown(trusts: str, pair: ServerTls | None) -> grpc.ChannelCredentials:
 
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    settings = Presence(transport="native", tick_s=0.02)
+    settings = Presence(tick_s=0.02)
     store = await open_store("memory", settings, tmp_path, SystemClock())
     node = await Node(settings, store).start()
     yield node
@@ -101,15 +108,9 @@ def cluster(tmp_path: Path) -> ClusterAuthority:
 @pytest.fixture
 async def guarded(node: Node, cluster: ClusterAuthority) -> AsyncIterator[PresenceNode]:
     """The node's services behind mutual TLS, as the worker opens them."""
-    port = ServicePort(
-        node.server.peer_services,
-        host="127.0.0.1",
-        port=0,
-        tls=cluster.node("server"),
-        reuse_port=False,
-    )
-    await port.start()
-    yield PresenceNode(node_id="node.1", incarnation=0, peer_endpoint=f"127.0.0.1:{port.port}")
+    port = node.serve_peers(tls=cluster.node("server").context())
+    port.start()
+    yield PresenceNode(node_id="node.1", incarnation=0, peer_endpoint=f"127.0.0.1:{port.number}")
     await port.close()
 
 

@@ -37,9 +37,8 @@ Code = grpc.StatusCode
 class Village:
     """Nodes that know each other by their settings."""
 
-    def __init__(self, tmp_path: Path, transport: str, store_kind: str) -> None:
+    def __init__(self, tmp_path: Path, store_kind: str) -> None:
         self._tmp_path = tmp_path
-        self._transport = transport
         self._store_kind = store_kind
         self.nodes: list[Node] = []
         self.guests: list[Guest] = []
@@ -57,7 +56,6 @@ class Village:
         for at, name in enumerate(names):
             presence = Presence(
                 **{
-                    "transport": self._transport,
                     "tick_s": 0.02,
                     "peers": tuple(row for row in rows if row != rows[at]),
                     **settings,
@@ -104,9 +102,9 @@ class Village:
             await store.close()
 
 
-@pytest.fixture(params=["grpcio-embedded", "native-memory"])
+@pytest.fixture(params=["embedded", "memory"])
 async def village(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Village]:
-    village = Village(tmp_path, *request.param.split("-"))
+    village = Village(tmp_path, request.param)
     yield village
     await village.close()
 

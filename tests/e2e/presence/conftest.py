@@ -1,4 +1,4 @@
-"""Presence nodes that the files of this folder share: one for each transport."""
+"""The presence node that the files of this folder share."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,8 @@ import pytest
 
 from tests.e2e.presence.node import Node
 
-TRANSPORTS = ("grpcio", "native")
 
-
-@pytest.fixture(scope="session", params=TRANSPORTS)
-def node(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Node]:
-    with Node(tmp_path_factory.mktemp("presence"), transport=request.param) as running:
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with Node(tmp_path_factory.mktemp("presence")) as running:
         yield running

@@ -10,7 +10,7 @@ from tests.ports import free_ports
 class Node(Process):
     """One node on a data directory of its own, or on a store that several share."""
 
-    def __init__(self, data_dir: Path, *, transport: str = "grpcio", **settings: object) -> None:
+    def __init__(self, data_dir: Path, **settings: object) -> None:
         import sys
 
         base = free_ports(3)
@@ -19,7 +19,6 @@ class Node(Process):
         self.ops_port = base + 2
         given: Mapping[str, object] = {
             "data_dir": data_dir,
-            "presence__transport": transport,
             "presence__port": base,
             "presence__peer_port": base + 1,
             "presence__ops_port": base + 2,

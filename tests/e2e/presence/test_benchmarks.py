@@ -9,7 +9,7 @@ from benchmarks.target import SMOKE
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("kind", ["bare", "native"])
+@pytest.mark.parametrize("kind", ["bare", "ours"])
 def test_every_workload_delivers(kind: str) -> None:
     with party_server(kind) as server:
         found = list(presence.run(server, "plain", SMOKE))

@@ -1,7 +1,4 @@
-"""A highly available client on three real nodes and a Redis, and a node that is drained by SIGTERM.
-
-One node speaks the lean transport: a cluster may be mixed.
-"""
+"""A highly available client on three real nodes and a Redis; a node that is drained by SIGTERM."""
 
 import asyncio
 import contextlib
@@ -44,11 +41,10 @@ class Cluster:
         self._url = url
         self.nodes: list[Node] = []
 
-    def node(self, transport: str = "grpcio", kind: type[Node] = Node) -> Node:
+    def node(self, kind: type[Node] = Node) -> Node:
         name = f"node.{len(self.nodes) + 1}"
         node = kind(
             self._folder / name,
-            transport=transport,
             store=self._url,
             node_id=name,
             heartbeat_s=0.5,
@@ -117,7 +113,7 @@ async def visit(endpoint: str, client: int) -> None:
 
 async def test_a_highly_available_client_outlives_its_nodes(cluster: Cluster) -> None:
     """P-123 P-124 P-126: its primary is killed, the next one frozen, then two at once."""
-    first, second, third = cluster.node(), cluster.node("native"), cluster.node()
+    first, second, third = cluster.node(), cluster.node(), cluster.node()
     await cluster.start(first, second, third)
     nodes = {one.address: one for one in (first, second, third)}
     told, seen = Told(), Told()

@@ -41,7 +41,6 @@ def nodes(own_redis: RedisServer, tmp_path: Path) -> Iterator[list[Node]]:
         for number in range(1, NODES + 1):
             node = Node(
                 tmp_path / f"node{number}",
-                transport="native" if number % 2 else "grpcio",
                 store=url,
                 node_id=f"node.{number}",
                 session_ttl_s=TTL_MS / 1000,

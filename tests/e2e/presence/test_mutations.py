@@ -5,7 +5,7 @@ cannot spoil from there (timers, fences, tokens) has scenarios of its own; see t
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from tests.conformance.presence.kit import Node, open_store
 from tests.e2e.presence.crowd import Crowd
 from tests.e2e.presence.oracle import Oracle
 from waystation.base.clock import SystemClock
-from waystation.presence.services import Service
+from waystation.net.http2.port import Gone, GrpcStatus, Stream, StreamHandler
+from waystation.net.http2.server import Http2Server
+from waystation.presence.rpc import RPC_PATH
 from waystation.presence.settings import Presence
-from waystation.presence.transport.port import Gone, GrpcStatus, Stream, StreamHandler, Transport
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -96,8 +97,9 @@ class Saboteur:
 class SpoiledNode(Node):
     spoil: Spoil
 
-    def _transport(self, handler: StreamHandler, services: Sequence[Service]) -> Transport:
-        return super()._transport(Saboteur(handler, type(self).spoil), services)
+    def _transport(self, routes: Mapping[str, StreamHandler]) -> Http2Server:
+        spoilt = Saboteur(routes[RPC_PATH], type(self).spoil)
+        return super()._transport({**routes, RPC_PATH: spoilt})
 
 
 def now_and_then(stream: Spoiled) -> bool:
@@ -172,7 +174,6 @@ def honest(stream: Spoiled, message: ClientMessage) -> list[ClientMessage]:
 
 async def found(spoil: Spoil, tmp_path: Path) -> list[str]:
     settings = Presence(
-        transport="native",
         session_ttl_s=TTL_MS / 1000,
         session_ttl_min_s=1,
         tick_s=0.02,

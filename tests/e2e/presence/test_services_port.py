@@ -1,4 +1,4 @@
-"""What the lean transport leaves to grpcio is as safe as the port beside it."""
+"""The port of nodes and operators is as safe as the port of clients."""
 
 import asyncio
 from pathlib import Path
@@ -31,9 +31,9 @@ def check(channel: grpc.aio.Channel) -> Any:
 
 
 async def test_health_and_directory_are_under_the_same_tls(tmp_path: Path) -> None:
-    """P-128: the lean transport; whoever speaks plain text there is refused cleanly."""
+    """P-128: whoever speaks plain text there is refused cleanly."""
     tls = certificate(tmp_path / "tls", "first")
-    node = Node(tmp_path / "node", transport="native")
+    node = Node(tmp_path / "node")
     node._env.update({"WAYSTATION_TLS__CERT": tls.cert, "WAYSTATION_TLS__KEY": tls.key})
     trusted = grpc.ssl_channel_credentials(Path(tls.cert).read_bytes())
     await asyncio.to_thread(node.start)
@@ -67,9 +67,9 @@ async def test_health_and_directory_are_under_the_same_tls(tmp_path: Path) -> No
 async def test_nobody_without_a_certificate_of_the_cluster_comes_to_the_peer_port(
     tmp_path: Path,
 ) -> None:
-    """With the lean transport as with gRPC's own; clients of the other port need none."""
+    """Clients of the other port need none."""
     tls = certificate(tmp_path / "tls", "first")  # its own authority
-    node = Node(tmp_path / "node", transport="native")
+    node = Node(tmp_path / "node")
     node._env.update(
         {
             "WAYSTATION_TLS__CERT": tls.cert,

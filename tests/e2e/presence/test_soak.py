@@ -22,10 +22,9 @@ SETTLE_S = 90.0
 Trouble = Callable[[Node], Awaitable[None]]
 
 
-def node_of(folder: Path, transport: str) -> Node:
+def node_of(folder: Path) -> Node:
     return Node(
         folder,
-        transport=transport,
         session_ttl_s=TTL_MS / 1000,
         session_ttl_min_s=1,
         restart_ttl_min_s=TTL_MS / 1000,
@@ -73,31 +72,30 @@ async def kill_now_and_then(node: Node, *, times: int, every_s: float) -> None:
 
 
 async def test_two_hundred_clients_come_and_go(tmp_path: Path) -> None:
-    """P-135: over gRPC's own server."""
-    with node_of(tmp_path, "grpcio") as node:
+    """P-135"""
+    with node_of(tmp_path) as node:
         crowd = await soak(node, seed=1, seconds=4.0, operations=600)
 
         assert crowd.operations >= 50
 
 
 async def test_two_hundred_clients_survive_kills_of_the_broker(tmp_path: Path) -> None:
-    """P-135, P-136: over the lean transport, with `kill -9` and a start on the same store."""
+    """P-135, P-136: with `kill -9` and a start on the same store."""
 
     async def trouble(node: Node) -> None:
         await kill_now_and_then(node, times=1, every_s=2.0)
 
-    with node_of(tmp_path, "native") as node:
+    with node_of(tmp_path) as node:
         crowd = await soak(node, seed=2, seconds=5.0, operations=600, trouble=trouble)
 
         assert crowd.operations >= 50
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("transport", ["grpcio", "native"])
-async def test_twenty_thousand_operations(tmp_path: Path, transport: str) -> None:
+async def test_twenty_thousand_operations(tmp_path: Path) -> None:
     """P-135 in full: 20,000 operations, and as long as WAYSTATION_SOAK_S allows."""
     seconds = float(os.environ.get("WAYSTATION_SOAK_S", "900"))
-    with node_of(tmp_path, transport) as node:
+    with node_of(tmp_path) as node:
         crowd = await soak(node, seed=3, seconds=seconds, operations=20_000)
 
         assert crowd.operations > 1000
@@ -110,7 +108,7 @@ async def test_kills_of_the_broker_for_a_long_time(tmp_path: Path) -> None:
     async def trouble(node: Node) -> None:
         await kill_now_and_then(node, times=50, every_s=8.0)
 
-    with node_of(tmp_path, "native") as node:
+    with node_of(tmp_path) as node:
         await soak(node, seed=4, seconds=450.0, operations=20_000, trouble=trouble)
 
         assert node.running

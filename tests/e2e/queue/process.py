@@ -11,13 +11,13 @@ from tests.e2e.platform import Process
 from tests.e2e.queue.run_worker import READY
 from tests.ports import free_ports
 from waystation.queue.identity import Identity, ensure_identity
-from waystation.queue.server.carrier import OPENSSL_CONF
+from waystation.queue.server.tls import OPENSSL_CONF
 
 
 class LoneWorker(Process):
     """A worker without its supervisor; a restart keeps ports, identity and data."""
 
-    role: ClassVar[Literal["queue", "proxy"]]
+    role: ClassVar[Literal["queue", "edge"]]
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir

@@ -10,7 +10,7 @@ import uvloop
 
 from waystation.app.data_dir import DataDir
 from waystation.app.lifecycle import live
-from waystation.app.proxy_worker import ProxyWorker
+from waystation.app.edge_worker import EdgeWorker
 from waystation.app.queue_worker import QueueWorker
 from waystation.app.settings import decode_settings
 
@@ -31,7 +31,7 @@ def main() -> None:
         if role == "queue":
             worker, drain_s = QueueWorker(settings, log), settings.queue.drain_s
         else:
-            worker, drain_s = ProxyWorker(settings, log), settings.proxy.drain_s
+            worker, drain_s = EdgeWorker(settings, log), settings.edge.drain_s
         runner.run(live(worker, drain_s=drain_s, on_ready=lambda: print(READY, flush=True)))
 
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 from urllib.error import HTTPError
@@ -127,6 +127,27 @@ def test_an_admin_deletes_a_queue_and_its_owner_learns_of_it(
 
     owner.event(Deld, box.recipient_id)
     assert owner.fault(Send(False, b""), box.sender_id) is Code.AUTH
+
+
+def test_a_page_in_a_browser_cannot_use_the_control_port(
+    connect: Connect, queue_server: QueueServer
+) -> None:
+    """What `fetch("http://127.0.0.1:5224", {method: "POST", body: …})` sends, and the end of it."""
+    owner = connect()
+    box = owner.create()
+    lines = f"auth {ADMIN}\ndelete {named(box)}\n"
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(lines)}\r\n\r\n"
+    with (
+        socket.create_connection(("127.0.0.1", queue_server.control_port), timeout=20) as sock,
+        sock.makefile("r") as stream,
+    ):
+        sock.sendall((head + lines).encode())
+        answered: list[str] = []
+        with suppress(ConnectionResetError):  # what it did not read, it will not read
+            answered.extend(stream)
+
+    assert not [line for line in answered if "role" in line or line == "ok\n"]
+    assert isinstance(owner.ask(Sub(), box.recipient_id, box.signer), Sok)
 
 
 def test_the_control_port_listens_on_loopback_only(queue_server: QueueServer) -> None:

@@ -16,7 +16,7 @@ from tests.e2e.queue.peer import ClosedError, Peer, Signer
 from tests.e2e.queue.process import QueueServer
 from waystation.queue.errors import Code
 from waystation.queue.model import QueueMode, SessionId, VersionRange
-from waystation.queue.server.carrier import OPENSSL_CONF
+from waystation.queue.server.tls import OPENSSL_CONF
 from waystation.queue.wire.block import BLOCK_BYTES, open_plain
 from waystation.queue.wire.certificates import leaf_key
 from waystation.queue.wire.commands import Del, Key, Ping, Send, Skey, Sub

@@ -1,7 +1,7 @@
 """A cluster of queue servers on one machine: real processes, one address in front of them.
 
 Everything is done as a person would: `waystation cluster init`, `cluster join`, `serve queue`,
-`serve proxy`, `cluster add`.
+`serve edge`, `cluster add`.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Cluster:
             )
             for number, base in enumerate(self._bases, 1)
         ]
-        self.edge = Serve(self.folder(0), roles=("proxy",), queue__drain_s=0.1)
+        self.edge = Serve(self.folder(0), roles=("edge",), queue__drain_s=0.1)
 
     def folder(self, node: int) -> Path:
         return self._root / (f"node-{node}" if node else "edge")
@@ -53,10 +53,12 @@ class Cluster:
     def make(self) -> None:
         """Members, and slots for each; before anything runs."""
         said = self.run("init", "--store", self._store, "--link", self._link(1), node=1)
-        token = said.split()[-1]
+        token = self._root / "token"
+        token.write_text(said.split()[-1])
+        token.chmod(0o600)
         for node in range(2, len(self.servers) + 1):
-            self.run("join", token, "--link", self._link(node), node=node)
-        self.run("join", token, "--edge", node=0)
+            self.run("join", "--token-file", str(token), "--link", self._link(node), node=node)
+        self.run("join", "--token-file", str(token), "--edge", node=0)
         asyncio.run(self._spread())
 
     async def _spread(self) -> None:

@@ -1,14 +1,13 @@
 """A cluster as an operator runs it: servers that come and go, two edges under one address.
 
 Every step is a command of the product: `waystation cluster init|join|add|move|drain`, `waystation
-serve queue|proxy`. Only the first shares of the slots are written into the map at once: nothing is
+serve queue|edge`. Only the first shares of the slots are written into the map at once: nothing is
 in them yet, and three thousand moves take minutes.
 """
 
 import asyncio
 import contextlib
 import json
-import shutil
 import subprocess
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -30,7 +29,7 @@ from waystation.storage.settings import Store
 COMMAND_LIMIT_S = 90
 MEMBERS_MAX = 8
 EDGE_HOSTS = ("127.0.0.1", "127.0.0.2")
-PROXY_PORT, LINK_PORT = 6, 7  # after the base
+EDGE_PORT, LINK_PORT = 6, 7  # after the base
 
 
 class Fleet:
@@ -38,7 +37,7 @@ class Fleet:
         self._root = root
         self._store = f"embedded://{root / 'map'}"
         self._settings = settings
-        self._token = ""
+        self._token = root / "token"
         self._lookers = 0  # at the map
         self._opened: asyncio.Task[ClusterStore]
         self._closing: asyncio.Task[None] | None = None
@@ -63,18 +62,21 @@ class Fleet:
     def make(self, servers: int) -> None:
         """The cluster and its first members; nothing runs yet."""
         said = self.run("init", "--store", self._store, "--link", self._enlist(1), node=1)
-        self._token = said.split()[-1]
+        self._token.write_text(said.split()[-1])
+        edges = self._root / "edges.token"
+        self.run("token", "--edge", "--out", str(edges), node=1)
         for _ in range(servers - 1):
             self.join()
         for number, host in enumerate(EDGE_HOSTS):
             folder = self._root / f"edge-{number}"
-            self.run("join", self._token, "--edge", data_dir=folder)
+            self.run("join", "--token-file", str(edges), "--edge", data_dir=folder)
             edge = Serve(
                 folder,
-                roles=("proxy",),
+                roles=("edge",),
                 port_base=self._edge_base,
                 host=host,
-                proxy__drain_s=0.1,
+                ops__host=host,
+                edge__drain_s=0.1,
                 queue__identity_algorithm="ed25519",
                 **self._settings,
             )
@@ -84,7 +86,8 @@ class Fleet:
     def join(self) -> int:
         """One more server, which has no slots yet."""
         number = len(self.servers) + 1
-        self.run("join", self._token, "--link", self._enlist(number), node=number)
+        link = ("--link", self._enlist(number))
+        self.run("join", "--token-file", str(self._token), *link, node=number)
         return number
 
     def _enlist(self, number: int) -> str:
@@ -108,11 +111,8 @@ class Fleet:
     def start(self) -> None:
         with ThreadPoolExecutor() as pool:  # side by side, as on machines of their own
             list(pool.map(Serve.start, self.servers.values()))
-        first, second = self.edges
-        first.start()
-        # Edges of one address have one identity.
-        shutil.copytree(first.data_dir / "keys" / "queue", second.data_dir / "keys" / "queue")
-        second.start()
+        for edge in self.edges:
+            edge.start()
 
     def address(self, first: int = 0) -> ServerAddress:
         """Of both edges; a client tries them in this order."""

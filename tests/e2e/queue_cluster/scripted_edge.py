@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from tests.e2e.queue.peer import Signer
-from waystation.queue.cluster.link_line import LinkLine
+from waystation.base.clock import SystemClock
+from waystation.net.loop import NetLoop
+from waystation.queue.cluster.link_connection import LinkConnection, Links
 from waystation.queue.cluster.membership import Membership, link_context
+from waystation.queue.cluster.slot_map import Node, NodeId
 from waystation.queue.model import (
     BoxKey,
     CorrId,
@@ -76,7 +79,8 @@ class ScriptedEdge:
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
-        self.line: LinkLine | None = None
+        self.line: LinkConnection | None = None
+        self.net: NetLoop | None = None
         self.is_lost = False
         self._changed = asyncio.Event()
         self._requests = REQUESTS_FROM
@@ -84,31 +88,27 @@ class ScriptedEdge:
     @classmethod
     async def connected(cls, membership: Membership, port: int) -> "ScriptedEdge":
         edge = cls()
-        loop = asyncio.get_running_loop()
-        await loop.create_connection(
-            lambda: LinkLine(edge, is_server=False),
-            "127.0.0.1",
-            port,
-            ssl=link_context(membership, server_side=False),
-            server_hostname="",
-        )
+        edge.net = NetLoop(clock=SystemClock())
+        node = Node(node_id=NodeId(1), host="127.0.0.1", port=port, fingerprint=bytes(32))
+        context = link_context(membership, server_side=False)
+        await Links(edge.net).connect(edge, node, context)
         await edge.until(lambda: edge.line is not None or edge.is_lost)
         assert not edge.is_lost
         return edge
 
-    def ready(self, line: LinkLine) -> None:
+    def ready(self, line: LinkConnection) -> None:
         self.line = line
         self._changed.set()
 
-    def arrived(self, line: LinkLine, frame: Frame) -> None:
+    def arrived(self, line: LinkConnection, frame: Frame) -> None:
         self.frames.append(frame)
         self._changed.set()
 
-    def lost(self, line: LinkLine) -> None:
+    def lost(self, line: LinkConnection) -> None:
         self.is_lost = True
         self._changed.set()
 
-    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None: ...
+    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None: ...
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -117,12 +117,12 @@ class ScriptedEdge:
                 await self._changed.wait()
 
     def close(self) -> None:
-        if self.line is not None:
-            self.line.abort()
+        if self.net is not None:
+            self.net.close()
 
     def put(self, stream: int, body: Body, epoch: int = 0) -> None:
         assert self.line is not None
-        self.line.send(stream, epoch, body)
+        self.line.send_frame(stream, epoch, body)
 
     async def frame(self, stream: int) -> Frame:
         """The next one of this stream."""

@@ -184,6 +184,39 @@ async def test_a_moved_slot_takes_its_queues_messages_and_subscribers_along(
     assert await soon(recipient.ack(message))
 
 
+async def test_a_wrong_link_is_told_of_and_corrected(dial: Dial, running: Cluster) -> None:
+    """The edge goes where the map says, so queues on that server wait for the correction."""
+    owner, friend = await dial(), await dial()
+    queue = await create_queue(owner)
+    node = str(await running.owner_of(queue.recipient_id))
+    links = {line.split()[1]: line.split()[-1] for line in cluster_lines(running)}
+    right, wrong = links[node], links[str(int(node) % 3 + 1)]
+
+    async def told(*words: str) -> str:
+        return await asyncio.to_thread(running.run, *words)
+
+    assert "not reached" not in await told("status")
+    await told("set-link", wrong, "--node", node)
+    said = await told("status")
+    assert f"node {node} is alive, and its link {wrong} is not reached from here" in said
+    assert f"node-{int(node) % 3 + 1} answers there" in said
+    await told("set-link", right, "--node", node)
+    assert "not reached" not in await told("status")
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await friend.send(SenderQueue(queue.sender_id), b"there")
+                break
+            except TemporaryError:
+                await asyncio.sleep(0.1)
+    assert (await received(owner)).body == b"there"
+
+
+def cluster_lines(running: Cluster) -> list[str]:
+    """One for each server."""
+    return running.run("status").splitlines()[2:5]
+
+
 async def test_two_people_write_to_each_other_while_servers_are_killed(running: Cluster) -> None:
     """Q-126: what a server has answered is there when it comes back."""
 

@@ -44,11 +44,13 @@ async def added(trial: Trial, *, share: bool) -> int:
 
 async def drained(trial: Trial, number: int) -> None:
     fleet = trial.fleet
-    with trial.during("a server is drained and stopped"):
+    with trial.during("a server is drained, stopped and removed"):
         await trial.ask("drain", str(number))
         leaving = NodeId(number)
         await fleet.until(lambda m: not (m.owned_by(leaving) or m.followed_by(leaving)), 300)
         await asyncio.to_thread(fleet.servers[number].stop)
+        await trial.ask("remove", str(number))
+        await fleet.until(lambda m: leaving not in m.nodes, 5)
         await trial.gone_on(5)
 
 

@@ -10,10 +10,11 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tests.e2e.queue.exchange import Outcome, Watched, check_outcome, create_queue
 from tests.e2e.queue_cluster.fleet import Fleet
+from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import (
     LineSettings,
@@ -38,10 +39,16 @@ class Wait(NamedTuple):
     lasted_s: float
 
 
+class Servers(Protocol):
+    """Where clients go: a fleet, or one server."""
+
+    def address(self, first: int = 0) -> ServerAddress: ...
+
+
 class Pair:
     """A sender at one edge, a recipient at the other."""
 
-    def __init__(self, fleet: Fleet, number: int, pause_s: float) -> None:
+    def __init__(self, fleet: Servers, number: int, pause_s: float) -> None:
         settings = LineSettings(
             patience_s=PATIENCE_S, connect_timeout_s=20.0, backoff_base_s=0.05, backoff_max_s=0.3
         )

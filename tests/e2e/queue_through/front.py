@@ -39,19 +39,19 @@ class Way(NamedTuple):
 
 
 class Edge(LoneWorker):
-    """`queue` are settings of `Queue`, `proxy` those of `Proxy`."""
+    """`queue` are settings of `Queue`, `edge` those of `Edge`."""
 
-    role = "proxy"
+    role = "edge"
 
-    def __init__(self, data_dir: Path, queue: Mapping[str, object], **proxy: object) -> None:
+    def __init__(self, data_dir: Path, queue: Mapping[str, object], **edge: object) -> None:
         self.port = base = free_ports(2)
         self.ops_port = base + 1
         self._queue = queue
-        self._proxy = {"port": base, "ops_port": base + 1, "drain_s": 0.1, **proxy}
+        self._edge = {"port": base, "ops_port": base + 1, "drain_s": 0.1, **edge}
         super().__init__(data_dir)
 
     def sections(self) -> Mapping[str, Mapping[str, object]]:
-        return {"queue": self._queue, "proxy": self._proxy, "store": {"map_bytes": 64 << 20}}
+        return {"queue": self._queue, "edge": self._edge, "store": {"map_bytes": 64 << 20}}
 
 
 class Front:

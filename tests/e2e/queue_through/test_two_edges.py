@@ -363,17 +363,17 @@ def test_an_edge_tells_operators_how_it_is(front: Front, here: Peer, way: Way) -
         with urlopen(url, timeout=20) as answer:
             return answer.read().decode()
 
-    until(lambda: 'waystation_proxy_commands_total{kind="send"}' in told("/metrics"))
+    until(lambda: 'waystation_edge_commands_total{kind="send"}' in told("/metrics"))
     numbers = dict(
-        line.replace('worker="proxy.0",', "").replace(',worker="proxy.0"', "").rsplit(" ", 1)
+        line.replace('worker="edge.0",', "").replace(',worker="edge.0"', "").rsplit(" ", 1)
         for line in told("/metrics").splitlines()
         if not line.startswith("#")
     )
 
-    assert float(numbers['waystation_proxy_commands_total{kind="new"}']) >= 1
-    assert float(numbers['waystation_proxy_refusals_total{kind="auth"}']) >= 1
-    assert float(numbers['waystation_proxy_links{kind="shared"}']) == 2
-    own = float(numbers['waystation_proxy_links{kind="own"}'])
+    assert float(numbers['waystation_edge_commands_total{kind="new"}']) >= 1
+    assert float(numbers['waystation_edge_refusals_total{kind="auth"}']) >= 1
+    assert float(numbers['waystation_edge_links{kind="shared"}']) == 2
+    own = float(numbers['waystation_edge_links{kind="own"}'])
     assert (own > 0) == (way.upstream_mode == "dedicated")
     assert '"status":"OK"' in told("/__heartbeat__")
 

@@ -20,12 +20,14 @@ from websockets.typing import Subprotocol
 
 from tests.certificates import Certificates
 from waystation.base.clock import SystemClock
-from waystation.push.connect.connection import READ_OFF, Connection, Ending
-from waystation.push.connect.limits import ShellLimits
-from waystation.push.connect.listeners import bound_socket
-from waystation.push.connect.server import WebSocketServer
-from waystation.push.wire.upgrade import HttpHead, Upgrade, http_answer
-from waystation.push.wire.websocket import PING, text_frame
+from waystation.net.connection import READ_OFF
+from waystation.net.http1.message import Request, Response
+from waystation.net.loop import NetLimits, NetLoop, bound_socket
+from waystation.net.websocket.connection import Ending, WebSocket
+from waystation.net.websocket.frames import PING, text_frame
+from waystation.net.websocket.limits import WebSocketLimits
+from waystation.net.websocket.server import WebSocketServer
+from waystation.net.websocket.upgrade import Upgrade
 
 REQUEST = (
     b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -47,11 +49,11 @@ class Echo:
 
     def __init__(self) -> None:
         self.upgrades: list[Upgrade] = []
-        self.live: list[Connection] = []
+        self.live: list[WebSocket] = []
         self.ended: list[tuple[Ending, int]] = []
         self.calls: list[tuple[str, object]] = []
 
-    def make(self, connection: Connection, upgrade: Upgrade) -> "Echo":
+    def make(self, connection: WebSocket, upgrade: Upgrade) -> "Echo":
         if upgrade.path == "/raise":
             raise RuntimeError("no handler today")
         self.upgrades.append(upgrade)
@@ -59,7 +61,7 @@ class Echo:
         connection.handler_state = "mine"
         return self
 
-    def text(self, connection: Connection, text: bytes) -> None:
+    def text(self, connection: WebSocket, text: bytes) -> None:
         self.calls.append(("text", text))
         match text:
             case b"close":
@@ -85,28 +87,28 @@ class Echo:
             case _:
                 connection.send(text_frame(text))
 
-    def binary(self, connection: Connection) -> None:
+    def binary(self, connection: WebSocket) -> None:
         connection.close(1003, "UnsupportedMessage")
 
-    def pinged(self, connection: Connection, payload: bytes) -> None:
+    def pinged(self, connection: WebSocket, payload: bytes) -> None:
         self.calls.append(("pinged", payload))
 
-    def ponged(self, connection: Connection) -> None:
+    def ponged(self, connection: WebSocket) -> None:
         self.calls.append(("ponged", None))
 
-    def broken(self, connection: Connection, code: int, reason: str) -> None:
+    def broken(self, connection: WebSocket, code: int, reason: str) -> None:
         self.calls.append(("broken", code))
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: WebSocket) -> None:
         assert connection.handler_state == "mine"
         self.live.remove(connection)  # raises if it comes twice
         self.ended.append((connection.ending, connection.close_code))
 
 
-def health(head: HttpHead) -> bytes | None:
-    if head.path == "/__lbheartbeat__":
-        return http_answer(200, b"{}", content_type=b"application/json")
-    if head.path == "/raise":
+def health(request: Request) -> Response | None:
+    if request.path == b"/__lbheartbeat__":
+        return Response.of(200, b"{}", content_type=b"application/json")
+    if request.path == b"/raise":
         raise RuntimeError("a health check's mistake")
     return None
 
@@ -114,10 +116,13 @@ def health(head: HttpHead) -> bytes | None:
 class Shell:
     """A server with its echo, on a port of its own."""
 
-    def __init__(self, limits: ShellLimits, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, limits: WebSocketLimits, net_limits: NetLimits, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.echo = Echo()
+        self.net = NetLoop(clock=SystemClock(), limits=net_limits)
         self.server = WebSocketServer(
-            make_handler=self.echo.make, http=health, clock=SystemClock(), limits=limits
+            self.net, make_handler=self.echo.make, http=health, clock=SystemClock(), limits=limits
         )
         sock = bound_socket("127.0.0.1", 0)
         self.port: int = sock.getsockname()[1]
@@ -188,14 +193,17 @@ async def make_shell() -> AsyncIterator[MakeShell]:
     shells: list[Shell] = []
 
     async def make(tls: ssl.SSLContext | None = None, **limits: float) -> Shell:
-        shells.append(Shell(ShellLimits(**limits), tls))  # pyright: ignore[reportArgumentType]
+        for_net = {name: limits.pop(name) for name in NetLimits.__struct_fields__ if name in limits}
+        shells.append(
+            Shell(WebSocketLimits(**limits), NetLimits(**for_net), tls)  # pyright: ignore[reportArgumentType]
+        )
         return shells[-1]
 
     yield make
     for shell in shells:
         for raw in shell.raws:
             raw.close()
-        shell.server.close()
+        shell.net.close()
         assert shell.server.descriptors == 0
         assert not shell.echo.live
 
@@ -518,7 +526,7 @@ class TestRequests:
             (b"PUT /push/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n" + b"x" * 9000, 404),
             (b"GET /raise HTTP/1.1\r\nHost: a\r\n\r\n", 500),
             (REQUEST.replace(b"Version: 13", b"Version: 8"), 426),
-            (b"GET / HTTP/1.1\r\nX: " + b"x" * 9000 + b"\r\n\r\n", 431),
+            (b"GET / HTTP/1.1\r\nX: " + b"x" * 17000 + b"\r\n\r\n", 431),
             (b"GET / HTTP/1.1\r\nX: " + b"x" * 20000, 431),
             (b"\x16\x03\x01\x00\x00\r\n\r\n", 400),
         ],
@@ -578,8 +586,9 @@ class TestRequests:
         raws = [await shell.raw() for _ in range(40)]
         await expect_eventually(lambda: shell.server.accepted == 40)
 
-        assert shell.server.descriptors == 10
-        assert shell.server.reception.refused == 30
+        assert len(shell.server.http.connections) == 10
+        assert shell.server.descriptors <= 20
+        assert shell.server.http.refused_connections == 30
         for raw in raws:
             raw.close()
 
@@ -662,7 +671,7 @@ class TestSlowReaders:
         await raw.send(text(b"drown"))
 
         await expect_eventually(lambda: shell.echo.ended == [(Ending.OVERFLOWED, 0)])
-        assert shell.server.overflowed == 1
+        assert shell.server.port.overflowed == 1
         assert shell.server.descriptors == 0
         raw.close()
 
@@ -685,7 +694,7 @@ class TestSlowReaders:
     async def test_a_close_to_a_client_that_does_not_read_ends_at_its_deadline(
         self, make_shell: MakeShell
     ) -> None:
-        shell = await make_shell(linger_s=0.2)
+        shell = await make_shell(linger_s=0.2, flush_s=0.2)
         raw = await shell.upgraded()
         await raw.send(text(b"flood") + text(b"close"))
 
@@ -714,7 +723,7 @@ class TestCrowds:
             assert len(shell.echo.ended) == 200 * (batch + 1)
 
         assert len(os.listdir("/proc/self/fd")) == before
-        assert not any(shell.server._by_fd)
+        assert not list(shell.net.held())
 
     async def test_a_client_that_floods_does_not_starve_the_loop(self, shell: Shell) -> None:
         raw = await shell.upgraded()

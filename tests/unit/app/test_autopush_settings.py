@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pybase64
 import pytest
 
 from waystation.app.autopush_settings import (
@@ -12,6 +13,7 @@ from waystation.app.autopush_settings import (
     load_daemon_settings,
 )
 from waystation.base.settings import SettingsError
+from waystation.storage.dynamodb.url import parse_dynamodb_url
 
 AUTH = {"AUTOEND__AUTH_KEYS": '["one", "two"]'}
 
@@ -140,16 +142,62 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 
 def test_unknown_names_are_ignored_and_reported_as_they_were_written(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
-    config.write_text("answer = 42\n[fcm]\nmin_ttl = 60\n")
+    config.write_text("answer = 42\n[gcm]\nttl = 60\n")
     env = {"AUTOEND__NO_SUCH_THING": "1", "AUTOEND__STATSD_HOST": "h", "AUTOCONNECT__PORT": "x"}
     loaded: DaemonSettings = load("autoendpoint", env, config)
 
     assert set(loaded.unknown) == {f"answer in {config}", "AUTOEND__NO_SUCH_THING"}
-    assert set(loaded.without_effect) == {f"fcm.min_ttl in {config}", "AUTOEND__STATSD_HOST"}
+    assert set(loaded.without_effect) == {f"gcm.ttl in {config}", "AUTOEND__STATSD_HOST"}
 
 
-def test_one_underscore_is_no_prefix() -> None:
-    assert load("autoendpoint", {"AUTOEND_PORT": "1"}).settings.endpoint.port == 8000
+@pytest.mark.parametrize("name", ["AUTOEND_PORT", "AUTOENDPOINT__PORT"])
+def test_a_prefix_that_only_autopushs_documents_have_is_told(name: str) -> None:
+    loaded = load("autoendpoint", {name: "1", "AUTOCONNECT_PORT": "1"})
+
+    assert loaded.settings.endpoint.port == 8000
+    assert loaded.unknown == (f"{name} (the prefix is AUTOEND__)",)
+
+
+@pytest.mark.parametrize(
+    "name", ["STATSD_HOST", "STATSD_PORT", "ENV", "FCM_CREDS", "DATADOG_API_KEY", "KEY_HASH"]
+)
+@pytest.mark.parametrize("daemon", ["autoconnect", "autoendpoint"])
+def test_what_only_autopush_has_is_named_as_without_effect(daemon: Daemon, name: str) -> None:
+    loaded = load(daemon, {f"{PREFIXES[daemon]}{name}": "x"})
+
+    assert loaded.without_effect == (f"{PREFIXES[daemon]}{name}",)
+    assert loaded.unknown == ()
+
+
+@pytest.mark.parametrize("daemon", ["autoconnect", "autoendpoint"])
+def test_tables_of_dynamodb_are_as_autopush_makes_and_rotates_them(daemon: Daemon) -> None:
+    prefix = PREFIXES[daemon]
+    env = {f"{prefix}DB_DSN": "dynamodb://us-east-1", f"{prefix}ROUTER_HOSTNAME": "10.0.0.5"}
+
+    def rotation(**more: str) -> str:
+        store = load(daemon, env | {prefix + name: text for name, text in more.items()})
+        where = parse_dynamodb_url(store.settings.store.url, store.settings.store.db_settings)
+        return where.rotation
+
+    assert load(daemon, env).settings.store.table_units == 1
+    assert rotation() == "off"
+    assert rotation(NO_TABLE_ROTATION="true") == "off"
+    assert rotation(NO_TABLE_ROTATION="false") == "monthly"
+    assert rotation(NO_TABLE_ROTATION="false", DB_DSN="dynamodb://x?rotation=off") == "off"
+    elsewhere = load(daemon, {f"{prefix}NO_TABLE_ROTATION": "true"})
+    assert elsewhere.without_effect == (f"{prefix}NO_TABLE_ROTATION",)
+
+
+@pytest.mark.parametrize("daemon", ["autoconnect", "autoendpoint"])
+def test_tracking_keys_that_are_none_are_left_out_with_a_warning(daemon: Daemon) -> None:
+    """Autopush takes any text."""
+    good = pybase64.urlsafe_b64encode(b"\4" + bytes(64)).decode()
+    loaded = load(daemon, {f"{PREFIXES[daemon]}TRACKING_KEYS": f'["short", "{good}", "!!"]'})
+
+    assert loaded.settings.push.tracking_keys == good
+    (warning,) = loaded.warnings
+    assert "number 1, 3 of 3" in warning
+    assert "short" not in warning
 
 
 def test_a_bad_value_is_refused_under_the_name_that_was_written() -> None:
@@ -233,3 +281,63 @@ def test_every_setting_has_a_name_for_the_documents() -> None:
     assert names["connect.relay_port"] == "router_port"
     assert names["store.url"] == "db_dsn"
     assert names["tls.cert"] == "tls.cert"
+
+
+CREDENTIALS = '{"app":{"project_id":"p","credential":"/etc/fcm.json"}}'
+CHANNELS = '{"release":{"cert":"/etc/apns.pem","key":"/etc/apns.key"}}'
+
+
+def test_bridges_are_configured_with_autopushs_names() -> None:
+    loaded = load(
+        "autoendpoint",
+        {
+            "AUTOEND__FCM__CREDENTIALS": CREDENTIALS,
+            "AUTOEND__FCM__MIN_TTL": "30",
+            "AUTOEND__FCM__MAX_TTL": "3600",
+            "AUTOEND__FCM__MAX_DATA": "3000",
+            "AUTOEND__FCM__TIMEOUT": "7",
+            "AUTOEND__FCM__BASE_URL": "http://127.0.0.1:1",
+            "AUTOEND__APNS__CHANNELS": CHANNELS,
+            "AUTOEND__APNS__MAX_DATA": "2000",
+            "AUTOEND__APNS__REQUEST_TIMEOUT_SECS": "5",
+            "AUTOEND__APNS__POOL_IDLE_TIMEOUT_SECS": "60",
+            "AUTOEND__STUB__ENABLED": "true",
+        },
+    )
+    fcm, apns = loaded.settings.fcm, loaded.settings.apns
+
+    assert loaded.unknown == loaded.without_effect == ()
+    assert fcm.credentials == CREDENTIALS
+    assert (fcm.min_ttl_s, fcm.max_ttl_s, fcm.max_data_bytes) == (30, 3600, 3000)
+    assert (fcm.timeout_s, fcm.base_url) == (7, "http://127.0.0.1:1")
+    assert apns.channels == CHANNELS
+    assert (apns.max_data_bytes, apns.request_timeout_s, apns.pool_idle_timeout_s) == (2000, 5, 60)
+    assert loaded.settings.stub.enabled
+
+
+def test_a_file_holds_credentials_and_channels_as_tables_or_as_text(tmp_path: Path) -> None:
+    tables = tmp_path / "tables.toml"
+    tables.write_text(
+        "[fcm]\nmin_ttl = 30\n"
+        '[fcm.credentials.app]\nproject_id = "p"\ncredential = "/etc/fcm.json"\n'
+        '[apns.channels.release]\ncert = "/etc/apns.pem"\nkey = "/etc/apns.key"\n'
+    )
+    text = tmp_path / "text.toml"
+    text.write_text(f"[fcm]\ncredentials = '{CREDENTIALS}'\n[apns]\nchannels = '{CHANNELS}'\n")
+
+    for config in (tables, text):
+        settings = load("autoendpoint", config=config).settings
+        assert settings.fcm.credentials == CREDENTIALS
+        assert settings.apns.channels == CHANNELS
+
+
+def test_the_keys_of_registration_secrets_are_taken_as_they_are_written() -> None:
+    assert load("autoendpoint").settings.push.auth_keys == '["one", "two"]'
+
+
+def test_names_of_retired_bridges_are_told_together() -> None:
+    names = ("AUTOEND__GCM__TTL", "AUTOEND__ADM_CREDS", "AUTOEND__SENDERID_LIST")
+    loaded = load("autoendpoint", dict.fromkeys(names, "1"))
+
+    assert loaded.unknown == ()
+    assert set(loaded.without_effect) == set(names)

@@ -4,8 +4,8 @@ import resource
 
 import pytest
 
-from waystation.app.connect_part import shell_limits
-from waystation.app.descriptors import LIMIT_MAX, Shares, raise_limit, within
+from waystation.app.connect_part import websocket_limits
+from waystation.app.descriptors import LIMIT_MAX, Shares, passing_max, raise_limit, within
 from waystation.push.settings import Connect
 
 BOTH = ("connect", "endpoint")
@@ -29,14 +29,16 @@ def test_nearly_all_of_many_are_for_user_agents() -> None:
 
 @pytest.mark.parametrize("descriptors", [10, 700, 16_000, 1_000_000])
 def test_arriving_connected_and_leaving_user_agents_fit_into_their_share(descriptors: int) -> None:
-    limits = shell_limits(Connect(), descriptors)
+    limits = websocket_limits(Connect(), descriptors)
 
     assert limits.connections_max > 0
-    assert limits.connections_max + limits.upgrading_max + limits.lingering_max <= descriptors
+    # As many as may arrive are refused with an answer.
+    arriving, leaving = 2 * limits.upgrading_max, passing_max(descriptors)
+    assert limits.connections_max + arriving + leaving <= descriptors
 
 
 def test_a_lower_limit_of_ones_own_counts() -> None:
-    assert shell_limits(Connect(max_connections=50), 16_000).connections_max == 50
+    assert websocket_limits(Connect(max_connections=50), 16_000).connections_max == 50
     assert within(100, 0) == 100
     assert within(100, 5000) == 100
 

@@ -4,12 +4,17 @@ import socket
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from waystation.app import examination
 from waystation.app.data_dir import DataDir, Serving
 from waystation.app.examination import Finding, Verdict
 from waystation.app.keys import ensure_secrets
 from waystation.app.settings import Settings, replaced
+from waystation.queue.cluster.membership import enrol, new_invitation
+from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap
+from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.settings import Store
 
 
 def settings(tmp_path: Path, **changes: dict[str, object]) -> Settings:
@@ -79,11 +84,17 @@ def test_a_port_of_a_stranger_is_a_failure_and_our_own_is_not(tmp_path: Path) ->
         assert not complaints(ours)
 
 
-def test_a_relay_port_for_all_the_world_is_warned_of(tmp_path: Path) -> None:
-    open_to_all = msgspec.structs.replace(settings(tmp_path), host="0.0.0.0")
-    findings = list(examination.examine_ports(open_to_all, None))
+@pytest.mark.parametrize(
+    "host, warned", [("0.0.0.0", True), ("192.0.2.7", True), ("127.0.0.1", False), ("::1", False)]
+)
+def test_a_node_api_that_others_can_reach_is_warned_of(
+    tmp_path: Path, host: str, warned: bool
+) -> None:
+    there = msgspec.structs.replace(settings(tmp_path), host=host)
+    findings = list(examination.examine_ports(there, None))
 
-    assert any(one.about == "relay" and one.verdict is Verdict.WARN for one in findings)
+    warnings = [one for one in findings if one.about == "node API"]
+    assert [one.verdict for one in warnings] == [Verdict.WARN] * warned
 
 
 def test_a_public_name_without_tls_is_warned_of(tmp_path: Path) -> None:
@@ -126,6 +137,65 @@ async def test_both_of_two_stores_are_asked(tmp_path: Path) -> None:
     found = await examination.examine_store(half)
     assert found.verdict is Verdict.FAIL
     assert found.text.startswith("secondary: "), "whose fault it is"
+
+
+async def member(tmp_path: Path, *, references_left: int = 0, alive: bool = False) -> Settings:
+    """Node 1 of a cluster, at whose link nobody listens."""
+    invitation = new_invitation(f"embedded:{tmp_path / 'map'}")
+    enrol(made(tmp_path).keys, invitation, node_id=NodeId(1))
+    node = Node(
+        node_id=NodeId(1),
+        host="127.0.0.1",
+        port=1,
+        fingerprint=b"",
+        references_left=references_left,
+    )
+    store = await open_cluster_store(invitation.store_url, data_dir=tmp_path, settings=Store())
+    assert await store.commit(SlotMap().with_node(node))
+    if alive:
+        await store.renew(NodeId(1))
+    await store.close()
+    return settings(tmp_path)
+
+
+async def test_a_directory_outside_of_a_cluster_has_no_finding_about_one(tmp_path: Path) -> None:
+    made(tmp_path)
+
+    assert not await examination.examine_cluster(settings(tmp_path))
+
+
+async def test_a_cluster_whose_links_are_fine_is_summed_up(tmp_path: Path) -> None:
+    (found,) = await examination.examine_cluster(await member(tmp_path))
+
+    assert (found.verdict, found.text) == (Verdict.OK, "epoch 1, 1 servers")
+
+
+async def test_a_wrong_link_of_a_server_that_is_alive_is_a_failure(tmp_path: Path) -> None:
+    (found,) = await examination.examine_cluster(await member(tmp_path, alive=True))
+
+    assert found.verdict is Verdict.FAIL
+    assert "127.0.0.1:1 is not reached from here: connection refused" in found.text
+    assert "cluster set-link HOST:PORT --node 1" in found.text
+
+
+async def test_references_that_are_still_written_are_a_warning(tmp_path: Path) -> None:
+    (found,) = await examination.examine_cluster(await member(tmp_path, references_left=96))
+
+    assert found.verdict is Verdict.WARN
+    assert "4,000 of 4,096 slots are done" in found.text
+
+
+async def test_a_server_that_was_removed_is_told_so(tmp_path: Path) -> None:
+    there = await member(tmp_path)
+    url = f"embedded:{tmp_path / 'map'}"
+    store = await open_cluster_store(url, data_dir=tmp_path, settings=Store())
+    assert await store.commit((await store.read()).without_node(NodeId(1)))
+    await store.close()
+
+    (found,) = await examination.examine_cluster(there)
+
+    assert found.verdict is Verdict.FAIL
+    assert "was removed from the cluster" in found.text
 
 
 def test_the_machine_is_looked_at() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from waystation.app.data_dir import DataDir, DataDirError
-from waystation.app.keys import KeyFormatError, auth_secret, ensure_secrets
+from waystation.app.keys import KeyFormatError, ensure_secrets
 from waystation.push.token import parse_key_list
 
 
@@ -26,11 +26,13 @@ def test_the_first_start_makes_all_secrets_and_says_which(data: DataDir) -> None
         "cluster_secret",
         "crypto_keys",
         "event_key",
+        "metrics_token",
         "operator_token",
     }
     assert len(parse_key_list(secrets.crypto_keys)) == 1
     assert len(secrets.event_key) == 32
     assert len(secrets.operator_token) >= 32
+    assert len(secrets.metrics_token) >= 32
     assert secrets.broadcast_tokens.reader != secrets.broadcast_tokens.publishers["*"]
 
 
@@ -92,11 +94,3 @@ def test_somebody_elses_secret_is_never_replaced(
 
     assert made == []
     assert secrets.cluster_secret == (data.keys / "cluster_secret").read_text().strip()
-
-
-def test_the_registration_secret_is_the_hmac_of_the_uaid() -> None:
-    """webpush §4.7: key = the text as configured, message = 32 hex digits, answer in hex."""
-    secret = auth_secret("key", "0" * 32)
-
-    assert len(secret) == 64
-    assert secret == auth_secret("key", "0" * 32) != auth_secret("other", "0" * 32)

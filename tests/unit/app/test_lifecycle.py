@@ -70,6 +70,21 @@ async def test_a_start_that_fails_half_way_is_put_away() -> None:
     assert runtime.calls == ["start", "stop"]
 
 
+async def test_a_start_that_waits_is_broken_off_by_sigterm() -> None:
+    runtime = Recorded()
+    begun = runtime.start
+
+    async def start() -> None:
+        await begun()
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    runtime.start = start
+    await asyncio.wait_for(live(runtime, drain_s=3.0), 10)
+
+    assert runtime.calls == ["start", "stop"]
+
+
 async def test_the_supervisor_hears_when_we_are_ready_and_its_end_is_ours() -> None:
     """Nobody waits for an orphan, so its closes are not spread."""
     runtime = Recorded()

@@ -1,14 +1,18 @@
 """The port of a role that operators look at."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import structlog
 import structlog.testing
 
+from waystation.app.data_dir import DataDir
 from waystation.app.ops_port import DEGRADED, ERROR, OK, Condition, OpsPort
+from waystation.app.settings import Metrics, Ops, Settings
 from waystation.app.version import build
 from waystation.base.clock import SystemClock
-from waystation.base.http_message import Request, Response
+from waystation.net.http1.message import Request, Response
 
 
 class Role:
@@ -25,8 +29,10 @@ class Role:
     async def map(self) -> Response:
         return Response.of(200, b"a map", content_type=b"text/plain")
 
-    async def ask(self, path: bytes, method: bytes = b"GET") -> Response:
-        return await self.port.answer(Request(method, path, {}))
+    async def ask(
+        self, path: bytes, method: bytes = b"GET", headers: dict[bytes, bytes] | None = None
+    ) -> Response:
+        return await self.port.answer(Request(method, path, headers or {}))
 
 
 @pytest.mark.parametrize("status, code", [(OK, 200), (DEGRADED, 200), (ERROR, 503)])
@@ -71,3 +77,56 @@ async def test_only_reading_is_allowed() -> None:
     answer = await Role().ask(b"/metrics", b"POST")
     assert answer.status == 405
     assert b"Allow: GET, HEAD" in answer.head
+
+
+async def listening_on(host: str, data_dir: Path, *, public: bool = False) -> Role:
+    role = Role()
+    DataDir(data_dir).make()
+    settings = Settings(
+        data_dir=data_dir,
+        ops=Ops(host=host),
+        metrics=Metrics(token="sesame", public=public),
+    )
+    await role.port.listen(settings, 0)
+    await role.port.close()
+    return role
+
+
+async def test_elsewhere_than_on_loopback_numbers_and_pages_need_the_token(tmp_path: Path) -> None:
+    role = await listening_on("0.0.0.0", tmp_path)
+    statuses: dict[bytes, list[int]] = {}
+    for path in (b"/metrics", b"/map", b"/__heartbeat__", b"/other"):
+        answers = [
+            await role.ask(path, headers=headers)
+            for headers in (
+                {},
+                {b"authorization": b"Bearer wrong"},
+                {b"authorization": b"Basic sesame"},
+                {b"authorization": b"Bearer sesame\xc3\xa9"},
+                {b"authorization": b"Bearer sesame"},
+            )
+        ]
+        statuses[path] = [answer.status for answer in answers]
+
+    refused = [401] * 4
+    assert statuses == {
+        b"/metrics": [*refused, 200],
+        b"/map": [*refused, 200],
+        b"/__heartbeat__": [*refused, 200],
+        b"/other": [*refused, 404],
+    }
+    assert (await role.ask(b"/healthz")).status == 200
+    assert (await role.ask(b"/__lbheartbeat__")).status == 200
+
+
+async def test_public_metrics_need_no_token_and_pages_still_do(tmp_path: Path) -> None:
+    role = await listening_on("0.0.0.0", tmp_path, public=True)
+
+    assert (await role.ask(b"/metrics")).status == 200
+    assert (await role.ask(b"/map")).status == 401
+
+
+async def test_on_loopback_nobody_needs_a_token(tmp_path: Path) -> None:
+    role = await listening_on("127.0.0.1", tmp_path)
+
+    assert (await role.ask(b"/metrics")).status == 200

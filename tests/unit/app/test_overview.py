@@ -48,7 +48,7 @@ def test_a_sparse_file_takes_what_it_uses(tmp_path: Path) -> None:
 
 def test_reports_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
     data = DataDir(tmp_path)
-    reports = data.reports(SERVE)
+    reports = data.numbers(SERVE, "push")
     reports.mkdir(parents=True)
     worker = WorkerStatus(
         name="push.0", roles=("connect",), pid=1, started_at_ms=1, reported_at_ms=2

@@ -1,11 +1,15 @@
 """Which roles become which processes, and what a person is told."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from waystation.app import announcement
 from waystation.app.addresses import listening, settle
 from waystation.app.announcement import firefox_settings, render_table
+from waystation.app.data_dir import DataDir, Serving
 from waystation.app.serving import RoleError, parse_roles, plan_jobs
 from waystation.app.settings import Settings, replaced
 
@@ -19,15 +23,20 @@ def test_roles_are_taken_once_and_in_our_order() -> None:
 
 
 def test_both_roles_that_speak_smp_get_their_own_openssl() -> None:
-    for role in ("queue", "proxy"):
+    for role in ("queue", "edge"):
         (job,) = plan_jobs(parse_roles([role]), 2)
         assert job.kind == role
         assert dict(job.environment).keys() == {"OPENSSL_CONF"}
 
 
 def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    with pytest.raises(RoleError, match="connect, endpoint, queue, proxy, presence, controller"):
+    with pytest.raises(RoleError, match="connect, endpoint, queue, edge, presence, controller"):
         parse_roles(["conect"])
+
+
+def test_a_retired_role_is_refused_with_its_new_name() -> None:
+    with pytest.raises(RoleError, match="'proxy' is named 'edge' now"):
+        parse_roles(["proxy"])
 
 
 def test_push_workers_share_their_roles_and_the_console_stands_alone() -> None:
@@ -64,3 +73,28 @@ def test_firefox_is_told_to_allow_ws_only_where_it_is_ws() -> None:
     assert "dom.push.testing.allowInsecureServerURL" in plain
     assert "wss://push.example.org/" in secure
     assert "allowInsecureServerURL" not in secure
+
+
+def test_the_table_is_said_once_and_the_file_is_written_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, said = DataDir(tmp_path / "data"), list[str]()
+    data.make()
+    written: list[Serving] = []
+    rooms = [False, True]
+
+    def write(_data: DataDir, serving: Serving) -> None:
+        if not rooms.pop(0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written.append(serving)
+
+    monkeypatch.setattr(announcement, "write_serving", write)
+    settings = settle(Settings(), {})
+    ready = announcement.Announcement(data, settings, ("endpoint",), {}, say=said.append).ready
+    with pytest.raises(OSError, match="No space left"):
+        ready()
+    ready()
+
+    assert said.count("waystation is ready") == 1
+    assert len(said) == 2
+    assert [one.roles for one in written] == [("endpoint",)]

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from waystation.app.roles import PORTS
 from waystation.app.settings import (
@@ -12,6 +13,8 @@ from waystation.app.settings import (
     encode_settings,
     is_loopback,
     load_settings,
+    loopback_relay,
+    presence_out_of_reach,
     relay_out_of_reach,
     replaced,
     shared_store,
@@ -58,6 +61,16 @@ def test_an_unknown_key_is_an_error_that_names_it_and_the_nearest_known_one(
         load_settings(config=config)
     with pytest.raises(SettingsError, match="WAYSTATION_WORKER; did you mean WAYSTATION_WORKERS"):
         load_settings(env={"WAYSTATION_WORKER": "3"})
+
+
+def test_settings_of_the_retired_section_proxy_name_the_new_ones(tmp_path: Path) -> None:
+    config = tmp_path / "c.toml"
+    config.write_text("[proxy]\nport = 5223\n")
+
+    with pytest.raises(SettingsError, match=r"proxy\.port in .*c\.toml .*set `edge\.port`"):
+        load_settings(config=config)
+    with pytest.raises(SettingsError, match=r"WAYSTATION_PROXY__DRAIN_S .*set `edge\.drain_s`"):
+        load_settings(env={"WAYSTATION_PROXY__DRAIN_S": "1"})
 
 
 def test_names_that_others_read_are_no_settings() -> None:
@@ -117,15 +130,43 @@ def test_settings_that_contradict_each_other_are_refused(
         load_settings(env=env)
 
 
-def test_a_shared_store_needs_a_relay_address_that_leads_here() -> None:
-    def problems(relay_url: str) -> str:
-        changes = {"store": {"url": "redis://r"}, "connect": {"relay_url": relay_url}}
-        return "\n".join(cross_check(replaced(Settings(), changes)))
+NAMED = {"endpoint": {"url": "https://u.example.org"}, "queue": {"hosts": "smp.example.org"}}
 
-    assert "connect.relay_url must be set" in problems("")
-    assert "is a loopback address" in problems("http://127.0.0.1:8081")
-    assert "is a loopback address" in problems("http://localhost:8081")
-    assert "relay_url" not in problems("http://10.0.0.5:8081")
+
+def on_redis(relay_url: str, host: str) -> Settings:
+    changes = {"store": {"url": "redis://r"}, "connect": {"relay_url": relay_url}, **NAMED}
+    return replace(replaced(Settings(), changes), host=host)
+
+
+@pytest.mark.parametrize(
+    "relay_url, host, warned",
+    [
+        ("http://127.0.0.1:8081", "127.0.0.1", True),
+        ("http://localhost:8081", "0.0.0.0", True),
+        ("", "127.0.0.1", True),
+        ("", "10.0.0.5", False),
+        ("http://10.0.0.5:8081", "0.0.0.0", False),
+    ],
+)
+def test_one_machine_on_a_shared_store_may_have_a_loopback_relay_address(
+    relay_url: str, host: str, warned: bool
+) -> None:
+    settings = on_redis(relay_url, host)
+    warning = loopback_relay(settings)
+
+    assert cross_check(settings) == []
+    assert (warning is not None) is warned
+    assert warning is None or "with a second one" in warning.lower()
+
+
+def test_an_address_for_all_needs_a_relay_address_that_leads_here() -> None:
+    (problem,) = cross_check(on_redis("", "0.0.0.0"))
+
+    assert problem.startswith("connect.relay_url must be set")
+
+
+def test_a_store_of_this_machine_alone_is_relayed_on_loopback_without_a_word() -> None:
+    assert loopback_relay(Settings()) is None
 
 
 def test_a_store_that_nobody_knows_is_one_problem_not_two() -> None:
@@ -150,12 +191,55 @@ def test_a_relay_address_that_leads_to_a_closed_door_is_told(
     store: str, relay_url: str, host: str, in_vain: bool
 ) -> None:
     settings = load_settings(
-        flags={"store.url": store, "connect.relay_url": relay_url, "host": host}
+        flags={
+            "store.url": store,
+            "connect.relay_url": relay_url,
+            "host": host,
+            "endpoint.url": "https://updates.example.org",
+            "queue.hosts": "smp.example.org",
+        }
     )
 
     warning = relay_out_of_reach(settings)
     assert (warning is not None) is in_vain
     assert warning is None or relay_url in warning
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "0", "0.0", "::0", "::ffff:0.0.0.0"])
+def test_an_address_that_stands_for_all_needs_public_names(host: str) -> None:
+    nameless = replace(Settings(), host=host)
+
+    named = [problem.split()[0] for problem in cross_check(nameless)]
+    assert named == ["endpoint.url", "queue.hosts"]
+    assert cross_check(nameless, ("presence", "console")) == []
+    assert [one.split()[0] for one in cross_check(nameless, ("edge",))] == ["queue.hosts"]
+    assert cross_check(replaced(nameless, NAMED)) == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.7", "push.example.org", "::1"])
+def test_an_address_that_others_can_connect_to_is_a_name(host: str) -> None:
+    assert cross_check(replace(Settings(), host=host)) == []
+
+
+@pytest.mark.parametrize(
+    "host, store, peer_endpoint, told",
+    [
+        ("0.0.0.0", "redis://r", "", True),
+        ("::0", "redis://r", "", True),
+        ("0.0.0.0", "redis://r", "10.0.0.5:50052", False),
+        ("10.0.0.5", "redis://r", "", False),
+        ("127.0.0.1", "redis://r", "", False),  # on purpose: several nodes on one machine
+        ("0.0.0.0", "embedded:./store", "", False),
+    ],
+)
+def test_a_presence_node_that_leads_others_to_themselves_is_told_of(
+    host: str, store: str, peer_endpoint: str, told: bool
+) -> None:
+    presence = {"host": host, "store": store, "peer_endpoint": peer_endpoint}
+    warning = presence_out_of_reach(replaced(Settings(), {"presence": presence}))
+
+    assert (warning is not None) is told
+    assert warning is None or "presence.peer_endpoint" in warning
 
 
 def test_a_flag_is_called_as_the_command_calls_it() -> None:
@@ -217,3 +301,10 @@ def test_embedded_and_memory_stores_are_this_machines_own() -> None:
     assert not shared_store("embedded:./store")
     assert not shared_store("memory:")
     assert shared_store("redis://host")
+
+
+def test_the_choice_of_a_transport_is_no_setting_any_more(tmp_path: Path) -> None:
+    config = write(tmp_path / "waystation.toml", '[presence]\ntransport = "native"\n')
+
+    with pytest.raises(SettingsError, match="presence serves HTTP/2 itself"):
+        load_settings(config=config)

@@ -1,6 +1,6 @@
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pytest
@@ -141,6 +141,24 @@ def test_unknown_names_can_be_told_instead_of_refused() -> None:
     assert told[0].startswith("unknown environment variable AUTOCONNECT__NO")
 
 
+@pytest.mark.parametrize(
+    "layer, place",
+    [
+        pytest.param({"toml": {"old": {"door": 1}}}, "the settings file", id="file"),
+        pytest.param(
+            {"env": {"WAYSTATION_OLD__DOOR": "1"}},
+            "environment variable WAYSTATION_OLD__DOOR",
+            id="environment",
+        ),
+    ],
+)
+def test_a_retired_setting_says_what_to_do(layer: dict[str, Any], place: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(House, retired={"old.door": "remove it"}, on_unknown=lambda _: None, **layer)
+
+    assert refused.value.problems == [f"old.door in {place} is no setting any more: remove it"]
+
+
 def test_a_bad_value_names_the_setting_its_place_and_what_is_expected() -> None:
     with pytest.raises(SettingsError) as caught:
         load(House, env={"WAYSTATION_CONNECT__PORT": "70000"})
@@ -220,3 +238,18 @@ def test_every_setting_is_described_with_its_names_type_default_unit_and_sentenc
         "connect.port", "connect.ping_interval_s", "connect.journal", "connect.tracing",
         "endpoint.keys", "endpoint.limits", "endpoint.pin",
     ]  # fmt: skip
+
+
+def test_a_table_of_a_file_stands_for_the_json_text_of_a_setting() -> None:
+    class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        named: Annotated[str, doc("By name.", table=True)] = ""
+        other: Annotated[str, doc("Text.")] = ""
+
+    class Whole(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        section: Section = Section()
+
+    loaded = load(Whole, toml={"section": {"named": {"a": {"b": 1}}}}, env={})
+
+    assert loaded.section.named == '{"a":{"b":1}}'
+    with pytest.raises(SettingsError, match="expected str"):
+        load(Whole, toml={"section": {"other": {"a": 1}}}, env={})

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from waystation.base.tasks import Done, Tasks, TurnBatch, eager, in_task
+from waystation.base import tasks as tasks_module
+from waystation.base.tasks import Done, Tasks, TurnBatch, each, eager, in_task
 
 Scenario = Callable[[asyncio.AbstractEventLoop], Awaitable[None]]
 
@@ -235,6 +236,35 @@ class TestTasks:
         assert told == [("sweeper", boom)]
         assert len(tasks) == 0
 
+    async def test_a_duty_that_raises_is_started_again_and_the_reason_is_told_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(tasks_module, "KEEP_PAUSE_S", 0.0)
+        told: list[tuple[str, str]] = []
+        tasks = Tasks(lambda name, error: told.append((name, str(error))))
+        reasons = ["no descriptor", "no descriptor", "no room", ""]
+        goes_on = asyncio.Event()
+
+        async def sweep() -> None:
+            if reason := reasons.pop(0):
+                raise OSError(reason)
+            goes_on.set()
+            await asyncio.Event().wait()
+
+        tasks.keep("sweeper", sweep)
+        await asyncio.wait_for(goes_on.wait(), 10)
+
+        assert told == [("sweeper", "no descriptor"), ("sweeper", "no room")]
+        assert len(tasks) == 1
+        await tasks.close()
+        assert len(told) == 2
+
+    async def test_a_duty_that_returns_is_over(self) -> None:
+        tasks = Tasks(lambda *_: None)
+        await tasks.keep("once", lambda: asyncio.sleep(0))
+
+        assert len(tasks) == 0
+
     async def test_closing_cancels_everything_and_waits_for_it(self) -> None:
         told: list[str] = []
         ended: list[str] = []
@@ -283,6 +313,19 @@ class TestTasks:
 
         with pytest.raises(RuntimeError, match="late"):
             tasks.spawn("late", asyncio.sleep(0))
+
+
+def test_each_goes_on_after_an_item_that_raises() -> None:
+    taken: list[int] = []
+    failed: list[Exception] = []
+
+    def take(item: int) -> None:
+        taken.append(10 // item)
+
+    each((1, 0, 2), take, failed.append)
+
+    assert taken == [10, 5]
+    assert [type(error) for error in failed] == [ZeroDivisionError]
 
 
 class TestTurns:

@@ -37,7 +37,7 @@ def test_a_broadcast_is_compared_with_nchan_where_there_is_one() -> None:
 
 
 def test_a_rival_of_the_same_round_is_named_with_how_much_more_it_needs() -> None:
-    ours = one("fan-out: native", 10.0, against="fan-out: bare")
+    ours = one("fan-out: ours", 10.0, against="fan-out: bare")
     (_, native) = summarise([[one("fan-out: bare", 40.0), ours]], "floor")
 
     assert native.notes == "4.00 × as many per CPU second as bare"

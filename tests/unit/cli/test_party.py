@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from waystation.cli import party
+from waystation.cli.party_ids import party_number
 from waystation.cli.party_screen import Json, Lines, Live, sentence
 from waystation.client.party import model
 from waystation.presence.wire import party_presence_pb2 as pb
@@ -63,9 +63,9 @@ def test_the_live_table_shows_participants_and_who_lost_the_connection(
 
 
 def test_a_name_stands_for_a_number() -> None:
-    assert party._number("0x10", "PARTY") == 16
-    assert party._number("lobby", "PARTY") == party._number("lobby", "PARTY") > 2**32
-    assert party._number("lobby", "PARTY") != party._number("Lobby", "PARTY")
+    assert party_number("0x10", "PARTY") == 16
+    assert party_number("lobby", "PARTY") == party_number("lobby", "PARTY") > 2**32
+    assert party_number("lobby", "PARTY") != party_number("Lobby", "PARTY")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", str(2**64), " "])
@@ -73,7 +73,7 @@ def test_an_id_that_cannot_be_is_a_usage_error(
     text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        party._number(text, "PARTY")
+        party_number(text, "PARTY")
 
     assert ended.value.code == 2
     assert "PARTY" in capsys.readouterr().err

@@ -16,8 +16,8 @@ from waystation.console.model import Tokens
 TOKENS = Tokens("op", "rd", {"news": "n-token", "*": "any-token"})
 
 
-def with_token(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}", "host": "console.example.org"}
+def with_token(token: str) -> dict[bytes, bytes]:
+    return {b"authorization": f"Bearer {token}".encode(), b"host": b"console.example.org"}
 
 
 @pytest.mark.parametrize(
@@ -29,31 +29,31 @@ def with_token(token: str) -> dict[str, str]:
     ],
 )
 def test_this_machine_needs_no_token(peer: str, host: str) -> None:
-    assert is_operator(TOKENS, {"host": host}, peer)
+    assert is_operator(TOKENS, {b"host": host.encode()}, peer)
 
 
 @pytest.mark.parametrize(
     "headers",
     [
-        {"host": "localhost", "x-forwarded-for": "192.0.2.7"},
-        {"host": "localhost", "via": "1.1 proxy"},
-        {"host": "console.example.org"},
-        {"host": "localhost.example.org"},
+        {b"host": b"localhost", b"x-forwarded-for": b"192.0.2.7"},
+        {b"host": b"localhost", b"via": b"1.1 proxy"},
+        {b"host": b"console.example.org"},
+        {b"host": b"localhost.example.org"},
         {},
     ],
 )
-def test_a_proxy_or_another_name_is_a_stranger(headers: dict[str, str]) -> None:
+def test_a_proxy_or_another_name_is_a_stranger(headers: dict[bytes, bytes]) -> None:
     """A page elsewhere that points its own name at loopback must not see the console."""
     assert not is_operator(TOKENS, headers, "127.0.0.1")
 
 
 def test_others_need_the_operators_token() -> None:
-    basic = base64.b64encode(b"anyone:op").decode()
+    basic = base64.b64encode(b"anyone:op")
 
     assert is_operator(TOKENS, with_token("op"), "192.0.2.1")
-    assert is_operator(TOKENS, {"authorization": f"Basic {basic}"}, "192.0.2.1")
+    assert is_operator(TOKENS, {b"authorization": b"Basic " + basic}, "192.0.2.1")
     assert not is_operator(TOKENS, with_token("rd"), "192.0.2.1")
-    assert not is_operator(TOKENS, {"host": "localhost"}, "192.0.2.1")
+    assert not is_operator(TOKENS, {b"host": b"localhost"}, "192.0.2.1")
 
 
 def test_a_publishers_token_counts_for_its_broadcaster_alone() -> None:
@@ -65,7 +65,7 @@ def test_a_publishers_token_counts_for_its_broadcaster_alone() -> None:
 
 def test_reading_needs_the_readers_token_even_from_this_machine() -> None:
     assert may_read_broadcasts(TOKENS, with_token("rd"))
-    assert not may_read_broadcasts(TOKENS, {"host": "localhost"})
+    assert not may_read_broadcasts(TOKENS, {b"host": b"localhost"})
     assert not may_read_broadcasts(TOKENS, with_token("n-token"))
 
 
@@ -77,6 +77,6 @@ def test_an_empty_token_opens_nothing() -> None:
     assert not is_known(empty, with_token(""))
 
 
-@pytest.mark.parametrize("header", ["", "Bearer", "Basic !!", "Basic /w==", "Digest x"])
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic !!", "Basic é", "Digest x"])
 def test_what_is_no_token_is_none(header: str) -> None:
-    assert bearer({"authorization": header}) == ""
+    assert bearer({b"authorization": header.encode()}) == b""

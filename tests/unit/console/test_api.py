@@ -1,16 +1,15 @@
 """Publishing broadcasts, the page, metrics (webpush §2.9)."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 import pytest
-from starlette.types import Message
 
 from waystation.base.errors import UnavailableError
-from waystation.console.api import build_console
-from waystation.console.model import HealthAnswer, ServerStatus, Sources, Tokens
+from waystation.console.api import ConsoleServer
+from waystation.console.model import ServerStatus, Sources, Tokens
 from waystation.console.settings import Console
+from waystation.net.http1.message import Request, Response
 
 TOKENS = Tokens("op", "rd", {"news": "n", "*": "any"})
 AS_PUBLISHER = {"authorization": "Bearer n"}
@@ -34,21 +33,31 @@ class FakeStore:
         return self.versions
 
 
+class Peer:
+    """The connection that a request came by."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def has_left(self) -> bool:
+        return False
+
+    def peer_address(self) -> str:
+        return self._address
+
+
 class Client:
-    """Calls the application itself: no socket, no server."""
+    """Calls the handler itself: no socket, no server."""
 
     def __init__(self, store: FakeStore, *, metrics_public: bool = False) -> None:
         async def status() -> ServerStatus:
             return ServerStatus(version="1", now_ms=2, started_at_ms=1, workers=())
 
-        async def metrics() -> bytes:
-            return b"numbers 1\n"
+        def health(request: Request) -> Response | None:
+            return Response.of(200) if request.path == b"/__lbheartbeat__" else None
 
-        async def health(method: str, path: str) -> HealthAnswer | None:
-            return HealthAnswer(200, "", b"") if path == "/__lbheartbeat__" else None
-
-        sources = Sources(store=store, status=status, metrics=metrics, health=health)
-        self._app = build_console(Console(), TOKENS, sources, metrics_public=metrics_public)
+        sources = Sources(store=store, status=status, metrics=lambda: b"numbers 1\n", health=health)
+        self._server = ConsoleServer(Console(), TOKENS, sources, metrics_public=metrics_public)
 
     async def __call__(
         self,
@@ -58,30 +67,19 @@ class Client:
         body: bytes = b"",
         peer: str = "127.0.0.1",
     ) -> tuple[int, dict[str, str], bytes]:
-        scope: dict[str, Any] = {
-            "type": "http",
-            "http_version": "1.1",
-            "method": method,
-            "path": path,
-            "raw_path": path.encode(),
-            "root_path": "",
-            "scheme": "http",
-            "query_string": b"",
-            "headers": [(k.encode(), v.encode()) for k, v in headers.items()],
-            "client": (peer, 1),
-            "server": ("127.0.0.1", 2),
-        }
-        sent: list[Message] = []
-
-        async def receive() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Message) -> None:
-            sent.append(message)
-
-        await self._app(scope, receive, send)
-        told = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
-        return sent[0]["status"], told, b"".join(m.get("body", b"") for m in sent[1:])
+        request = Request(
+            method.encode(),
+            path.encode(),
+            {name.encode(): value.encode() for name, value in headers.items()},
+            body=body,
+            client=Peer(peer),
+        )
+        if len(body) > self._server.body_limit(request):
+            request.body, request.oversize = b"", True
+        answer = await self._server.handle(request)
+        lines = answer.head.decode().split("\r\n")[1:-1]
+        told = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        return answer.status, told, answer.body
 
 
 @pytest.fixture

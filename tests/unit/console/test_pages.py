@@ -37,6 +37,21 @@ def test_the_figures_are_there() -> None:
     assert 'content="5"' in page
 
 
+def test_party_streams_are_not_counted_as_user_agents() -> None:
+    presence = WorkerStatus(
+        name="presence.0",
+        roles=("presence",),
+        pid=8,
+        started_at_ms=0,
+        reported_at_ms=1,
+        connections=55,
+    )
+    page = render_status(status(workers=(*status().workers, presence)), refresh_s=0)
+
+    assert "<dt>user agents connected</dt><dd>2,468</dd>" in page
+    assert "<dt>party streams open</dt><dd>55</dd>" in page
+
+
 def test_troubles_are_named() -> None:
     page = render_status(status(store_ok=False, missing=("push.1",)), refresh_s=0)
 

@@ -10,13 +10,13 @@ import structlog
 
 from waystation.base.clock import Clock, ManualClock
 from waystation.base.tasks import Tasks
+from waystation.net.http2.port import Gone, GrpcStatus
 from waystation.presence.broker import Broker
 from waystation.presence.grants import Authority
 from waystation.presence.model import MessageType, Status
 from waystation.presence.reports import Reports
 from waystation.presence.settings import Presence
 from waystation.presence.store import Owner
-from waystation.presence.transport.port import Gone, GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.memory.presence import MemoryPresenceStore
 from waystation.telemetry.events import RecordedEvents

@@ -13,12 +13,12 @@ from tests.unit.presence.stage import PARTY, START_MS, Stage, codes
 from tests.unit.presence.tokens import AUDIENCE, AUTH, ISSUER, Signer, handmade, key_set
 from waystation.base.clock import ManualClock
 from waystation.base.tasks import Tasks
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.auth import JwtAuthority, open_authority
 from waystation.presence.errors import NotAllowedError, PresenceStoreError
 from waystation.presence.keys import Keys
 from waystation.presence.model import MessageType, PartyId, Status
 from waystation.presence.settings import Presence, PresenceAuth, contradictions
-from waystation.presence.transport.port import GrpcStatus
 
 NOW_S = START_MS / 1000
 SIGNER = Signer("one")
@@ -147,6 +147,48 @@ async def test_a_withdrawn_token_is_refused(clock: ManualClock) -> None:
     judge.deny("abc")
 
     assert judge.revoked(grant)
+    with pytest.raises(NotAllowedError):
+        await judge.verify(token)
+
+
+async def test_a_token_is_refused_once_its_key_has_left_the_set(clock: ManualClock) -> None:
+    """Also one that was verified before, and also when no key is left at all."""
+    source = Source(SIGNER, Signer("two"))
+    judge = authority(clock, source)
+    token = SIGNER.token(NOW_S, exp=NOW_S + 3000)
+    grant = await judge.verify(token)
+    for left in (source.signers[1:], []):
+        source.signers = left
+        clock.advance(AUTH.cache_s + 1)  # the set is read again
+
+        with pytest.raises(NotAllowedError):
+            await judge.verify(token)
+        assert judge.revoked(grant)
+
+
+async def test_a_token_is_refused_once_its_key_id_names_another_key(clock: ManualClock) -> None:
+    source = Source(SIGNER)
+    judge = authority(clock, source)
+    token = SIGNER.token(NOW_S)
+    grant = await judge.verify(token)
+    source.signers = [Signer(SIGNER.jwk["kid"])]
+    clock.advance(AUTH.cache_s + 1)
+
+    with pytest.raises(NotAllowedError):
+        await judge.verify(token)
+    assert judge.revoked(grant)
+
+
+async def test_a_verified_token_is_refused_once_the_set_is_too_old(clock: ManualClock) -> None:
+    source = Source(SIGNER)
+    lifetime_s = AUTH.stale_s + 7200
+    settings = replace(AUTH, lifetime_max_s=lifetime_s)
+    judge = authority(clock, source, settings)
+    token = SIGNER.token(NOW_S, exp=NOW_S + lifetime_s)
+    await judge.verify(token)
+    source.down = True
+    clock.advance(AUTH.stale_s + 1)
+
     with pytest.raises(NotAllowedError):
         await judge.verify(token)
 

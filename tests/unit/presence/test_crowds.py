@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.presence.stage import PARTY, Actor, Stage, kinds
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
 StageWith = Callable[..., Stage]

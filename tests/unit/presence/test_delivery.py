@@ -4,9 +4,9 @@ import random
 from collections.abc import Callable
 
 from tests.unit.presence.stage import Actor, Stage, codes, kinds, listed
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
 from waystation.presence.session import State
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.telemetry.events import PartySessionLeft
 

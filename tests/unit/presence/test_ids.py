@@ -4,6 +4,7 @@ import random
 
 from tests.unit.presence.stage import Stage
 from waystation.base.wheel import Wheel
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
     EPOCH_2020_MS,
     MessageType,
@@ -12,7 +13,6 @@ from waystation.presence.model import (
     party_message_id,
     tick_of,
 )
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.error_forms import ENDINGS
 

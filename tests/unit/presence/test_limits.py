@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from tests.unit.presence.stage import Stage, codes, kinds, listed
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
-from waystation.presence.transport.port import GrpcStatus
 
 StageWith = Callable[..., Stage]
 

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence import departures
 from waystation.presence.model import MessageType, SessionKey, Status
 from waystation.presence.session import State
-from waystation.presence.transport.port import GrpcStatus
 from waystation.push.errors import StoreUnavailableError
 
 from .shared_stage import SharedStage

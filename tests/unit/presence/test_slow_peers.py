@@ -1,8 +1,8 @@
 """Peers that do not read, do not ask or ask too much cost little, whatever they do."""
 
 from tests.unit.presence.stage import Stage, kinds
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
-from waystation.presence.transport.port import GrpcStatus
 
 
 def test_answers_count_against_a_peer_that_does_not_read_them() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.presence.stage import Actor, Stage, codes, kinds
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
 from waystation.presence.session import Admission, State
-from waystation.presence.transport.port import GrpcStatus
 from waystation.presence.wire.client import Ack
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -355,3 +355,18 @@ def test_nothing_is_left_when_everybody_has_gone(stage: Stage) -> None:
     assert not registry.conversations
     assert len(registry.wheel) == 0
     assert len(stage.tasks) == 0
+
+
+def test_one_timer_that_fails_takes_no_other_with_it(stage: Stage) -> None:
+    rang: list[str] = []
+
+    def fails(_now: object) -> None:
+        rang.append("fails")
+        raise OSError("no descriptor")
+
+    registry = stage.broker.registry
+    registry.arm(registry.now().mono + 1, fails)
+    registry.arm(registry.now().mono + 1, lambda _: rang.append("goes on"))
+    stage.pass_time(2)
+
+    assert rang == ["fails", "goes on"]

@@ -1,17 +1,15 @@
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pybase64
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer, b64
-from waystation.base.http_message import SharedHeaders
 from waystation.push import vapid as module
 from waystation.push.errors import InvalidEncryptionError, VapidError
-from waystation.push.vapid import Vapid, decode_public_key, read_authorization, take_apart
+from waystation.push.vapid import Vapid, decode_public_key, read_authorization
 
 NOW = 1_700_000_000
 SERVER = AppServer()
@@ -228,41 +226,6 @@ class TestMemory:
         with pytest.raises(VapidError, match="expired"):
             vapid.verify(authorization, None, NOW + 71)
 
-    def test_a_head_that_is_shared_keeps_its_sender_as_long_as_it_would_be_remembered(
-        self, vapid: Vapid, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        headers = SharedHeaders({b"authorization": SERVER.authorization(NOW, exp=NOW + 60)})
-        headers.proof = None
-        sender = vapid.sender_of(headers, NOW)
-        asked: list[float] = []
-        real = Vapid.verify
-
-        def counting(self: Vapid, *args: Any) -> Any:
-            asked.append(args[-1])
-            return real(self, *args)
-
-        monkeypatch.setattr(Vapid, "verify", counting)
-        assert vapid.sender_of(headers, NOW + 119) is sender
-        assert asked == []
-        with pytest.raises(VapidError, match="expired"):
-            vapid.sender_of(headers, NOW + 121)
-        with pytest.raises(VapidError, match="too long"):
-            vapid.sender_of(headers, NOW - 86_400)
-        assert asked == [NOW + 121, NOW - 86_400]
-
-    def test_what_a_head_keeps_is_for_those_of_one_audience_that_remember(
-        self, vapid: Vapid
-    ) -> None:
-        headers = SharedHeaders({b"authorization": SERVER.authorization(NOW)})
-        headers.proof = None
-        other = Vapid("https://other.example.org")
-
-        assert vapid.sender_of(headers, NOW) is vapid.sender_of(headers, NOW)
-        with pytest.raises(VapidError, match="audience"):
-            other.sender_of(headers, NOW)
-        forgetful = Vapid(AUDIENCE, cache_max=0)
-        assert forgetful.sender_of(headers, NOW) is not forgetful.sender_of(headers, NOW)
-
     def test_without_authorization_there_is_no_sender(self, vapid: Vapid) -> None:
         assert vapid.sender_of({}, NOW) is None
 
@@ -317,28 +280,6 @@ def test_the_usual_spelling_says_what_taking_it_apart_says(
 PIECES = st.sampled_from(
     [b"a.b.c", b"k", b"t", b"=", b",", b", ", b" ", b"\t", b'"', b"\x0b", b"\xff", b"k=d", b"t=x"]
 )
-
-
-@given(
-    st.sampled_from([b"vapid t=", b"Vapid t=", b"vapid k=", b"vapid  t="]),
-    st.lists(PIECES, max_size=3).map(b"".join),
-    st.sampled_from([b",k=", b", k=", b",  k=", b", K=", b",", b";k="]),
-    st.lists(PIECES, max_size=3).map(b"".join),
-)
-@example(b"vapid t=", b"a.b.c", b", k=", b"d\x0b")
-@example(b"vapid t=", b"a.b.c", b", k=", b"")
-@example(b"vapid t=", b"a,b", b", k=", b"d")
-def test_whatever_the_short_way_says_taking_it_apart_says_too(
-    scheme: bytes, token: bytes, comma: bytes, key: bytes
-) -> None:
-    authorization = scheme + token + comma + key
-    try:
-        expected = take_apart(authorization)
-    except VapidError as error:
-        with pytest.raises(VapidError, match=re.escape(str(error))):
-            read_authorization(authorization)
-    else:
-        assert read_authorization(authorization) == expected
 
 
 @given(st.text(st.sampled_from("AZaz09-_-_+/=. "), max_size=12))

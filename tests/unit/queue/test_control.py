@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from waystation.queue.control import (
+    NOT_HTTP,
     ControlConversation,
     Outcome,
     Role,
@@ -81,6 +82,42 @@ async def test_a_role_is_taken_once(operations: Recorded) -> None:
 
     assert await talk.line("auth admin") == ["Current role is user"]
     assert talk.role is Role.USER
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "GET / HTTP/1.1",
+        "POST /auth%20admin HTTP/1.1\r",
+        "OPTIONS * HTTP/1.0",
+        "PRI * HTTP/2.0",
+        "auth / HTTP/1.1",
+        "Host: 127.0.0.1:5224",
+        "Content-Length: 12",
+        "X-Empty:",
+        "\x16\x03\x01\x02\x00\x01\x00\x01\ufffd",
+    ],
+)
+async def test_a_browser_is_turned_away_before_its_page_can_say_a_line(
+    operations: Recorded, line: str
+) -> None:
+    """The body of a form sent as `text/plain` is lines of the page's choice."""
+    talk = conversation(operations)
+
+    assert await talk.line(line) == [NOT_HTTP]
+    assert talk.over
+    for said in ("auth admin", f"delete {ID}", "save"):
+        assert await talk.line(said) == []
+    assert operations.done == []
+    assert talk.role is Role.NONE
+
+
+async def test_a_line_of_http_ends_a_conversation_that_has_a_role(operations: Recorded) -> None:
+    talk = conversation(operations, Role.ADMIN)
+    await talk.line("GET / HTTP/1.1")
+
+    assert await talk.line(f"delete {ID}") == []
+    assert operations.done == []
 
 
 async def test_an_empty_password_gives_no_role(operations: Recorded) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from waystation.base.clock import ManualClock
-from waystation.queue.active import EXACT_MAX, ActiveQueues, Distinct, fold
+from waystation.queue.active_queues import EXACT_MAX, ActiveQueues, Distinct, fold
 from waystation.queue.daily_log import DailyLog
 from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import (

@@ -44,8 +44,9 @@ def test_the_order_of_names_does_not_count() -> None:
         {"record": msgspec.structs.replace(RECORD, router_data={"a": 1, "b": 3})},
         {"channels": frozenset(list(CHANNELS)[1:])},
         {"updates": ()},
+        {"updates": (Update(min(CHANNELS), 7, accepted_at_ms=5),)},
     ],
-    ids=["connected", "data", "channels", "updates"],
+    ids=["connected", "data", "channels", "updates", "time of an update"],
 )
 def test_everything_else_of_a_record_counts(change: dict[str, object]) -> None:
     assert canonical_record(msgspec.structs.replace(WHOLE, **change)) != canonical_record(WHOLE)

@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,11 @@ from waystation.telemetry.events import (
     LogGap,
     NodeStats,
     NodeStatsAttrs,
-    PushDelivered,
     PushExpired,
     PushStored,
-    Written,
 )
 from waystation.telemetry.segments import sealed_segments
+from waystation.telemetry.sink import Portion
 
 NODE = "host.connect.0"
 BOOT = 1_700_000_000_000_000
@@ -44,6 +45,31 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+def no_descriptor() -> PushExpired:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+class Moody:
+    """A sink that raises when it is told to, once."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.raises = False
+        self.lines: list[bytes] = []
+
+    def append(self, portion: Portion) -> None:
+        if self.raises:
+            self.raises = False
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.lines += portion.lines.splitlines()
+
+    def look(self) -> None: ...
+
+    def hasten(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class TestLines:
@@ -223,6 +249,75 @@ class TestLog:
         assert sum(row["k"] == 11 for row in rows(tmp_path)) == 10
         assert [row["n"] for row in rows(tmp_path) if row["k"] == LogGap.k] == [5]
 
+    async def test_an_event_that_cannot_be_made_is_lost_alone_and_counted(
+        self, tmp_path: Path
+    ) -> None:
+        told: list[Exception] = []
+        log = EventLog(tmp_path, NODE, BOOT, ManualClock(), on_failure=told.append)
+        log.start(asyncio.get_running_loop())
+        for index in range(4):
+            log.emit(PushExpired(mid=str(index)))
+            log.defer(no_descriptor)
+        await log.close()
+
+        assert [(row["seq"], row.get("mid"), row.get("n")) for row in rows(tmp_path)] == [
+            (0, "0", None), (1, "1", None), (2, "2", None), (3, "3", None), (8, None, 4),
+        ]  # fmt: skip
+        assert log.lost_total == 4
+        assert [str(error) for error in told] == ["[Errno 24] Too many open files"]
+
+    async def test_after_a_flush_that_raised_the_log_goes_on(self, tmp_path: Path) -> None:
+        log = EventLog(tmp_path, NODE, BOOT, ManualClock(), flush_interval_s=0.001)
+        log.start(asyncio.get_running_loop())
+        log.defer(no_descriptor)
+        await until(lambda: log.lost_total)
+        log.emit(PushExpired(mid="after"))
+        path = tmp_path / NODE / f"{BOOT}.0.open"
+        await until(lambda: path.exists() and b'"after"' in path.read_bytes())
+        await log.close()
+
+        assert [(row["seq"], row["k"]) for row in rows(tmp_path)] == [(1, LogGap.k), (2, 11)]
+
+    async def test_a_portion_that_cannot_be_encoded_is_counted_event_by_event(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = EventLog(tmp_path, NODE, BOOT, ManualClock(), flush_interval_s=0.001)
+        encode = log._lines.encode
+
+        def raises(_entries: object) -> object:
+            raise MemoryError
+
+        monkeypatch.setattr(log._lines, "encode", raises)
+        log.start(asyncio.get_running_loop())
+        for index in range(700):
+            log.emit(PushExpired(mid=str(index)))
+        await until(lambda: log.lost_total == 700)
+        monkeypatch.setattr(log._lines, "encode", encode)
+        log.emit(PushExpired(mid="after"))
+        await log.close()
+
+        assert [(row["seq"], row["k"]) for row in rows(tmp_path)] == [(0, 11), (701, LogGap.k)]
+
+    async def test_a_sink_that_raises_loses_what_it_was_given_and_is_asked_again(
+        self, tmp_path: Path
+    ) -> None:
+        sink, told = Moody(), list[Exception]()
+        log = EventLog(
+            tmp_path, NODE, BOOT, ManualClock(), flush_interval_s=0.001, sink=sink,
+            on_failure=told.append,
+        )  # fmt: skip
+        log.start(asyncio.get_running_loop())
+        for lost in (1, 4):  # the second time with the gap that tells of the first
+            sink.raises = True
+            log.emit(PushExpired(mid=MID))
+            await until(lambda: log.lost_total == lost)  # noqa: B023 awaited in this round
+        log.emit(PushExpired(mid="after"))
+        await log.close()
+
+        assert [json.loads(line)["k"] for line in sink.lines] == [11, LogGap.k]
+        assert json.loads(sink.lines[-1])["n"] == 3
+        assert len(told) == 1
+
     async def test_closing_twice_is_closing_once(self, tmp_path: Path) -> None:
         log = EventLog(tmp_path, NODE, BOOT, ManualClock())
         log.start(asyncio.get_running_loop())
@@ -245,14 +340,3 @@ class TestLog:
         await log.close()
 
         assert [row["seq"] for row in rows(tmp_path)] == [0]
-
-
-def test_a_line_that_was_written_by_hand_has_the_envelope_and_its_number() -> None:
-    lines = EventLines(NODE, BOOT)
-    form = b'%b%d,"seq":%d,"k":8,"mid":"%b","uah":%d}\n'
-    kind = Written(8, lambda start, ts_us, seq, what: form % (start, ts_us, seq, *what, ts_us))
-    struct = lines.line(7, PushDelivered(mid="ab", uah=7), 1)
-    (written,) = lines.encode([(7_999, kind, (b"ab",))])
-
-    assert written == struct.replace(b'"seq":0', b'"seq":1')
-    assert (lines.seq, lines.counts) == (2, {8: 2})

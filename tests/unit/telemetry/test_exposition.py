@@ -3,15 +3,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from waystation.telemetry.catalogue import counter, gauge, histogram
-from waystation.telemetry.exposition import (
-    clear,
-    expose,
-    read_snapshots,
-    render,
-    retire,
-    write_snapshot,
-)
+from waystation.telemetry.exposition import expose, render
 from waystation.telemetry.metrics import Metrics, Snapshot
+from waystation.telemetry.snapshots import fold, set_aside, write_snapshot
 
 SPECS = (
     counter("hello", "Hellos.", "kind"),
@@ -83,8 +77,9 @@ def test_gauges_of_a_silent_worker_disappear_and_its_counters_stay(tmp_path: Pat
 def test_counters_do_not_go_back_when_a_worker_is_replaced(tmp_path: Path) -> None:
     write_snapshot(tmp_path, snapshot("push.0", 100, 5))
     write_snapshot(tmp_path, snapshot("push.1", 1))
+    set_aside(tmp_path, "push.0")
     for _ in range(2):
-        retire(tmp_path, live={"push.1"})
+        fold(tmp_path)
     write_snapshot(tmp_path, snapshot("push.0", 2, 6))
 
     found = samples(render(tmp_path, NOW_MS))
@@ -94,29 +89,38 @@ def test_counters_do_not_go_back_when_a_worker_is_replaced(tmp_path: Path) -> No
     assert found["waystation_took_seconds_count",] == 6
 
 
-def test_a_supervisor_that_dies_while_retiring_adds_nothing_twice(tmp_path: Path) -> None:
+def test_what_was_set_aside_counts_also_while_it_cannot_be_folded(tmp_path: Path) -> None:
+    """On a full disk: the successor's file must not take the place of what was counted."""
+    write_snapshot(tmp_path, snapshot("push.0", 100, 5, NOW_MS - 60_000))
+    set_aside(tmp_path, "push.0")
+    write_snapshot(tmp_path, snapshot("push.0", 2, 6))
+    before = samples(render(tmp_path, NOW_MS))
+    fold(tmp_path)
+
+    assert before["waystation_hello_total", "kind=new"] == 102
+    assert before["waystation_open", "worker=push.0"] == 6
+    assert samples(render(tmp_path, NOW_MS)) == before
+
+
+def test_a_supervisor_that_dies_while_folding_adds_nothing_twice(tmp_path: Path) -> None:
     write_snapshot(tmp_path, snapshot("push.0", 100))
-    left_over = (tmp_path / "push.0.json").read_bytes()
-    retire(tmp_path, live=())
-    past = (tmp_path / "past.json").read_text()
-    (tmp_path / "past.json").write_text(past.replace('"folded":[]', '"folded":["push.0.json"]'))
-    (tmp_path / "push.0.json").write_bytes(left_over)
+    set_aside(tmp_path, "push.0")
+    [aside] = tmp_path.iterdir()
+    left_over = aside.read_bytes()
+    fold(tmp_path)
+    aside.write_bytes(left_over)
 
     assert samples(render(tmp_path, NOW_MS))["waystation_hello_total", "kind=new"] == 100
-    retire(tmp_path, live=())
+    fold(tmp_path)
     assert samples(render(tmp_path, NOW_MS))["waystation_hello_total", "kind=new"] == 100
+    assert [path.name for path in tmp_path.iterdir()] == ["past.json"]
 
 
-def test_a_new_run_begins_at_zero(tmp_path: Path) -> None:
-    write_snapshot(tmp_path, snapshot("push.0", 3))
-    retire(tmp_path, live=())
-    write_snapshot(tmp_path, snapshot("push.1", 3))
+def test_a_worker_that_never_wrote_leaves_nothing(tmp_path: Path) -> None:
+    set_aside(tmp_path, "push.0")
+    fold(tmp_path)
 
-    clear(tmp_path)
-    clear(tmp_path / "missing")
-
-    assert read_snapshots(tmp_path) == []
-    assert render(tmp_path, NOW_MS).strip() == b""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_workers_whose_metrics_have_another_shape_do_not_spoil_the_rest() -> None:

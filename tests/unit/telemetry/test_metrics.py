@@ -70,6 +70,15 @@ def test_unknown_names_labels_and_kinds_are_our_own_mistakes() -> None:
         metrics.declare(counter("hello", "Another."))
 
 
+def test_a_label_takes_its_declared_values_only() -> None:
+    metrics = Metrics((counter("polls", "Polls.", "result=ok|error", "reason"),))
+    metrics.counter("polls", result="error", reason="whatever").value += 1
+
+    with pytest.raises(AssertionError, match="polls has no result=failed"):
+        metrics.counter("polls", result="failed")
+    assert values(metrics) == {"polls": {("error", "whatever"): 1}}
+
+
 def test_gauges_may_be_filled_when_somebody_looks() -> None:
     metrics = Metrics(SPECS)
     metrics.on_read(lambda: setattr(metrics.gauge("open"), "value", 3))

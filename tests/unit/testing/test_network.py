@@ -1,79 +1,183 @@
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from waystation.push.model import MessageId, Notification, Uaid, Update
-from waystation.push.wire.relay import Answer, Node
-from waystation.testing.loop import run_sim
-from waystation.testing.network import ANSWER_TIMEOUT_S, Luck, Network, SimRelay
+import pytest
+
+from waystation.net.http1.server import HttpServer, Request, Response, no_body
+from waystation.push.connect.node_api import NodeApi
+from waystation.push.link_doors import TOKEN, link_port
+from waystation.push.model import MessageId, Notification, SortKey, Uaid, Update
+from waystation.push.wire.relay import Answer, ServedNode
+from waystation.testing.loop import SimClock, run_sim
+from waystation.testing.network import SimRelay
+from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 UAID = Uaid(b"\x11" * 16)
 NODE = "http://c0:8081"
+SECRET = b"a secret that both know"
 
 
 class Recorder:
     """A node, its place and a witness, all of which only write down."""
 
-    def __init__(self) -> None:
+    name = "c0"
+    lives = 1
+
+    def __init__(self, *, answers: bool = True) -> None:
         self.seen: list[object] = []
         self.up = True
+        self._answers = answers
 
     @property
-    def node(self) -> Node | None:
+    def node(self) -> ServedNode | None:
         return self if self.up else None
-
-    def run(self, coro: Coroutine[Any, Any, None]) -> object:
-        return asyncio.get_running_loop().create_task(coro)
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
         return Answer.TAKEN
 
     async def check_stored(self, uaid: Uaid) -> Answer:
         self.seen.append("check")
+        if not self._answers:
+            await asyncio.sleep(1_000)
         return Answer.FLAGGED
 
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
         return Answer.TAKEN
 
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
+
     def misheard(self, uaid: Uaid, message_id: MessageId | None) -> None:
         self.seen.append("misheard")
 
+    def problem(self, sentence: str) -> None:
+        raise AssertionError(sentence)
 
-def test_a_lost_answer_looks_like_a_lost_request_but_the_node_has_acted() -> None:
-    async def main(**luck: Any) -> tuple[Answer, list[object], float]:
+
+class World:
+    def __init__(self, clock: SimClock, secret: bytes) -> None:
+        self.clock = clock
+        self.secret = secret
+        self.network = SimNetwork(Luck(random.Random(1)))
+
+    def serve(self, node: Recorder) -> SimNetLoop:
+        net = SimNetLoop(self.network.host("c0"), clock=self.clock)
+        api = NodeApi(
+            node=node,
+            worker=lambda _: None,
+            sort_key_of=SortKey,
+            health=lambda _: None,
+            secret=self.secret,
+            links=link_port(net),
+            clock=self.clock,
+        )
+        server = HttpServer(
+            api,
+            net=net,
+            clock=self.clock,
+            body_limit=no_body,
+            on_failure=_failed,
+            upgrades=frozenset({TOKEN}),
+        )
+        server.listen_on(net.host.listening(8081))
+        return net
+
+    def relay(self, place: Recorder, own_node_id: str = "http://e0") -> SimRelay:
+        return SimRelay(
+            {NODE: place},
+            place,
+            own_node_id=own_node_id,
+            net=SimNetLoop(self.network.host("e0"), clock=self.clock),
+            clock=self.clock,
+            secret=self.secret,
+        )
+
+
+def _failed(_request: Request, error: BaseException) -> Response:
+    raise error
+
+
+@pytest.fixture(params=[b"", SECRET], ids=["http", "link"])
+def run(
+    request: pytest.FixtureRequest,
+) -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], float]:
+    def start(test: Callable[[World], Coroutine[Any, Any, None]]) -> float:
+        clock = SimClock()
+
+        async def main() -> None:
+            await test(World(clock, request.param))
+
+        run_sim(main(), clock)
+        return clock.elapsed_s
+
+    return start
+
+
+Run = Callable[[Callable[[World], Coroutine[Any, Any, None]]], float]
+
+
+def test_a_request_reaches_the_node_and_its_answer_comes_back(run: Run) -> None:
+    async def test(world: World) -> None:
         place = Recorder()
-        network = Network(Luck(random.Random(1), **luck), {NODE: place}, place)
-        answer = await SimRelay(network, "e0").check_stored(NODE, UAID)
-        return answer, place.seen, asyncio.get_running_loop().time()
+        world.serve(place)
 
-    assert run_sim(main())[:2] == (Answer.FLAGGED, ["check"])
-    assert run_sim(main(answer_lost=1.0)) == (
-        Answer.UNREACHABLE,
-        ["check", "misheard"],
-        ANSWER_TIMEOUT_S,
-    )
-    assert run_sim(main(request_lost=1.0))[:2] == (Answer.UNREACHABLE, ["misheard"])
+        assert await world.relay(place).check_stored(NODE, UAID) is Answer.FLAGGED
+        assert place.seen == ["check"]
+
+    run(test)
 
 
-def test_a_node_that_is_down_refuses_and_nobody_is_misled() -> None:
-    async def main() -> tuple[Answer, list[object]]:
+def test_an_answer_that_does_not_come_may_hide_an_effect(run: Run) -> None:
+    async def test(world: World) -> None:
+        place = Recorder(answers=False)
+        world.serve(place)
+
+        assert await world.relay(place).check_stored(NODE, UAID) is Answer.UNREACHABLE
+        assert place.seen == ["check", "misheard"]
+
+    run(test)
+
+
+def test_a_node_that_is_down_refuses_and_nobody_is_misled(run: Run) -> None:
+    async def test(world: World) -> None:
         place = Recorder()
         place.up = False
-        network = Network(Luck(random.Random(1)), {NODE: place}, place)
-        return await SimRelay(network, "e0").check_stored(NODE, UAID), place.seen
 
-    assert run_sim(main()) == (Answer.UNREACHABLE, [])
+        assert await world.relay(place).check_stored(NODE, UAID) is Answer.UNREACHABLE
+        assert place.seen == []
+
+    assert run(test) < 3.0
 
 
-def test_a_parted_pair_cannot_speak_until_it_is_joined() -> None:
-    async def main() -> list[Answer]:
+def test_a_node_that_is_killed_over_a_request_is_unreachable(run: Run) -> None:
+    async def test(world: World) -> None:
+        place = Recorder(answers=False)
+        net = world.serve(place)
+        asyncio.get_running_loop().call_later(2.0, net.kill)
+
+        assert await world.relay(place).check_stored(NODE, UAID) is Answer.UNREACHABLE
+        assert place.seen[:2] == ["check", "misheard"]
+
+    run(test)
+
+
+def test_parted_nodes_time_out_or_are_refused_at_once(run: Run) -> None:
+    async def test(world: World) -> None:
         place = Recorder()
-        network = Network(Luck(random.Random(1)), {NODE: place}, place)
-        relay = SimRelay(network, "e0")
-        network.part("e0", NODE)
-        answers = [await relay.check_stored(NODE, UAID)]
-        network.join("e0", NODE)
-        return [*answers, await relay.check_stored(NODE, UAID)]
+        world.serve(place)
+        world.network.part("e0", "c0")
 
-    assert run_sim(main()) == [Answer.UNREACHABLE, Answer.FLAGGED]
+        assert await world.relay(place).check_stored(NODE, UAID) is Answer.UNREACHABLE
+        assert place.seen == ["misheard"]
+
+    run(test)
+
+
+def test_a_node_nearby_is_a_function_call(run: Run) -> None:
+    async def test(world: World) -> None:
+        place = Recorder()
+
+        assert await world.relay(place, NODE).push(NODE, UAID, Update(UAID, 1)) is Answer.TAKEN  # pyright: ignore[reportArgumentType]
+
+    assert run(test) == 0.0

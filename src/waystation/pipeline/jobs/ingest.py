@@ -25,7 +25,7 @@ from waystation.pipeline.batches import Batch, blank_rows, plan_kafka, plan_segm
 from waystation.pipeline.commit_log import DataFile
 from waystation.pipeline.job import Context, JobResult, attempt, noop
 from waystation.pipeline.quality import Check, QualityStopError, at_most, equal, record
-from waystation.pipeline.schema import EVENTS, QUARANTINE, TableSpec
+from waystation.pipeline.schema import EVENTS, QUARANTINE
 from waystation.pipeline.sources.segments import Source
 from waystation.pipeline.table import Handle, LostRaceError
 from waystation.pipeline.transforms import intake
@@ -66,8 +66,8 @@ def drain(ctx: Context, origin: Origin) -> JobResult:
 
 def run(ctx: Context, origin: Origin) -> JobResult:
     """One batch: what is there and not yet in the lake, up to the limit of a batch."""
-    events = _open_with_all_columns(ctx, EVENTS)
-    quarantine = _open_with_all_columns(ctx, QUARANTINE)
+    events = ctx.lake.table(EVENTS).complete()
+    quarantine = ctx.lake.table(QUARANTINE).complete()
     if isinstance(origin, KafkaTopic):
         batch = plan_kafka(ctx, origin, events.progress)
     else:
@@ -233,13 +233,3 @@ class _Ingest:
     def _seen_seq(self, source: Source) -> int:
         seen = self._events.progress(seq_app(source))
         return -1 if seen is None else seen
-
-
-def _open_with_all_columns(ctx: Context, spec: TableSpec) -> Handle:
-    """A column that the contract has gained is added in a commit of its own, before any row."""
-    handle = ctx.lake.table(spec).open()
-    missing = set(spec.schema.names) - set(handle.column_names())
-    if missing:
-        handle.add_columns(missing)
-        handle = ctx.lake.table(spec).open()
-    return handle

@@ -1,26 +1,27 @@
 """What each node wrote, what was said twice, and whether the lake holds what nodes counted.
 
-Input: `events` of the days that are due. Outputs: `rel_nodes`, `rel_repeats`, `rel_reconcile`.
+Input: `events` of the days that are due. Outputs: `rel_nodes`, `rel_repeats`, `rel_reconcile`,
+`rel_sequence`.
 Progress: `nodes` in each output is the version of `events` that it has read.
 Idempotence: days are computed whole and exchanged.
-Cost: three passes over a day's events, each of a few columns.
+Cost: four passes over a day's events, each of a few columns.
 """
 
 from pyspark.sql import functions as F
 
 from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import REL_NODES, REL_RECONCILE, REL_REPEATS
+from waystation.pipeline.gold import REL_NODES, REL_RECONCILE, REL_REPEATS, REL_SEQUENCE
 from waystation.pipeline.job import Context, JobResult
 from waystation.pipeline.quality import at_most, record
 from waystation.pipeline.transforms import reliability
-from waystation.pipeline.transforms.reconcile import reconcile
+from waystation.pipeline.transforms.reconcile import reconcile, sequence
 
 NAME = "nodes"
 UNEXPLAINED_SHARE_MAX = 0.0001
 
 
 def run(ctx: Context, days: Days = None) -> JobResult:
-    work = DaysRun(ctx, NAME, (REL_NODES, REL_REPEATS, REL_RECONCILE), asked=days)
+    work = DaysRun(ctx, NAME, (REL_NODES, REL_REPEATS, REL_RECONCILE, REL_SEQUENCE), asked=days)
     due = work.due()
     if not due:
         return work.noop()
@@ -28,6 +29,7 @@ def run(ctx: Context, days: Days = None) -> JobResult:
     work.put(REL_NODES, reliability.by_node(events))
     work.put(REL_REPEATS, reliability.repeats(events))
     compared = work.put(REL_RECONCILE, reconcile(events))
+    numbered = work.put(REL_SEQUENCE, sequence(events))
     work.done(*due)
     off = F.when(~F.col("explained"), F.abs(F.col("counted") - F.col("found")))
     sums = compared.agg(F.sum("counted").alias("counted"), F.sum(off).alias("off")).first()
@@ -36,4 +38,7 @@ def run(ctx: Context, days: Days = None) -> JobResult:
     share = unexplained / counted if counted else 0.0
     check = at_most("reconcile", "warn", share, UNEXPLAINED_SHARE_MAX, f"{unexplained} events")
     record(ctx, REL_RECONCILE.name, work.name, [check])
+    holes = numbered.agg(F.sum("missing").alias("missing")).first()
+    assert holes is not None
+    record(ctx, REL_SEQUENCE.name, work.name, [at_most("sequence", "warn", holes.missing or 0)])
     return work.commit()

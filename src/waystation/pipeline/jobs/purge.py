@@ -10,7 +10,8 @@
 Inputs: the store's rows, `events`. Outputs: `store_candidates`, `store_purge`.
 Idempotence: marking twice marks twice; deleting twice finds nothing the second time, so a run that
 died is simply run again. Candidates are hashes; raw ids exist only while `delete` works.
-Cost: one pass over the user agents a step, and one over what may be an orphan's.
+Cost: one pass over the user agents a step, and one over what may be an orphan's. Who is marked is
+read by the store's index of last connections, if it has one.
 """
 
 import tempfile
@@ -32,7 +33,7 @@ DAYS = 60
 DAYS_MIN = 30
 HOLD_S = 86_400.0
 DAY_MS = 86_400_000
-SIGNS_OF_LIFE = (21, 23, 70, 71)  # hello, register, new, update
+SIGNS_OF_LIFE = (21, 23, 70, 71, 73, 74)  # hello, register; of bridged ones all but their end
 
 
 class TooSoonError(RejectedError):
@@ -72,7 +73,9 @@ def mark(ctx: Context, store: StorePlace, *, days: int = DAYS) -> Purged:
         F.col("k").isin(*SIGNS_OF_LIFE) & (F.col("ts") >= before_ms * 1000)
     )
     with _rows(ctx, store) as rows:
-        marked = _write(ctx, stale(rows.router, alive, before_ms), "marked")
+        away = store.read_away(ctx.spark, now_ms)
+        router = rows.router if away is None else away
+        marked = _write(ctx, stale(router, alive, before_ms), "marked")
         lost = _write(ctx, _nobodys(rows.orphans()), "orphan")
     return Purged("mark", marked, 0, 0, lost)
 
@@ -118,11 +121,7 @@ def _remove(
 
 def _tell(ctx: Context, candidates: int, unchanged: int, removed: int, orphans: int) -> None:
     name = ctx.new_run()
-    handle = ctx.lake.table(STORE_PURGE).open()
-    missing = set(STORE_PURGE.schema.names) - set(handle.column_names())
-    if missing:  # a lake of the time before orphans were removed
-        handle.add_columns(missing)
-        handle = ctx.lake.table(STORE_PURGE).open()
+    handle = ctx.lake.table(STORE_PURGE).complete()
     row = {
         "at": ctx.clock.now_us(),
         "run": name,

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple
 
+from waystation.base.numbers import significant
 from waystation.pipeline.report import plots
 from waystation.pipeline.report.tables import Row
 
@@ -20,13 +21,13 @@ def number(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:,.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    return significant(value, 4) if abs(value) < 1e5 else f"{value:,.0f}"
 
 
 def size(value: float) -> str:
     for limit, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if value >= limit:
-            return f"{value / limit:.3g} {unit}"
+            return f"{significant(value / limit, 3)} {unit}"
     return f"{value:,.0f} B"
 
 
@@ -46,7 +47,7 @@ def _cell(row: Row, column: Column) -> str:
     raw = f' data-v="{float(value):.12g}"' if isinstance(value, int | float) else ""
     if column.form == "t" or isinstance(value, str):
         return f"<td>{escape(str(value))}</td>"
-    bad = " bad" if column.key in ("lost", "unexplained", "gap") and value else ""
+    bad = " bad" if column.key in ("lost", "unexplained", "gap", "missing") and value else ""
     match column.form:
         case "d":
             text = plots.duration(value)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from waystation.base.numbers import significant
+
 WIDTH, HEIGHT = 860, 260
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 12, 34
 _TICKS = 5
@@ -37,8 +39,8 @@ def short(value: float) -> str:
     """A number for an axis: 1.2 k, 30 M."""
     for limit, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(value) >= limit:
-            return f"{value / limit:.3g}{letter}"
-    return f"{value:.3g}"
+            return f"{significant(value / limit, 3)}{letter}"
+    return significant(value, 3)
 
 
 def nice_steps(most: float, count: int = _TICKS) -> list[float]:
@@ -228,11 +230,11 @@ def histogram(
 def duration(millis: float) -> str:
     """A time span as people say it."""
     if millis < 1000:
-        return f"{millis:.3g} ms"
+        return f"{significant(millis, 3)} ms"
     for limit, divisor, unit in ((60e3, 1e3, "s"), (3600e3, 60e3, "min"), (172_800e3, 3600e3, "h")):
         if millis < limit:
-            return f"{millis / divisor:.3g} {unit}"
-    return f"{millis / 86_400e3:.3g} d"
+            return f"{significant(millis / divisor, 3)} {unit}"
+    return f"{significant(millis / 86_400e3, 3)} d"
 
 
 def heat_map(label: str, values: dict[int, float], side: int = 64, levels: int = 9) -> str:

@@ -16,6 +16,7 @@ TONES = {
     "rejected": "c3",
     "errored": "c8",
     "superseded": "c7",
+    "withdrawn": "c9",
     "expired": "c5",
     "in_flight": "c1",
     "lost": "c4",
@@ -26,6 +27,7 @@ SAID = {
     "rejected": "rejected by the user agent",
     "errored": "failed",
     "superseded": "replaced by its topic",
+    "withdrawn": "withdrawn by its sender",
     "expired": "expired",
     "in_flight": "in flight",
     "lost": "lost",
@@ -52,6 +54,7 @@ MILESTONES = {
     "expired": "expired",
     "errored": "failed",
     "superseded": "replaced by its topic",
+    "withdrawn": "withdrawn by its sender",
 }
 BINS_PER_DECADE = 8
 _LOG10_GROWTH = math.log10(GROWTH)
@@ -71,10 +74,10 @@ def overview(tables: Tables) -> str:
     total = tables["total"][0] if tables["total"] else {}
     messages = total.get("messages", 0)
     e2e = next((row for row in tables["latency"] if row["measure"] == "e2e"), None)
-    gap = sum(row["gap"] for row in tables["nodes"])
+    missing = sum(row["gap"] + row["missing"] for row in tables["nodes"])
     unexplained = sum(row["unexplained"] for row in tables["reconcile"])
-    present = max((row["present"] for row in tables["connection_minutes"]), default=0)
-    parties = max((row["present"] for row in tables["party_minutes"]), default=0)
+    connected = max((row["peak"] for row in tables["connection_minutes"]), default=0)
+    parties = max((row["peak"] for row in tables["party_minutes"]), default=0)
     lost = total.get("lost", 0)
     tiles = [
         _tile(number(messages), "messages"),
@@ -83,9 +86,9 @@ def overview(tables: Tables) -> str:
         _tile(number(lost), "lost", bad=lost > 0),
         _tile(plots.duration(e2e["p50_ms"]) if e2e else "–", "half are acked within"),
         _tile(plots.duration(e2e["p99_ms"]) if e2e else "–", "99 of 100 are acked within"),
-        _tile(number(present), "connections at most"),
+        _tile(number(connected), "connections at most"),
         _tile(number(parties), "party sessions at most"),
-        _tile(number(gap), "events that the log itself misses", bad=gap > 0),
+        _tile(number(missing), "events that nodes lost", bad=missing > 0),
         _tile(number(unexplained), "events that nobody can explain", bad=unexplained > 0),
     ]
     return f'<div class="tiles">{"".join(tiles)}</div>'
@@ -128,8 +131,8 @@ def reliability(tables: Tables) -> str:
         Column("bytes", "payload", "b"),
     )
     return (
-        "<p>A message has one outcome. It is lost when nothing was heard of it until its TTL and"
-        " fifteen minutes had passed.</p>"
+        "<p>A message has one outcome. It is expired when it was stored or sent and nobody acked it"
+        " until its TTL and fifteen minutes had passed, and lost when it was neither.</p>"
         + figure("Outcomes", plots.bars("messages by outcome", outcomes))
         + figure(
             "Outcomes by the hour in which a message was received",
@@ -239,7 +242,8 @@ def loss(tables: Tables) -> str:
             Column("stored", "stored"),
             Column("transmitted", "sent"),
             Column("delivered", "delivered"),
-            Column("gap", "missing"),
+            Column("gap", "dropped"),
+            Column("missing", "missing"),
         )
         + "<h3>What nodes counted, and what is here</h3>"
         + table(
@@ -255,10 +259,10 @@ def loss(tables: Tables) -> str:
 def connections(tables: Tables) -> str:
     days = len(tables["days"])
     points = tables["connection_minutes"]
-    series = [plots.Series("connections", [row["present"] for row in points], "c1")]
+    series = [plots.Series("connections", [row["peak"] for row in points], "c1")]
     ticks = [clock(row, days) for row in points]
     return (
-        figure("Connections at the same time", plots.lines("connections", ticks, series))
+        figure("Connections at the same time, at most", plots.lines("connections", ticks, series))
         + "<h3>How connections ended</h3>"
         + table(
             tables["connection_ends"],
@@ -323,10 +327,10 @@ def presence(tables: Tables) -> str:
     points = tables["party_minutes"]
     if not points:
         return "<p>Nobody was in a party.</p>"
-    series = [plots.Series("sessions", [row["present"] for row in points], "c5")]
+    series = [plots.Series("sessions", [row["peak"] for row in points], "c5")]
     ticks = [clock(row, days) for row in points]
     return (
-        figure("Sessions at the same time", plots.lines("sessions", ticks, series))
+        figure("Sessions at the same time, at most", plots.lines("sessions", ticks, series))
         + "<h3>How sessions ended</h3>"
         + table(
             tables["party_ends"],

@@ -211,7 +211,11 @@ class _Collection:
                 zero(F.sum(off)).alias("unexplained"),
             )
         )
-        return {"nodes": rows_of(nodes, "node"), "reconcile": rows_of(compared, "node")}
+        holes = self._read(gold.REL_SEQUENCE).groupBy("node").agg(F.sum("missing").alias("missing"))
+        both = nodes.join(holes, on="node", how="left").withColumn(
+            "missing", zero(F.col("missing"))
+        )
+        return {"nodes": rows_of(both, "node"), "reconcile": rows_of(compared, "node")}
 
     # Connections, slots, parties
 
@@ -245,7 +249,7 @@ class _Collection:
         return {
             "connection_minutes": self._points(
                 self._read(gold.CONN_MINUTELY),
-                F.max("present").alias("present"),
+                F.max(F.coalesce("peak", "present")).alias("peak"),  # rows of before have no peak
                 F.sum("opened").alias("opened"),
             ),
             "connection_ends": rows_of(
@@ -304,7 +308,10 @@ class _Collection:
         whole = (
             self._read(gold.PARTY_MINUTELY)
             .groupBy("day", "minute")
-            .agg(F.sum("present").alias("present"), F.sum("joined").alias("joined"))
+            .agg(
+                F.coalesce(F.max("peak_of_all"), F.sum("present")).alias("peak"),
+                F.sum("joined").alias("joined"),
+            )
         )
         hours = self._read(gold.PARTY_HOURLY)
         names = [
@@ -313,7 +320,7 @@ class _Collection:
         unbalanced = F.sum((F.coalesce("balanced", F.lit(True)) == F.lit(False)).cast("bigint"))
         return {
             "party_minutes": self._points(
-                whole, F.max("present").alias("present"), F.sum("joined").alias("joined")
+                whole, F.max("peak").alias("peak"), F.sum("joined").alias("joined")
             ),
             "party_ends": rows_of(
                 sessions.groupBy("status", "code").agg(

@@ -68,6 +68,8 @@ class Bulk(Protocol):
 
     def ranges(self, table: str, count: int) -> list[bytes]: ...
 
+    def away_ranges(self, count: int) -> list[bytes]: ...
+
     def scan(self, table: str, part: bytes, *, now_ms: int, bounds: Bounds) -> Iterator[Any]: ...
 
     def remove_unchanged(self, agents: Sequence[tuple[bytes, int]]) -> int: ...
@@ -253,6 +255,22 @@ class StorePlace:
         self.key_file = key_file
 
     def read(self, spark: SparkSession, table: str, now_ms: int, *, raw: bool = False) -> DataFrame:
+        parts = self.parts(table, 2 * spark.sparkContext.defaultParallelism)
+        return self._frame(spark, table, now_ms, parts, raw=raw)
+
+    def read_away(self, spark: SparkSession, now_ms: int) -> DataFrame | None:
+        """Of `router` at least those whose last connection is older than it is asked for, by the
+        store's index of them; none if it has no such index."""
+        bulk: Bulk = open_named(self.opener, self.place)
+        try:
+            found = bulk.away_ranges(2 * spark.sparkContext.defaultParallelism)
+        finally:
+            bulk.close()
+        return self._frame(spark, "router", now_ms, _as_text(found)) if found else None
+
+    def _frame(
+        self, spark: SparkSession, table: str, now_ms: int, parts: list[str], *, raw: bool = False
+    ) -> DataFrame:
         spark.dataSource.register(StoreSource)
         options = {
             "opener": self.opener,
@@ -263,14 +281,13 @@ class StorePlace:
             "raw": str(raw).lower(),
             # Planned here: Spark asks a source in a new process each time, which would have to
             # import a store's driver before it could answer.
-            "parts": json.dumps(self.parts(table, 2 * spark.sparkContext.defaultParallelism)),
+            "parts": json.dumps(parts),
         }
         return spark.read.format(NAME).options(**options).load()
 
     def parts(self, table: str, count: int) -> list[str]:
         """About so many, as text."""
-        found = parts_of(self.opener, self.place, table, count)
-        return [base64.b64encode(part).decode() for part in found]
+        return _as_text(parts_of(self.opener, self.place, table, count))
 
     def remove(self, due: DataFrame, receipt: Path, *, rate_per_s: float | None) -> tuple[int, int]:
         """Removes what the rows name (`StoreRemover`); how many were asked for and went. The rate
@@ -290,6 +307,10 @@ class StorePlace:
                 asked, removed = told["asked"], told["removed"]
             receipt.unlink(missing_ok=True)
         return asked, removed
+
+
+def _as_text(parts: list[bytes]) -> list[str]:
+    return [base64.b64encode(part).decode() for part in parts]
 
 
 def read_key(path: str) -> bytes:

@@ -1,11 +1,13 @@
 """How many were there at the same time, minute by minute.
 
-Everybody who comes adds one to a minute, everybody who goes takes one away. These sums are made in
+Everybody who comes adds one to a minute, everybody who goes takes one away. Minutes are computed in
 parallel; only the rows of minutes, 1440 a date, are added up one after the other, so the work in
 one place does not grow with the number of those who come and go.
 
 Rule 1: minute -1 stands for everything before the date: what is carried over it opens the day.
 Rule 2: `present` is the number at the end of a minute.
+Rule 3: `peak` is the largest number at any moment of a minute, its beginning included. At the same
+        microsecond, leaving is counted before coming.
 """
 
 import datetime as dt
@@ -20,9 +22,11 @@ MINUTES = 1440
 
 
 def moment(at: Column, what: Column, day: dt.date) -> Column:
-    """One coming or going: what happened in which minute of `day`; null if `at` is null."""
+    """One coming or going: what happened when, in which minute of `day`; null if `at` is null."""
     minute = F.when(at < day_starts(day), F.lit(-1)).otherwise(minute_of(at))
-    return F.when(at.isNotNull(), F.struct(minute.alias("minute"), what.alias("what")))
+    return F.when(
+        at.isNotNull(), F.struct(minute.alias("minute"), at.alias("at"), what.alias("what"))
+    )
 
 
 def every_minute() -> Column:
@@ -38,14 +42,32 @@ def concurrency(
     counts: Sequence[str],
     by: Sequence[str] = (),
 ) -> DataFrame:
-    """From rows of (*by, minute, what): a row for each key and minute with each of `counts`, how
-    often it happened, and `present`. Minutes in which nothing happened have rows as well."""
+    """From rows of (*by, minute, at, what): a row for each key and minute with each of `counts`,
+    how often it happened, `present` and `peak`. Minutes in which nothing happened have rows too."""
     what = F.col("what")
     change = F.when(what.isin(*comes), 1).when(what.isin(*goes), -1).otherwise(0).cast("bigint")
-    names = (*counts, "change")
-    sums = moments.groupBy(*by, "minute").agg(
+    changes = moments.withColumn("change", change)
+    names = (*counts, "change", "rise")
+    within = (
+        Window.partitionBy(*by, "minute")
+        .orderBy("at", "change")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
+    counted = (
         *(F.sum((what == name).cast("bigint")).alias(name) for name in counts),
-        F.sum(change).alias("change"),
+        F.sum("change").alias("change"),
+    )
+    of_minutes = (
+        changes.where("minute >= 0")
+        .withColumn("rise", F.sum("change").over(within))
+        .groupBy(*by, "minute")
+        .agg(*counted, F.greatest(F.max("rise"), F.lit(0)).alias("rise"))
+    )
+    # Everything before the date is one minute of any size; its peak is not needed.
+    before = (
+        changes.where("minute < 0")
+        .groupBy(*by, "minute")
+        .agg(*counted, F.lit(0).cast("bigint").alias("rise"))
     )
     empty = (
         moments.select(*by)
@@ -61,10 +83,18 @@ def concurrency(
         .orderBy("minute")
         .rowsBetween(Window.unboundedPreceding, Window.currentRow)
     )
+    present = F.sum("change").over(upwards)
     return (
-        sums.unionByName(empty)
+        of_minutes.unionByName(before)
+        .unionByName(empty)
         .groupBy(*by, "minute")
         .agg(*(F.sum(name).alias(name) for name in names))
-        .select(*by, "minute", *counts, F.sum("change").over(upwards).alias("present"))
+        .select(
+            *by,
+            "minute",
+            *counts,
+            present.alias("present"),
+            (present - F.col("change") + F.col("rise")).alias("peak"),
+        )
         .where("minute >= 0")
     )

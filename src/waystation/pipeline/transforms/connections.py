@@ -28,7 +28,7 @@ CONN_SESSIONS = columns(
 )
 CONN_MINUTELY = columns(
     "day date, minute int, opened bigint, hellos bigint, closed bigint, crashed bigint, "
-    "present bigint"
+    "present bigint, peak bigint"
 )
 CONN_HOURLY = columns(
     "day date, hour int, node string, hellos bigint, rejects bigint, pings_excessive bigint, "
@@ -134,7 +134,7 @@ def _away() -> Column:
 
 @declared(CONN_MINUTELY)
 def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
-    """How many connections there were in each minute of `day`."""
+    """How many connections there were in each minute of `day`: at its end, and at most."""
     arrival = F.when(F.col("opened_at") < day_starts(day), "was_there").otherwise("opened")
     moments = of_sessions.select(
         F.explode(
@@ -146,7 +146,7 @@ def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
         ).alias("moment")
     ).where("moment is not null")
     return concurrency(
-        moments.select("moment.minute", "moment.what"),
+        moments.select("moment.*"),
         comes=("opened", "was_there"),
         goes=("closed", "crashed"),
         counts=("opened", "hellos", "closed", "crashed"),

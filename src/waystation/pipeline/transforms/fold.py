@@ -26,7 +26,7 @@ from waystation.telemetry.contract import (
     TRANSMITTED,
 )
 
-VIA_CODES = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4}
+VIA_CODES = {"webpush": 0, "fcm": 1, "apns": 2, "adm": 3, "stub": 4, "simplepush": 5}
 VIA_OTHER = 99
 STATE_BITS = 32
 

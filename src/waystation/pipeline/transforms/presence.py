@@ -41,7 +41,7 @@ PARTY_SESSIONS = columns(
 )
 PARTY_MINUTELY = columns(
     "day date, minute int, class string, joined bigint, left bigint, vanished bigint, "
-    "present bigint"
+    "present bigint, peak bigint, peak_of_all bigint"
 )
 PARTY_HOURLY = columns(
     "day date, hour int, node string, sent bigint, recipients bigint, outgoing bigint, "
@@ -180,7 +180,8 @@ def _newest_boots(events: DataFrame) -> DataFrame:
 
 @declared(PARTY_MINUTELY)
 def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
-    """How many sessions there were in each minute of `day`, by the size of their party."""
+    """How many sessions there were in each minute of `day`, by the size of their party: at its
+    end, and at most; `peak_of_all` is that of all sizes together, on each row of the minute."""
     largest = of_sessions.groupBy("party").agg(F.max("size").alias("largest"))
     arrival = F.when(F.col("started_at") < day_starts(day), "was_there").otherwise("joined")
     moments = (
@@ -195,14 +196,23 @@ def minutely(of_sessions: DataFrame, day: dt.date) -> DataFrame:
             ).alias("moment"),
         )
         .where("moment is not null")
+        .select("class", "moment.*")
     )
-    return concurrency(
-        moments.select("class", "moment.minute", "moment.what"),
-        comes=("joined", "was_there"),
-        goes=("left", "vanished"),
-        counts=("joined", "left", "vanished"),
-        by=("class",),
-    ).select(F.lit(day).alias("day"), *PARTY_MINUTELY.fieldNames()[1:])
+    comes, goes = ("joined", "was_there"), ("left", "vanished")
+    of_all = concurrency(moments.drop("class"), comes=comes, goes=goes, counts=()).select(
+        "minute", F.col("peak").alias("peak_of_all")
+    )
+    return (
+        concurrency(
+            moments,
+            comes=comes,
+            goes=goes,
+            counts=("joined", "left", "vanished"),
+            by=("class",),
+        )
+        .join(F.broadcast(of_all), on="minute", how="inner")
+        .select(F.lit(day).alias("day"), *PARTY_MINUTELY.fieldNames()[1:])
+    )
 
 
 def _class_of(size: Column) -> Column:

@@ -7,6 +7,8 @@ Rule 1: what is compared begins with the process, or with its first `node.stats`
         ends with its last `node.stats` of each hour. What comes after the last one waits.
 Rule 2: a line that the disk refused was counted and is missing; `log.gap` tells of it. So a
         difference is explained as long as it lies between nothing and the gap.
+Rule 3: a process numbers its lines without holes, and a `log.gap` stands for the numbers of the
+        lines that it tells of. A number with neither a row nor a `log.gap` is missing.
 """
 
 from pyspark.sql import Column, DataFrame, Window
@@ -24,15 +26,68 @@ REL_RECONCILE = columns(
     "day date, node string, boot bigint, hour int, k smallint, "
     "counted bigint, found bigint, gap bigint, explained boolean"
 )
+REL_SEQUENCE = columns(
+    "day date, node string, boot bigint, hour int, "
+    "numbers bigint, found bigint, gap bigint, missing bigint"
+)
 
 
 @declared(REL_RECONCILE)
 def reconcile(events: DataFrame) -> DataFrame:
     """Counter growth against rows, for each process, hour and code; `events` are whole dates."""
-    process = Window.partitionBy("day", "node", "boot").orderBy("seq")
-    dated = events.select(
+    dated = _dated(events)
+    spans = _spans(dated)
+    growth = spans.select(*SPAN, "start", F.explode("counters").alias("code", "after")).select(
+        *SPAN,
+        F.col("code").cast("smallint").alias("k"),
+        (F.col("after") - F.coalesce(F.try_element_at("start", "code"), F.lit(0))).alias("counted"),
+    )
+    found = _placed(dated, spans).groupBy(*SPAN, "k").agg(F.sum(weight()).alias("found"))
+    gaps = (
+        dated.where(F.col("k") == LOG_GAP)
+        .groupBy("day", "node", "boot")
+        .agg(F.sum("n").alias("gap"))
+    )
+    return _compared(growth, found, gaps).select(*REL_RECONCILE.fieldNames())
+
+
+@declared(REL_SEQUENCE)
+def sequence(events: DataFrame) -> DataFrame:
+    """Numbers that each process gave to its lines in each hour, and how many of them have no row
+    (rule 3); `events` are whole dates."""
+    dated = _dated(events)
+    spans = _spans(dated)
+    none = F.lit(0).cast("bigint")
+    gap = F.sum(F.when(F.col("k") == LOG_GAP, F.col("n")))
+    found = (
+        _placed(dated, spans)
+        .groupBy(*SPAN)
+        .agg(F.count(F.lit(1)).alias("found"), F.coalesce(gap, none).alias("gap"))
+    )
+    return (
+        spans.select(*SPAN, (F.col("seq") - F.greatest("before", none)).alias("numbers"))
+        .join(found, on=[*SPAN], how="left")
+        .select(
+            *SPAN,
+            "numbers",
+            F.coalesce("found", none).alias("found"),
+            F.coalesce("gap", none).alias("gap"),
+        )
+        .withColumn("missing", F.col("numbers") - F.col("found") - F.col("gap"))
+        .select(*REL_SEQUENCE.fieldNames())
+    )
+
+
+def _dated(events: DataFrame) -> DataFrame:
+    return events.select(
         date_of(F.col("ts")).alias("day"), "ts", "node", "boot", "seq", "k", "w", "n", "attrs"
     )
+
+
+def _spans(dated: DataFrame) -> DataFrame:
+    """From one `node.stats` of a process to another: `before` and `seq` are their numbers, `start`
+    and `counters` what they tell (rule 1)."""
+    process = Window.partitionBy("day", "node", "boot").orderBy("seq")
     told = dated.where(F.col("k") == NODE_STATS).select(
         "day",
         "node",
@@ -48,7 +103,7 @@ def reconcile(events: DataFrame) -> DataFrame:
         (F.col("older") & F.lag("seq").over(process).isNull()).alias("opens"),
         F.coalesce(F.lead("hour").over(process) != F.col("hour"), F.lit(True)).alias("closes"),
     ).where("opens or closes")
-    spans = (
+    return (
         marks.select(
             "*",
             F.lag("seq").over(process).alias("before"),
@@ -57,17 +112,6 @@ def reconcile(events: DataFrame) -> DataFrame:
         .where("not opens")
         .withColumn("before", F.coalesce("before", F.lit(-1)))
     )
-    growth = spans.select(*SPAN, "start", F.explode("counters").alias("code", "after")).select(
-        *SPAN,
-        F.col("code").cast("smallint").alias("k"),
-        (F.col("after") - F.coalesce(F.try_element_at("start", "code"), F.lit(0))).alias("counted"),
-    )
-    gaps = (
-        dated.where(F.col("k") == LOG_GAP)
-        .groupBy("day", "node", "boot")
-        .agg(F.sum("n").alias("gap"))
-    )
-    return _compared(growth, _found(dated, spans), gaps).select(*REL_RECONCILE.fieldNames())
 
 
 def _counters() -> Column:
@@ -78,8 +122,8 @@ def _counters() -> Column:
     )
 
 
-def _found(events: DataFrame, spans: DataFrame) -> DataFrame:
-    """What the lake holds in each span; spans of a process do not overlap."""
+def _placed(events: DataFrame, spans: DataFrame) -> DataFrame:
+    """The rows of the lake with the hour of their span; spans of a process do not overlap."""
     of_process = spans.groupBy("day", "node", "boot").agg(
         F.collect_list(F.struct("before", "seq", "hour")).alias("spans")
     )
@@ -95,11 +139,10 @@ def _found(events: DataFrame, spans: DataFrame) -> DataFrame:
             "boot",
             "k",
             "w",
+            "n",
             F.get(F.filter("spans", holds), 0)["hour"].alias("hour"),
         )
         .where("hour is not null")
-        .groupBy(*SPAN, "k")
-        .agg(F.sum(weight()).alias("found"))
     )
 
 

@@ -5,7 +5,10 @@ Input is the frame `messages`: one row a message, as `fold` leaves it.
 Rule 1: `now` is the pipeline's own, taken from the events, never a wall clock.
 Rule 2: what is not known is not counted as lost: without `push.received` the tracking id gives
         the time, and the TTL counts as the longest one that there is.
-Rule 3: a message whose milestones cannot be reached by legal transitions is a gap: an event was
+Rule 3: a message that was stored or sent and never acked expires with its deadline. It is lost
+        only if a further event must have come and did not: it was received or relayed, and nothing
+        else is known of it.
+Rule 4: a message whose milestones cannot be reached by legal transitions is a gap: an event was
         lost, or a node has a bug. It still has an outcome.
 """
 
@@ -17,6 +20,7 @@ from waystation.pipeline.transforms.declared import declared
 from waystation.pipeline.transforms.histogram import bucket_of
 from waystation.pipeline.transforms.time import date_of, hour_of, weight
 from waystation.telemetry.contract import (
+    ACCEPTED,
     BRIDGE_TRANSMITTED,
     DECRYPTION_ERROR,
     DELIVERED,
@@ -26,10 +30,12 @@ from waystation.telemetry.contract import (
     MILESTONES,
     NOT_DELIVERED,
     RECEIVED,
+    RETRIEVED,
     STORED,
     SUPERSEDED,
     TRANSITIONS,
     TRANSMITTED,
+    WITHDRAWN,
 )
 
 GRACE_S = 900
@@ -43,6 +49,7 @@ OUTCOMES = (
     "rejected",
     "errored",
     "superseded",
+    "withdrawn",
     "expired",
     "in_flight",
     "lost",
@@ -110,13 +117,14 @@ def outcomes(messages: DataFrame, now_us: int) -> DataFrame:
     )
     overdue = F.lit(now_us) >= F.col("deadline")
     never_sent = (F.col("ttl") == 0) & ~has(TRANSMITTED)
-    ran_out = has(EXPIRED) | (overdue & (F.coalesce(never_sent, F.lit(False)) | _is_stored()))
+    ran_out = has(EXPIRED) | (overdue & (F.coalesce(never_sent, F.lit(False)) | _waits()))
     outcome = (
         F.when(has(DELIVERED), "delivered")
         .when(has(BRIDGE_TRANSMITTED), "bridged")
         .when(has(DECRYPTION_ERROR, NOT_DELIVERED), "rejected")
         .when(has(ERRORED), "errored")
         .when(has(SUPERSEDED), "superseded")
+        .when(has(WITHDRAWN), "withdrawn")
         .when(ran_out, "expired")
         .when(~overdue, "in_flight")
         .otherwise("lost")
@@ -147,8 +155,10 @@ def outcomes(messages: DataFrame, now_us: int) -> DataFrame:
     )
 
 
-def _is_stored() -> Column:
-    return F.col("state") == STORED
+def _waits() -> Column:
+    """For its user agent to come, or to ack it. By what was passed, not by what came last: the
+    clocks of nodes differ."""
+    return has(STORED, RETRIEVED, TRANSMITTED, ACCEPTED)
 
 
 @declared(REL_HOURLY)

@@ -6,8 +6,8 @@ of this table and the code's name as its message.
 
 from typing import Final
 
+from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import Status
-from waystation.presence.transport.port import GrpcStatus
 
 # 32 to 63: the request failed, and the stream goes on.
 SOFT: Final = range(32, 64)

@@ -227,3 +227,35 @@ class Count(_message.Message):
     AFFECTED_FIELD_NUMBER: _ClassVar[int]
     affected: int
     def __init__(self, affected: _Optional[int] = ...) -> None: ...
+
+class ListPartiesRequest(_message.Message):
+    __slots__ = ("limit",)
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+
+class PartySummary(_message.Message):
+    __slots__ = ("party_id", "sessions", "clients", "sessions_here", "seq")
+    PARTY_ID_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_HERE_FIELD_NUMBER: _ClassVar[int]
+    SEQ_FIELD_NUMBER: _ClassVar[int]
+    party_id: int
+    sessions: int
+    clients: int
+    sessions_here: int
+    seq: int
+    def __init__(self, party_id: _Optional[int] = ..., sessions: _Optional[int] = ..., clients: _Optional[int] = ..., sessions_here: _Optional[int] = ..., seq: _Optional[int] = ...) -> None: ...
+
+class PartyList(_message.Message):
+    __slots__ = ("parties", "total", "node_id", "draining")
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    parties: _containers.RepeatedCompositeFieldContainer[PartySummary]
+    total: int
+    node_id: str
+    draining: bool
+    def __init__(self, parties: _Optional[_Iterable[_Union[PartySummary, _Mapping[str, object]]]] = ..., total: _Optional[int] = ..., node_id: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waystation.base.clock import Clock
+from waystation.base.tasks import each, told_to
 from waystation.base.wheel import Wheel
 
 TICK_S = 0.25
@@ -55,8 +56,8 @@ class Alarm(Generic[T]):
     def ring(self) -> None:
         self._handle = None
         mono = self._clock.mono()
-        for item in self._wheel.advance(mono, WAKES_MAX):
-            self._wake(item, mono)
+        due = self._wheel.advance(mono, WAKES_MAX)
+        each(due, lambda item: self._wake(item, mono), told_to(self._loop, "a session's timer"))
         if self._handle is None:
             self._arm()
 

@@ -9,14 +9,16 @@ import asyncio
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from http.client import HTTPException
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from waystation.base.errors import WaystationError
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.store import PushStore
+from waystation.push.store import PushStore, published_broadcasts
 
 ANSWER_BYTES_MAX = 1_048_576
 TIMEOUT_S = 10.0
@@ -32,7 +34,24 @@ _decoder = msgspec.json.Decoder(Answer)
 
 
 def published_here(store: PushStore) -> Source:
-    return store.get_broadcasts
+    return partial(published_broadcasts, store)
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects, and sends the token to the origin that it is for and to no other."""
+
+    def redirect_request(  # noqa: PLR0917 urllib calls it so
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and _origin(newurl) != _origin(req.full_url):
+            following.remove_header("Authorization")
+        return following
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
 
 
 def megaphone(url: str, token: str = "") -> Source:
@@ -40,11 +59,13 @@ def megaphone(url: str, token: str = "") -> Source:
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"a Megaphone URL begins with http:// or https://, not {url[:16]!r}")
     headers = {"Authorization": token} if token else {}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 the scheme is checked above
+    opener = urllib.request.build_opener(_Redirects)
 
     def read() -> bytes:
+        # A new request each time: urllib keeps the redirects that it followed in the object.
+        request = urllib.request.Request(url, headers=headers)  # noqa: S310 the scheme is checked above
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310 as above
+            with opener.open(request, timeout=TIMEOUT_S) as answer:
                 return answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as exc:
             exc.close()  # it holds the connection

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from waystation.net.websocket.frames import text_frame
 from waystation.push.wire.client import broadcast_message
-from waystation.push.wire.websocket import text_frame
 
 NOT_FOUND = "Broadcast not found"
 SHARED_MAX = 1024  # sets of ids that are shared; further ones are each user agent's own

@@ -2,12 +2,12 @@
 
 from collections import deque
 
-from waystation.push.connect.connection import Connection
+from waystation.net.websocket.connection import WebSocket
+from waystation.net.websocket.frames import text_frame
 from waystation.push.connect.session import Session
 from waystation.push.connect.states import CLOSED
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.wire import client as wire
-from waystation.push.wire.websocket import text_frame
 
 
 class Client:
@@ -15,8 +15,8 @@ class Client:
 
     __slots__ = ("connection", "note", "session", "timer", "waiting")
 
-    def __init__(self, connection: Connection, session: Session, note: object) -> None:
-        self.connection: Connection | None = connection
+    def __init__(self, connection: WebSocket, session: Session, note: object) -> None:
+        self.connection: WebSocket | None = connection
         self.session = session
         self.waiting: deque[bytes] | None = None
         self.timer = 0
@@ -27,7 +27,7 @@ class Client:
         return self.session.state is not CLOSED
 
 
-def client_of(connection: Connection) -> Client:
+def client_of(connection: WebSocket) -> Client:
     client = connection.handler_state
     assert isinstance(client, Client)
     return client

@@ -13,28 +13,26 @@ from typing import Any, assert_never
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
 from waystation.base.tasks import Done, Tasks, eager
+from waystation.net.websocket.connection import WebSocket
+from waystation.net.websocket.frames import ping_frame, text_frame
+from waystation.net.websocket.upgrade import Upgrade
 from waystation.push.connect import effects as do
 from waystation.push.connect.alarm import Alarm
 from waystation.push.connect.client import Client, client_of, frame_of, uaid_of
-from waystation.push.connect.connection import Connection
-from waystation.push.connect.effects import Effect, Settle
+from waystation.push.connect.effects import Direct, Effect
 from waystation.push.connect.handback import HandBack
-from waystation.push.connect.journal import Journal
+from waystation.push.connect.journal import Journal, key_of
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.registry import Registry
 from waystation.push.connect.session import INTERNAL, Session
 from waystation.push.connect.terms import Terms
-from waystation.push.model import Notification, Uaid, Update
+from waystation.push.model import Notification, Uaid, Update, UserAgent
 from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.push.wire import client as wire
-from waystation.push.wire.client import notification_message
 from waystation.push.wire.relay import Answer, Relay
-from waystation.push.wire.upgrade import Upgrade
-from waystation.push.wire.websocket import ping_frame, text_frame
 
 SPREAD_STEP_S = 0.05  # a stop does not wait for less
 SERVICE_RESTART = 1012
-_TAKEN = Answer.TAKEN  # by itself, as in `states`
 _PING_FRAME = ping_frame()
 
 
@@ -62,9 +60,9 @@ class ConnectDriver:
         self._observer = observer if observer is not None else Observer()
         self._loop = asyncio.get_running_loop()
         self._registry: Registry[Client] = Registry()
-        self._find = self._registry.get
         self._alarm: Alarm[Client] = Alarm(clock, self._loop, self._wake)
         self._handing_back: set[asyncio.Task[None]] = set()
+        self._dropping: dict[Uaid, asyncio.Event] = {}  # whose records are being removed
 
     @property
     def connected(self) -> int:
@@ -72,23 +70,16 @@ class ConnectDriver:
 
     # The shell's handler
 
-    def open(self, connection: Connection, upgrade: Upgrade) -> "ConnectDriver":
+    def open(self, connection: WebSocket, upgrade: Upgrade) -> "ConnectDriver":
         session = Session(self._terms, mono=self._clock.mono())
         client = Client(connection, session, self._observer.opened(connection, upgrade))
         connection.handler_state = client
         client.timer = self._alarm.set(session.wake_at, client)
         return self
 
-    def text(self, connection: Connection, text: bytes) -> None:
-        client: Client = connection.handler_state  # pyright: ignore[reportAssignmentType]  since `open`
-        session = client.session
-        if not client.waiting and (effects := session.acked(text)) is not None:
-            if len(effects) == 1 and type(effect := effects[0]) is Settle:
-                self._settled(client, effect)
-            elif effects:
-                self._perform(client, effects)
-            return
-        if client.waiting or session.busy:
+    def text(self, connection: WebSocket, text: bytes) -> None:
+        client = client_of(connection)
+        if client.waiting or client.session.busy:
             if client.waiting is None:
                 client.waiting = deque()
             client.waiting.append(text)
@@ -97,71 +88,50 @@ class ConnectDriver:
             return
         self._feed(client, text)
 
-    def binary(self, connection: Connection) -> None:
+    def binary(self, connection: WebSocket) -> None:
         client = client_of(connection)
         self._perform(client, client.session.received_binary())
 
-    def pinged(self, connection: Connection, payload: bytes) -> None: ...
+    def pinged(self, connection: WebSocket, payload: bytes) -> None: ...
 
-    def ponged(self, connection: Connection) -> None:
+    def ponged(self, connection: WebSocket) -> None:
         client = client_of(connection)
         client.session.ponged(mono=self._clock.mono())
         self._wake_anew(client)
 
-    def broken(self, connection: Connection, code: int, reason: str) -> None:
+    def broken(self, connection: WebSocket, code: int, reason: str) -> None:
         self._end(client_of(connection), code, reason)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: WebSocket) -> None:
         self._end(client_of(connection), connection.close_code, connection.ending.name.lower())
 
     # The relay's node
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
-        answer = self.offer(uaid, notification)
-        return answer if isinstance(answer, Answer) else await answer
-
-    def offer(
-        self, uaid: Uaid, notification: Notification | Update
-    ) -> Answer | Coroutine[Any, Any, Answer]:
-        """At once, unless the journal has to be waited for."""
-        find = self._find
-        client = find(uaid)
-        if client is None or (connection := client.connection) is None:
+        client = self._registry.get(uaid)
+        if client is None or client.connection is None:
             return Answer.ABSENT
         journal = self._journal
-        usual = type(notification) is Notification
-        if usual and not notification.ttl_s:
+        if isinstance(notification, Notification) and not notification.ttl_s:
             journal = None
-        if (connection.out_bytes and connection.congested) or (
-            journal is not None and journal.live_bytes >= journal.bytes_open  # as `full`
-        ):
+        if client.connection.congested or (journal is not None and journal.full):
             self._perform(client, client.session.congested())
             self._observer.refused(uaid)
             return Answer.BUSY
-        effects = client.session.direct(notification)
-        if effects is None:
-            self._observer.refused(uaid)
-            return Answer.BUSY
-        if not effects:
-            return Answer.TAKEN  # not news: it is outstanding already
-        connection.send(  # which is all that they ask for
-            text_frame(notification_message(notification)) if usual else frame_of(notification)
-        )
+        match client.session.direct(notification):
+            case Direct.REFUSED:
+                self._observer.refused(uaid)
+                return Answer.BUSY
+            case Direct.OUTSTANDING:
+                return Answer.TAKEN
+            case Direct.SENT:
+                pass
+        client.connection.send(frame_of(notification))
         self._observer.taken(uaid, notification)
-        if journal is None:
-            return Answer.TAKEN
-        written = journal.accept(uaid, notification)
-        if written is True:
-            return _TAKEN
-        return self._unwritten(client) if written is False else self._written(client, written)
-
-    def _unwritten(self, client: Client) -> Answer:
-        """The endpoint stores it now: look there later."""
-        self._perform(client, client.session.congested())
-        return Answer.BUSY
-
-    async def _written(self, client: Client, written: asyncio.Future[bool]) -> Answer:
-        return Answer.TAKEN if await written else self._unwritten(client)
+        if journal is not None and not await journal.accept(uaid, notification):
+            self._perform(client, client.session.congested())  # the endpoint stores it now
+            return Answer.BUSY
+        return Answer.TAKEN
 
     async def check_stored(self, uaid: Uaid) -> Answer:
         client = self._registry.get(uaid)
@@ -179,10 +149,18 @@ class ConnectDriver:
             return Answer.TAKEN
         return Answer.ABSENT
 
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        client = self._registry.get(uaid)
+        if client is not None:
+            if taken is None:
+                self._observer.refused(uaid)
+            self._perform(client, client.session.asker_left(taken))
+
     # Stopping
 
     async def drain(self, *, spread_s: float) -> None:
-        """End every conversation, evenly over `spread_s`, and wait until all is handed back."""
+        """End every conversation, evenly over `spread_s`, and wait until all is handed back. A
+        full store is not waited for: whoever replays the journal hands back what it keeps."""
         while clients := list(self._registry):  # again for those that arrive, or were aside
             began = self._clock.mono()
             for index, client in enumerate(clients):
@@ -191,6 +169,8 @@ class ConnectDriver:
                     await asyncio.sleep(ahead_s)
                 self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
             spread_s = 0.0
+        if self._journal is not None:
+            self._hand_back.end()
         while self._handing_back:
             await asyncio.wait(list(self._handing_back))
 
@@ -221,12 +201,8 @@ class ConnectDriver:
                     connection.send(text_frame(effect.payload))
                 case do.SendFrame():
                     connection.send(effect.frame)
-                case do.Deliver():
-                    connection.send(frame_of(effect.notification))
-                case do.DeliverStored():
-                    self._observer.retrieved(uaid_of(client), effect.notifications)
-                    for notification in effect.notifications:
-                        connection.send(frame_of(notification))
+                case do.DeliverStored() | do.DeliverUpdates():
+                    self._deliver_stored(client, connection, effect)
                 case do.SendPing():
                     connection.send(_PING_FRAME)
                 case do.Enter():
@@ -244,6 +220,17 @@ class ConnectDriver:
                     self._end(client, effect.code, effect.reason)
                 case _:
                     self._ask(client, effect)
+
+    def _deliver_stored(
+        self, client: Client, connection: WebSocket, effect: do.DeliverStored | do.DeliverUpdates
+    ) -> None:
+        if isinstance(effect, do.DeliverUpdates):
+            self._observer.retrieved(uaid_of(client), effect.updates)
+            connection.send(text_frame(wire.updates_message(effect.updates)))
+            return
+        self._observer.retrieved(uaid_of(client), effect.notifications)
+        for notification in effect.notifications:
+            connection.send(frame_of(notification))
 
     def _ask(self, client: Client, effect: Effect) -> None:
         """What the store must answer. Most reads answer at once and need no task."""
@@ -267,7 +254,7 @@ class ConnectDriver:
         session, store = client.session, self._store
         match effect:
             case do.LookUp():
-                record = await store.get_user_agent(effect.uaid)
+                record = await self._look_up(effect.uaid)
                 return session.looked_up(
                     record, now_ms=self._clock.now_ms(), mono=self._clock.mono()
                 )
@@ -314,15 +301,15 @@ class ConnectDriver:
                 await asyncio.sleep(effect.after_s)
                 return session.switch_due()
             case do.DropUserAgent():
-                await store.remove_user_agent(uaid_of(client))
+                await self._drop(uaid_of(client))
                 self._observer.dropped(uaid_of(client), effect.reason)
                 return session.dropped()
             case (
                 do.Send()
                 | do.SendFrame()
                 | do.SendPing()
-                | do.Deliver()
                 | do.DeliverStored()
+                | do.DeliverUpdates()
                 | do.Close()
                 | do.Enter()
                 | do.Greeted()
@@ -346,6 +333,19 @@ class ConnectDriver:
         return await self._store.add_channel(
             uaid, effect.channel_id, channels_max=self._terms.settings.max_channels_per_uaid
         )
+
+    async def _look_up(self, uaid: Uaid) -> UserAgent | None:
+        if (dropped := self._dropping.get(uaid)) is not None:
+            await dropped.wait()  # its hello came right behind the ack that resets it
+        return await self._store.get_user_agent(uaid)
+
+    async def _drop(self, uaid: Uaid) -> None:
+        dropped = self._dropping[uaid] = asyncio.Event()
+        try:
+            await self._store.remove_user_agent(uaid)
+        finally:
+            del self._dropping[uaid]
+            dropped.set()
 
     async def _fetch(self, client: Client, effect: do.Fetch) -> list[Effect]:
         uaid, began = uaid_of(client), self._clock.mono()
@@ -396,10 +396,12 @@ class ConnectDriver:
         """The conversation is over; the socket may still be closing."""
         if client.connection is None:
             return
+        session = client.session
+        for text in client.waiting or ():
+            self._perform(client, session.acked_at_last(text))
         client.connection = None
         client.waiting = None
         self._alarm.cancel(client.timer)
-        session = client.session
         if not session.greeted:
             self._observer.hello_refused(client.note, code)
         unacked = session.closed()
@@ -416,14 +418,16 @@ class ConnectDriver:
 
     async def _hand_back_unacked(self, client: Client, effect: do.HandBack) -> None:
         uaid = uaid_of(client)
-        await self._hand_back.hand_back(
+        left = await self._hand_back.hand_back(
             uaid,
             effect.notifications,
             connected_at_ms=client.session.connected_at_ms,
         )
         if self._journal is not None:
+            owed = {key_of(uaid, notification) for notification in left}
             for notification in effect.notifications:
-                self._journal.settle(uaid, notification)
+                if key_of(uaid, notification) not in owed:
+                    self._journal.settle(uaid, notification)
 
     def _spawn(self, name: str, coro: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.spawn(name, coro)

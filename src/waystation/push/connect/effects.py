@@ -4,11 +4,20 @@ Those that name a result are answered by calling the session's method of that na
 `failed` when the store did not answer.
 """
 
+import enum
 from collections.abc import Sequence
 
 import msgspec
 
 from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
+
+
+class Direct(enum.Enum):
+    """What becomes of a direct notification."""
+
+    SENT = "sent"  # write it to the socket, and to the journal unless its TTL is 0
+    OUTSTANDING = "outstanding"  # it came twice, or through storage first: one ack is owed
+    REFUSED = "refused"  # it cannot be taken now, and storage will be looked at
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -27,14 +36,14 @@ class SendPing(msgspec.Struct, frozen=True, gc=False):
     """A WebSocket Ping."""
 
 
-class Deliver(msgspec.Struct, frozen=True, gc=False):
-    """Direct: write it to the socket, and to the journal unless its TTL is 0."""
-
-    notification: Notification | Update
-
-
 class DeliverStored(msgspec.Struct, frozen=True, gc=False):
     notifications: Sequence[Notification]
+
+
+class DeliverUpdates(msgspec.Struct, frozen=True, gc=False):
+    """Stored versions, in one message."""
+
+    updates: Sequence[Update]
 
 
 class Close(msgspec.Struct, frozen=True, gc=False):
@@ -177,8 +186,8 @@ Effect = (
     Send
     | SendFrame
     | SendPing
-    | Deliver
     | DeliverStored
+    | DeliverUpdates
     | Close
     | Enter
     | Greeted

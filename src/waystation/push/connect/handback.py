@@ -1,8 +1,9 @@
 """Handing back what a user agent did not ack: when its connection ends, and after a crash.
 
 Store first, then tell: the node where the user agent is now looks in storage once more. A
-store that is down is tried again until it answers or we stop; until then the in-flight
-journal keeps the notifications.
+store that is down or full is tried again until it takes them or we stop; until then the in-flight
+journal keeps the notifications. A process that ends does not wait for a full store: whether one
+that is down has taken something is not known, but one that is full has taken nothing.
 
 With Autopush's three-part keys (`fresh_keys`) what has no topic is saved under a key of this
 moment, as its nodes do: they read from a cursor on, which may have passed the old key, and somebody
@@ -14,24 +15,32 @@ one of their topic has replaced on this occasion.
 """
 
 import asyncio
+import contextlib
 import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, UnavailableError
-from waystation.push.connect.journal import Abandoned, JournalHeldError
+from waystation.push.connect.journal import (
+    Abandoned,
+    JournalHeldError,
+    owed_files,
+    set_aside,
+)
 from waystation.push.connect.observer import Observer
+from waystation.push.errors import StoreFullError
 from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
 from waystation.push.store import PushStore
 from waystation.push.token import fresh_key, key_ms
 from waystation.push.wire.relay import Relay
 
 RETRY_FIRST_S = 0.5
-RETRY_LAST_S = 30.0
+RETRY_LAST_S = 5.0
 KEYS_TRIED_MAX = 1000  # for one notification, in one attempt
 
 
@@ -56,6 +65,12 @@ class HandBack:
         self._turnstile = asyncio.Semaphore(concurrency)
         self._fresh_keys = fresh_keys
         self._jitter = jitter
+        self.troubled = asyncio.Event()  # while the last attempt failed
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """From now on a full store is not tried again: the journal keeps what is owed."""
+        self._ending.set()
 
     async def hand_back(
         self,
@@ -63,8 +78,9 @@ class HandBack:
         notifications: Sequence[Notification | Update],
         *,
         connected_at_ms: int | None,
-    ) -> None:
-        """`connected_at_ms` names the connection that ended; None tells whoever is there."""
+    ) -> Sequence[Notification | Update]:
+        """What could not be handed back before the end; usually nothing. `connected_at_ms` names
+        the connection that ended; None tells whoever is there."""
         delay_s = RETRY_FIRST_S
         owed = list(notifications)
         if self._fresh_keys:
@@ -79,10 +95,24 @@ class HandBack:
                         saved = True  # once: from now on it may be acked, and must not come again
                         self._report(uaid, notifications, replaced)
                     await self._tell(uaid, connected_at_ms)
-                return
-            except (UnavailableError, BusyError):
-                await asyncio.sleep(delay_s * (0.5 + self._jitter()))
+                self.troubled.clear()
+                return ()
+            except (UnavailableError, BusyError) as exc:
+                self.troubled.set()
+                self._observer.hand_back_failed(exc)
+                if self._ending.is_set() and isinstance(exc, StoreFullError):
+                    return owed
+                await self._pause(delay_s * (0.5 + self._jitter()))
                 delay_s = min(delay_s * 2, RETRY_LAST_S)
+
+    async def _pause(self, pause_s: float) -> None:
+        """Shorter for those who wait when the end comes: they try once more."""
+        if self._ending.is_set():
+            await asyncio.sleep(pause_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._ending.wait()
 
     def _report(
         self,
@@ -113,7 +143,9 @@ class HandBack:
         alive: list[Notification] = []
         for notification in owed:
             if isinstance(notification, Update):
-                await self._store.save_update(uaid, notification)
+                saved = await self._store.save_update(uaid, notification)
+                if saved.replaced is not None:
+                    replaced.append(saved.replaced)
             elif not notification.expired(now_ms):
                 alive.append(notification)
         if not self._fresh_keys:
@@ -148,14 +180,21 @@ class HandBack:
             await self._relay.check_stored(user_agent.node_id, uaid)
 
 
-async def replay(path: Path, hand_back: HandBack, *, remove: bool = False) -> int:
-    """Hand back what the journal of a dead worker still owes. How many; 0 if it is alive.
-
-    `remove`: nobody will use this journal again."""
+async def replay(path: Path, hand_back: HandBack) -> int:
+    """Hand back what the journals of dead workers at `path` still owe, the oldest first. How many;
+    0 while the worker is alive."""
     try:
-        abandoned = Abandoned(path)
+        set_aside(path)
     except JournalHeldError:
         return 0
+    return sum([await _replay_one(owed, hand_back) for owed in owed_files(path)])
+
+
+async def _replay_one(path: Path, hand_back: HandBack) -> int:
+    try:
+        abandoned = Abandoned(path)
+    except (FileNotFoundError, JournalHeldError):
+        return 0  # somebody else replays it, or has
     try:
         owed: dict[Uaid, list[Notification | Update]] = defaultdict(list)
         for entry in abandoned.unsettled():
@@ -163,10 +202,20 @@ async def replay(path: Path, hand_back: HandBack, *, remove: bool = False) -> in
             assert notification is not None
             owed[Uaid(entry.uaid)].append(notification)
         for uaid, notifications in owed.items():
-            await hand_back.hand_back(uaid, notifications, connected_at_ms=None)
+            if await hand_back.hand_back(uaid, notifications, connected_at_ms=None):
+                return 0  # the store is full, and we end: the next of us begins anew
         abandoned.done()
-        if remove:
-            abandoned.remove()
         return sum(len(notifications) for notifications in owed.values())
     finally:
         abandoned.close()
+
+
+async def replayed_or_troubled(replaying: "asyncio.Task[Any]", hand_back: HandBack) -> bool:
+    """Whether the replay is over. A store that takes nothing now is not waited for: what is owed
+    stays where it is, and the replay goes on."""
+    troubled = asyncio.ensure_future(hand_back.troubled.wait())
+    try:
+        await asyncio.wait({replaying, troubled}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        troubled.cancel()
+    return replaying.done()

@@ -6,9 +6,10 @@ Rule 1: a direct notification counts as taken only after its record has been wri
         and else by a call (2 us); to keep its request waiting until the end of the turn takes 10.
 Rule 2: a record is settled when the notification is acked, saved or dropped. Settling is
         not waited for: what a kill forgets of it may be delivered again, never lost.
-Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker replays it:
-        what is neither settled nor over is handed back to the store, and the node where
-        the user agent is now is told.
+Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker gives the file a
+        name of its own (`K.N.owed`) and replays it: what is neither settled nor over is handed
+        back to the store, and the node where the user agent is now is told. It is removed when
+        all of it is handed back, and not before.
 Rule 4: a write error or the size limit refuses direct notifications; the endpoint stores.
         After an error they are refused for a moment before anything is sent, since what was
         sent and yet stored comes twice.
@@ -37,10 +38,21 @@ from waystation.push.connect.journal_records import (
 )
 from waystation.push.model import Notification, Uaid, Update
 
-__all__ = ["Abandoned", "Accepted", "Journal", "JournalHeldError", "Mode", "read_unsettled"]
+__all__ = [
+    "OWED_SUFFIX",
+    "Abandoned",
+    "Accepted",
+    "Journal",
+    "JournalHeldError",
+    "Mode",
+    "owed_files",
+    "read_unsettled",
+    "set_aside",
+]
 
 Mode = Literal["write", "fsync", "off"]
 
+OWED_SUFFIX = ".owed"
 _COMPACT_BYTES = 4 * 2**20
 _HALF_BYTES = 2**19  # of a mapped file: both halves stay in the processor's cache
 _REFUSE_S = 1.0  # after a write error; then one more is tried
@@ -72,7 +84,8 @@ class Journal:
         self._mode = mode
         self._bytes_max = bytes_max
         self.bytes_open = bytes_max  # 0 while it fails
-        self._fd = _lock(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._fd = _lock(path, os.O_CREAT | os.O_APPEND)
         _begin(self._fd, path)
         if mode == "fsync":
             _sync_folder(path)
@@ -96,28 +109,19 @@ class Journal:
     def unsettled(self) -> int:
         return len(self._live)
 
-    def accept(
-        self, uaid: Uaid, notification: Notification | Update
-    ) -> "bool | asyncio.Future[bool]":
-        """Whether the record is written; with `fsync`, as soon as that is known."""
+    async def accept(self, uaid: Uaid, notification: Notification | Update) -> bool:
+        """Whether the record is written; waits for that only with `fsync`."""
         self._sequence = sequence = self._sequence + 1
-        if type(notification) is Notification:
-            key = notification.message_id
+        key = key_of(uaid, notification)
+        if isinstance(notification, Notification):
             entry = (sequence, uaid, notification, None)
         else:
-            assert isinstance(notification, Update)
-            key = key_of(uaid, notification)
             entry = (sequence, uaid, None, notification)
-        live = self._live
-        before = self._release(key) if key in live else None
+        before = self._release(key)
         body = accepted_body(entry)
-        length = len(body)
-        live[key] = (entry, length)
-        self.live_bytes += length
-        mapped = self._map
-        if mapped is not None:
-            if before is None and mapped.append(body):
-                return True
+        self._live[key] = (entry, len(body))
+        self.live_bytes += len(body)
+        if self._map is not None:
             # The same again: one record stands for it, and it comes first.
             ok = self._append(body) and (before is None or self._append(settled_body(before)))
             if not ok:
@@ -132,25 +136,17 @@ class Journal:
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._arm()
-        return waiter
+        return await waiter
 
     def settle(self, uaid: Uaid, notification: Notification | Update) -> None:
-        key = (
-            notification.message_id
-            if type(notification) is Notification
-            else key_of(uaid, notification)
-        )
-        live = self._live.pop(key, None)  # as `_release`
-        if live is None:
+        sequence = self._release(key_of(uaid, notification))
+        if sequence is None:
             return
-        entry, length = live
-        self.live_bytes -= length
-        mapped = self._map
-        if mapped is None:
-            self._turn.append(record(settled_body(entry[0])))
+        if self._map is None:
+            self._turn.append(record(settled_body(sequence)))
             self._arm()
-        elif not mapped.append_settled(entry[0]):
-            self._append(settled_body(entry[0]))
+        else:
+            self._append(settled_body(sequence))
 
     def _release(self, key: object) -> int | None:
         live = self._live.pop(key, None)
@@ -322,10 +318,9 @@ def _sync_folder(path: Path) -> None:
         os.close(fd)
 
 
-def _lock(path: Path) -> int:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+def _lock(path: Path, flags: int) -> int:
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(path, os.O_RDWR | flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -340,24 +335,51 @@ def _lock(path: Path) -> int:
 
 
 class Abandoned:
-    """A journal whose worker is gone, under our lock until it has been replayed."""
+    """A journal whose worker is gone, under our lock. Raises `FileNotFoundError` without one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._fd = _lock(path)
+        self._fd = _lock(path, 0)
 
     def unsettled(self) -> list[Accepted]:
         with open(self._fd, "rb", closefd=False) as file:
             file.seek(0)
             return read_unsettled(file.read())
 
+    def set_aside(self) -> None:
+        """Give its name to a journal to come. A new name needs no room on the disk."""
+        if not os.fstat(self._fd).st_size:
+            self._path.unlink(missing_ok=True)
+            return
+        numbers = [_number_of(path) for path in owed_files(self._path)]
+        number = max(numbers, default=0) + 1
+        self._path.rename(self._path.with_suffix(f".{number}{OWED_SUFFIX}"))
+
     def done(self) -> None:
+        """All of it is handed back. Emptied first, so that no loss of power brings it back."""
         os.ftruncate(self._fd, 0)
         os.fsync(self._fd)
-
-    def remove(self) -> None:
-        """Nobody will use it again; while we hold the lock, so nobody does now."""
         self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         os.close(self._fd)
+
+
+def set_aside(path: Path) -> None:
+    """What the journal at `path` owes waits under a name of its own; the path is free then. Raises
+    `JournalHeldError` while its worker is alive."""
+    with contextlib.suppress(FileNotFoundError):
+        abandoned = Abandoned(path)
+        try:
+            abandoned.set_aside()
+        finally:
+            abandoned.close()
+
+
+def owed_files(path: Path) -> list[Path]:
+    """Those that were set aside from the journal at `path`, oldest first."""
+    return sorted(path.parent.glob(f"{path.stem}.*{OWED_SUFFIX}"), key=_number_of)
+
+
+def _number_of(path: Path) -> int:
+    return int(path.suffixes[-2][1:])

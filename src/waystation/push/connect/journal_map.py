@@ -25,8 +25,6 @@ from waystation.push.connect.journal_records import (
     MAP_PAGE,
     MAP_PAGE_BYTES,
     NOTHING,
-    SETTLED,
-    SETTLED_RECORD,
     crc32c,
     seed_of,
 )
@@ -35,10 +33,6 @@ MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those t
 _HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
 _put_head: Final = HEAD.pack_into
 _put_nothing: Final = struct.Struct(f"{_HEAD_BYTES}x").pack_into
-_settled_body: Final = SETTLED.pack
-_put_settled: Final = SETTLED_RECORD.pack_into
-_SETTLED_BYTES: Final = SETTLED_RECORD.size - _HEAD_BYTES
-_BODY_BYTES: Final = SETTLED.size
 _GENERATION: Final = slice(8, 16)  # in the page
 
 
@@ -50,7 +44,11 @@ class JournalMap:
     def __init__(self, fd: int, half_bytes: int, bodies: Iterable[bytes] = ()) -> None:
         self.half_bytes = half_bytes
         size = MAP_PAGE_BYTES + 2 * half_bytes
-        os.posix_fallocate(fd, 0, size)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.ftruncate(fd, 0)  # ext4 keeps what it had reserved: zeros in front of our records
+            raise
         self._map = mmap.mmap(fd, size)
         self._salt = secrets.randbits(32)
         self._generation = -1
@@ -73,18 +71,6 @@ class JournalMap:
         memory[start:end] = body
         _put_nothing(memory, end)
         _put_head(memory, at, length, crc32c(self._seed, body))
-        self._at = end
-        return True
-
-    def append_settled(self, sequence: int) -> bool:
-        """As `append` with the body of a settled one: in one go, and its checksum says if it was
-        torn, which does no harm."""
-        at = self._at
-        end = at + _SETTLED_BYTES
-        if end > self._end:
-            return False
-        body = _settled_body(b"s", sequence)
-        _put_settled(self._map, at, _BODY_BYTES, crc32c(self._seed, body), b"s", sequence)
         self._at = end
         return True
 

@@ -22,7 +22,6 @@ from waystation.push.model import Notification, Update
 HEAD: Final = struct.Struct(">II")  # length of the body, its checksum
 NOTHING: Final = bytes(HEAD.size)
 SETTLED: Final = struct.Struct(">sQ")
-SETTLED_RECORD: Final = struct.Struct(">IIsQ8x")  # with its head, and nothing after it
 
 MAP_PAGE: Final = struct.Struct(">8sQQQ")  # what it is, generation, salt, bytes of a half
 MAP_MAGIC: Final = b"wsjmap1\n"

@@ -7,21 +7,25 @@
 
 Each may stand behind `/w/{K}`: worker K of this node. Any worker takes it and passes it on;
 a K that is dead or unknown answers 404, so that the sender forgets the route.
+
+A sender that stopped waiting has hung up: its notification is refused, because it stores it.
 """
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from waystation.base.http_message import Request, Response
+from waystation.base.clock import Clock
 from waystation.base.ids import parse_uuid
+from waystation.base.numbers import parse_number
+from waystation.net.http1.message import Request, Response
+from waystation.net.loop import Port
 from waystation.push.errors import BadBodyError
 from waystation.push.link_doors import PATH_END, TOKEN, accept_link
 from waystation.push.model import SortKey, Uaid
-from waystation.push.wire.relay import BODY_BYTES_MAX, Answer, Node, decode_push
+from waystation.push.wire.relay import BODY_BYTES_MAX, TIME_MS_MAX, Answer, ServedNode, decode_push
 
 _TEXT: Final = b"text/plain"
-_WORKERS_MAX: Final = 10_000
+_WORKER_INDEX_MAX: Final = 9_999
 
 
 class NodeApi:
@@ -30,12 +34,13 @@ class NodeApi:
     def __init__(
         self,
         *,
-        node: Node,
-        worker: Callable[[int], Node | None],
+        node: ServedNode,
+        worker: Callable[[int], ServedNode | None],
         sort_key_of: Callable[[str], SortKey],
         health: Callable[[Request], Response | None],
         secret: bytes,
-        loop: asyncio.AbstractEventLoop,
+        links: Port,
+        clock: Clock,
         name_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._node = node
@@ -43,12 +48,13 @@ class NodeApi:
         self._sort_key_of = sort_key_of
         self._health = health
         self._secret = secret
-        self._loop = loop
+        self._links = links
+        self._clock = clock
         self._name_of = name_of  # worker K, or the one that is asked
 
     def __call__(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         parts = request.path.decode("latin-1").split("/")[1:]
-        node: Node | None = self._node
+        node: ServedNode | None = self._node
         index = ""
         if parts[0] == "w" and len(parts) > 2:
             index = parts[1]
@@ -57,7 +63,9 @@ class NodeApi:
         if request.upgrade == TOKEN and parts == [PATH_END.lstrip("/")]:
             if node is None:
                 return _absent()
-            return accept_link(request, node, self._secret, self._loop, name=self._name_of(index))
+            return accept_link(
+                request, self._links, node, self._secret, self._clock, name=self._name_of(index)
+            )
         match parts, request.method:
             case ["push", uaid], b"PUT":
                 return self._push(node, uaid, request)
@@ -74,12 +82,11 @@ class NodeApi:
     def body_limit(request: Request) -> int:
         return BODY_BYTES_MAX if request.method == b"PUT" else 0
 
-    def _named(self, index: str) -> Node | None:
-        if not index.isdecimal() or not index.isascii() or int(index) >= _WORKERS_MAX:
-            return None
-        return self._worker(int(index))
+    def _named(self, index: str) -> ServedNode | None:
+        number = parse_number(index, _WORKER_INDEX_MAX)
+        return None if number is None else self._worker(number)
 
-    async def _push(self, node: Node | None, uaid_text: str, request: Request) -> Response:
+    async def _push(self, node: ServedNode | None, uaid_text: str, request: Request) -> Response:
         uaid = parse_uuid(uaid_text)
         if node is None or uaid is None:
             return _absent()
@@ -89,26 +96,32 @@ class NodeApi:
             notifications = decode_push(request.body, self._sort_key_of)
         except BadBodyError as error:
             return Response.of(400, str(error).encode(), content_type=_TEXT)
+        if request.abandoned:
+            node.asker_left(Uaid(uaid), None)
+            return _response(Answer.BUSY)
         answer = Answer.TAKEN
         for notification in notifications:
             answer = await node.push(Uaid(uaid), notification)
             if answer is not Answer.TAKEN:
                 break
+            if request.abandoned:
+                node.asker_left(Uaid(uaid), notification)
         return _response(answer)
 
-    async def _check_stored(self, node: Node | None, uaid_text: str) -> Response:
+    async def _check_stored(self, node: ServedNode | None, uaid_text: str) -> Response:
         uaid = parse_uuid(uaid_text)
         if node is None or uaid is None:
             return _absent()
         return _response(await node.check_stored(Uaid(uaid)))
 
     async def _displace(
-        self, node: Node | None, uaid_text: str, connected_at_text: str
+        self, node: ServedNode | None, uaid_text: str, connected_at_text: str
     ) -> Response:
         uaid = parse_uuid(uaid_text)
-        if node is None or uaid is None or not connected_at_text.isdecimal():
+        connected_at_ms = parse_number(connected_at_text, TIME_MS_MAX)
+        if node is None or uaid is None or connected_at_ms is None:
             return _absent()
-        answer = await node.displace(Uaid(uaid), int(connected_at_text))
+        answer = await node.displace(Uaid(uaid), connected_at_ms)
         # Whoever asks wants it gone, and it is: 200 whether or not it was there.
         return Response.of(200) if answer is Answer.ABSENT else _response(answer)
 

@@ -5,16 +5,17 @@
 
 from collections.abc import Sequence
 
-from waystation.push.connect.connection import Connection
+from waystation.base.errors import WaystationError
+from waystation.net.websocket.connection import WebSocket
+from waystation.net.websocket.upgrade import Upgrade
 from waystation.push.connect.session import Session
 from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
-from waystation.push.wire.upgrade import Upgrade
 
 
 class Observer:
     """Past tense: everything here has been done."""
 
-    def opened(self, connection: Connection, upgrade: Upgrade) -> object:
+    def opened(self, connection: WebSocket, upgrade: Upgrade) -> object:
         """What is returned is kept with the connection and comes back with `closed`."""
         return None
 
@@ -32,7 +33,9 @@ class Observer:
     def refused(self, uaid: Uaid) -> None:
         """Direct, and the user agent could not take it."""
 
-    def retrieved(self, uaid: Uaid, notifications: Sequence[Notification]) -> None:
+    def retrieved(
+        self, uaid: Uaid, notifications: Sequence[Notification] | Sequence[Update]
+    ) -> None:
         """Stored, and written to the socket."""
 
     def looked(self, uaid: Uaid, rows: int, payload_bytes: int, took_s: float) -> None:
@@ -50,8 +53,12 @@ class Observer:
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
         """Stored, as far as that was worth it."""
 
+    def hand_back_failed(self, error: WaystationError) -> None:
+        """For now; it is tried again."""
+
     def superseded(self, replaced: Replaced) -> None:
-        """Stored before or handed back now; a newer one of its topic is stored instead."""
+        """Stored before or handed back now; a newer one of its topic, or another version of its
+        channel, is stored instead."""
 
     def displaced(self, uaid: Uaid) -> None:
         """It has connected elsewhere, and this connection was closed for it."""

@@ -14,16 +14,7 @@ Rule 5: whoever is cut off anywhere in between loses nothing: the next connect g
 """
 
 import enum
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-
-from waystation.push.connect import effects as do
-from waystation.push.connect.effects import Effect
-from waystation.push.connect.simplepush import UpdateWindow
-from waystation.push.connect.states import State
-from waystation.push.connect.terms import Terms
-from waystation.push.connect.window import DeliveryWindow
-from waystation.push.model import UserAgent
 
 
 class Stage(enum.Enum):
@@ -67,64 +58,3 @@ class MonthSwitch:
     def drain(self) -> None:
         assert self.stage is Stage.POSTPONED
         self.stage = Stage.DRAINING
-
-
-class MonthSwitching(ABC):
-    """The part of a session that moves its user agent to a new month."""
-
-    __slots__ = ("_switch",)
-
-    state: State
-    connected_at_ms: int
-    _switch: MonthSwitch | None
-    _terms: Terms
-    _window: DeliveryWindow | UpdateWindow
-
-    @property
-    @abstractmethod
-    def busy(self) -> bool: ...
-
-    @abstractmethod
-    def _look(self) -> list[Effect]: ...
-
-    @property
-    def _draining(self) -> bool:
-        return self._switch is not None and self._switch.stage is Stage.DRAINING
-
-    @property
-    def _moving(self) -> bool:
-        return self._switch is not None and self._switch.stage is Stage.MOVING
-
-    def _switch_of(self, record: UserAgent) -> MonthSwitch | None:
-        limit = self._terms.settings.max_commands
-        return MonthSwitch(held_max=limit) if record.behind else None
-
-    def _read_through(self) -> list[Effect]:
-        """Storage has nothing more of the old month."""
-        assert self._switch is not None
-        if self._window.unacked or self.busy:
-            self._window.refuse()  # when all is quiet, storage is looked at again
-            return []
-        self._switch.move()
-        return [do.SwitchMonth(self.connected_at_ms)]
-
-    def switched(self, applied: bool) -> list[Effect]:
-        """Not applied: another connection has the user agent now, and moves it."""
-        switch, self._switch = self._switch, None
-        if self.state is not State.IDENTIFIED or switch is None:
-            return []
-        self._window.check()
-        return [do.TakeUp(switch.release()), *self._look()]
-
-    def _switch_later(self) -> list[Effect]:
-        assert self._switch is not None
-        self._switch.postpone()
-        later = do.SwitchLater(self._terms.switch_after_s())
-        return [do.TakeUp(self._switch.release()), later, *self._look()]
-
-    def switch_due(self) -> list[Effect]:
-        if self.state is not State.IDENTIFIED or self._switch is None:
-            return []
-        self._switch.drain()
-        self._window.check()
-        return self._look()

@@ -10,9 +10,13 @@ Rule 3: the session is found under its uaid before the claim is written, so that
 Rule 4: commands are taken one at a time; while `busy`, the driver keeps further ones.
 Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping and expects
         its Pong in time. It also asks whether the route is still ours: one that was cleared
-        because we were slow once is set again, and storage is looked at.
+        because we were slow once is set again, and storage is looked at. So it is when an
+        endpoint node stopped waiting for an answer of ours.
 Rule 6: whatever is unacked when the conversation ends is handed back.
-Rule 7: a user agent that is on the table of an earlier month is moved first; see `rotation`.
+Rule 7: a user agent with more stored notifications than `msg_limit` is given those up to the limit
+        and reset with the last ack of them. That there are more is known before: one that closes
+        right behind this ack does not come back as it was.
+Rule 8: a user agent that is on the table of an earlier month is moved first; see `rotation`.
 
 The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
 to call `woken`. It moves to an earlier time only with `Greeted`, in `ponged` and in `woken`.
@@ -24,9 +28,8 @@ from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
 from waystation.push.connect import broadcasts as _broadcasts
 from waystation.push.connect import effects as do
 from waystation.push.connect import states
-from waystation.push.connect.acking import Acking
-from waystation.push.connect.effects import Effect
-from waystation.push.connect.rotation import MonthSwitching
+from waystation.push.connect.effects import Direct, Effect
+from waystation.push.connect.rotation import MonthSwitch, Stage
 from waystation.push.connect.simplepush import UpdateWindow
 from waystation.push.connect.states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED
 from waystation.push.connect.terms import Terms
@@ -45,10 +48,11 @@ from waystation.push.model import (
 from waystation.push.wire import client as wire
 
 UNREGISTER_MANUAL = 200
+CODE_MAX = 65_535  # of what a user agent says of an unregister; an event has no room for any number
 NACK_CODES = frozenset({301, 302, 303})
 
 
-class Session(Acking, MonthSwitching):
+class Session:
     """The state of one user agent's connection; there are very many of these."""
 
     __slots__ = (
@@ -59,7 +63,9 @@ class Session(Acking, MonthSwitching):
         "_record",
         "_reset_after_pass",
         "_subscriptions",
+        "_switch",
         "_terms",
+        "_too_many",
         "_window",
         "connected_at_ms",
         "direct_acked",
@@ -88,9 +94,10 @@ class Session(Acking, MonthSwitching):
         self._command: wire.Register | wire.Unregister | wire.Hello | None = None
         self._hello_broadcasts: dict[str, str] | None = None
         self._subscriptions = _broadcasts.NONE
-        self._switch = None
+        self._switch: MonthSwitch | None = None
         self._last_ping = -1.0
         self._pong_due = self.greeted = self.known = self.reset = self._reset_after_pass = False
+        self._too_many = False  # in storage; the last of what was sent is being acked
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
         self.nacks = self.registers = self.unregisters = 0
 
@@ -122,8 +129,7 @@ class Session(Acking, MonthSwitching):
             return self._hello(message, now_ms=now_ms, mono=mono)
         match message:
             case wire.Ack():
-                effects = self._window.acked(message.updates)
-                return effects if self._window.at_rest() else effects + self._look()
+                return self._window.acked(message.updates) + self._look()
             case wire.Register() | wire.Unregister() if self._switch and self._draining:
                 return [] if self._switch.hold(text) else self._close(INTERNAL, "SM")
             case wire.Ping():
@@ -158,14 +164,12 @@ class Session(Acking, MonthSwitching):
             return self._close(INTERNAL, "PongTimeout")
         settings = self._terms.settings
         self._subscriptions, news = self._terms.broadcasts.news(self._subscriptions)
-        stored = self.state is states.IDENTIFIED and self._record is None
-        confirm: list[Effect] = [do.Confirm()] if stored else []
         if news is not None:
             self.wake_at = mono + settings.auto_ping_interval_s
-            return [do.SendFrame(news), *confirm]
+            return [do.SendFrame(news), *self._confirm()]
         self._pong_due = True
         self.wake_at = mono + settings.auto_ping_timeout_s
-        return [do.SendPing(), *confirm]
+        return [do.SendPing(), *self._confirm()]
 
     def confirmed(self, record: UserAgent | None) -> list[Effect]:
         if self.state is not states.IDENTIFIED:
@@ -180,6 +184,14 @@ class Session(Acking, MonthSwitching):
         self._window.check()
         return self._look()
 
+    def acked_at_last(self, text: bytes) -> list[Effect]:
+        """What still waited for an earlier command when the connection ended: an ack counts."""
+        try:
+            message = wire.decode_client(text)
+        except BadFrameError:
+            return []
+        return self._window.acked(message.updates) if isinstance(message, wire.Ack) else []
+
     def closed(self) -> list[Effect]:
         """The connection is gone, whoever ended it."""
         self.state = states.CLOSED
@@ -191,10 +203,9 @@ class Session(Acking, MonthSwitching):
 
     # The relay
 
-    def direct(self, notification: Notification | Update) -> list[Effect] | None:
-        """None: it cannot be taken now, and storage will be looked at."""
+    def direct(self, notification: Notification | Update) -> Direct:
         if self.state is not states.IDENTIFIED:
-            return None  # the look after the greeting sees what is stored instead
+            return Direct.REFUSED  # the look after the greeting sees what is stored instead
         return self._window.direct(notification)
 
     def congested(self) -> list[Effect]:
@@ -208,6 +219,19 @@ class Session(Acking, MonthSwitching):
         if self.state is not states.IDENTIFIED:
             return False, []
         return self._window.check(), self._look()
+
+    def asker_left(self, taken: Notification | Update | None) -> list[Effect]:
+        """An endpoint node stopped waiting for us: it stores, and clears our route."""
+        if self.state is not states.IDENTIFIED:
+            return []
+        if taken is not None:
+            self._window.stored_too(taken)
+        self._window.check()
+        return self._look() + self._confirm()
+
+    def _confirm(self) -> list[Effect]:
+        stored = self.state is states.IDENTIFIED and self._record is None
+        return [do.Confirm()] if stored else []
 
     # Hello
 
@@ -332,8 +356,8 @@ class Session(Acking, MonthSwitching):
         if raw is None:
             return self._refuse("unregister", "Invalid channelID")
         self._command = message
-        code = message.code if message.code is not None else UNREGISTER_MANUAL
-        return [do.Unsubscribe(ChannelId(raw), code)]
+        code = UNREGISTER_MANUAL if message.code is None else message.code
+        return [do.Unsubscribe(ChannelId(raw), code if 0 <= code <= CODE_MAX else 0)]
 
     def unsubscribed(self) -> list[Effect]:
         message = self._command
@@ -368,19 +392,27 @@ class Session(Acking, MonthSwitching):
     def _look(self) -> list[Effect]:
         if self.state is not states.IDENTIFIED or (self._switch is not None and self._moving):
             return []
-        settings = self._terms.settings
-        # SimplePush sends all it has in one message; there is one row a channel.
-        limit = settings.max_channels_per_uaid if self.simple else settings.stored_batch_max
-        return self._window.look(limit)
+        window, settings = self._window, self._terms.settings
+        if not isinstance(window, DeliveryWindow):
+            # SimplePush sends all it has in one message; there is one row a channel.
+            return window.look(settings.max_channels_per_uaid)
+        if self._too_many and not window.unacked:
+            return self._drop("too_many_messages")
+        batch, left = settings.stored_batch_max, settings.msg_limit - window.sent_in_pass
+        if settings.msg_limit and batch <= left < 2 * batch:
+            return window.look(left + 1)  # the one beyond tells that there are too many
+        return window.look(batch)
 
     def fetched(self, rows: Sequence[Notification]) -> list[Effect]:
         window = self._window
         if self.state is not states.IDENTIFIED or not isinstance(window, DeliveryWindow):
             return []
-        limit = self._terms.settings.msg_limit
+        limit, batch = self._terms.settings.msg_limit, self._terms.settings.stored_batch_max
         if limit and window.sent_in_pass + len(rows) > limit:
-            return self._drop("too_many_messages")
-        effects = window.read(rows)
+            if window.sent_in_pass + min(len(rows), batch) > limit:
+                return self._drop("too_many_messages")
+            self._too_many = True
+        effects = window.read(rows[:batch])
         if window.pass_over and self._reset_after_pass:
             return self._drop("old_record_version")
         through = window.pass_over and self._draining
@@ -405,6 +437,50 @@ class Session(Acking, MonthSwitching):
 
     def dropped(self) -> list[Effect]:
         return self._close(NORMAL, "SM")
+
+    # The switch to a new month; see `rotation`
+
+    @property
+    def _draining(self) -> bool:
+        return self._switch is not None and self._switch.stage is Stage.DRAINING
+
+    @property
+    def _moving(self) -> bool:
+        return self._switch is not None and self._switch.stage is Stage.MOVING
+
+    def _switch_of(self, record: UserAgent) -> MonthSwitch | None:
+        limit = self._terms.settings.max_commands
+        return MonthSwitch(held_max=limit) if record.behind else None
+
+    def _read_through(self) -> list[Effect]:
+        """Storage has nothing more of the old month."""
+        assert self._switch is not None
+        if self._window.unacked or self.busy:
+            self._window.refuse()  # when all is quiet, storage is looked at again
+            return []
+        self._switch.move()
+        return [do.SwitchMonth(self.connected_at_ms)]
+
+    def switched(self, applied: bool) -> list[Effect]:
+        """Not applied: another connection has the user agent now, and moves it."""
+        switch, self._switch = self._switch, None
+        if self.state is not states.IDENTIFIED or switch is None:
+            return []
+        self._window.check()
+        return [do.TakeUp(switch.release()), *self._look()]
+
+    def _switch_later(self) -> list[Effect]:
+        assert self._switch is not None
+        self._switch.postpone()
+        later = do.SwitchLater(self._terms.switch_after_s())
+        return [do.TakeUp(self._switch.release()), later, *self._look()]
+
+    def switch_due(self) -> list[Effect]:
+        if self.state is not states.IDENTIFIED or self._switch is None:
+            return []
+        self._switch.drain()
+        self._window.check()
+        return self._look()
 
     # Endings
 

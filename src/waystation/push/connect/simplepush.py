@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from waystation.base.ids import parse_uuid
 from waystation.push.connect import effects as do
-from waystation.push.connect.effects import Effect
+from waystation.push.connect.effects import Direct, Effect
 from waystation.push.model import ChannelId, Notification, Update
-from waystation.push.wire.client import DELIVERED, AckUpdate, updates_message
+from waystation.push.wire.client import DELIVERED, AckUpdate
 
 
 class UpdateWindow:
@@ -30,6 +30,7 @@ class UpdateWindow:
         "_left",
         "_reading",
         "_stored",
+        "_stored_too",
         "direct_acked",
         "stored_acked",
         "stored_sent",
@@ -42,6 +43,7 @@ class UpdateWindow:
         self._reading = False
         self._left: set[ChannelId] = set()  # channels that ended while we read
         self._forgetting = 0
+        self._stored_too: set[ChannelId] = set()  # whose direct version is stored as well
         self.direct_acked = self.stored_acked = self.stored_sent = 0
 
     @property
@@ -52,22 +54,26 @@ class UpdateWindow:
     def unacked_directs(self) -> Sequence[Update]:
         return list(self._direct.values())
 
-    def direct(self, update: Notification | Update) -> list[Effect] | None:
-        """None: it may not be sent now, and storage will be looked at."""
+    def direct(self, update: Notification | Update) -> Direct:
         if isinstance(update, Notification):
-            return None  # posted to an endpoint of the other protocol
+            return Direct.REFUSED  # posted to an endpoint of the other protocol
         for unacked in (self._direct, self._stored):
             sent = unacked.get(update.channel_id)
             if sent is not None and sent.version >= update.version:
-                return []
+                return Direct.OUTSTANDING
         if self.unacked:
             self.refuse()
-            return None
+            return Direct.REFUSED
         self._direct[update.channel_id] = update
-        return [do.Deliver(update)]
+        return Direct.SENT
 
     def refuse(self) -> None:
         self._check_needed = True
+
+    def stored_too(self, update: Notification | Update) -> None:
+        """What was taken, although its sender's node no longer waited."""
+        if self._direct.get(update.channel_id) == update:
+            self._stored_too.add(update.channel_id)
 
     def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
         effects: list[Effect] = []
@@ -83,7 +89,12 @@ class UpdateWindow:
         if direct is not None and direct.version <= version:
             del self._direct[channel_id]
             self.direct_acked += 1
-            effects.append(do.Settle(direct, DELIVERED))
+            if channel_id in self._stored_too:
+                self._stored_too.discard(channel_id)
+                self._forgetting += 1
+                effects += [do.Settle(direct, 0), do.ForgetUpdate(direct)]
+            else:
+                effects.append(do.Settle(direct, DELIVERED))
         stored = self._stored.get(channel_id)
         if stored is not None and stored.version <= version:
             del self._stored[channel_id]
@@ -107,9 +118,6 @@ class UpdateWindow:
         self._check_needed = True
         return not self._reading and not self.unacked
 
-    def at_rest(self) -> bool:
-        return not self._check_needed
-
     def look(self, limit: int) -> list[Effect]:
         if self._reading or self._forgetting or self.unacked or not self._check_needed:
             return []
@@ -131,4 +139,4 @@ class UpdateWindow:
             # Else the ack of what was sent meanwhile covers this row as well.
             self._stored[row.channel_id] = row
         self.stored_sent += len(fresh)
-        return [do.Send(updates_message(fresh))] if fresh else []
+        return [do.DeliverUpdates(fresh)] if fresh else []

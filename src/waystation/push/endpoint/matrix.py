@@ -21,8 +21,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from waystation.base.errors import GoneError
-from waystation.base.http_message import Request, Response
 from waystation.base.unreadable import UNREADABLE
+from waystation.net.http1.message import Request, Response
 from waystation.push.endpoint.intake import Intake
 from waystation.push.errors import BadBodyError, InvalidRouterTypeError, InvalidTokenError
 from waystation.push.model import Urgency

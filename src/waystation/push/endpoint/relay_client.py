@@ -14,23 +14,24 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from waystation.base.clock import Clock
+from waystation.net.loop import NetLoop, Port
 from waystation.push.endpoint.relay_http import HttpNode
 from waystation.push.link import LinkClient, NotALinkError
-from waystation.push.link_doors import PATH_END, UnixDial, UpgradeDial
+from waystation.push.link_doors import PATH_END, UnixDial, UpgradeDial, link_port
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.settings import Endpoint
-from waystation.push.wire.relay import Answer, NearNode, Node
+from waystation.push.wire.relay import Answer, Node, ServedNode
 
 PEERS_MAX: Final = 1_024
 HTTP_ONLY_S: Final = 60.0
 
 
-class Peer(Node, Protocol):
+class Peer(ServedNode, Protocol):
     async def close(self) -> None: ...
 
 
 class RelayClient:
-    """Implements `Relay` and `NearRelay`. `node` is this worker's own connection node, once it is
+    """Implements `Relay`. `node` is this worker's own connection node, once it is
     there."""
 
     def __init__(
@@ -42,42 +43,26 @@ class RelayClient:
         sibling_socket: Callable[[int], str],
         secret: bytes,
         clock: Clock,
-        loop: asyncio.AbstractEventLoop,
+        net: NetLoop,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.node: NearNode | None = None
+        self.node: ServedNode | None = None
         self._settings = settings
         self._own_node_id = own_node_id
         self._siblings = relay_url.rstrip("/") + "/w/"
         self._sibling_socket = sibling_socket
         self._secret = secret
         self._clock = clock
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
+        self._links = link_port(net)
+        self._requests = Port(net)
         self._tls = tls
         self._peers: dict[str, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.odd = 0  # times a node raised or misbehaved
 
-    def offer(
-        self, node_id: str, uaid: Uaid, notification: Notification | Update
-    ) -> Answer | Awaitable[Answer]:
-        answer: Answer | Awaitable[Answer] | None = None
-        try:
-            node = self.node
-            if node_id == self._own_node_id and node is not None:
-                return node.offer(uaid, notification)
-            peer = self._peers.get(node_id)
-            if isinstance(peer, LinkClient):  # another worker, most likely with an open link
-                answer = peer.offer(uaid, notification)
-        except Exception:
-            self.odd += 1
-            return Answer.ODD
-        return self.push(node_id, uaid, notification) if answer is None else answer
-
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
-        node = self.node if node_id == self._own_node_id else None
-        if node is None:
-            node = self._find(node_id)
+        node = self._find(node_id)
         try:
             return Answer.UNREACHABLE if node is None else await node.push(uaid, notification)
         except Exception:
@@ -102,7 +87,7 @@ class RelayClient:
             self.odd += 1
             return Answer.ODD
 
-    def sibling(self, index: int) -> Node:
+    def sibling(self, index: int) -> ServedNode:
         """Another worker of this node, for requests that reached this one for it."""
         node_id = f"{self._siblings}{index}"
         if node_id == self._own_node_id and self.node is not None:
@@ -137,8 +122,8 @@ class RelayClient:
 
     def _unix(self, index: int) -> Peer:
         settings = self._settings
-        dial = UnixDial(self._sibling_socket(index), self._loop, settings.connection_timeout_s)
-        return LinkClient(dial, self._loop, timeout_s=settings.request_timeout_s)
+        dial = UnixDial(self._links, self._sibling_socket(index), settings.connection_timeout_s)
+        return LinkClient(dial, timeout_s=settings.request_timeout_s)
 
     def _make(self, node_id: str) -> Peer | None:
         """None for a node id that names no place; such a route is cleared like a dead one."""
@@ -154,13 +139,13 @@ class RelayClient:
         if url.scheme not in ("http", "https") or not url.hostname or not node_id.isascii():
             return None
         return RemoteNode(
-            url.hostname,
-            port,
+            (url.hostname, port),
             url.path.rstrip("/"),
             self._settings,
+            links=self._links,
+            requests=self._requests,
             secret=self._secret,
             clock=self._clock,
-            loop=self._loop,
             tls=self._tls if url.scheme == "https" else None,
         )
 
@@ -175,60 +160,52 @@ class RemoteNode:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        address: tuple[str, int],
         path: str,
         settings: Endpoint,
         *,
+        links: Port,
+        requests: Port,
         secret: bytes,
         clock: Clock,
-        loop: asyncio.AbstractEventLoop,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._clock = clock
-        self._http = HttpNode(host, port, path, settings, loop, tls=tls)
+        self._http = HttpNode(requests, address, path, settings, tls=tls)
         self._http_until = 0.0 if secret else float("inf")
         dial = self._dial = UpgradeDial(
-            host,
-            port,
+            links,
+            address,
             path + PATH_END,
             secret=secret,
-            loop=loop,
             timeout_s=settings.connection_timeout_s,
             tls=tls,
         )
-        self._link = LinkClient(dial, loop, timeout_s=settings.request_timeout_s)
+        self._link = LinkClient(dial, timeout_s=settings.request_timeout_s)
 
     @property
     def name(self) -> str:
         return self._dial.peer_name
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
-        if self._clock.mono() >= self._http_until:
-            try:
-                return await self._link.push(uaid, notification)
-            except NotALinkError:
-                self._http_only()
-        return await self._http.push(uaid, notification)
+        return await self._ask(lambda node: node.push(uaid, notification))
 
     async def check_stored(self, uaid: Uaid) -> Answer:
-        if self._clock.mono() >= self._http_until:
-            try:
-                return await self._link.check_stored(uaid)
-            except NotALinkError:
-                self._http_only()
-        return await self._http.check_stored(uaid)
+        return await self._ask(lambda node: node.check_stored(uaid))
 
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
+        return await self._ask(lambda node: node.displace(uaid, connected_at_ms))
+
+    async def _ask(self, request: Callable[[Node], Awaitable[Answer]]) -> Answer:
         if self._clock.mono() >= self._http_until:
             try:
-                return await self._link.displace(uaid, connected_at_ms)
+                return await request(self._link)
             except NotALinkError:
-                self._http_only()
-        return await self._http.displace(uaid, connected_at_ms)
+                self._http_until = self._clock.mono() + HTTP_ONLY_S
+        return await request(self._http)
 
-    def _http_only(self) -> None:
-        self._http_until = self._clock.mono() + HTTP_ONLY_S
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """Never asked for: requests are passed on within one machine only."""
 
     async def close(self) -> None:
         await self._link.close()

@@ -1,7 +1,8 @@
 """The relay as HTTP, for connection nodes that do not speak our link: Mozilla's, and older ones.
 
 Rule 1: a request ends within `request_timeout_s`, connecting within `connection_timeout_s`; what
-        does not is UNREACHABLE.
+        does not is UNREACHABLE. A timer that comes late ends nothing: what waits in the socket is
+        read before.
 Rule 2: connections are kept open and used one request at a time; at most `CONNECTIONS_MAX` per
         node, and `WAITING_MAX` requests wait for one. Beyond that a push is BUSY: it is stored.
 Rule 3: a kept connection that the node closed just now is no failure: such a request is sent once
@@ -11,80 +12,18 @@ Rule 3: a kept connection that the node closed just now is no failure: such a re
 import asyncio
 import ssl
 from collections import deque
-from typing import Final, cast
-
-import httptools
+from typing import Final
 
 from waystation.base.ids import dashed
+from waystation.net.http1.client import HttpClientConnection, OddAnswerError, StaleError
+from waystation.net.loop import Port
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.settings import Endpoint
 from waystation.push.wire.relay import Answer, answer_of_status, encode_push
 
 CONNECTIONS_MAX: Final = 64
 WAITING_MAX: Final = 1_024
-ANSWER_BYTES_MAX: Final = 65_536  # nodes answer with a few words
-
-
-class _StaleError(Exception):
-    """Closed before a byte of the answer came."""
-
-
-class _Connection(asyncio.Protocol):
-    """One request at a time."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._parser = httptools.HttpResponseParser(self)
-        self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[int] | None = None
-        self._received = 0
-        self.used = 0
-        self.idle_since = 0.0
-        self.open = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.open = True
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.open = False
-        self._transport = None
-        if self._answer is not None and not self._answer.done():
-            stale = self.used > 1 and not self._received
-            self._answer.set_exception(_StaleError() if stale else ConnectionResetError())
-
-    def data_received(self, data: bytes) -> None:
-        self._received += len(data)
-        if self._answer is None or self._received > ANSWER_BYTES_MAX:
-            self.close()  # nobody asked, or nobody wants that much
-            return
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self.close()
-
-    def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if not self._parser.should_keep_alive():
-            self.open = False
-        if status >= 200 and self._answer is not None and not self._answer.done():
-            self._answer.set_result(status)
-
-    async def ask(self, request: bytes) -> int:
-        assert self._transport is not None
-        self.used += 1
-        self._received = 0
-        self._answer = self._loop.create_future()
-        self._transport.write(request)
-        try:
-            return await self._answer
-        finally:
-            self._answer = None
-
-    def close(self) -> None:
-        self.open = False
-        if self._transport is not None:
-            self._transport.abort()
+LATE_S: Final = 0.25  # a timer that comes later was held up
 
 
 class HttpNode:
@@ -92,22 +31,21 @@ class HttpNode:
 
     def __init__(
         self,
-        host: str,
-        port: int,
+        port: Port,
+        address: tuple[str, int],
         path: str,
         settings: Endpoint,
-        loop: asyncio.AbstractEventLoop,
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._host = host
         self._port = port
+        self._address = address
         self._path = path.encode()
         self._settings = settings
-        self._loop = loop
+        self._loop = asyncio.get_running_loop()
         self._tls = tls
-        self._end = f" HTTP/1.1\r\nHost: {host}:{port}\r\n".encode()
-        self._idle: deque[_Connection] = deque()
+        self._end = b" HTTP/1.1\r\nHost: %b:%d\r\n" % (address[0].encode(), address[1])
+        self._idle: deque[tuple[HttpClientConnection, float]] = deque()  # and since when
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -139,15 +77,31 @@ class HttpNode:
         return await task
 
     async def _asked(self, request: bytes) -> Answer:
+        loop, timeout = self._loop, asyncio.timeout(None)
+        due = loop.time() + self._settings.request_timeout_s
+
+        def expire() -> None:
+            nonlocal due, timer
+            now = loop.time()
+            if now <= due + LATE_S:
+                timeout.reschedule(now)
+                return
+            # The process stood still, and the answer may be in the socket: it is read first.
+            due = now + LATE_S
+            timer = loop.call_at(due, expire)
+
+        timer = loop.call_at(due, expire)
         try:
-            async with asyncio.timeout(self._settings.request_timeout_s):
+            async with timeout:
                 await self._enter()
                 try:
                     return answer_of_status(await self._exchange(request))
                 finally:
                     self._leave()
-        except (OSError, TimeoutError, _StaleError):
+        except (OSError, TimeoutError, StaleError, OddAnswerError):
             return Answer.UNREACHABLE
+        finally:
+            timer.cancel()
 
     async def _enter(self) -> None:
         if self._under_way < CONNECTIONS_MAX:
@@ -172,30 +126,30 @@ class HttpNode:
 
     async def _exchange(self, request: bytes) -> int:
         while self._idle:
-            connection = self._idle.pop()
-            if connection.open:
+            connection, _ = self._idle.pop()
+            if connection.is_usable:
                 try:
                     return await self._use(connection, request)
-                except _StaleError:
+                except StaleError:
                     continue
+        connection = HttpClientConnection(self._port)
         async with asyncio.timeout(self._settings.connection_timeout_s):
-            _, connection = await self._loop.create_connection(
-                lambda: _Connection(self._loop), self._host, self._port, ssl=self._tls
+            await self._port.connect(
+                connection, self._address, tls=self._tls, server_name=self._address[0]
             )
         return await self._use(connection, request)
 
-    async def _use(self, connection: _Connection, request: bytes) -> int:
+    async def _use(self, connection: HttpClientConnection, request: bytes) -> int:
         try:
-            status = await connection.ask(request)
+            status = (await connection.ask(request)).status
         except BaseException:
-            connection.close()
+            connection.abort()
             raise
-        if connection.open and len(self._idle) < self._settings.pool_max_idle_per_host:
-            connection.idle_since = self._loop.time()
-            self._idle.append(connection)
+        if connection.is_usable and len(self._idle) < self._settings.pool_max_idle_per_host:
+            self._idle.append((connection, self._loop.time()))
             self._arm()
         else:
-            connection.close()
+            connection.abort()
         return status
 
     def _arm(self) -> None:
@@ -205,8 +159,12 @@ class HttpNode:
     def _sweep(self) -> None:
         self._sweeper = None
         too_old = self._loop.time() - self._settings.pool_idle_timeout_s
-        while self._idle and (self._idle[0].idle_since <= too_old or not self._idle[0].open):
-            self._idle.popleft().close()
+        while self._idle:
+            connection, since = self._idle[0]
+            if since > too_old and connection.is_usable:
+                break
+            connection.abort()
+            self._idle.popleft()
         if self._idle:
             self._arm()
 
@@ -215,4 +173,4 @@ class HttpNode:
             self._sweeper.cancel()
             self._sweeper = None
         while self._idle:
-            self._idle.pop().close()
+            self._idle.pop()[0].abort()

@@ -12,11 +12,19 @@ from waystation.base.errors import WaystationError
 from waystation.base.limits import BoundedLru
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import VapidError
-from waystation.push.model import WEBPUSH, ChannelId, Notification, Replaced, Uaid
+from waystation.push.model import (
+    SIMPLEPUSH,
+    TTL_MAX_S,
+    WEBPUSH,
+    ChannelId,
+    Notification,
+    Replaced,
+    Uaid,
+    Update,
+)
 from waystation.push.node_names import NodeNames
 from waystation.push.vapid import Sender
 from waystation.push.wire.error_forms import form_of
-from waystation.push.wire.webpush import AES128GCM_ONLY
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Cell, Metrics
@@ -24,12 +32,9 @@ from waystation.telemetry.metrics import Cell, Metrics
 NAMES_MAX: Final = 1_024  # of senders' `sub`
 SAMPLE: Final = 16
 TOOK_MAX: Final = 256
-_RECEIVED_LINE: Final = b'%b%d,"seq":%d,"k":0,%b,%b,"ttl":%d,"size":%d,"via":"webpush"%b}\n'
 
 
 class Reports(Observer):
-    # The thirtieth attribute would make every look at one dearer (CPython 3.11), for every POST.
-
     def __init__(
         self,
         *,
@@ -41,16 +46,12 @@ class Reports(Observer):
         names: NodeNames | None = None,
     ) -> None:
         self._sink = sink
-        self._received_kind = events.Written(events.PushReceived.k, self._received_line)
-        self._stored_kind = events.Written(events.PushStored.k, self._stored_line)
         self._hashes = hashes
         self._peer = (names or NodeNames(hashes)).of
         self._metrics = metrics
         self._clock = clock
-        self._mono = clock.mono
         self._successes = 0
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
-        self._apps: dict[bytes, bytes] = {}  # how senders stand in a line
         # Seconds of requests, not in the histogram yet; looked at as often as one is sampled.
         self._took_s: list[float] = []
         count = metrics.counter
@@ -77,7 +78,6 @@ class Reports(Observer):
             name: count("updates_notification_encoding", encoding=name)
             for name in ("aesgcm", "aes128gcm")
         }
-        self._aes128gcm = self._encodings["aes128gcm"]
         self._answers = {
             status: count("notification_direct", status=str(status)) for status in (200, 404, 503)
         }
@@ -98,8 +98,7 @@ class Reports(Observer):
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        mono = self._mono  # which is quicker to call than an attribute that is no method
-        took_s = mono() - began
+        took_s = self._clock.mono() - began
         self._took_s.append(took_s)
         if sender is not None:
             self._drafts[sender.draft].value += 1
@@ -138,56 +137,61 @@ class Reports(Observer):
         self._took_s.clear()
         self._authorized.value = sum(draft.value for draft in self._drafts.values())
 
-    def received(self, uaid: Uaid, notification: Notification, size: int) -> None:
-        untracked = notification.reliability_id is None
-        (self._received if untracked else self._received_tracked).value += 1
-        headers = notification.headers
-        if headers is AES128GCM_ONLY:
-            self._aes128gcm.value += 1
-        elif headers is not None:
-            self._encodings[headers["encoding"]].value += 1
-        self._sink.write(self._received_kind, (uaid, notification, size))
+    def received(self, uaid: Uaid, notification: Notification | Update, size: int) -> None:
+        if isinstance(notification, Update):
+            self._sink.emit(
+                events.PushReceived(
+                    mid=self._mid(notification),
+                    uah=self._uah(uaid),
+                    chh=self._hashes.chh(notification.channel_id, notification.accepted_at_ms),
+                    ttl=TTL_MAX_S,
+                    size=size,
+                    via=SIMPLEPUSH,
+                )
+            )
+            return
+        self._count_received(notification)
+        self._sink.defer(self._received_event, uaid, notification, size, WEBPUSH)
 
-    def _received_line(
-        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification, int]
-    ) -> bytes:
-        """`events.PushReceived`, as it is written."""
-        uaid, notification, size = what
-        sender = notification.sender
-        names, chh = self._hashes.first_names(
-            uaid,
-            notification.channel_id,
-            notification.message_id,
-            notification.accepted_at_ms,
-        )
-        return _RECEIVED_LINE % (
-            start,
-            ts_us,
-            seq,
-            names,
-            chh,
-            notification.ttl_s,
-            size,
-            b"" if sender is None else self._apps.get(sender) or self._app_field(sender),
-        )
+    def received_for_bridge(
+        self, uaid: Uaid, notification: Notification, size: int, via: str
+    ) -> None:
+        self._count_received(notification)
+        self._sink.defer(self._received_event, uaid, notification, size, via)
 
-    def _app_field(self, sender: bytes) -> bytes:
-        if len(self._apps) >= NAMES_MAX:
-            self._apps.clear()
-        field = self._apps[sender] = b',"app":%d' % int.from_bytes(sender[:8], "big", signed=True)
-        return field
+    def _count_received(self, notification: Notification) -> None:
+        tracked = notification.reliability_id is not None
+        (self._received_tracked if tracked else self._received).value += 1
+        if notification.headers is not None:
+            self._encodings[notification.headers["encoding"]].value += 1
+
+    def _received_event(
+        self, uaid: Uaid, notification: Notification, size: int, via: str
+    ) -> events.PushReceived:
+        sender, time_ms = notification.sender, notification.accepted_at_ms
+        return events.PushReceived(
+            mid=self._mid(notification),
+            uah=self._hashes.uah(uaid, time_ms),
+            chh=self._hashes.chh(notification.channel_id, time_ms),
+            ttl=notification.ttl_s,
+            size=size,
+            via=via,
+            app=None if sender is None else int.from_bytes(sender[:8], "big", signed=True),
+        )
 
     def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
         self._taken_keys.value += 1
         # Nobody will hear of the id that it had, so that one has come to its end.
         self._sink.emit(events.PushErrored(mid=self._mid(before), errno=0))
         size = len(notification.data or "") * 3 // 4
-        self._sink.write(self._received_kind, (uaid, notification, size))
+        self._sink.defer(self._received_event, uaid, notification, size, WEBPUSH)
 
-    def relayed(self, notification: Notification, node_id: str) -> None:
+    def relayed(self, notification: Notification | Update, node_id: str) -> None:
         self._sink.defer(self._relayed_event, notification, node_id)
 
-    def _relayed_event(self, notification: Notification, node_id: str) -> events.PushIntTransmitted:
+    def _relayed_event(
+        self, notification: Notification | Update, node_id: str
+    ) -> events.PushIntTransmitted:
         return events.PushIntTransmitted(mid=self._mid(notification), peer=self._peer(node_id))
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
@@ -196,36 +200,36 @@ class Reports(Observer):
         if data is not None:
             self._taken_bytes.value += len(data) * 3 // 4  # before base64
 
-    def stored(self, uaid: Uaid, notification: Notification) -> None:
+    def stored(self, uaid: Uaid, notification: Notification | Update) -> None:
+        if isinstance(notification, Update):
+            mid, uah = self._mid(notification), self._uah(uaid)
+            self._sink.emit(events.PushStored(mid=mid, uah=uah, flag=False, size=0))
+            return
         self._stored[notification.topic is not None].value += 1
         if notification.data is not None:
             self._stored_bytes.value += len(notification.data) * 3 // 4
-        self._sink.write(self._stored_kind, (uaid, notification))
+        self._sink.defer(self._stored_event, uaid, notification)
 
-    def _stored_line(
-        self, start: bytes, ts_us: int, seq: int, what: tuple[Uaid, Notification]
-    ) -> bytes:
-        """`events.PushStored`, as it is written."""
-        uaid, notification = what
-        time_ms = notification.accepted_at_ms
-        return b'%b%d,"seq":%d,"k":1,%b,"flag":%b,"size":%d}\n' % (
-            start,
-            ts_us,
-            seq,
-            self._hashes.names(uaid, notification.message_id, time_ms, ts_us),
-            b"false" if notification.topic is None else b"true",
-            len(notification.data or "") * 3 // 4,  # before base64
+    def _stored_event(self, uaid: Uaid, notification: Notification) -> events.PushStored:
+        return events.PushStored(
+            mid=self._mid(notification),
+            uah=self._uah(uaid),
+            flag=notification.topic is not None,
+            size=len(notification.data or "") * 3 // 4,  # before base64
         )
 
     def superseded(self, replaced: Replaced) -> None:
         if not replaced.expired(self._clock.now_ms()):
             self._sink.emit(events.PushSuperseded(mid=self._mid(replaced)))
 
+    def withdrawn(self, notification: Notification) -> None:
+        self._sink.emit(events.PushWithdrawn(mid=self._mid(notification)))
+
     def expired(self, notification: Notification) -> None:
         self._expired.value += 1
         self._sink.emit(events.PushExpired(mid=self._mid(notification)))
 
-    def errored(self, notification: Notification, errno: int) -> None:
+    def errored(self, notification: Notification | Update, errno: int) -> None:
         self._sink.emit(events.PushErrored(mid=self._mid(notification), errno=errno))
 
     def node_busy(self, uaid: Uaid, node_id: str) -> None:
@@ -244,9 +248,65 @@ class Reports(Observer):
     def user_agent_dropped(self, uaid: Uaid) -> None:
         self._metrics.counter("updates_drop_user", errno="106").value += 1
 
+    # Bridges
+
+    def bridged(
+        self, notification: Notification, via: str, app_id: str, code: int, took_s: float
+    ) -> None:
+        count = self._metrics.counter
+        count("notification_bridge", result="sent", platform=via, app_id=app_id).value += 1
+        if notification.data is not None:
+            size = len(notification.data) * 3 // 4  # before base64
+            count(
+                "notification_message_data_bytes",
+                destination="Direct",
+                platform=via,
+                app_id=app_id,
+            ).value += size
+        mid, dur = self._mid(notification), round(took_s * 1_000_000)
+        self._sink.emit(events.BridgeSent(mid=mid, via=via, code=code, dur=dur))
+        self._sink.emit(events.PushBridgeTransmitted(mid=mid, via=via, code=code, dur=dur))
+
+    def bridge_failed(
+        self, notification: Notification, via: str, app_id: str, error: Exception, took_s: float
+    ) -> None:
+        reason = error.label if isinstance(error, WaystationError) else "bug"
+        self._metrics.counter(
+            "notification_bridge", result="error", platform=via, app_id=app_id, reason=reason
+        ).value += 1
+        self._sink.emit(
+            events.BridgeError(
+                mid=self._mid(notification),
+                via=via,
+                code=form_of(type(error)).status,
+                dur=round(took_s * 1_000_000),
+            )
+        )
+
+    def bridge_token_gone(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.BridgeTokenGone(uah=self._uah(uaid), via=via))
+
+    def registered(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.RegNew(uah=self._uah(uaid), via=via))
+
+    def registration_updated(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.RegUpdate(uah=self._uah(uaid), via=via))
+
+    def registration_checked(self, uaid: Uaid, via: str) -> None:
+        self._metrics.counter("ua_connection_check").value += 1
+
+    def unregistered(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.RegDelete(uah=self._uah(uaid), via=via))
+
+    def channel_added(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.RegChannelNew(uah=self._uah(uaid), via=via))
+
+    def channel_removed(self, uaid: Uaid, via: str) -> None:
+        self._sink.emit(events.RegChannelDelete(uah=self._uah(uaid), via=via))
+
     # Hashes and names
 
-    def _mid(self, notification: Notification | Replaced) -> str:
+    def _mid(self, notification: Notification | Update | Replaced) -> str:
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
 
     def _uah(self, uaid: Uaid) -> int:

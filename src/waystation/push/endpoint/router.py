@@ -14,7 +14,6 @@ Rule 5: with Autopush's three-part keys another endpoint node may have used the 
 
 import contextlib
 import enum
-from collections.abc import Awaitable
 from typing import Final
 
 import msgspec
@@ -34,9 +33,8 @@ from waystation.push.model import (
 )
 from waystation.push.store import PushStore
 from waystation.push.token import MessageIds
-from waystation.push.wire.relay import Answer, NearNode, NearRelay, Relay
+from waystation.push.wire.relay import Answer, Relay
 
-_TAKEN: Final = Answer.TAKEN  # on every message's path, where a member of an enum costs 75 ns
 KEYS_TRIED_MAX: Final = 100  # a channel with that many messages in as many milliseconds can wait
 
 
@@ -57,67 +55,29 @@ class Router:
         *,
         ids: MessageIds | None = None,
         own_node_id: str = "",
-        own_node: NearNode | None = None,
     ) -> None:
         """`ids` mints other keys where a key may be taken. `own_node_id` is the connection node of
-        this very worker, to which nothing is relayed; if `own_node` is there, it is asked without
-        the relay."""
+        this worker: what goes there is not counted as relayed."""
         self._store = store
         self._relay = relay
-        self._offer = relay.offer if isinstance(relay, NearRelay) else relay.push
         self._milestones = milestones
         self._observer = observer or Observer()
         self._own_node_id = own_node_id
-        self._own_node = own_node
         self._shared_keys = ids if ids is not None and ids.shared else None
 
     async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
         """`user_agent` as it was read for this request: its route is the fence. The id that the
         message has from now on."""
-        answer = self.offer(user_agent, notification)
-        if answer is Answer.TAKEN:
-            return notification.message_id
-        return await self.deliver_on(answer, user_agent, notification)
-
-    def offer(
-        self, user_agent: UserAgent, notification: Notification
-    ) -> Answer | Awaitable[Answer] | None:
-        """The direct way: what the node says, TAKEN if that is all; None if it has no node."""
-        node_id = user_agent.node_id
-        if node_id is None:
-            return None
-        uaid, own = user_agent.uaid, self._own_node
-        if node_id != self._own_node_id:
-            self._observer.relayed(notification, node_id)
-            own = None
-        if notification.reliability_id is not None:
-            self._milestones.note(notification, Milestone.INT_TRANSMITTED)
-        if own is None:
-            answer = self._offer(node_id, uaid, notification)
-        else:
-            try:
-                answer = own.offer(uaid, notification)
-            except Exception:  # a bug, of which the relay would say the same
-                return Answer.ODD
-        if answer is _TAKEN:
-            self._observer.taken(uaid, notification)
-        return answer
-
-    async def deliver_on(
-        self,
-        answer: Answer | Awaitable[Answer] | None,
-        user_agent: UserAgent,
-        notification: Notification,
-    ) -> MessageId:
-        """The rest of the way, for a notification that was offered and not taken at once."""
-        observer = self._observer
-        uaid = user_agent.uaid
-        if answer is not None:
-            if not isinstance(answer, Answer):
-                answer = await answer
-                if answer is Answer.TAKEN:
-                    observer.taken(uaid, notification)
-                    return notification.message_id
+        observer, uaid = self._observer, user_agent.uaid
+        if user_agent.node_id is not None:
+            if user_agent.node_id != self._own_node_id:
+                observer.relayed(notification, user_agent.node_id)
+            if notification.reliability_id is not None:
+                self._milestones.note(notification, Milestone.INT_TRANSMITTED)
+            answer = await self._relay.push(user_agent.node_id, uaid, notification)
+            if answer is Answer.TAKEN:
+                observer.taken(uaid, notification)
+                return notification.message_id
             await self._refused(user_agent, answer)
             if notification.reliability_id is not None:
                 self._milestones.note(notification, Milestone.RECEIVED)
@@ -153,12 +113,18 @@ class Router:
         """SimplePush: the same steps for a version number."""
         uaid = user_agent.uaid
         if user_agent.node_id is not None:
+            if user_agent.node_id != self._own_node_id:
+                self._observer.relayed(update, user_agent.node_id)
             answer = await self._relay.push(user_agent.node_id, uaid, update)
             if answer is Answer.TAKEN:
                 return Outcome.DIRECT
             await self._refused(user_agent, answer)
         # Not applied means that a newer version waits already: this one has been overtaken.
-        await self._store.save_update(uaid, update)
+        saved = await self._store.save_update(uaid, update)
+        if saved.replaced is not None:
+            self._observer.superseded(saved.replaced)
+        if saved.applied:
+            self._observer.stored(uaid, update)
         return await self._tell(uaid)
 
     async def _refused(self, user_agent: UserAgent, answer: Answer) -> None:

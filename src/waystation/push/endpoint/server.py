@@ -10,12 +10,13 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from waystation.base.errors import BusyError, WaystationError
-from waystation.base.http_message import Request, Response
 from waystation.base.limits import CountLimit
+from waystation.net.http1.message import Request, Response
 from waystation.push.endpoint import matrix as matrix_gateway
 from waystation.push.endpoint import simplepush as simplepush_intake
-from waystation.push.endpoint.intake import Intake, Passed
+from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.registration import Registration, read_path
 from waystation.push.endpoint.simplepush import SimplePushIntake
 from waystation.push.endpoint.status import StatusDesk
 from waystation.push.settings import Endpoint
@@ -45,14 +46,15 @@ class EndpointServer:
         status: StatusDesk,
         simplepush: SimplePushIntake | None = None,
         matrix: MatrixGateway | None = None,
+        registration: Registration | None = None,
         health: HealthRoutes = no_health,
         on_bug: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._intake = intake
-        self._post = intake.post
         self._status = status
         self._simplepush = simplepush
         self._matrix = matrix
+        self._registration = registration
         self._health = health
         self._on_bug = on_bug
         self._more_info = settings.more_info_url
@@ -74,50 +76,27 @@ class EndpointServer:
             return matrix_gateway.BODY_BYTES_MAX
         if path.startswith((b"/spush/", b"/update/", b"/push/")):
             return simplepush_intake.BODY_BYTES_MAX
+        if path.startswith(b"/v1/"):
+            return self._body_bytes_max
         return 0
 
     def handle(self, request: Request) -> Response | Serving:
-        """As `_serve`, for a POST to an endpoint: nearly all requests are, and most of them do not
-        wait."""
         self.requests += 1
-        familiar = request.familiar
-        if familiar is None or type(familiar.found) is not Passed:  # else it is such a POST
-            path = request.path
-            if request.method != b"POST" or not path.startswith(b"/wpush/"):
-                return self._handle_other(request, path)
-            if _PERCENT in path:
-                request.path = unquote_to_bytes(path)
-        under_way = self._under_way
-        if under_way.used >= under_way.limit:
-            under_way.refused += 1
-            return self._busy(request)
-        try:
-            answer = self._post(request)
-        except WaystationError as error:
-            answer = self.error_response(error, request)
-        if type(answer) is not Response and not isinstance(answer, Response):
-            return self._serve(request, answer)
-        if b"origin" in request.headers:
-            return self._with_cors(request, answer)
-        return answer
-
-    def _handle_other(self, request: Request, path: bytes) -> Response | Serving:
-        if _PERCENT in path:
-            request.path = unquote_to_bytes(path)
+        if _PERCENT in request.path:
+            request.path = unquote_to_bytes(request.path)
         if request.method == b"OPTIONS":
             return self._options(request)
         serving = self._route(request)
-        if serving is None:
-            response = self._health(request)
-            if response is None:
-                response = self._refuse(request)
-            return self._with_cors(request, response)
-        return self._serve(request, serving)
+        if serving is not None:
+            return self._serve(request, serving)
+        return self._with_cors(request, self._health(request) or self._refuse(request))
 
     async def _serve(self, request: Request, serving: Serving) -> Response:
         if not self._under_way.enter():
             serving.close()
-            return self._busy(request)
+            return self._with_cors(
+                request, self.error_response(BusyError(retry_after_s=1.0), request)
+            )
         try:
             response = await serving
         except WaystationError as error:
@@ -126,12 +105,12 @@ class EndpointServer:
             self._under_way.leave()
         return self._with_cors(request, response)
 
-    def _busy(self, request: Request) -> Response:
-        return self._with_cors(request, self.error_response(BusyError(retry_after_s=1.0), request))
-
     def _route(self, request: Request) -> Serving | None:
         method, path = request.method, request.path
-        if path.startswith(b"/m/"):
+        if path.startswith(b"/wpush/"):
+            if method == b"POST":
+                return self._intake.post(request)
+        elif path.startswith(b"/m/"):
             message_id, slash, tail = path[3:].partition(b"/")
             if method == b"DELETE" and not slash:
                 return self._intake.withdraw(message_id)
@@ -140,6 +119,10 @@ class EndpointServer:
         elif path == matrix_gateway.PATH and self._matrix is not None:
             if method == b"POST":
                 return self._matrix.notify(request)
+        elif path.startswith(b"/v1/") and self._registration is not None:
+            known = read_path(path)
+            if known is not None and method in known.methods:
+                return self._registration.serve(request, known)
         elif method == b"PUT" and self._simplepush is not None:
             token = _simplepush_token(path)
             if token is not None:
@@ -171,6 +154,9 @@ class EndpointServer:
             return b"GET, OPTIONS" if tail == b"status" else None
         if path == matrix_gateway.PATH and self._matrix is not None:
             return b"GET, POST, OPTIONS"
+        if path.startswith(b"/v1/") and self._registration is not None:
+            known = read_path(path)
+            return None if known is None else b", ".join((*known.methods, b"OPTIONS"))
         if self._simplepush is not None and _simplepush_token(path) is not None:
             return b"PUT, OPTIONS"
         return None
@@ -205,6 +191,7 @@ class EndpointServer:
         if (
             self._simplepush is not None
             and request.method == b"PUT"
+            and _simplepush_token(request.path) is not None
             and isinstance(error, WaystationError)
         ):
             status = self._simplepush.status_of(error, status)

@@ -12,21 +12,23 @@ from typing import Final, Literal
 
 from waystation.base.clock import Clock
 from waystation.base.errors import GoneError, WaystationError
-from waystation.base.http_message import Request, Response
 from waystation.base.ids import parse_uuid
+from waystation.base.numbers import parse_number
+from waystation.net.http1.message import Request, Response
 from waystation.push.endpoint.intake import Intake
+from waystation.push.endpoint.observer import Observer
 from waystation.push.endpoint.router import Outcome, Router
 from waystation.push.errors import (
     InvalidTokenError,
     InvalidVersionError,
     PayloadTooLargeError,
 )
-from waystation.push.model import SIMPLEPUSH, ChannelId, Uaid, Update
+from waystation.push.model import SIMPLEPUSH, VERSION_MAX, ChannelId, Uaid, Update
 from waystation.push.token import V1_BYTES, EndpointToken, Keys
+from waystation.push.wire.error_forms import form_of
 
 DATA_BYTES_MAX: Final = 4096
 BODY_BYTES_MAX: Final = 3 * DATA_BYTES_MAX + 1024  # every byte percent-encoded, and the rest
-VERSION_MAX: Final = 2**63 - 1
 _FIELDS_MAX: Final = 16
 _TEXT: Final = b"text/plain"
 
@@ -57,21 +59,27 @@ class SimplePushIntake:
         router: Router,
         keys: Keys,
         clock: Clock,
+        observer: Observer | None = None,
     ) -> None:
         self._dialect = dialect
         self._intake = intake
         self._router = router
         self._keys = keys
         self._clock = clock
+        self._observer = observer or Observer()
 
     async def put(self, request: Request, token: bytes) -> Response:
         """`PUT /spush/v1/{token}`, `/update/{token}`, `/push/{token}`"""
         endpoint = self._open(token)
-        user_agent = await self._intake.recipient(endpoint, SIMPLEPUSH)
+        user_agent = await self._intake.recipient(endpoint, {SIMPLEPUSH})
         version, data = self._read(request)
-        outcome = await self._router.deliver_update(
-            user_agent, Update(endpoint.channel_id, version, data)
-        )
+        update = Update(endpoint.channel_id, version, data, self._clock.now_ms())
+        self._observer.received(user_agent.uaid, update, len((data or "").encode()))
+        try:
+            outcome = await self._router.deliver_update(user_agent, update)
+        except WaystationError as error:
+            self._observer.errored(update, form_of(type(error)).errno or 0)
+            raise
         if self._dialect == "s":
             return Response.of(200, b"Success", content_type=_TEXT)
         if outcome is Outcome.DIRECT:
@@ -109,9 +117,10 @@ class SimplePushIntake:
             if self._dialect == "s":
                 raise MissingVersionError("No version present")
             return self._clock.now_ms() // 1000, data or None
-        if not (text.isascii() and text.isdigit()) or len(text) > 19 or int(text) > VERSION_MAX:
+        version = parse_number(text, VERSION_MAX)
+        if version is None:
             raise InvalidVersionError("Invalid version")
-        return int(text), data or None
+        return version, data or None
 
 
 def _fields(encoded: bytes) -> dict[str, str]:

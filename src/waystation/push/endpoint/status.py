@@ -9,7 +9,7 @@ import hmac
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.http_message import Request, Response
+from waystation.net.http1.message import Request, Response
 from waystation.push.errors import NoStatusError, UnauthorizedError, VapidError
 from waystation.push.model import MessageId, Milestone
 from waystation.push.store import PushStore

@@ -7,19 +7,17 @@ it, and ending the connection would only bring the same notifications again.
 """
 
 from binascii import Error as Base64Error
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
-import orjson
 import pybase64
 
 from waystation.base.ids import dashed
 from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Update
-from waystation.push.wire.webpush import AES128GCM_ONLY
 
 PING = b"{}"
 
@@ -72,10 +70,8 @@ class BroadcastSubscribe(
 ClientMessage = Hello | Register | Unregister | Ack | Nack | Ping | BroadcastSubscribe
 
 _decoder = msgspec.json.Decoder(ClientMessage)
-_decode_ack = msgspec.json.Decoder(Ack).decode
-_ACK_START = b'{"messageType":"ack"'  # as user agents write it
+_encode = msgspec.json.Encoder().encode
 _PING = Ping()
-_AES128GCM_TEXT = f',"headers":{orjson.dumps(AES128GCM_ONLY).decode()}'
 _ACK_OF_NOTHING = Ack(updates=[])
 
 
@@ -88,21 +84,10 @@ def decode_client(text: bytes) -> ClientMessage:
         return _decode_leniently(text, exc)
 
 
-def decode_ack(text: bytes) -> Sequence[AckUpdate] | None:
-    """What nearly every message is, as it is usually written. None for all that is not, even if it
-    is good; `decode_client` knows."""
-    if not text.startswith(_ACK_START):
-        return None
-    try:
-        return _decode_ack(text).updates
-    except UNREADABLE:
-        return None
-
-
 def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:
     try:
-        message = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        message = msgspec.json.decode(text)
+    except UNREADABLE:
         message = None
     if message == {}:
         return _PING
@@ -114,8 +99,8 @@ def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:
 def message_type(text: bytes) -> str:
     """For an error reply: what kind of message could not be read."""
     try:
-        message = orjson.loads(text)
-    except orjson.JSONDecodeError:
+        message = msgspec.json.decode(text)
+    except UNREADABLE:
         return "error"
     kind = message.get("messageType") if isinstance(message, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return kind if isinstance(kind, str) else "error"
@@ -126,11 +111,11 @@ def hello_reply(uaid_text: str, broadcasts: Mapping[str, Any], *, webpush: bool)
     if webpush:  # without it Firefox falls back to SimplePush
         reply["use_webpush"] = True
         reply["broadcasts"] = broadcasts
-    return orjson.dumps(reply)
+    return _encode(reply)
 
 
 def register_reply(channel_id: str, status: int, endpoint: str) -> bytes:
-    return orjson.dumps(
+    return _encode(
         {
             "messageType": "register",
             "channelID": channel_id,
@@ -141,37 +126,31 @@ def register_reply(channel_id: str, status: int, endpoint: str) -> bytes:
 
 
 def unregister_reply(channel_id: str, status: int) -> bytes:
-    return orjson.dumps({"messageType": "unregister", "channelID": channel_id, "status": status})
+    return _encode({"messageType": "unregister", "channelID": channel_id, "status": status})
 
 
 def error_reply(kind: str, status: int, reason: str, more_info: str) -> bytes:
     """The form of the Python generation, for `ws_error_replies`."""
-    return orjson.dumps(
+    return _encode(
         {"messageType": kind, "status": status, "reason": reason, "more_info": more_info}
     )
 
 
 def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
-    return orjson.dumps({"messageType": "broadcast", "broadcasts": broadcasts})
+    return _encode({"messageType": "broadcast", "broadcasts": broadcasts})
 
 
 def notification_message(notification: Notification) -> bytes:
     """Written for every notification, so by hand: ids and base64url need no escaping."""
     data, headers = notification.data, notification.headers
-    if (
-        data is not None
-        and (headers is AES128GCM_ONLY or headers == AES128GCM_ONLY)  # the same, unless it was read
-        and notification.reliability_id is None
-    ):
-        start = _notification_start(notification.channel_id)  # nearly all are like this
-        return f'{start}{notification.message_id}","data":"{data}"{_AES128GCM_TEXT}}}'.encode()
     tracked = text = ""
     if notification.reliability_id is not None:
-        tracked = f',"reliability_id":{orjson.dumps(notification.reliability_id).decode()}'
-    if data is not None and headers is not None:
-        text = f',"headers":{orjson.dumps(headers).decode()}'
-    start = f'{_notification_start(notification.channel_id)}{notification.message_id}"{tracked}'
-    return (f"{start}}}" if data is None else f'{start},"data":"{data}"{text}}}').encode()
+        tracked = f',"reliability_id":{_encode(notification.reliability_id).decode()}'
+    if data is not None:
+        shown = "" if headers is None else f',"headers":{_encode(headers).decode()}'
+        text = f',"data":"{data}"{shown}'
+    start = _notification_start(notification.channel_id)
+    return f'{start}{notification.message_id}"{tracked}{text}}}'.encode()
 
 
 @lru_cache(maxsize=4096)  # channels come again
@@ -181,7 +160,7 @@ def _notification_start(channel_id: bytes) -> str:
 
 def updates_message(updates: Iterable[Update]) -> bytes:
     """SimplePush: any number of versions in one message."""
-    return orjson.dumps(
+    return _encode(
         {"messageType": "notification", "updates": [_update(update) for update in updates]}
     )
 

@@ -53,6 +53,22 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
     errors.NoSubscriptionError: HttpForm(410, 106, "No such subscription"),
     errors.UserAgentLeftError: HttpForm(410, 105, "User was deleted during routing"),
     errors.NoStatusError: HttpForm(404, None, "Nothing is known of that message"),
+    errors.InvalidRouterTokenError: HttpForm(400, None, "Invalid router token"),
+    errors.UnknownAppError: HttpForm(400, 106, "Unknown app id"),
+    errors.UnknownChannelError: HttpForm(400, None, "Unknown release channel"),
+    errors.BadApsError: HttpForm(400, None, "Invalid APS data"),
+    errors.UnknownRouterTypeError: HttpForm(400, 108, "Invalid router type"),
+    errors.RegistrationAuthError: HttpForm(401, 109, "Invalid Local Auth"),
+    errors.TooManySubscriptionsError: HttpForm(400, None, "Too many subscriptions"),
+    errors.BridgePayloadTooLargeError: HttpForm(413, 104, "Request payload too large"),
+    errors.BridgeGoneError: HttpForm(410, 106, "Bridge reports that the device is gone"),
+    errors.BridgeError: HttpForm(502, None, "The bridge failed"),
+    errors.BridgeAuthError: HttpForm(502, 901, "The bridge refused our credentials"),
+    errors.BridgeConnectError: HttpForm(502, 902, "Cannot connect to the bridge"),
+    errors.BridgeTimeoutError: HttpForm(502, 903, "The bridge did not answer in time"),
+    errors.BridgeFailedError: HttpForm(502, None, "The bridge failed"),
+    errors.BridgeStubError: HttpForm(500, None, "The stub failed as it was told"),
+    errors.LostRaceError: HttpForm(503, None, "Please try again"),
     errors.RateLimitedError: HttpForm(429, None, "Too many requests"),
     errors.StoreUnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
     errors.StoreFullError: HttpForm(503, 201, "The store is full, please try again later"),
@@ -98,7 +114,8 @@ def error_headers(status: int, error: BaseException | None = None) -> bytes:
         case 410:
             return b"Cache-Control: max-age=%d\r\n" % GONE_MAX_AGE_S
         case 401:
-            return b"WWW-Authenticate: vapid\r\n"
+            secret = isinstance(error, errors.RegistrationAuthError)
+            return b"WWW-Authenticate: %b\r\n" % (b"Bearer" if secret else b"vapid")
         case 429 | 503:
             wait_s = getattr(error, "retry_after_s", None)
             return b"Retry-After: %d\r\n" % (

@@ -9,15 +9,23 @@ The JSON of the HTTP form is here; the frames of the link are in `link_frames`.
 """
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Annotated, Protocol
 
 import msgspec
 
 from waystation.base.ids import dashed, parse_uuid
 from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadBodyError, InvalidMessageIdError
-from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update
+from waystation.push.model import (
+    VERSION_MAX,
+    ChannelId,
+    MessageId,
+    Notification,
+    SortKey,
+    Uaid,
+    Update,
+)
 
 
 class Answer(enum.IntEnum):
@@ -45,6 +53,15 @@ class Node(Protocol):
         ...
 
 
+class ServedNode(Node, Protocol):
+    """One connection worker, as those see it who pass on what others ask."""
+
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """The asker of a push stopped waiting: it clears the route and stores. `taken` was
+        delivered all the same, so its ack has a row to delete too; None: it was refused."""
+        ...
+
+
 class Relay(Protocol):
     """All connection nodes, by their node id. Never raises for a node that is gone."""
 
@@ -57,30 +74,13 @@ class Relay(Protocol):
     async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer: ...
 
 
-@runtime_checkable
-class NearNode(Node, Protocol):
-    """The connection worker of this process."""
-
-    def offer(self, uaid: Uaid, notification: Notification | Update) -> Answer | Awaitable[Answer]:
-        """As `push`, and at once unless the journal has to be waited for."""
-        ...
-
-
-@runtime_checkable
-class NearRelay(Protocol):
-    """A relay that may have a node in this process."""
-
-    def offer(
-        self, node_id: str, uaid: Uaid, notification: Notification | Update
-    ) -> Answer | Awaitable[Answer]:
-        """As `push`, and at once where that is a function call."""
-        ...
-
-
 # The HTTP form
 
 LIST_MAX = 1000  # updates in one request of the first design
 BODY_BYTES_MAX = 262_144  # of `PUT /push/{uaid}`
+TIME_MS_MAX = 1 << 53  # sums of two times must fit into 64 bits
+_Millis = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX)]
+_Seconds = Annotated[int, msgspec.Meta(ge=0, le=TIME_MS_MAX // 1000)]
 
 _STATUSES = {answer.value: answer for answer in Answer if answer >= 100}
 
@@ -91,13 +91,13 @@ def answer_of_status(status: int) -> Answer:
 
 class _PushBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     channel_id: str = msgspec.field(name="channelID")
-    version: str | int
-    ttl: int = 0
+    version: str | Annotated[int, msgspec.Meta(ge=0, le=VERSION_MAX)]
+    ttl: _Seconds = 0
     topic: str | None = None
-    timestamp: int | None = None
+    timestamp: _Seconds | None = None
     data: str | None = None
     headers: dict[str, str] | None = None
-    sortkey_timestamp: int | None = None  # ms; ours, so that what is stored later keeps its order
+    sortkey_timestamp: _Millis | None = None  # ours, so that what is stored later keeps its order
     reliability_id: str | None = None
     reliable_state: str | None = None
 
@@ -116,6 +116,7 @@ def encode_push(notification: Notification | Update) -> bytes:
             _PushBody(
                 channel_id=dashed(notification.channel_id),
                 version=notification.version,
+                timestamp=notification.timestamp_s or None,
                 data=notification.data,
             )
         )
@@ -155,11 +156,10 @@ def _from_body(body: _PushBody, sort_key_of: Callable[[str], SortKey]) -> Notifi
     if channel_id is None:
         raise BadBodyError("channelID is not a UUID")
     if isinstance(body.version, int):
-        if body.version < 0:
-            raise BadBodyError("version is negative")
-        return Update(ChannelId(channel_id), body.version, body.data)
-    if body.timestamp is None or body.timestamp < 0 or body.ttl < 0:
-        raise BadBodyError("timestamp and ttl are whole seconds")
+        accepted_at_ms = (body.timestamp or 0) * 1000
+        return Update(ChannelId(channel_id), body.version, body.data, accepted_at_ms)
+    if body.timestamp is None:
+        raise BadBodyError("timestamp is missing")
     try:
         sort_key = sort_key_of(body.version)
     except InvalidMessageIdError:

@@ -3,8 +3,7 @@
 Rule 1: checks are pure functions and are called in the order of the specification's table; the
         first failure wins.
 Rule 2: an empty body is a tickle: encryption headers are then dropped unseen, even wrong ones.
-Rule 3: what a head asks for is read once for all requests that share it.
-Rule 4: what the user agent gets of `Encryption` and `Crypto-Key` is cleaned: no quotes, no padding.
+Rule 3: what the user agent gets of `Encryption` and `Crypto-Key` is cleaned: no quotes, no padding.
 
 Header names are lower-case bytes, as the HTTP server hands them over.
 """
@@ -17,7 +16,6 @@ from typing import Final
 import msgspec
 from pybase64 import b64encode_as_string
 
-from waystation.base.http_message import SharedHeaders
 from waystation.push.errors import (
     InvalidApiVersionError,
     InvalidEncryptionError,
@@ -38,15 +36,6 @@ _NORMAL: Final = Urgency.NORMAL
 _TTL_DIGITS_MAX: Final = 19  # more than that is lowered all the same, without counting
 _PADDING: Final = re.compile(r"=+(?=[,;]|$)")
 AES128GCM_ONLY: Final = {"encoding": "aes128gcm"}  # shared by all, never changed
-
-
-class Asked(msgspec.Struct, frozen=True, gc=False):
-    """What the head of a valid POST asks for, whoever sent it and whoever it is for."""
-
-    ttl_s: int  # not yet lowered to the longest
-    topic: str | None
-    urgency: Urgency
-    headers: dict[str, str] | None  # of the encryption; None for a tickle
 
 
 class Post(msgspec.Struct, frozen=True, gc=False):
@@ -76,40 +65,22 @@ def read_post(
             f"This message is intended for a constrained device and is limited to"
             f" {body_bytes_max} bytes"
         )
-    if type(headers) is SharedHeaders:  # which say how long their body is
-        asked = headers.meaning.value
-        if type(asked) is not Asked:
-            headers.meaning.value = asked = read_head(headers, body)
-    else:
-        asked = read_head(headers, body)
-    ttl_s = asked.ttl_s
+    ttl_s = read_ttl(headers.get(b"ttl"))
+    encryption = read_encryption(headers) if body else None
+    if ttl_s < 0:
+        raise NegativeTtlError("TTL must be greater than 0")
+    topic = headers.get(b"topic")
     return Post(
-        ttl_s if ttl_s < ttl_max_s else ttl_max_s,  # noqa: FURB136 - half of what `min` costs
-        asked.topic,
-        asked.urgency,
-        asked.headers,
+        min(ttl_s, ttl_max_s),
+        None if topic is None else read_topic(topic),
+        read_urgency(headers.get(b"urgency")),
+        encryption,
     )
 
 
 def read_body(body: bytes) -> str | None:
     """As it is handed on: base64url without padding, which is left out faster than not written."""
     return b64encode_as_string(body, b"-_").rstrip("=") if body else None
-
-
-def read_head(headers: Headers, body: bytes) -> Asked:
-    """Steps 12 to 15; of the body it matters only whether there is one."""
-    find = headers.get
-    ttl_s = read_ttl(find(b"ttl"))
-    encryption = read_encryption(headers) if body else None
-    if ttl_s < 0:
-        raise NegativeTtlError("TTL must be greater than 0")
-    topic = find(b"topic")
-    return Asked(
-        ttl_s,
-        None if topic is None else read_topic(topic),
-        read_urgency(find(b"urgency")),
-        encryption,
-    )
 
 
 @lru_cache(maxsize=256)  # of the few that senders choose

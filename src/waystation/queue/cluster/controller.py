@@ -8,7 +8,8 @@ Rule 2: a server whose lease ran out is down. Its slots go to followers that are
 Rule 3: a move whose target is down, or that stays frozen too long, goes back to its owner.
 Rule 4: at most `moves_per_node_max` slots are under way from or to one server, and `moves_max` in
         all: every step is a commit over the whole map, and who loses it stays frozen longer.
-Rule 5: with `replicas` each slot has a follower; one that stays down is replaced. When all are in
+Rule 5: a move waits while its source still writes the references of its queues.
+Rule 6: with `replicas` each slot has a follower; one that stays down is replaced. When all are in
         step and nothing moves, `FOLLOWERS_SHIFT_MAX` at a time go from servers that leave or follow
         too many to others.
 
@@ -135,7 +136,7 @@ class Controller:
         waiting = list(slot_map.planned)
         for move in slot_map.planned:
             one = slot_map.slots[move.slot]
-            if one.state != "S":
+            if one.state != "S" or not slot_map.may_leave(move.slot):
                 continue
             if places <= 0 or max(busy[one.owner], busy[move.target]) >= limit:
                 continue

@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Final, Literal
 
-from .duties import CopyId, Ticket
+from .effects import CopyId, Ticket
 from .migration import CopySource, CopyTarget
 from .slot_map import NodeId
 

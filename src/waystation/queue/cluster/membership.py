@@ -4,8 +4,12 @@
     keys/cluster/member.crt|key  what this one shows; its common name is `node-7` or `edge-…`
     keys/cluster/member.json     its number, and the URL of the store that all of them share
 
-Rule 1: the token that `cluster init` prints holds the CA's key and the store's URL: whoever has it
-        can add members, so it is handed on like a password and kept nowhere by us.
+    keys/cluster/ca.key          where the cluster was made: for further tokens
+
+Rule 1: a token holds the CA's key and the store's URL: whoever has it can add members, so it is
+        handed on like a password. A token for edges holds the identity that clients know as well,
+        without its CA's key. Only the directory in which the cluster was made keeps what tokens
+        are made of.
 Rule 2: a link is TLS 1.3 with certificates on both sides; a name that the map does not know is
         nobody's, whatever certificate it shows.
 """
@@ -14,6 +18,7 @@ import base64
 import datetime
 import os
 import ssl
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,6 +37,7 @@ ALPN = "smpc/1"
 _LIFETIME = datetime.timedelta(days=36_500)
 _SKEW = datetime.timedelta(days=1)
 _TOKEN_MARK = "wsc1."
+_CA_KEY = "ca.key"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +65,7 @@ class Invitation(msgspec.Struct, frozen=True):
     store_url: str
     ca_crt: bytes
     ca_key: bytes
+    identity: Mapping[str, bytes] = {}  # for an edge: files of the address that clients know
 
     def token(self) -> str:
         return _TOKEN_MARK + base64.urlsafe_b64encode(msgspec.msgpack.encode(self)).decode()
@@ -84,7 +91,32 @@ def new_invitation(store_url: str) -> Invitation:
     return Invitation(store_url, pem(certificate.sign(key, None)), private_pem(key))
 
 
-def enrol(keys: Path, invitation: Invitation, *, node_id: NodeId, name: str = "") -> Membership:
+def kept_invitation(membership: Membership) -> Invitation:
+    """For a further member, by the directory in which the cluster was made."""
+    ca_key = membership.directory / _CA_KEY
+    try:
+        ca_crt = (membership.directory / "ca.crt").read_bytes()
+        return Invitation(membership.member.store_url, ca_crt, ca_key.read_bytes())
+    except FileNotFoundError:
+        raise SettingsError(
+            [
+                f"{ca_key} is not there, so no token can be made here: it lies in the data"
+                " directory in which `waystation cluster init` was run. Of a cluster that is older"
+                " than that file, only the token that `cluster init` printed has it"
+            ]
+        ) from None
+    except OSError as exc:
+        raise SettingsError([f"{ca_key} cannot be read: {exc.strerror}"]) from exc
+
+
+def enrol(
+    keys: Path,
+    invitation: Invitation,
+    *,
+    node_id: NodeId,
+    name: str = "",
+    keeps_ca: bool = False,
+) -> Membership:
     """Issue this member's certificate and keep it; refused where there is one already."""
     directory = keys / FOLDER
     if (directory / "member.json").exists():
@@ -105,6 +137,8 @@ def enrol(keys: Path, invitation: Invitation, *, node_id: NodeId, name: str = ""
     constraints = x509.BasicConstraints(ca=False, path_length=None)
     builder = _builder(subject, ca.subject, key).add_extension(constraints, critical=True)
     _write(directory / "ca.crt", invitation.ca_crt)
+    if keeps_ca:
+        _write(directory / _CA_KEY, invitation.ca_key)
     _write(directory / "member.key", private_pem(key))
     _write(directory / "member.crt", pem(builder.sign(ca_key, None)))
     _write(directory / "member.json", msgspec.json.encode(member))
@@ -128,7 +162,7 @@ def required_membership(keys: Path) -> Membership:
         raise SettingsError(
             [
                 f"{keys.parent} is in no cluster: make one with `waystation cluster init`, or"
-                " join one with `waystation cluster join TOKEN`"
+                " join one with `waystation cluster join --token-file FILE`"
             ]
         )
     return membership
@@ -147,12 +181,11 @@ def link_context(membership: Membership, *, server_side: bool) -> ssl.SSLContext
     return context
 
 
-def name_of_peer(connection: ssl.SSLObject | ssl.SSLSocket) -> str:
-    """The common name in the certificate that the other end showed; it was verified."""
-    shown = connection.getpeercert(binary_form=True)
-    if not shown:
+def name_of_peer(chain: Sequence[bytes]) -> str:
+    """The common name in the certificate that the other end showed first; it was verified."""
+    if not chain:
         return ""
-    names = x509.load_der_x509_certificate(shown).subject.get_attributes_for_oid(
+    names = x509.load_der_x509_certificate(chain[0]).subject.get_attributes_for_oid(
         NameOID.COMMON_NAME
     )
     return str(names[0].value) if names else ""

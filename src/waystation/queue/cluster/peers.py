@@ -2,12 +2,12 @@
 
 Rule 1: each server says what it has to say on a link that it made itself, so two servers have two
         links, and either may lose one without the other noticing anything but that.
-Rule 2: what cannot be sent now is lost, and the keeper is told that the link is: it begins again.
+Rule 2: what cannot be sent now is dropped, and `Replication` is told that the link is lost: it
+        begins the copy again.
 Rule 3: a frame of a copy may be larger than a block of the link; it travels in parts.
 """
 
 import asyncio
-import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
@@ -16,13 +16,14 @@ import msgspec
 
 from waystation.base.tasks import Tasks
 from waystation.base.unreadable import UNREADABLE
+from waystation.net.tls import Tls
 from waystation.queue.model import Slot
 from waystation.queue.wire.link import COPY_BYTES_MAX
 from waystation.queue.wire.link import Frame as LinkFrame
 from waystation.queue.wire.link_words import CopyAck, CopyPart
 
-from .duties import SendAck, SendFrame
-from .link_line import LinkLine
+from .effects import SendAck, SendFrame
+from .link_connection import LinkConnection, Links
 from .migration import Frame
 from .slot_map import NodeId, SlotMap
 
@@ -34,7 +35,7 @@ _decode = msgspec.msgpack.Decoder(Frame).decode
 
 
 class CopyReceiver(Protocol):
-    """The part of `Keeping` that hears from other servers."""
+    """The part of `ReplicationDriver` that receives from other servers."""
 
     def frame_arrived(
         self, peer: NodeId, copy: int, slot: int, move: int, frame: Frame
@@ -51,7 +52,7 @@ class _Way:
     __slots__ = ("line", "waiting")
 
     def __init__(self) -> None:
-        self.line: LinkLine | None = None
+        self.line: LinkConnection | None = None
         self.waiting: list[SendFrame | SendAck] = []
 
 
@@ -61,10 +62,12 @@ class Peers:
     def __init__(
         self,
         *,
-        context: ssl.SSLContext,
+        links: Links,
+        context: Tls,
         slot_map: Callable[[], SlotMap],
         tasks: Tasks,
     ) -> None:
+        self._links = links
         self._context = context
         self._slot_map = slot_map
         self._tasks = tasks
@@ -94,22 +97,14 @@ class Peers:
 
     async def _connect(self, peer: NodeId, way: _Way) -> None:
         node = self._slot_map().nodes.get(peer)
-        loop = asyncio.get_running_loop()
         with suppress(OSError):
             if node is not None:
-                handler = _Outgoing(self, peer, way)
                 async with asyncio.timeout(CONNECT_S):
-                    await loop.create_connection(
-                        lambda: LinkLine(handler, is_server=False),
-                        node.host,
-                        node.port,
-                        ssl=self._context,
-                        server_hostname="",
-                    )
+                    await self._links.connect(_Outgoing(self, peer, way), node, self._context)
                 return
         self._lost(peer, way)
 
-    def opened(self, peer: NodeId, way: _Way, line: LinkLine) -> None:
+    def opened(self, peer: NodeId, way: _Way, line: LinkConnection) -> None:
         if line.peer_name != f"node-{peer}" or self._ways.get(peer) is not way:
             line.abort()  # another server has that address now
             return
@@ -126,20 +121,20 @@ class Peers:
             del self._ways[peer]
             way.waiting.clear()
             if self.receiver is not None:
-                # Not from within `send`: the keeper is in the middle of something then.
+                # Not from within `send`: `Replication` is computing effects then.
                 asyncio.get_running_loop().call_soon(self.receiver.link_lost, peer)
 
-    def _write(self, line: LinkLine, message: SendFrame | SendAck) -> None:
+    def _write(self, line: LinkConnection, message: SendFrame | SendAck) -> None:
         epoch = self._slot_map().epoch
         if isinstance(message, SendAck):
-            line.send(0, epoch, CopyAck(message.copy, message.seq, message.broken))
+            line.send_frame(0, epoch, CopyAck(message.copy, message.seq, message.broken))
             return
         data = _encode(message.frame)
         for start in range(0, len(data), COPY_BYTES_MAX):
             part = data[start : start + COPY_BYTES_MAX]
             last = start + COPY_BYTES_MAX >= len(data)
             body = CopyPart(message.copy, Slot(message.slot), message.move, last, part)
-            line.send(0, epoch, body)
+            line.send_frame(0, epoch, body)
 
     # In
 
@@ -179,16 +174,16 @@ class _Outgoing:
         self._peer = peer
         self._way = way
 
-    def ready(self, line: LinkLine) -> None:
+    def ready(self, line: LinkConnection) -> None:
         self._peers.opened(self._peer, self._way, line)
 
-    def arrived(self, line: LinkLine, frame: LinkFrame) -> None:
+    def arrived(self, line: LinkConnection, frame: LinkFrame) -> None:
         line.abort()
 
-    def lost(self, line: LinkLine) -> None:
+    def lost(self, line: LinkConnection) -> None:
         self._peers.ended(self._peer, self._way)
 
-    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
+    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
         """Copies wait for their confirmations, so there is never much under way."""
 
 

@@ -5,7 +5,8 @@ Rule 1: a plan is a function of the map alone, ties broken by numbers, so two pe
 Rule 2: adding moves slots to the newcomers only; draining moves the leaving server's slots only.
 Rule 3: slots that move already are left alone.
 Rule 4: what was planned before stays planned, and is reckoned with as if it were done; of two plans
-        for one slot the later counts. So nobody ends a drain by moving something else.
+        for one slot the later counts. So moving other slots never ends a drain.
+Rule 5: what an operator asks for by itself goes before what is planned: a plan may take hours.
 
 Load that was measured is the pipeline's business: its plan comes as a file and is checked here.
 """
@@ -17,9 +18,10 @@ import msgspec
 from waystation.base.unreadable import UNREADABLE
 from waystation.queue.model import SLOTS, slot_letters
 
-from .slot_map import NOBODY, Move, NodeId, SlotMap, SlotMapError
+from .slot_map import NOBODY, WEIGHT_USUAL, Move, NodeId, SlotMap, SlotMapError
 
 FORM = "waystation-plan/1"
+_STATUSES = {"up": "is up", "drain": "is drained", "down": "is down"}
 UNEVEN = 1.1  # a server that follows so many times its share gives some away
 
 
@@ -70,9 +72,35 @@ def _objections(moves: Sequence[PlannedMove], slot_map: SlotMap) -> Iterable[str
         if target is None:
             yield f"slot {name} should go to node {move.target}, which is not in the cluster"
         elif target.status != "up":
-            yield f"slot {name} should go to node {move.target}, which is {target.status}"
+            yield f"slot {name} should go to node {move.target}, which {_STATUSES[target.status]}"
         elif owner == move.target:
             yield f"slot {name} is at node {move.target} already"
+
+
+def asked_for(slot_map: SlotMap, move: Move) -> list[Move]:
+    """What is planned, and before it one move by hand."""
+    target = slot_map.nodes.get(move.target)
+    if target is None:
+        raise SlotMapError(f"there is no node {move.target}")
+    if target.status != "up":
+        raise SlotMapError(
+            f"node {move.target} {_STATUSES[target.status]}: no slot is moved to it"
+            + (" (`waystation cluster undrain` takes it back)" * (target.status == "drain"))
+        )
+    others = [one for one in slot_map.planned if one.slot != move.slot]
+    return merged(msgspec.structs.replace(slot_map, planned=(move, *others)), ())
+
+
+def undrained(slot_map: SlotMap, node_id: NodeId) -> SlotMap:
+    """A server that was drained takes part again, and keeps what has not left it yet."""
+    node = slot_map.nodes.get(node_id)
+    if node is None:
+        raise SlotMapError(f"there is no node {node_id}")
+    if node.status != "drain":
+        raise SlotMapError(f"node {node_id} is not drained: it {_STATUSES[node.status]}")
+    back = msgspec.structs.replace(node, status="up", weight_new=WEIGHT_USUAL)
+    kept = [one for one in slot_map.planned if slot_map.slots[one.slot].owner != node_id]
+    return slot_map.with_node(back).planning(kept)
 
 
 def merged(slot_map: SlotMap, moves: Iterable[Move]) -> list[Move]:
@@ -116,13 +144,13 @@ def equalised(slot_map: SlotMap) -> list[Move]:
 
 
 def drained(slot_map: SlotMap, leaving: NodeId) -> list[Move]:
-    """All slots of one server, each to whoever has fewest."""
+    """All slots of one server, each to the server with the fewest."""
     if leaving not in slot_map.nodes:
         raise SlotMapError(f"there is no node {leaving}")
     counts = _counts(slot_map)
     counts.pop(leaving, None)
     if not counts:
-        raise SlotMapError(f"node {leaving} is the last that is up: nobody could take its slots")
+        raise SlotMapError(f"node {leaving} is the last that is up: no other could take its slots")
     moves: list[Move] = []
     for slot in slot_map.owned_by(leaving):
         if slot_map.slots[slot].state != "S":
@@ -143,7 +171,7 @@ def followers(slot_map: SlotMap) -> dict[int, NodeId]:
             burden[one.follower] += 1
     chosen: dict[int, NodeId] = {}
     for slot, one in slot_map.owned:
-        if one.follower != NOBODY or one.state != "S":
+        if one.follower != NOBODY or one.state != "S" or not slot_map.may_leave(slot):
             continue
         home = slot_map.nodes[one.owner].host
         others = [node for node in up if node.node_id != one.owner]

@@ -1,7 +1,7 @@
 """Who owns which slot: the one value that everybody in a cluster must agree on.
 
 Rule 1: a map is never changed. Every method that changes something returns the next map, whose
-        epoch is one higher; whoever stores it does so only over the epoch it came from.
+        epoch is one higher; it is stored only over the epoch it came from.
 Rule 2: a slot has at most one server that may serve it: its owner, unless it is frozen.
 Rule 3: stable → preparing → frozen → stable at the target; from preparing and frozen the way
         back to the owner is open. Nothing else is.
@@ -10,6 +10,9 @@ Rule 4: a follower keeps a copy and does not serve. It may be promoted only whil
         that the follower has not confirmed, or takes the word back first.
 Rule 5: what is planned stands in the map too, so that a plan and the moves it asks for cannot
         disagree.
+Rule 6: nothing leaves a server whose queues are older than the cluster before their references are
+        written: ids that clients chose would lead nowhere. Nor is it followed: its follower could
+        be promoted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +25,7 @@ from waystation.queue.model import SLOTS, slot_letters
 
 NODES_MAX = 4096
 WEIGHT_MAX = 255
+WEIGHT_USUAL = 100
 
 NodeId = NewType("NodeId", int)
 NOBODY = NodeId(0)
@@ -49,8 +53,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     fingerprint: bytes  # SHA-256 of the certificate that its link shows
-    weight_new: int = 100  # its share of new queues; 0 takes none
+    weight_new: int = WEIGHT_USUAL  # its share of new queues; 0 takes none
     status: Status = "up"
+    references_left: int = 0  # slots whose queues' references it has still to write (rule 6)
 
     @property
     def takes_new(self) -> bool:
@@ -93,6 +98,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     nodes: Mapping[NodeId, Node] = {}
     slots: tuple[Assignment, ...] = (_UNOWNED,) * SLOTS
     planned: tuple[Move, ...] = ()  # in this order; not begun
+    last_node: int = 0  # the highest id that was removed: certificates outlive servers
 
     # Looking
 
@@ -114,17 +120,42 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def serves(self, node_id: NodeId, slot: int) -> bool:
         return self.slots[slot].server == node_id
 
+    def may_leave(self, slot: int) -> bool:
+        """Whether its owner has written the references of its queues."""
+        owner = self.nodes.get(self.slots[slot].owner)
+        return owner is None or not owner.references_left
+
     # Servers
 
     def with_node(self, node: Node) -> "SlotMap":
         """Added, or known under its id with other particulars."""
         if node.node_id == NOBODY:
-            raise SlotMapError("node 0 is nobody: ids begin at 1")
+            raise SlotMapError("0 is no node id: ids begin at 1")
         if node.node_id not in self.nodes and len(self.nodes) >= NODES_MAX:
             raise SlotMapError(f"{NODES_MAX} servers are the most a map holds")
         if not 0 <= node.weight_new <= WEIGHT_MAX:
             raise SlotMapError(f"a weight is between 0 and {WEIGHT_MAX}")
         return self._next(nodes={**self.nodes, node.node_id: node})
+
+    @property
+    def next_node_id(self) -> NodeId:
+        """For a newcomer; no server had it before."""
+        return NodeId(max((self.last_node, *self.nodes)) + 1)
+
+    def without_node(self, node_id: NodeId) -> "SlotMap":
+        """It has nothing, gets nothing, and does not come back under this id."""
+        self._known(node_id)
+        owned, followed = self.owned_by(node_id), self.followed_by(node_id)
+        comes = [slot for slot, one in self.moving() if one.target == node_id]
+        comes += [move.slot for move in self.planned if move.target == node_id]
+        if owned or followed or comes:
+            raise SlotMapError(
+                f"node {node_id} has {len(owned)} slots, follows {len(followed)}, and"
+                f" {len(comes)} are on their way to it: drain it first"
+            )
+        nodes = {known: node for known, node in self.nodes.items() if known != node_id}
+        removed = self._next(nodes=nodes)
+        return msgspec.structs.replace(removed, last_node=max(self.last_node, node_id))
 
     # Slots
 
@@ -134,7 +165,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         wanted = {*slots}
         for slot in wanted:
             if self.slots[slot].owner != NOBODY:
-                raise SlotMapError(f"slot {slot_letters(slot)} belongs to somebody already")
+                raise SlotMapError(f"slot {slot_letters(slot)} has an owner already")
         return self._next(
             slots=tuple(
                 Assignment(owner) if slot in wanted else one for slot, one in enumerate(self.slots)
@@ -146,6 +177,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         one = self.slots[slot]
         if follower != NOBODY:
             self._known(follower)
+            self._referenced(slot)
         if follower != NOBODY and follower == one.owner:
             raise SlotMapError(
                 f"node {follower} cannot follow slot {slot_letters(slot)} and have it"
@@ -167,9 +199,10 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise SlotMapError(f"slot {slot_letters(slot)} is at node {target} already")
         if self.nodes[target].status != "up":
             raise SlotMapError(f"node {target} is {self.nodes[target].status}: nothing moves there")
+        self._referenced(slot)
         moving = msgspec.structs.replace(one, target=target, state="P", move=self.epoch + 1)
         if target == one.follower:
-            # Its copy begins anew, and until it is whole nobody must be promoted to it.
+            # Its copy begins anew; until it is whole, the follower must not be promoted.
             moving = msgspec.structs.replace(moving, follower=NOBODY, in_step=False)
         return self._with(slot, moving)
 
@@ -194,7 +227,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self._with(slot, changed), planned=planned)
 
     def promoted(self, slot: int) -> "SlotMap":
-        """The owner is gone: the follower takes its place, and nobody follows."""
+        """The owner is gone: the follower takes its place, and the slot has no follower."""
         one = self.slots[slot]
         if one.follower == NOBODY or not one.in_step:
             raise SlotMapError(f"slot {slot_letters(slot)} has no follower that is in step")
@@ -223,6 +256,13 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self, epoch=epoch, slots=slots)
 
     # Inside
+
+    def _referenced(self, slot: int) -> None:
+        if not self.may_leave(slot):
+            owner = self.slots[slot].owner
+            raise SlotMapError(
+                f"slot {slot_letters(slot)} stays: node {owner} still writes references"
+            )
 
     def _known(self, node_id: NodeId) -> Node:
         node = self.nodes.get(node_id)
@@ -260,6 +300,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             nodes=self.nodes if nodes is None else nodes,
             slots=self.slots if slots is None else slots,
             planned=self.planned if planned is None else planned,
+            last_node=self.last_node,
         )
 
 
@@ -291,6 +332,7 @@ class _Stored(msgspec.Struct, array_like=True):
     nodes: list[Node]
     runs: list[_Run]
     planned: list[tuple[int, int]] = []
+    last_node: int = 0
 
 
 def encode_map(slot_map: SlotMap) -> bytes:
@@ -303,6 +345,7 @@ def encode_map(slot_map: SlotMap) -> bytes:
                 for start, count, one in runs_of(slot_map.slots)
             ],
             [(move.slot, move.target) for move in slot_map.planned],
+            slot_map.last_node,
         )
     )
 
@@ -331,4 +374,5 @@ def decode_map(data: bytes) -> SlotMap:
         nodes={node.node_id: node for node in stored.nodes},
         slots=tuple(slots),
         planned=tuple(Move(slot, NodeId(target)) for slot, target in stored.planned),
+        last_node=stored.last_node,
     )

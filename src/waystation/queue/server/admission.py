@@ -3,7 +3,8 @@
 The steps are those of §5.1.
 
 Rule 1: no such queue, a wrong key, a key of another kind, a queue that may not be used this way:
-        all are `AUTH`, and all cost one check of the proof that was presented.
+        all are `AUTH`, and all cost one check of the proof that was presented. What else is done
+        is the same too: an unknown id takes the way of a queue that nobody has.
 Rule 2: what a service may not say, or may only say with its own proof, is refused before any queue
         is looked at (`services`); a proof of a service that does not hold is `SERVICE`, whatever
         else is wrong.
@@ -18,7 +19,7 @@ from waystation.queue.errors import Blocked, Code, Fault
 from waystation.queue.model import AuthKey, DhPrivateKey, Queue, QueueMode, Standing
 from waystation.queue.server.checks import Proof, Proven
 from waystation.queue.server.services import ServiceSession, out_of_place
-from waystation.queue.store import Party, QueueStore
+from waystation.queue.store import NOBODYS_QUEUE, Party, QueueStore
 from waystation.queue.wire import commands
 from waystation.queue.wire.commands import Command, Del, Lget, Lkey, New, Nsub, Off, Send, Skey
 from waystation.queue.wire.transmission import Transmission
@@ -95,8 +96,8 @@ async def look_up(
     if party is None:
         return Case(transmission)
     queue = await store.find(party, transmission.entity_id)
-    keys = None if queue is None else _keys(command, queue, has_proof=bool(transmission.proof))
-    if keys is None:
+    keys = _keys(command, queue or NOBODYS_QUEUE, has_proof=bool(transmission.proof))
+    if queue is None or keys is None:
         return Case(transmission, queue, _NOBODY, Code.AUTH, service)
     return Case(transmission, queue, keys, None, service)
 

@@ -1,7 +1,8 @@
 """Proofs are checked in threads: a signature takes longer than everything else about a command.
 
-Rule 1: what one batch of commands asks is one job: one thread takes it, one call into the loop
-        brings all its answers, and answers that are ready together come together.
+Rule 1: what one batch of commands asks is one job: one thread takes it. Jobs of one turn of the
+        loop are handed over together, a share to each thread, and their answers come back
+        together: a signature costs less than waking a thread for it and the loop for its answer.
 Rule 2: an unknown queue, a wrong key and a key of another kind take the same way and the same
         time (§5.9); `auth.check` sees to the second.
 """
@@ -41,7 +42,8 @@ class _Job(NamedTuple):
 class Checks:
     def __init__(self, *, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._turn: list[_Job] = []  # what this turn of the loop brought
+        self._handed: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._done: deque[tuple[_Job, list[Proven] | Exception]] = deque()
         self._telling = False
         self.waiting = 0
@@ -58,14 +60,22 @@ class Checks:
         """For each proof, whether it holds."""
         answered: asyncio.Future[list[Proven]] = self._loop.create_future()
         self.waiting += 1
-        self._jobs.put(_Job(proofs, answered))
+        if not self._turn:
+            self._loop.call_soon(self._hand_over)
+        self._turn.append(_Job(proofs, answered))
         return answered
 
     def close(self) -> None:
         for _ in self._threads:
-            self._jobs.put(None)
+            self._handed.put(None)
         for thread in self._threads:
             thread.join(timeout=5.0)
+
+    def _hand_over(self) -> None:
+        jobs, self._turn = self._turn, []
+        shares = len(self._threads)
+        for k in range(min(shares, len(jobs))):
+            self._handed.put(jobs[k::shares])
 
     def _tell(self) -> None:
         self._telling = False  # first: what comes from here on asks for another call
@@ -83,12 +93,13 @@ class Checks:
 
     def _run(self) -> None:
         check: Callable[..., bool] = auth.check
-        while (job := self._jobs.get()) is not None:
-            try:
-                answer: list[Proven] | Exception = [prove(proof, check) for proof in job.proofs]
-            except Exception as exc:  # a thread must live on, or everybody waits for ever
-                answer = exc
-            self._done.append((job, answer))
+        while (jobs := self._handed.get()) is not None:
+            for job in jobs:
+                try:
+                    answer: list[Proven] | Exception = [prove(one, check) for one in job.proofs]
+                except Exception as exc:  # a thread must live on, or everybody waits for ever
+                    answer = exc
+                self._done.append((job, answer))
             if not self._telling:
                 self._telling = True
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits

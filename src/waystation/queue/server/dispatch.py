@@ -34,11 +34,11 @@ from waystation.queue.server.admission import Case, look_up
 from waystation.queue.server.checks import Checks, Proven
 from waystation.queue.server.creation import Creation, Made
 from waystation.queue.server.delivery import Delivery
+from waystation.queue.server.forwarded_order import Begun
 from waystation.queue.server.ids import IdMaker
-from waystation.queue.server.lanes import Begun
-from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.notifiers import Notifiers
 from waystation.queue.server.observer import Observer
-from waystation.queue.server.questions import describe
+from waystation.queue.server.queue_info import describe
 from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscriber, Subscribers, Subscription
 from waystation.queue.settings import Queue as QueueSettings
@@ -106,7 +106,7 @@ class Dispatch:
         store: QueueStore,
         subscribers: Subscribers,
         delivery: Delivery,
-        notifying: Notifying,
+        notifiers: Notifiers,
         ids: IdMaker,
         checks: Checks,
         settings: QueueSettings,
@@ -116,7 +116,7 @@ class Dispatch:
         self._store = store
         self._subscribers = subscribers
         self._delivery = delivery
-        self._notifying = notifying
+        self._notifiers = notifiers
         self._ids = ids
         self._checks = checks
         self._settings = settings
@@ -173,7 +173,7 @@ class Dispatch:
                 case Ping():
                     return PONG
                 case Nsubs() if caller.service is not None:
-                    return await self._notifying.serve_all(caller.client, caller.service)
+                    return await self._notifiers.serve_all(caller.client, caller.service)
                 case _:
                     return Err(Code.CMD_PROHIBITED)  # forwarding has its own way
         if isinstance(command, Send):
@@ -193,9 +193,9 @@ class Dispatch:
             case Que():
                 return Info(await describe(self._store, queue, caller.client))
             case Nkey():
-                return await self._notifying.set_notifier(queue, command)
+                return await self._notifiers.set_notifier(queue, command)
             case Ndel():
-                return await self._notifying.drop_notifier(queue)
+                return await self._notifiers.drop_notifier(queue)
             case _:
                 return await self._change(queue, command)
 
@@ -315,10 +315,10 @@ class Dispatch:
     async def _nsub(self, caller: Caller, queue: Queue, command: Nsub) -> Response:
         assert queue.notifier is not None
         if caller.service is not None:
-            return await self._notifying.serve(caller.client, queue, caller.service)
+            return await self._notifiers.serve(caller.client, queue, caller.service)
         if queue.notifier.notifier_id in caller.client.notifiers:
             self._observer.repeated(command)
-        return await self._notifying.subscribe(caller.client, queue)
+        return await self._notifiers.subscribe(caller.client, queue)
 
     async def _ack(self, caller: Caller, queue: Queue, command: Ack) -> Response:
         subscription = caller.client.subscriptions.get(queue.recipient_id)
@@ -374,7 +374,7 @@ class Dispatch:
         if subscriber is not None and subscriber is not by:
             subscriber.tell(queue.recipient_id, DELETED)
         if queue.notifier is not None:
-            self._notifying.gone(queue.notifier.notifier_id, queue.notifier.service_id)
+            self._notifiers.gone(queue.notifier.notifier_id, queue.notifier.service_id)
 
     # Sending
 
@@ -403,7 +403,7 @@ class Dispatch:
                 if appended.is_head:
                     self._delivery.arrived(queue.recipient_id, message)
                 if command.notify and queue.notifier is not None:
-                    self._notifying.announce(queue.notifier, message)
+                    self._notifiers.announce(queue.notifier, message)
                 return OK
 
     # Inside

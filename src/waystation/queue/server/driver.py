@@ -205,7 +205,8 @@ class Driver:
     async def _work(self, client: Client, work: Work) -> None:
         try:
             while work.inbox and not client.gone:
-                await self._slow_down(client)
+                if client.bucket is not None:
+                    await self._slow_down(client)
                 batch = work.inbox.popleft()
                 if len(work.inbox) < self._settings.in_blocks_max:
                     client.line.resume()
@@ -213,10 +214,11 @@ class Driver:
                 if client.deferred:
                     await self._answered(client, work)
                     await self._offer_deferred(client)
-                if not work.inbox:
+                if work.pending and not work.inbox:
                     await self._answered(client, work)
             # Some may have been put off meanwhile; what finds no room now, `has_room` will see.
-            await self._offer_deferred(client)
+            if client.deferred:
+                await self._offer_deferred(client)
         except (HangUpError, UnavailableError):
             client.line.abort()
         except Exception:
@@ -250,7 +252,8 @@ class Driver:
             if isinstance(command, Prxy | Pfwd | Rfwd) and case.refused is None:
                 await self._forward(client, work, case.transmission)
                 continue
-            await self._until_free(client, work, case)
+            if work.queues:
+                await self._until_free(client, work, case)
             outcome = eager(self._dispatch.execute(caller, case, proven=holds), self._loop)
             self._add(client, work, case, outcome)
         self._observer.worked_through(batch)
@@ -352,10 +355,9 @@ class Driver:
     async def _slow_down(self, client: Client) -> None:
         """Whoever was refused too often waits before the next block; what it sends meanwhile waits
         in its socket."""
-        if client.bucket is not None:
-            wait_s = client.slowed_until - self._clock.mono()
-            if wait_s > 0:
-                await asyncio.sleep(wait_s)
+        wait_s = client.slowed_until - self._clock.mono()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
 
     async def _answered(self, client: Client, work: Work) -> None:
         while work.pending and not client.gone:

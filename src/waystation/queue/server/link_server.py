@@ -13,10 +13,10 @@ from typing import Any, Final
 from waystation.base.clock import Clock
 from waystation.base.errors import UnavailableError
 from waystation.base.tasks import Tasks
-from waystation.queue.cluster.asking import Asking
-from waystation.queue.cluster.keeping import Keeping
-from waystation.queue.cluster.link_line import LinkLine
+from waystation.queue.cluster.link_connection import LinkConnection
+from waystation.queue.cluster.peer_requests import PeerRequests
 from waystation.queue.cluster.peers import Peers, node_of
+from waystation.queue.cluster.replication_driver import ReplicationDriver
 from waystation.queue.cluster.slot_map import SlotMap
 from waystation.queue.control import moderated
 from waystation.queue.model import (
@@ -31,12 +31,12 @@ from waystation.queue.model import (
 )
 from waystation.queue.server.client import Client
 from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.drafts import Drafts
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.ownership import is_copy, not_ours
 from waystation.queue.server.streams import StreamPort, Streams, StreamSession
 from waystation.queue.server.subscribers import Subscribers
+from waystation.queue.server.uncommitted_queues import UncommittedQueues
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import GrantStore, Party, QueueStore, Ref, RefStore
 from waystation.queue.wire.link import Body, Frame, Sent
@@ -79,43 +79,43 @@ PARTY_OF: Final = {
 
 
 class KeptOwnership:
-    """What `Keeping` says, as commands ask for it."""
+    """What `ReplicationDriver` says, as commands ask for it."""
 
-    def __init__(self, keeping: Keeping, clock: Clock) -> None:
-        self._keeping = keeping
+    def __init__(self, replication_driver: ReplicationDriver, clock: Clock) -> None:
+        self._replication_driver = replication_driver
         self._clock = clock
-        self.serves = keeping.serves
-        self.frozen = keeping.frozen
-        self.begin = keeping.begin
-        self.end = keeping.end
+        self.serves = replication_driver.serves
+        self.frozen = replication_driver.frozen
+        self.begin = replication_driver.begin
+        self.end = replication_driver.end
 
     @property
     def epoch(self) -> int:
-        return self._keeping.slot_map.epoch
+        return self._replication_driver.slot_map.epoch
 
     def is_certain(self) -> bool:
-        return self._keeping.keeper.member.leased(self._clock.mono())
+        return self._replication_driver.replication.slot_lease.leased(self._clock.mono())
 
     def owns(self, slot: int) -> bool:
-        member = self._keeping.keeper.member
-        return member.slot_map.slots[slot].owner == member.node_id
+        slot_lease = self._replication_driver.replication.slot_lease
+        return slot_lease.slot_map.slots[slot].owner == slot_lease.node_id
 
     def answers(self, slot: int) -> bool:
         """Ours by the map, and nobody can have taken it meanwhile; frozen or not."""
-        member = self._keeping.keeper.member
-        one = member.slot_map.slots[slot]
-        guarded = one.in_step or slot in member.guarded
-        ours = one.owner == member.node_id
-        return ours and (not guarded or member.leased(self._clock.mono()))
+        slot_lease = self._replication_driver.replication.slot_lease
+        one = slot_lease.slot_map.slots[slot]
+        guarded = one.in_step or slot in slot_lease.guarded
+        ours = one.owner == slot_lease.node_id
+        return ours and (not guarded or slot_lease.leased(self._clock.mono()))
 
 
 class _Port(StreamPort):
-    def __init__(self, line: LinkLine, ownership: KeptOwnership) -> None:
+    def __init__(self, line: LinkConnection, ownership: KeptOwnership) -> None:
         self._line = line
         self._ownership = ownership
 
     def put(self, stream: int, body: Body) -> None:
-        self._line.send(stream, self._ownership.epoch, body)
+        self._line.send_frame(stream, self._ownership.epoch, body)
 
 
 class LinkServer:
@@ -130,9 +130,9 @@ class LinkServer:
         driver: Driver,
         delivery: Delivery,
         subscribers: Subscribers,
-        drafts: Drafts,
+        uncommitted: UncommittedQueues,
         moderation: Moderation,
-        keeping: Keeping,
+        replication_driver: ReplicationDriver,
         ownership: KeptOwnership,
         peers: Peers,
         settings: QueueSettings,
@@ -145,26 +145,22 @@ class LinkServer:
         self._driver = driver
         self._delivery = delivery
         self._subscribers = subscribers
-        self._drafts = drafts
+        self._queues = uncommitted
         self._moderation = moderation
-        self._keeping = keeping
+        self._replication_driver = replication_driver
         self._ownership = ownership
         self._peers = peers
         self._settings = settings
         self._tasks = tasks
         self._clock = clock
-        self._lines: dict[LinkLine, tuple[Streams, _Port]] = {}
-        self._copying: set[LinkLine] = set()  # links of other servers that bring copies
+        self._lines: dict[LinkConnection, tuple[Streams, _Port]] = {}
+        self._copying: set[LinkConnection] = set()  # links of other servers that bring copies
         self._owned: set[int] = set()
-        keeping.on_map.append(self._learned)
+        replication_driver.on_map.append(self._learned)
 
     @property
     def streams(self) -> int:
         return sum(len(streams) for streams, _ in self._lines.values())
-
-    def line(self) -> LinkLine:
-        """The protocol of a new link."""
-        return LinkLine(self, is_server=True)
 
     def close(self) -> None:
         for line in list(self._lines):
@@ -172,7 +168,7 @@ class LinkServer:
 
     # Links
 
-    def ready(self, line: LinkLine) -> None:
+    def ready(self, line: LinkConnection) -> None:
         port = _Port(line, self._ownership)
         streams = Streams(
             port,
@@ -182,9 +178,13 @@ class LinkServer:
         )
         self._lines[line] = (streams, port)
         if not self._owned:
-            self._owned = set(self._keeping.slot_map.owned_by(self._keeping.keeper.member.node_id))
+            self._owned = set(
+                self._replication_driver.slot_map.owned_by(
+                    self._replication_driver.replication.slot_lease.node_id
+                )
+            )
 
-    def lost(self, line: LinkLine) -> None:
+    def lost(self, line: LinkConnection) -> None:
         known = self._lines.pop(line, None)
         if known is not None:
             known[0].close_all()
@@ -193,7 +193,7 @@ class LinkServer:
             self._copying.discard(line)
             self._peers.left(node_id)
 
-    def pressed(self, line: LinkLine, *, is_pressed: bool) -> None:
+    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
         """Rule 4."""
         known = self._lines.get(line)
         if known is None:
@@ -201,13 +201,13 @@ class LinkServer:
         streams, port = known
         port.is_pressed = is_pressed
         if is_pressed:
-            line.pause_reading()
+            line.pause()
         else:
-            line.resume_reading()
+            line.resume()
             streams.has_room()
 
-    def arrived(self, line: LinkLine, frame: Frame) -> None:
-        self._keeping.saw_epoch(frame.epoch)
+    def arrived(self, line: LinkConnection, frame: Frame) -> None:
+        self._replication_driver.saw_epoch(frame.epoch)
         (streams, _), stream, body = self._lines[line], frame.stream, frame.body
         match body:
             case Sent(transmission):
@@ -221,7 +221,7 @@ class LinkServer:
             case Spause() | Sresume():
                 streams.pause(stream, paused=isinstance(body, Spause))
             case Cping():
-                line.send(stream, self._ownership.epoch, Cpong(self._ownership.epoch))
+                line.send_frame(stream, self._ownership.epoch, Cpong(self._ownership.epoch))
             case CopyPart() | CopyAck():
                 node_id = node_of(line.peer_name)
                 self._copying.add(line)
@@ -230,7 +230,7 @@ class LinkServer:
             case Newq() | Sres() | Sdlv():
                 found = streams.get(stream)
                 if found is None:
-                    line.send(stream, self._ownership.epoch, Sclose())
+                    line.send_frame(stream, self._ownership.epoch, Sclose())
                 else:
                     self._spawn(line, stream, self._of_client(*found, body))
             case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows() | Moderate():
@@ -238,11 +238,13 @@ class LinkServer:
             case _:
                 line.abort()  # a word that servers say, not hear
 
-    def _spawn(self, line: LinkLine, stream: int, words: Coroutine[Any, Any, list[Word]]) -> None:
+    def _spawn(
+        self, line: LinkConnection, stream: int, words: Coroutine[Any, Any, list[Word]]
+    ) -> None:
         self._tasks.spawn("link word", self._say(line, stream, words))
 
     async def _say(
-        self, line: LinkLine, stream: int, words: Coroutine[Any, Any, list[Word]]
+        self, line: LinkConnection, stream: int, words: Coroutine[Any, Any, list[Word]]
     ) -> None:
         try:
             said = await words
@@ -250,7 +252,7 @@ class LinkServer:
             line.abort()  # the edge asks again when the link is back
             return
         for word in said:
-            line.send(stream, self._ownership.epoch, word)
+            line.send_frame(stream, self._ownership.epoch, word)
 
     # Words
 
@@ -259,7 +261,7 @@ class LinkServer:
     ) -> list[Word]:
         match asked:
             case Newq():
-                return await self._drafts.ask(client, session, asked)
+                return await self._queues.ask(client, session, asked)
             case Sres(recipient_id):
                 return [await self._resume(client, session, recipient_id)]
             case Sdlv(recipient_id, gets, message_id):
@@ -271,9 +273,9 @@ class LinkServer:
     ) -> list[Word]:
         match asked:
             case Newc(tx_id):
-                return [await self._drafts.commit(tx_id)]
+                return [await self._queues.commit(tx_id)]
             case Newx(tx_id):
-                return [self._drafts.withdraw(tx_id)]
+                return [self._queues.withdraw(tx_id)]
             case Moderate():
                 return [await self._moderate(asked)]
             case Knows(kind, entity_id, home):
@@ -282,14 +284,14 @@ class LinkServer:
                 return [await self._reference(asked)]
 
     async def known_anywhere(
-        self, asking: Asking, kind: RefKind, entity_id: bytes, home: Slot
+        self, peer_requests: PeerRequests, kind: RefKind, entity_id: bytes, home: Slot
     ) -> bool | None:
         """Whether that slot has such a queue, by whoever serves it; None if nobody says."""
-        server = self._keeping.slot_map.slots[home].server
-        if server == self._keeping.keeper.member.node_id:
+        server = self._replication_driver.slot_map.slots[home].server
+        if server == self._replication_driver.replication.slot_lease.node_id:
             said = await self.knows(kind, entity_id, home)
         else:
-            said = await asking.ask(server, Knows(kind, entity_id, home))
+            said = await peer_requests.ask(server, Knows(kind, entity_id, home))
         if isinstance(said, Cok):
             return True
         return False if isinstance(said, NotFound) else None
@@ -399,7 +401,7 @@ class LinkServer:
 
     def _learned(self, slot_map: SlotMap) -> None:
         """Subscriptions to what is somebody else's now end here; their edges renew them there."""
-        here = self._keeping.keeper.member.node_id
+        here = self._replication_driver.replication.slot_lease.node_id
         before, self._owned = self._owned, set(slot_map.owned_by(here))
         lost = before - self._owned
         if not lost:

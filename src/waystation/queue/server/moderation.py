@@ -12,7 +12,7 @@ from waystation.queue.wire.responses import Err
 
 
 class Moderation:
-    """The `Moderating` of the control port and of a cluster's links."""
+    """The `ModerationCommands` of the control port and of a cluster's links."""
 
     def __init__(
         self,

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from waystation.base.errors import WaystationError
+from waystation.net.loop import Port
 from waystation.queue.control import Outcome
 from waystation.queue.server.moderation import Moderation
 from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
-from waystation.queue.server.server import BlockServer
+from waystation.queue.server.notifiers import Notifiers
 from waystation.queue.server.subscribers import Subscribers
 
 
@@ -23,8 +23,8 @@ class ServerOperations:
         moderation: Moderation,
         subscribers: Subscribers,
         notifications: Notifications,
-        notifying: Notifying,
-        server: BlockServer,
+        notifiers: Notifiers,
+        port: Port,
         stats: Callable[[], Sequence[str]],
         about: Callable[[], Sequence[str]],
     ) -> None:
@@ -34,8 +34,8 @@ class ServerOperations:
         self.delete = moderation.delete
         self._subscribers = subscribers
         self._notifications = notifications
-        self._notifying = notifying
-        self._server = server
+        self._notifiers = notifiers
+        self._port = port
         self.stats = stats
         self.about = about
 
@@ -50,9 +50,9 @@ class ServerOperations:
 
     def connections(self) -> Mapping[str, object]:
         return {
-            "accepted": self._server.accepted,
-            "refused": self._server.refused,
-            "connections": self._server.connections,
+            "accepted": self._port.accepted,
+            "refused": self._port.refused,
+            "connections": self._port.descriptors,
             "subscriptions": len(self._subscribers),
             "notifierSubscriptions": self._subscribers.notifier_count,
             "notificationsWaiting": self._notifications.count,
@@ -62,7 +62,7 @@ class ServerOperations:
 
     async def save(self) -> Outcome:
         try:
-            await self._notifying.save()
+            await self._notifiers.save()
         except WaystationError:
             return Outcome.NOT_NOW
         return Outcome.DONE

@@ -11,7 +11,7 @@ Rule 2: ownership is looked at when a command begins and once more before its an
         a change which our follower never confirmed: it may have it, and the slot by now.
 Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
 Rule 4: after a refusal everything that follows about the same id is refused too, and after `MOVED`
-        sent on (`bars`).
+        sent on (`refused_ids`).
 """
 
 from typing import Final, Protocol, cast
@@ -29,13 +29,13 @@ from waystation.queue.model import (
     slot_of,
 )
 from waystation.queue.server.admission import Case
-from waystation.queue.server.bars import Bars
 from waystation.queue.server.checks import Proven
 from waystation.queue.server.client import Client
 from waystation.queue.server.dispatch import Caller, Dispatch, later
+from waystation.queue.server.refused_ids import RefusedIds
 from waystation.queue.server.services import ServiceSession
 from waystation.queue.server.subscribers import Subscriber
-from waystation.queue.store import RefStore, drops_link
+from waystation.queue.store import Ref, RefStore, drops_link
 from waystation.queue.wire.commands import (
     Command,
     Del,
@@ -65,7 +65,7 @@ _REPEATABLE: Final = (Sub, Nsub, Get, Lget, Que)
 
 
 class Ownership(Protocol):
-    """What this server may answer for; `Keeping` knows."""
+    """What this server may answer for; `ReplicationDriver` knows."""
 
     @property
     def epoch(self) -> int: ...
@@ -117,8 +117,8 @@ class OwnedDispatch:
     async def execute(self, caller: Caller, case: Case, *, proven: Proven) -> Response:
         sent = case.transmission
         entity_id = sent.entity_id
-        bars = bars_of(caller.client)
-        if bars and (barred := _barred(sent, bars)) is not None:
+        refused_ids = refused_ids_of(caller.client)
+        if refused_ids and (barred := _barred(sent, refused_ids)) is not None:
             return barred
         copied = case.queue is not None and is_copy(self._ownership, case.queue, entity_id)
         if copied and self._ownership.serves(slot_of(entity_id)):
@@ -131,20 +131,22 @@ class OwnedDispatch:
             return await self._dispatch.execute(caller, case, proven=proven)
         if not self._ownership.begin(slot):
             if case.queue is not None and not copied:
-                return self._elsewhere(sent, slot, bars)
-            return await self._astray(sent, slot, bars, copied=copied)
+                return self._elsewhere(sent, slot, refused_ids)
+            return await self._astray(sent, slot, refused_ids, copied=copied)
         try:
-            if case.queue is None and case.refused is Code.AUTH:
-                referred = await self._referred(sent, bars)
-                if referred is not None:
-                    return referred
+            if case.refused is Code.AUTH or case.verdict(proven=proven) is Code.AUTH:
+                ref = await self._ref_of(sent)
+                if case.queue is None and ref is not None:
+                    referred = await self._referred(sent, ref, refused_ids)
+                    if referred is not None:
+                        return referred
             response = await self._dispatch.execute(caller, case, proven=proven)
             if not self._ownership.answers(slot):
                 if isinstance(sent.command, _REPEATABLE) or _changed_nothing(response):
-                    return self._elsewhere(sent, slot, bars)
+                    return self._elsewhere(sent, slot, refused_ids)
                 return Err(later(sent.command))
-            if bars is not None:
-                bars.done(sent)
+            if refused_ids is not None:
+                refused_ids.done(sent)
             if case.queue is not None and not isinstance(response, Err):
                 await self._drop_references(caller, sent.command, case.queue)
             return response
@@ -181,48 +183,56 @@ class OwnedDispatch:
         found = await self._dispatch.look_up(sent)
         return found.queue is None and found.refused is Code.AUTH
 
-    async def _referred(self, sent: Transmission, bars: Bars | None) -> Response | None:
-        """If a reference of ours leads to whoever may have its queue."""
+    async def _ref_of(self, sent: Transmission) -> tuple[RefKind, Ref] | None:
+        """A reference of ours for the id. Asked for before any refusal, whether or not there is a
+        queue (rule 3)."""
         kind = _REFERRED.get(sent.command.party)
         ref = None if kind is None else await self._refs.get_ref(kind, sent.entity_id)
-        if kind is None or ref is None:
-            return None
-        if not self._ownership.owns(ref.home):
-            moved = Moved(sent.corr_id, kind, ref.home)
-            if bars is not None:
-                bars.send_on(sent, moved)
-            return _as_response(moved)
-        if await self._lacks(sent, ref.home):
-            return None
-        return self._elsewhere(sent, ref.home, bars)
+        return None if kind is None or ref is None else (kind, ref)
 
-    def _elsewhere(self, sent: Transmission, slot: Slot, bars: Bars | None) -> Response:
-        if bars is not None:
-            bars.bar(sent, slot)
+    async def _referred(
+        self, sent: Transmission, ref: tuple[RefKind, Ref], refused_ids: RefusedIds | None
+    ) -> Response | None:
+        """Where a reference leads, if not to a slot of ours that has no such queue."""
+        kind, home = ref[0], ref[1].home
+        if not self._ownership.owns(home):
+            moved = Moved(sent.corr_id, kind, home)
+            if refused_ids is not None:
+                refused_ids.send_on(sent, moved)
+            return _as_response(moved)
+        if await self._lacks(sent, home):
+            return None
+        return self._elsewhere(sent, home, refused_ids)
+
+    def _elsewhere(
+        self, sent: Transmission, slot: Slot, refused_ids: RefusedIds | None
+    ) -> Response:
+        if refused_ids is not None:
+            refused_ids.bar(sent, slot)
         return _as_response(not_ours(self._ownership, sent.corr_id, slot))
 
     async def _astray(
-        self, sent: Transmission, slot: Slot, bars: Bars | None, *, copied: bool
+        self, sent: Transmission, slot: Slot, refused_ids: RefusedIds | None, *, copied: bool
     ) -> Response:
         """Neither the slot of its id nor its queue is ours: the edge followed a reference. Whether
         that leads here no more, or only by a newer map than ours, it can tell by our epoch."""
         ownership = self._ownership
-        if copied and bars is not None:
-            bars.bar(sent, slot)
+        if copied and refused_ids is not None:
+            refused_ids.bar(sent, slot)
         found = await self._dispatch.look_up(sent)  # it may have come meanwhile
         is_known = found.queue is not None or found.refused is not Code.AUTH
         unsure = is_known != copied or ownership.frozen(slot) or not ownership.is_certain()
         if not unsure:  # without a queue nothing that follows could overtake this
             return _as_response(Unknown(sent.corr_id, ownership.epoch))
-        if bars is not None:
-            bars.bar(sent, slot)
+        if refused_ids is not None:
+            refused_ids.bar(sent, slot)
         return _as_response(Frozen(sent.corr_id))
 
 
-def _barred(sent: Transmission, bars: Bars) -> Response | None:
-    if bars.refuses(sent):
+def _barred(sent: Transmission, refused_ids: RefusedIds) -> Response | None:
+    if refused_ids.refuses(sent):
         return _as_response(Frozen(sent.corr_id))
-    moved = bars.sends_on(sent, _REFERRED.get(sent.command.party))
+    moved = refused_ids.sends_on(sent, _REFERRED.get(sent.command.party))
     return None if moved is None else _as_response(moved)
 
 
@@ -231,10 +241,10 @@ def _changed_nothing(response: Response) -> bool:
     return isinstance(response, Err) and response.fault != TRY_LATER
 
 
-def bars_of(client: Subscriber) -> Bars | None:
+def refused_ids_of(client: Subscriber) -> RefusedIds | None:
     """Of a client that came over a link."""
     session = client.session if isinstance(client, Client) else None
-    return getattr(session, "bars", None)
+    return getattr(session, "refused_ids", None)
 
 
 def is_copy(ownership: Ownership, queue: Queue, entity_id: bytes) -> bool:

@@ -6,7 +6,7 @@ Rule 1: passing on may be switched off, and needs the password that creating que
         `PROXY BASIC_AUTH`. Taking what is passed on to us is never refused.
 Rule 2: only what senders and readers of links say may be forwarded; anything else is answered
         inside the layers with `CMD PROHIBITED`, where the proxy does not see it.
-Rule 3: what a proxy brings about one id is done in the order in which it came (`lanes`).
+Rule 3: what a proxy brings about one id is done in the order in which it came (`forwarded_order`).
 """
 
 import hmac
@@ -17,7 +17,7 @@ from waystation.queue.errors import Broker, BrokerFault, Code, Fault, RefusedErr
 from waystation.queue.model import SessionId
 from waystation.queue.server.client import Client
 from waystation.queue.server.dispatch import Caller
-from waystation.queue.server.lanes import Begun, Lanes
+from waystation.queue.server.forwarded_order import Begun, ForwardedOrder
 from waystation.queue.server.relays import Relays
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.statistics import Outcome
@@ -92,7 +92,7 @@ class Proxying:
         self._relays = relays
         self._dispatch = dispatch
         self._observer = observer
-        self._lanes = Lanes()
+        self._order = ForwardedOrder()
         self._is_on = settings.proxying
         self._password = settings.create_password.encode()
         self._own_domains = tuple(
@@ -179,7 +179,7 @@ class Proxying:
             response = Err(Code.CMD_PROHIBITED)
         else:
             caller = Caller(client, version, agreed.session_key)
-            response = await self._lanes.run(
+            response = await self._order.run(
                 client,
                 received.entity_id,
                 partial(self._dispatch.answer, caller, received),

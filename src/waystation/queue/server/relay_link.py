@@ -1,4 +1,4 @@
-"""A connection to a relay: TLS, blocks in and out, and who waits for which answer.
+"""A connection to a relay: its hello, blocks in and out, and who waits for which answer.
 
 Rule 1: an answer that has not come after `request_timeout_s` is `TIMEOUT`. If the relay said
         nothing at all in that time, the connection is given up as well: it may be half dead.
@@ -16,25 +16,37 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
 from waystation.base.clock import Clock
+from waystation.net.blocks import Blocks
+from waystation.net.loop import NetLoop, Port
 from waystation.queue.errors import TRY_LATER, BadHelloError, Broker, BrokerFault, RefusedError
 from waystation.queue.model import CorrId, SessionId
 from waystation.queue.server.relay_session import RelaySession
-from waystation.queue.wire.block import BLOCK_BYTES
+from waystation.queue.server.tls import ALPN
 from waystation.queue.wire.commands import RelayAddress
 from waystation.queue.wire.forwarding import Forwarded
 from waystation.queue.wire.responses import Err, Pkey, Pres
 
 REQUESTS_MAX: Final = 1024
+SEND_BYTES_MAX: Final = 32 << 20  # twice as much as is under way
 DEFAULT_PORT: Final = 5223
-ALPN: Final = "smp/1"
+VANISHED_S: Final = 90  # until the kernel gives a silent relay up
 _SESSION_ID_BYTES: Final = 32
-_KEEPALIVE: Final = (
-    ("TCP_KEEPIDLE", 30),
-    ("TCP_KEEPINTVL", 15),
-    ("TCP_KEEPCNT", 4),
+# RFC 6052: an IPv4 address in the last four bytes. 64:ff9b:1::/48, for local use, is private.
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+# What `is_global` of Python 3.11 does not refuse, or refuses in some of its releases only.
+_NOT_PUBLIC_IPV6: Final = (
+    ipaddress.IPv6Network("2001::/23"),  # protocol assignments, among them Teredo
+    ipaddress.IPv6Network("2001:db8::/32"),  # documentation
+    ipaddress.IPv6Network("2002::/16"),  # 6to4
+    ipaddress.IPv6Network("3fff::/20"),  # documentation
+)
+_NOT_PUBLIC_IPV4: Final = (
+    ipaddress.IPv4Network("192.0.0.0/24"),  # protocol assignments
+    ipaddress.IPv4Network("192.88.99.0/24"),  # relays of 6to4
 )
 
 
@@ -48,21 +60,22 @@ def relay_tls() -> ssl.SSLContext:
     return context
 
 
-class RelayLink(asyncio.Protocol):
-    def __init__(self, address: RelayAddress, *, clock: Clock, request_timeout_s: float) -> None:
+class RelayLink(Blocks):
+    def __init__(
+        self, port: Port, address: RelayAddress, *, clock: Clock, request_timeout_s: float
+    ) -> None:
+        super().__init__(port)
         self._address = address
         self._clock = clock
         self._timeout_s = request_timeout_s
         self._loop = asyncio.get_running_loop()
         self._session = RelaySession()
-        self._transport: asyncio.Transport | None = None
-        self._kept = bytearray()
         self._heard_at = clock.mono()
         self._waiting: dict[CorrId, asyncio.Future[Pres | Err]] = {}
         self.greeted: asyncio.Future[Pkey] = self._loop.create_future()
         self.greeted.add_done_callback(_look_at)
         self.on_closed: Callable[[RelayLink], None] | None = None
-        self.closed = False
+        self.is_over = False
 
     # For the proxy
 
@@ -72,7 +85,7 @@ class RelayLink(asyncio.Protocol):
         return self._session.pkey
 
     async def forward(self, forwarded: Forwarded) -> Pres | Err:
-        if self.closed or self._transport is None:
+        if not self.is_open:
             return Err(BrokerFault(Broker.NETWORK))
         if len(self._waiting) >= REQUESTS_MAX:
             return Err(TRY_LATER)
@@ -83,7 +96,7 @@ class RelayLink(asyncio.Protocol):
             return Err(refused.fault)
         answer: asyncio.Future[Pres | Err] = self._loop.create_future()
         self._waiting[corr_id] = answer
-        self._transport.write(block)
+        self.send(block)
         timer = self._loop.call_later(self._timeout_s, self._too_late, corr_id, sent_at)
         try:
             return await answer
@@ -93,9 +106,9 @@ class RelayLink(asyncio.Protocol):
             self._session.forget(corr_id)
 
     def close(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-        self._end()
+        if self.carrier is not None:
+            self.abort()
+        self.closed()
 
     def _too_late(self, corr_id: CorrId, sent_at: float) -> None:
         answer = self._waiting.get(corr_id)
@@ -106,32 +119,20 @@ class RelayLink(asyncio.Protocol):
 
     # For the loop
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
-        sock: socket.socket | None = transport.get_extra_info("socket")
-        if sock is not None:
-            _keep_alive(sock)
-
-    def data_received(self, data: bytes) -> None:
+    def block_received(self, block: bytes) -> None:
         self._heard_at = self._clock.mono()
-        kept = self._kept
-        kept += data
-        while len(kept) >= BLOCK_BYTES and not self.closed:
-            block = bytes(kept[:BLOCK_BYTES])
-            del kept[:BLOCK_BYTES]
-            if self.greeted.done():
-                for corr_id, answer in self._session.receive(block):
-                    waiting = self._waiting.get(corr_id)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(answer)
-            else:
-                self._greet(block)
+        if not self.greeted.done():
+            self._greet(block)
+            return
+        for corr_id, answer in self._session.receive(block):
+            waiting = self._waiting.get(corr_id)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(answer)
 
     def _greet(self, block: bytes) -> None:
-        transport = self._transport
-        assert transport is not None
-        tls: ssl.SSLObject = transport.get_extra_info("ssl_object")
-        session_id = tls.get_channel_binding("tls-unique") or b""
+        secure = self.secure
+        assert secure is not None, "a hello is bound to its TLS session"
+        session_id, chain = secure.binding, secure.peer_chain
         try:
             if len(session_id) != _SESSION_ID_BYTES:
                 raise BadHelloError(Broker.TRANSPORT_SESSION)
@@ -139,23 +140,20 @@ class RelayLink(asyncio.Protocol):
                 block,
                 expected=self._address.fingerprint,
                 session_id=SessionId(session_id),
-                leaf=tls.getpeercert(binary_form=True) or b"",
+                leaf=chain[0] if chain else b"",
                 now=dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC),
             )
         except BadHelloError as error:
             self.greeted.set_exception(error)
             self.close()
             return
-        transport.write(hello)
+        self.send(hello)
         self.greeted.set_result(self.pkey)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        if self.closed:
+    def closed(self) -> None:
+        if self.is_over:
             return
-        self.closed = True
+        self.is_over = True
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError("closed before its hello"))
         for answer in self._waiting.values():
@@ -171,26 +169,19 @@ def _look_at(greeted: "asyncio.Future[Pkey]") -> None:
         greeted.exception()
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # a relay that goes silent is noticed later, then
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE:
-            option = getattr(socket, name, None)
-            if option is not None:
-                sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
 class Connector:
     """Opens links to relays."""
 
     def __init__(
         self,
+        net: NetLoop,
         *,
         clock: Clock,
         connect_timeout_s: float,
         request_timeout_s: float,
         private_hosts: bool = False,
     ) -> None:
+        self._port = Port(net, send_bytes_max=SEND_BYTES_MAX, vanished_s=VANISHED_S)
         self._clock = clock
         self._private_hosts = private_hosts
         self._connect_timeout_s = connect_timeout_s
@@ -202,16 +193,15 @@ class Connector:
         endpoint = usable_endpoint(address)
         if endpoint is None:
             raise RefusedError(BrokerFault(Broker.HOST))
-        link = RelayLink(address, clock=self._clock, request_timeout_s=self._request_timeout_s)
+        link = RelayLink(
+            self._port, address, clock=self._clock, request_timeout_s=self._request_timeout_s
+        )
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                loop = asyncio.get_running_loop()
                 if not self._private_hosts:
                     # The address that was looked at is the one that is used: names may change.
                     endpoint = await _public_endpoint(*endpoint)
-                await loop.create_connection(
-                    lambda: link, *endpoint, ssl=self._tls, server_hostname=""
-                )
+                await self._port.connect(link, endpoint, tls=self._tls)
                 await link.greeted
         except BadHelloError as error:
             raise RefusedError(BrokerFault(error.kind)) from error
@@ -228,15 +218,29 @@ async def _public_endpoint(host: str, port: int) -> tuple[str, int]:
     """An address of this host that anybody could reach; `RefusedError` if it has none."""
     loop = asyncio.get_running_loop()
     for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        if _is_public(str(address[0])):
+        if is_public(str(address[0])):
             return str(address[0]), port
     raise RefusedError(BrokerFault(Broker.HOST))
 
 
-def _is_public(text: str) -> bool:
+def is_public(text: str) -> bool:
+    """Whether this is an address of one machine on the public internet.
+
+    An IPv6 address that carries an IPv4 address (IPv4-mapped, NAT64) is judged by the latter. Of
+    the others only global unicast is public, without the ranges of tunnels: a 6to4 or Teredo
+    address can lead to a private IPv4 address behind the next gateway.
+    """
     address = ipaddress.ip_address(text.partition("%")[0])
-    inside = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (inside or address).is_global
+    if isinstance(address, ipaddress.IPv6Address):
+        carried = address.ipv4_mapped
+        if address in _NAT64:
+            carried = ipaddress.IPv4Address(address.packed[-4:])
+        if carried is None:
+            tunnelled = any(address in network for network in _NOT_PUBLIC_IPV6)
+            return address in _GLOBAL_UNICAST and address.is_global and not tunnelled
+        address = carried
+    in_special_range = any(address in network for network in _NOT_PUBLIC_IPV4)
+    return address.is_global and not address.is_multicast and not in_special_range
 
 
 def usable_endpoint(address: RelayAddress) -> tuple[str, int] | None:

@@ -108,7 +108,7 @@ class Relays:
         return link
 
     def _keep(self, address: RelayAddress, link: RelayLink) -> None:
-        if link.closed:
+        if link.is_over:
             return  # whoever waits for it gets NETWORK from it
         if len(self._links) >= self._links_max:
             _, oldest = next(iter(self._links.items()))

@@ -15,10 +15,10 @@ from typing import Final
 from waystation.base.origins import UNKNOWN
 from waystation.queue.errors import Code
 from waystation.queue.model import DhPrivateKey, SessionId, Slot
-from waystation.queue.server.bars import BARS_MAX, Bars
 from waystation.queue.server.client import Client
 from waystation.queue.server.driver import Driver
 from waystation.queue.server.ownership import Elsewhere
+from waystation.queue.server.refused_ids import BARS_MAX, RefusedIds
 from waystation.queue.server.session import Session
 from waystation.queue.wire.block import PlainBlocks
 from waystation.queue.wire.commands import New
@@ -52,7 +52,7 @@ class StreamPort:
 class StreamSession(Session):
     """A `Session` whose blocks are the edge's business: answers leave as they are said."""
 
-    __slots__ = ("_port", "_stream", "bars", "forwarded", "is_paused")
+    __slots__ = ("_port", "_stream", "forwarded", "is_paused", "refused_ids")
 
     def __init__(self, port: StreamPort, stream: int, opened: Sopen) -> None:
         self._port = port
@@ -68,7 +68,7 @@ class StreamSession(Session):
         )
         self._said = None
         self.is_paused = False  # by the edge: its client reads slowly
-        self.bars = Bars()
+        self.refused_ids = RefusedIds()
 
     @property
     def said_bytes(self) -> int:
@@ -185,13 +185,13 @@ class Streams:
         ):
             received = Refusal(received.corr_id, received.entity_id, Code.CMD_PROHIBITED)
         else:
-            received = session.bars.tag(received)
+            received = session.refused_ids.tag(received)
         batch = self._batches.setdefault(stream, [])
         waiting = 0 if client.work is None else sum(map(len, client.work.inbox))
         if waiting + len(batch) >= INBOX_MAX:
             self._port.put(stream, Busy(received.corr_id))
             if isinstance(received, Transmission):
-                session.bars.bar(received, Slot(0))
+                session.refused_ids.bar(received, Slot(0))
         else:
             batch.append(received)
         if not self._handing_over:
@@ -207,20 +207,20 @@ class Streams:
                 continue
             client, session = found
             self._driver.take(client, batch)
-            if len(session.bars) > BARS_MAX:
+            if len(session.refused_ids) > BARS_MAX:
                 self.hang_up(stream)
 
     def said_again(self, stream: int, entity_id: bytes) -> None:
         found = self.get(stream)
         if found is not None:
-            found[1].bars.again(entity_id)
+            found[1].refused_ids.again(entity_id)
 
     def lost(self, slots: Collection[int]) -> None:
         """These are another server's now."""
         for client in self._clients.values():
             session = client.session
-            if isinstance(session, StreamSession) and session.bars:
-                session.bars.lost(slots)
+            if isinstance(session, StreamSession) and session.refused_ids:
+                session.refused_ids.lost(slots)
 
     def pause(self, stream: int, *, paused: bool) -> None:
         """The client reads slowly, or reads again."""

@@ -84,7 +84,7 @@ def plain_hsalsa20(key: bytes) -> bytes:
 def _find_hsalsa20() -> Callable[[bytes], bytes]:
     try:
         path = str(_sodium.__file__)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        function = ctypes.CDLL(path).crypto_core_hsalsa20
+        function = ctypes.PyDLL(path).crypto_core_hsalsa20  # too quick to give up Python's lock
     except (AttributeError, OSError):
         return plain_hsalsa20
     function.argtypes = (ctypes.c_char_p,) * 4

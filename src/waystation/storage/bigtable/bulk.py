@@ -17,7 +17,7 @@ from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.clock import SystemClock
 from waystation.base.ids import new_uuid4, parse_uuid
-from waystation.push.model import MessageId, Notification, Uaid, Update, UserAgent
+from waystation.push.model import MessageId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import filters, layout
 from waystation.storage.bigtable.cells import Row, drop_column, drop_row, replace_cell, set_cell
@@ -161,10 +161,9 @@ class BigtableBulk(PagedBulk):
         ends_at_ms = now_ms + self._lifetime_ms
         router = layout.encode_record(one.record, new_uuid4())
         router |= dict.fromkeys(map(layout.channel_column, one.channels), layout.CHANNEL_MARK)
-        own = {
-            layout.update_column(update.channel_id): layout.encode_update_version(update.version)
-            for update in one.updates
-        } | {layout.FENCE: os.urandom(8)}
+        own = {layout.FENCE: os.urandom(8)}
+        for update in one.updates:
+            own |= layout.encode_update(update)
         cells = [(ROUTER, *cell) for cell in router.items()] + [
             (OWN, *cell) for cell in own.items()
         ]
@@ -223,7 +222,7 @@ class BigtableBulk(PagedBulk):
         return Dossier(
             record=record,
             channels=channels,
-            updates=tuple(Update(one, updates[one]) for one in channels & updates.keys()),
+            updates=tuple(updates[one] for one in channels & updates.keys()),
             expires_at_ms=row.cells[ROUTER, layout.CONNECTED_AT].ends_at_ms,
             version=version_of(record.row_version or b""),
         )

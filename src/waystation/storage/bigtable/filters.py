@@ -119,13 +119,6 @@ def holds(family: str, column: bytes, value: bytes, *, now_ms: int | None = None
     return _chain(*conditions, *([] if now_ms is None else [_alive(now_ms)]))
 
 
-def holds_at_least(family: str, column: bytes, value: bytes, *, now_ms: int) -> RowFilter:
-    """`value` or one that sorts after it."""
-    return _chain(
-        ColumnRangeFilter(family, column, column), ValueRangeFilter(value), _alive(now_ms)
-    )
-
-
 def holds_until(family: str, column: bytes, value: bytes, ends_at_ms: int) -> RowFilter:
     """That very cell: with this value and this end."""
     return _chain(

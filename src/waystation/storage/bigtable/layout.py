@@ -3,7 +3,7 @@
 | row key | family | columns |
 |---|---|---|
 | `{uaid, 32 hex}` | router | connected_at, router_type, router_data, node_id, record_version, current_timestamp, version, chid:{dashed} |
-| the same row | waystation | fence, update:{dashed} |
+| the same row | waystation | fence, update:{dashed}, updated:{dashed} |
 | `{uaid}#01:{channel}:{topic}` | message_topic | ttl, timestamp, version, headers, data, reliability_id, reliable_state |
 | `{uaid}#02:{ms}:{channel}[:{n}]` | message | the same |
 | `{reliability id}` | reliability | one for each state, with its ms |
@@ -31,6 +31,7 @@ from waystation.push.model import (
     Notification,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -65,6 +66,7 @@ RECORD_COLUMNS: Final = (
 )
 _CHANNEL_PREFIX: Final = b"chid:"
 _UPDATE_PREFIX: Final = b"update:"
+_UPDATE_TIME_PREFIX: Final = b"updated:"
 AGE_PATTERN: Final = b"ttl|timestamp|version|accepted_at"
 CHANNEL_MARK: Final = b"\x00"
 
@@ -105,6 +107,10 @@ def channel_column(channel_id: ChannelId) -> bytes:
 
 def update_column(channel_id: ChannelId) -> bytes:
     return _UPDATE_PREFIX + dashed(channel_id).encode()
+
+
+def update_time_column(channel_id: ChannelId) -> bytes:
+    return _UPDATE_TIME_PREFIX + dashed(channel_id).encode()
 
 
 def record_pattern(channel_id: ChannelId | None = None) -> bytes:
@@ -171,15 +177,36 @@ def channels_among(columns: Columns) -> frozenset[ChannelId]:
     return frozenset(_ids_after(_CHANNEL_PREFIX, columns))
 
 
-def updates_among(columns: Columns) -> dict[ChannelId, int]:
+def updates_among(columns: Columns) -> dict[ChannelId, Update]:
     return {
-        channel_id: int.from_bytes(columns[update_column(channel_id)][1:], "big")
+        channel_id: _decode_update(channel_id, columns)
         for channel_id in _ids_after(_UPDATE_PREFIX, columns)
     }
 
 
+def encode_update(update: Update) -> dict[bytes, bytes]:
+    """A node of an earlier release writes the version alone, so the time names the version that
+    it belongs to, in a column of its own."""
+    version = encode_update_version(update.version)
+    columns = {update_column(update.channel_id): version}
+    if update.accepted_at_ms:
+        time = number(update.accepted_at_ms) + version
+        columns[update_time_column(update.channel_id)] = time
+    return columns
+
+
+def _decode_update(channel_id: ChannelId, columns: Columns) -> Update:
+    version = columns[update_column(channel_id)]
+    time = columns.get(update_time_column(channel_id))
+    accepted_at_ms = 0
+    if time is not None and time[8:] == version:
+        accepted_at_ms = _number(time[:8])
+    return Update(channel_id, int.from_bytes(version[1:], "big"), accepted_at_ms=accepted_at_ms)
+
+
 def encode_update_version(version: int) -> bytes:
-    """Sorts as numbers do, and SimplePush's have no bound of ours: a length, then its bytes."""
+    """Sorts as numbers do, because nodes of earlier releases compare values; and SimplePush's
+    have no bound of ours: a length, then its bytes."""
     body = version.to_bytes((version.bit_length() + 7) // 8, "big")
     assert len(body) < 256, "a version of two thousand bits was let in"
     return bytes([len(body)]) + body

@@ -19,6 +19,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -131,7 +132,7 @@ class BigtablePushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
         return await self._user_agents.save_update(uaid, update)
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:

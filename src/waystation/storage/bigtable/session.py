@@ -36,10 +36,10 @@ from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
 from google.cloud.bigtable.data.mutations import Mutation
 from google.cloud.bigtable.data.row_filters import RowFilter
 
+from waystation.base.breaker import Breaker
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.bigtable.breaker import Breaker
 from waystation.storage.bigtable.cells import Cell, Cells, Row
 from waystation.storage.bigtable.client import find_credentials, new_client
 from waystation.storage.bigtable.url import BigtableUrl

@@ -13,14 +13,24 @@ import os
 import random
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 from google.cloud.bigtable.data.mutations import Mutation
+from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
 from waystation.base.ids import new_uuid4
-from waystation.push.model import ChannelId, Recipient, Route, Uaid, Update, UserAgent
+from waystation.push.model import (
+    ChannelId,
+    Recipient,
+    Route,
+    SavedUpdate,
+    Uaid,
+    Update,
+    UserAgent,
+)
 from waystation.storage.bigtable import filters, layout
 from waystation.storage.bigtable.cells import Cells, drop_column, drop_row, replace_cell, set_cell
 from waystation.storage.bigtable.layout import OWN, ROUTER
@@ -32,13 +42,18 @@ _PAUSE_S = 0.02
 _LISTED_AT_ONCE = 1000
 
 
+class SeenUpdate(NamedTuple):
+    update: Update
+    ends_at_ms: int  # of the version's cell
+
+
 class Seen(msgspec.Struct, frozen=True):
     """A row as it was read."""
 
     record: UserAgent
     channels: frozenset[ChannelId]
     fence: bytes | None
-    updates: dict[ChannelId, int]
+    updates: dict[ChannelId, SeenUpdate]
     node_id_ends_at_ms: int
 
 
@@ -91,7 +106,10 @@ class UserAgents:
             record,
             layout.channels_among(router),
             own.get(layout.FENCE),
-            layout.updates_among(own),
+            {
+                one: SeenUpdate(update, cells[OWN, layout.update_column(one)].ends_at_ms)
+                for one, update in layout.updates_among(own).items()
+            },
             0 if node_id is None else node_id.ends_at_ms,
         )
 
@@ -161,11 +179,11 @@ class UserAgents:
         version = seen.record.row_version
         if not await self._write_if(claim.uaid, ROUTER, layout.VERSION, version, mutations):
             return False
-        for channel_id, update in seen.updates.items():
+        key = layout.agent_key(claim.uaid)
+        for held in seen.updates.values():
             # One by one, and only while it is the newest: a later one may have come meanwhile.
-            column, value = layout.update_column(channel_id), layout.encode_update_version(update)
-            renewed: list[Mutation] = [set_cell(OWN, column, value, ends_at_ms)]
-            await self._write_if(claim.uaid, OWN, column, value, renewed)
+            renewed = _set_update(held.update, ends_at_ms)
+            await self._session.check(key, _still(held), then=renewed)
         return True
 
     async def clear_route(self, uaid: Uaid, route: Route) -> bool:
@@ -222,7 +240,7 @@ class UserAgents:
             column = layout.channel_column(channel_id)
             mutations: list[Mutation] = [
                 set_cell(ROUTER, column, layout.CHANNEL_MARK, ends_at_ms),
-                drop_column(OWN, layout.update_column(channel_id)),
+                *_drop_update(channel_id),
                 *replace_cell(OWN, layout.FENCE, os.urandom(8), ends_at_ms),
             ]
             if await self._write_if(uaid, OWN, layout.FENCE, seen.fence, mutations):
@@ -235,7 +253,7 @@ class UserAgents:
         there = filters.has(ROUTER, column, now_ms=self._clock.now_ms())
         mutations = [
             drop_column(ROUTER, column),
-            drop_column(OWN, layout.update_column(channel_id)),
+            *_drop_update(channel_id),
             *replace_cell(ROUTER, layout.VERSION, new_uuid4(), self._lifetime_end()),
         ]
         if not await self._session.check(layout.agent_key(uaid), there, then=mutations):
@@ -245,31 +263,44 @@ class UserAgents:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        recipient = await self.look_up(uaid, update.channel_id)
-        if recipient is None or not recipient.subscribed:
-            return False
-        # Should the channel be removed just now, nobody sees this; whoever adds it again drops it.
-        column = layout.update_column(update.channel_id)
-        value = layout.encode_update_version(update.version)
-        now_ms = self._clock.now_ms()
-        newer = filters.holds_at_least(OWN, column, value, now_ms=now_ms)
-        mutations = replace_cell(OWN, column, value, self._lifetime_end())
-        return not await self._session.check(layout.agent_key(uaid), newer, otherwise=mutations)
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        key = layout.agent_key(uaid)
+        for tried in range(TRIES_MAX):
+            await _pause(tried)
+            seen = await self.read(uaid)
+            if seen is None or update.channel_id not in seen.channels:
+                return SavedUpdate(False)
+            held = seen.updates.get(update.channel_id)
+            saved = update.saved(None if held is None else held.update)
+            if not saved.applied:
+                return saved
+            # Should the channel be removed just now, nobody sees this; whoever adds it again
+            # drops it.
+            mutations = _drop_update(update.channel_id) + _set_update(update, self._lifetime_end())
+            if held is None:
+                column = layout.update_column(update.channel_id)
+                there = filters.has(OWN, column, now_ms=self._clock.now_ms())
+                written = not await self._session.check(key, there, otherwise=mutations)
+            else:
+                written = await self._session.check(key, _still(held), then=mutations)
+            if written:
+                return saved
+        raise _contended()
 
     async def fetch_updates(self, uaid: Uaid, limit: int) -> Sequence[Update]:
         seen = await self.read(uaid)
         if seen is None:
             return []
         known = sorted(seen.updates.keys() & seen.channels)
-        return [Update(channel_id, seen.updates[channel_id]) for channel_id in known[:limit]]
+        return [seen.updates[channel_id].update for channel_id in known[:limit]]
 
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
         column = layout.update_column(channel_id)
         value = layout.encode_update_version(version)
         same = filters.holds(OWN, column, value, now_ms=self._clock.now_ms())
-        dropped = [drop_column(OWN, column)]
-        return await self._session.check(layout.agent_key(uaid), same, then=dropped)
+        return await self._session.check(
+            layout.agent_key(uaid), same, then=_drop_update(channel_id)
+        )
 
     # Message rows by their keys
 
@@ -308,6 +339,23 @@ class UserAgents:
 
     def _lifetime_end(self) -> int:
         return self._clock.now_ms() + self._lifetime_ms
+
+
+def _set_update(update: Update, ends_at_ms: int) -> list[Mutation]:
+    columns = layout.encode_update(update)
+    return [set_cell(OWN, name, value, ends_at_ms) for name, value in columns.items()]
+
+
+def _drop_update(channel_id: ChannelId) -> list[Mutation]:
+    columns = (layout.update_column(channel_id), layout.update_time_column(channel_id))
+    return [drop_column(OWN, column) for column in columns]
+
+
+def _still(held: SeenUpdate) -> RowFilter:
+    """The very cell: the same version may be acked and saved again, at another time."""
+    column = layout.update_column(held.update.channel_id)
+    value = layout.encode_update_version(held.update.version)
+    return filters.holds_until(OWN, column, value, held.ends_at_ms)
 
 
 async def _pause(tried: int) -> None:

@@ -144,8 +144,9 @@ class Moves:
         if not updates:
             return
         left = await source.fetch_updates(uaid, limit=len(channels))
+        versions = {(update.channel_id, update.version) for update in left}  # at whatever time
         for update in updates:
-            if update not in left:
+            if (update.channel_id, update.version) not in versions:
                 await target.forget_update(uaid, update.channel_id, update.version)
 
     async def _undo_removed(self, uaid: Uaid, copied: frozenset[ChannelId]) -> None:

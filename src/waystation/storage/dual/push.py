@@ -43,6 +43,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -275,15 +276,16 @@ class DualPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
         home = await self._home("save_update", uaid)
-        applied = await self._at(home, "save_update", home.save_update(uaid, update))
+        saved = await self._at(home, "save_update", home.save_update(uaid, update))
         if await self._has_moved(home, uaid):
             # Perhaps it was copied: then it is there, which is as good as applied.
-            applied = await self.primary.save_update(uaid, update) or applied
-        elif home is self.primary and applied:
+            again = await self.primary.save_update(uaid, update)
+            return again if again.applied else saved
+        if home is self.primary and saved.applied:
             await self._repeat("save_update", lambda store: store.save_update(uaid, update))
-        return applied
+        return saved
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         home = await self._home("fetch_updates", uaid)

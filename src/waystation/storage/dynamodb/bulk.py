@@ -1,8 +1,9 @@
 """A push store in DynamoDB as a whole, for jobs.
 
 Parts are segments of a parallel scan, of one table each: records are in `router`, channel sets and
-notifications in the message tables. The version of a record is a hash of what a claim changes; a
-removal states it again in its condition.
+notifications in the message tables. Who has not connected for long is found by `AccessIndex`, whose
+keys can be listed: a part is every n-th of them, of the latest months that the bounds allow. The
+version of a record is a hash of what a claim changes; a removal states it again in its condition.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from waystation.base.ids import dashed, parse_uuid
 from waystation.base.settings import SettingsError
 from waystation.push.model import SIMPLEPUSH, USER_AGENT_LIFETIME_S, Uaid, Update
 from waystation.push.store import PushStore
-from waystation.storage.bulk import ANY_NUMBER, PagedBulk, Place
+from waystation.storage.bulk import ANY_NUMBER, PAGE_ROWS, PagedBulk, Place
 from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
 from waystation.storage.dynamodb.agents import DAY_S, FENCES, AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
@@ -32,10 +33,11 @@ from waystation.storage.dynamodb.layout import (
     string,
     string_set,
 )
+from waystation.storage.dynamodb.months import access_keys, month_at
 from waystation.storage.dynamodb.records import RecordRows
 from waystation.storage.dynamodb.session import Dynamo, NotAppliedError, TransactionRefusedError
 from waystation.storage.dynamodb.site import Site
-from waystation.storage.dynamodb.tables import MessageTables
+from waystation.storage.dynamodb.tables import ACCESS_INDEX, MessageTables
 from waystation.storage.dynamodb.url import DynamoUrl
 
 _arrow: Any = import_module("pyarrow")
@@ -43,6 +45,7 @@ _arrow: Any = import_module("pyarrow")
 _SLIM = "uaid, chidmessageid, #timestamp, #ttl, updateid, accepted_ms"
 _NAMES = {"#timestamp": "timestamp", "#ttl": "ttl"}
 _SEGMENTS_MAX = 1000
+AWAY_MONTHS = 6  # records end after two; only those of Autopush's first releases have no end
 _AT_ONCE = 32
 _GREATEST = 1 << 62
 
@@ -83,6 +86,14 @@ class DynamoBulk(PagedBulk):
             names = sorted(self._site.tables.names)
         return [f"{name} {at} {count}".encode() for name in names for at in range(count)]
 
+    def away_ranges(self, count: int) -> list[bytes]:
+        name = self._url.router_table
+        table = self.run(self._dynamo.read("describe_table", TableName=name))["Table"]
+        names = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
+        if ACCESS_INDEX not in names:
+            return []
+        return [f"{name} {at} {count} {ACCESS_INDEX}".encode() for at in range(count)]
+
     def month_of(self, part: bytes) -> str | None:
         return part.decode().split(" ")[0]
 
@@ -97,7 +108,9 @@ class DynamoBulk(PagedBulk):
                 ":least": number(least or 0),
                 ":greatest": number(_GREATEST if greatest is None else greatest),
             }
-        async for items in self._scan(part, **request):
+        by_index = part.endswith(f" {ACCESS_INDEX}".encode())
+        pages = self._away(part, bounds) if by_index else self._scan(part, **request)
+        async for items in pages:
             found = [one for item in items if (one := _dossier(item)) is not None]
             yield await self._whole(found, items) if whole else found
 
@@ -256,12 +269,41 @@ class DynamoBulk(PagedBulk):
         name, at, count = part.decode().split(" ")
         request |= {"TableName": name, "ConsistentRead": True}
         request |= {"Segment": int(at), "TotalSegments": int(count)}
+        async for items in self._pages_of("scan", request):
+            yield items
+
+    async def _pages_of(self, operation: str, request: dict[str, Any]) -> AsyncIterator[list[Item]]:
         while True:
-            answer = await self._dynamo.read("scan", **request)
+            answer = await self._dynamo.read(operation, **request)
             yield answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 return
             request["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    async def _away(self, part: bytes, bounds: Bounds) -> AsyncIterator[list[Item]]:
+        """The index is behind its table, so what a record says of its last connection counts."""
+        name, at, count, index = part.decode().split(" ")
+        now_ms = self._site.clock.now_ms()
+        _, greatest = bounds.get("connected_at_ms", (None, None))
+        last = month_at(now_ms if greatest is None else min(greatest, now_ms))
+        months = range(last - AWAY_MONTHS + 1, last + 1)
+        keys = [key for month in months for key in access_keys(month)]
+        for key in keys[int(at) :: int(count)]:
+            request: dict[str, Any] = {
+                "TableName": name,
+                "IndexName": index,
+                "KeyConditionExpression": "last_connect = :key",
+                "ExpressionAttributeValues": {":key": number(key)},
+                "ProjectionExpression": "uaid",
+                "Limit": PAGE_ROWS,
+            }
+            async for rows in self._pages_of("query", request):
+                items = await self._dynamo.get_many(name, rows)
+                yield [
+                    item
+                    for item in items
+                    if inside(bounds, "connected_at_ms", get_number(item, "connected_at"))
+                ]
 
     async def _some_at_once(self, calls: Sequence[Any]) -> int:
         done = 0

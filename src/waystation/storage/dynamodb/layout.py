@@ -1,8 +1,9 @@
 """Rows and their attributes, as Autopush has them (§6.7), and what we add beside.
 
 Ours are `accepted_ms`, `urgency`, `sender`, `reliability_id` and `reliable_state` of a
-notification, `current_timestamp` and `previous_month` of a record: readers of Autopush pass over
-attributes that they do not know. A row of theirs has none of them. `updateid` is the message id.
+notification, `accepted_ms` of a SimplePush update, `current_timestamp` and `previous_month` of a
+record: readers of Autopush pass over attributes that they do not know. A row of theirs has none of
+them. `updateid` is the message id.
 """
 
 import hashlib
@@ -21,6 +22,7 @@ from waystation.push.model import (
     Notification,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -166,6 +168,25 @@ def over(item: Item, now_s: int) -> bool:
     """The row's time is over; DynamoDB removes it within two days."""
     expiry = get_number(item, "expiry")
     return expiry is not None and expiry <= now_s
+
+
+# SimplePush
+
+
+def encode_update(key: Item, update: Update, expiry: int) -> Item:
+    item = key | {"version": number(update.version), "expiry": number(expiry)}
+    if update.accepted_at_ms:
+        item["accepted_ms"] = number(update.accepted_at_ms)
+    return item
+
+
+def decode_update(item: Item) -> Update | None:
+    """None for a row without a channel or a version."""
+    raw = parse_uuid(get_string(item, "chid") or "")
+    version = get_number(item, "version")
+    if raw is None or version is None:
+        return None
+    return Update(ChannelId(raw), version, accepted_at_ms=get_number(item, "accepted_ms") or 0)
 
 
 # Notifications

@@ -51,6 +51,12 @@ def last_connect(now_ms: int, chance: float) -> int:
     return int(f"{now:%Y%m%H}{int(chance * 11):04}")
 
 
+def access_keys(month: int) -> list[int]:
+    """Every `last_connect` that somebody of that month may have."""
+    first = f"{month // 12:04}{month % 12 + 1:02}"
+    return [int(f"{first}{hour:02}{chance:04}") for hour in range(24) for chance in range(11)]
+
+
 def same_month(last_connect: int | None, now_ms: int) -> bool:
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     return last_connect is not None and str(last_connect).startswith(f"{now:%Y%m}")

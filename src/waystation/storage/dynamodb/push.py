@@ -14,6 +14,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -29,7 +30,7 @@ from waystation.storage.dynamodb.site import Site
 from waystation.storage.dynamodb.switch import MonthMoves
 from waystation.storage.dynamodb.tables import MessageTables
 from waystation.storage.dynamodb.tracking import TrackingRows
-from waystation.storage.dynamodb.upkeep import PREFLIGHT_UAID, preflight
+from waystation.storage.dynamodb.upkeep import PREFLIGHT_UAID, make_missing_tables, preflight
 from waystation.storage.dynamodb.url import DynamoUrl
 from waystation.storage.settings import Store
 
@@ -59,9 +60,13 @@ class DynamoPushStore:
         self._moves = MonthMoves(site, self._agents, self._notifications)
 
     @classmethod
-    async def open(cls, url: DynamoUrl, *, settings: Store, clock: Clock) -> "DynamoPushStore":
+    async def open(
+        cls, url: DynamoUrl, *, settings: Store, clock: Clock, make_tables: bool = False
+    ) -> "DynamoPushStore":
         dynamo = await Dynamo.open(url, settings)
         try:
+            if make_tables and url.create_tables:
+                await make_missing_tables(dynamo, url, clock, units=settings.table_units)
             tables = MessageTables(dynamo, url, clock)
             await tables.open()
             site = Site(dynamo, url, tables, clock)
@@ -133,7 +138,7 @@ class DynamoPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
         return await self._records.save_update(uaid, update)
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:

@@ -7,19 +7,28 @@ of our own table: `broadcast`/id, and `status#`message id/`-`.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from waystation.base.ids import dashed, parse_uuid
+from waystation.base.errors import BusyError
+from waystation.base.ids import dashed
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,
     MessageId,
     MessageStatus,
     MilestoneNote,
+    SavedUpdate,
     Uaid,
     Update,
 )
 from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
-from waystation.storage.dynamodb.layout import Item, get_number, get_string, number, string
+from waystation.storage.dynamodb.layout import (
+    Item,
+    decode_update,
+    encode_update,
+    get_number,
+    number,
+    string,
+)
 from waystation.storage.dynamodb.session import (
     NotAppliedError,
     TransactionRefusedError,
@@ -27,6 +36,7 @@ from waystation.storage.dynamodb.session import (
 )
 from waystation.storage.dynamodb.site import Site
 
+TRIES_MAX = 64  # of a write that others make void again and again
 _BROADCASTS = string("broadcast")
 _MILESTONE = "at_"  # before the name of a milestone
 
@@ -43,50 +53,48 @@ class RecordRows:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        """One transaction: the channel is subscribed, and the version is higher."""
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        """One transaction: the channel is subscribed, and no row is there. If one is, the refusal
+        brings it; a second transaction replaces it, if its version is lower."""
         table = await self._agents.place(uaid)
         if table is None:
-            return False
-        channel = dashed(update.channel_id)
+            return SavedUpdate(False)
+        subscribed = {
+            "TableName": table,
+            "Key": self._keys.channels(uaid),
+            "ConditionExpression": "contains(chids, :channel)",
+            "ExpressionAttributeValues": {":channel": string(dashed(update.channel_id))},
+        }
         expiry = self._now_s() + USER_AGENT_LIFETIME_S
-        key = self._keys.update(uaid, update.channel_id)
-        try:
-            await self._dynamo.transact(
-                {
-                    "ConditionCheck": {
-                        "TableName": table,
-                        "Key": self._keys.channels(uaid),
-                        "ConditionExpression": "contains(chids, :channel)",
-                        "ExpressionAttributeValues": {":channel": string(channel)},
-                    }
-                },
-                {
-                    "Put": {
-                        "TableName": self._storage,
-                        "Item": key | {"version": number(update.version), "expiry": number(expiry)},
-                        "ConditionExpression": "attribute_not_exists(version) OR version < :new",
-                        "ExpressionAttributeValues": {":new": number(update.version)},
-                    }
-                },
-            )
-        except TransactionRefusedError as refusal:
-            if refusal.refused[0]:
-                moved_to = await self._agents.read_place(uaid)
-                if moved_to is not None and moved_to != table:
-                    return await self.save_update(uaid, update)
-            return False
-        return True
+        put = {
+            "TableName": self._storage,
+            "Item": encode_update(self._keys.update(uaid, update.channel_id), update, expiry),
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        held: Update | None = None
+        for _ in range(TRIES_MAX):
+            saved = update.saved(held)
+            if not saved.applied:
+                return saved
+            try:
+                await self._dynamo.transact(
+                    {"ConditionCheck": subscribed}, {"Put": put | _unchanged(held)}
+                )
+            except TransactionRefusedError as refusal:
+                if refusal.refused[0]:
+                    moved_to = await self._agents.read_place(uaid)
+                    if moved_to is not None and moved_to != table:
+                        return await self.save_update(uaid, update)
+                    return SavedUpdate(False)
+                held = decode_update(refusal.items[1] or {})
+            else:
+                return saved
+        raise BusyError("others keep writing the version of this subscription", retry_after_s=1)
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         rows, channels = await self._updates_and_channels(uaid)
-        updates: list[Update] = []
-        for row in rows:
-            raw = parse_uuid(get_string(row, "chid") or "")
-            version = get_number(row, "version")
-            if raw is not None and version is not None and ChannelId(raw) in channels:
-                updates.append(Update(ChannelId(raw), version))
-        return updates[:limit]
+        updates = filter(None, map(decode_update, rows))
+        return [update for update in updates if update.channel_id in channels][:limit]
 
     async def _updates_and_channels(self, uaid: Uaid) -> tuple[list[Item], frozenset[ChannelId]]:
         rows: list[Item] = []
@@ -221,3 +229,16 @@ def _merged(held: MessageStatus | None, notes: Sequence[MilestoneNote]) -> Messa
         keep_until_ms = max(keep_until_ms, note.keep_until_ms)
     sender = notes[0].sender if held is None else held.sender
     return MessageStatus(sender=sender, milestones=milestones, keep_until_ms=keep_until_ms)
+
+
+def _unchanged(held: Update | None) -> dict[str, Any]:
+    """The condition that a row of SimplePush is still the one that was seen, or still none."""
+    if held is None:
+        return {"ConditionExpression": "attribute_not_exists(version)"}
+    same, values = "version = :version", {":version": number(held.version)}
+    if held.accepted_at_ms:
+        same += " AND accepted_ms = :ms"
+        values[":ms"] = number(held.accepted_at_ms)
+    else:
+        same += " AND attribute_not_exists(accepted_ms)"
+    return {"ConditionExpression": same, "ExpressionAttributeValues": values}

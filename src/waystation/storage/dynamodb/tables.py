@@ -29,6 +29,7 @@ REFRESH_S = 60.0  # how often a table that should be there is looked for
 UNKNOWN_REFRESH_S = 1.0  # and how often because of a name that nobody knows
 MADE_WITHIN_S = 120.0
 DAY_MS = 86_400_000
+ACCESS_INDEX = "AccessIndex"
 _POLL_S = 0.25
 
 
@@ -148,7 +149,7 @@ def definitions(url: DynamoUrl, message_table: str) -> list[dict[str, Any]]:
         {"uaid": "HASH"},
         GlobalSecondaryIndexes=[
             {
-                "IndexName": "AccessIndex",
+                "IndexName": ACCESS_INDEX,
                 "KeySchema": [{"AttributeName": "last_connect", "KeyType": "HASH"}],
                 "Projection": {"ProjectionType": "KEYS_ONLY"},
             }
@@ -213,10 +214,19 @@ async def _wait_until_active(dynamo: Dynamo, name: str) -> None:
 
 
 async def _let_expire(dynamo: Dynamo, name: str) -> None:
-    answer = await dynamo.read("describe_time_to_live", TableName=name)
-    if answer["TimeToLiveDescription"]["TimeToLiveStatus"] not in ("ENABLED", "ENABLING"):
+    if await _expires(dynamo, name):
+        return
+    try:
         await dynamo.write(
             "update_time_to_live",
             TableName=name,
             TimeToLiveSpecification={"Enabled": True, "AttributeName": "expiry"},
         )
+    except StoreUnavailableError:
+        if not await _expires(dynamo, name):  # another server may have been quicker
+            raise
+
+
+async def _expires(dynamo: Dynamo, name: str) -> bool:
+    answer = await dynamo.read("describe_time_to_live", TableName=name)
+    return answer["TimeToLiveDescription"]["TimeToLiveStatus"] in ("ENABLED", "ENABLING")

@@ -21,18 +21,31 @@ async def init_store(url: str, settings: Store) -> list[str]:
     parsed = parse_dynamodb_url(url, settings.db_settings)
     dynamo = await Dynamo.open(parsed, settings)
     try:
-        return await make_tables(dynamo, parsed, SystemClock())
+        return await make_tables(dynamo, parsed, SystemClock(), units=settings.table_units)
     finally:
         await dynamo.close()
 
 
-async def make_tables(dynamo: Dynamo, url: DynamoUrl, clock: Clock) -> list[str]:
+async def make_tables(dynamo: Dynamo, url: DynamoUrl, clock: Clock, *, units: int) -> list[str]:
+    """`units` is what a table is made with if the URL does not say it; 0: paid by the request."""
     message_table = await _wanted_message_table(dynamo, url, clock)
+    read, write = url.read_units or units, url.write_units or units
     return [
         f"made the table {definition['TableName']}"
         for definition in definitions(url, message_table)
-        if await make_table(dynamo, with_units(definition, url.read_units, url.write_units))
+        if await make_table(dynamo, with_units(definition, read, write))
     ]
+
+
+async def make_missing_tables(
+    dynamo: Dynamo, url: DynamoUrl, clock: Clock, *, units: int
+) -> list[str]:
+    """As `make_tables`. Asks for no more rights than a server needs if all tables are there."""
+    there = set(await list_tables(dynamo))
+    wanted = definitions(url, await _wanted_message_table(dynamo, url, clock))
+    if all(definition["TableName"] in there for definition in wanted):
+        return []
+    return await make_tables(dynamo, url, clock, units=units)
 
 
 async def _wanted_message_table(dynamo: Dynamo, url: DynamoUrl, clock: Clock) -> str:

@@ -1,9 +1,10 @@
 """What the URL of a DynamoDB store says: region, table names, rotation.
 
 `dynamodb://REGION[/PREFIX][?option=…]`; options: `endpoint`, `rotation` (`off` or `monthly`),
-`router_table`, `message_table`, `storage_table`, `read_units`, `write_units` and `key_hash`.
-Autopush's settings (`router_table`, `message_table`) are taken from `db_settings` as well. Nothing
-here needs the driver.
+`create_tables` (`on` or `off`), `router_table`, `message_table`, `storage_table`, `read_units`,
+`write_units` and `key_hash`. Autopush's settings (`router_table`, `message_table`,
+`no_table_rotation`) are taken from `db_settings` as well; the URL wins. Nothing here needs the
+driver.
 """
 
 import re
@@ -19,9 +20,16 @@ from waystation.storage.dynamodb.months import month_of_name
 Rotation = Literal["off", "monthly"]
 
 _TABLES = ("router_table", "message_table", "storage_table")
-_OPTIONS = ("endpoint", "rotation", *_TABLES, "read_units", "write_units", "key_hash")
+_UNITS = ("read_units", "write_units")
+_OPTIONS = ("endpoint", "rotation", "create_tables", *_TABLES, *_UNITS, "key_hash")
 # The other two are Autopush's way to say what we find out by asking for the tables.
-_AUTOPUSH = ("router_table", "message_table", "message_table_names", "current_message_month")
+_AUTOPUSH = (
+    "router_table",
+    "message_table",
+    "no_table_rotation",
+    "message_table_names",
+    "current_message_month",
+)
 _NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -32,6 +40,7 @@ class DynamoUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dynamodb"):
     region: str
     endpoint: str = ""  # empty: the service of the region
     rotation: Rotation = "off"
+    create_tables: bool = True  # those that are missing when the store opens
     router_table: str = "router"
     message_table: str = "message"  # of monthly tables: what stands before _YYYY_MM
     storage_table: str = "storage"  # SimplePush's versions
@@ -56,9 +65,12 @@ def parse_dynamodb_url(url: str, db_settings: str = "") -> DynamoUrl:
         raise SettingsError([f"store.url: a DynamoDB URL has no option {name!r}; it has {known}"])
     settings = read_db_settings(db_settings, "DynamoDB", _AUTOPUSH)
     options = {name: settings[name] for name in _TABLES if settings.get(name)} | options
-    rotation = options.get("rotation", "off")
+    rotation = options.get("rotation") or _autopush_rotation(settings.get("no_table_rotation"))
     if rotation not in ("off", "monthly"):
         raise SettingsError(["store.url: rotation is off or monthly"])
+    create_tables = options.get("create_tables", "on")
+    if create_tables not in ("on", "off"):
+        raise SettingsError(["store.url: create_tables is on or off"])
     names = _table_names(parts.path.strip("/"), options)
     read_units = _units("read_units", options.get("read_units", "0"))
     write_units = _units("write_units", options.get("write_units", "0"))
@@ -68,6 +80,7 @@ def parse_dynamodb_url(url: str, db_settings: str = "") -> DynamoUrl:
         region=region,
         endpoint=_endpoint(options.get("endpoint", "")),
         rotation=rotation,
+        create_tables=create_tables == "on",
         key_hash=options.get("key_hash", ""),
         read_units=read_units,
         write_units=write_units,
@@ -91,6 +104,13 @@ def _table_names(prefix: str, options: dict[str, Any]) -> dict[str, str]:
                 [f"store.url: {option} is 3 to 255 letters, digits, `_`, `.` or `-`"]
             )
     return names
+
+
+def _autopush_rotation(no_table_rotation: Any) -> str:
+    """Unless it is said there, ours: off."""
+    if no_table_rotation not in (None, True, False):
+        raise SettingsError(["store.db_settings: no_table_rotation is true or false"])
+    return "monthly" if no_table_rotation is False else "off"
 
 
 def _endpoint(text: str) -> str:

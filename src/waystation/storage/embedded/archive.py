@@ -31,7 +31,8 @@ def write_archive(
     """How many rows of each table were written, by store."""
     if target.exists():
         raise StoreUnavailableError(f"{target} exists; a backup overwrites nothing")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if not target.parent.is_dir():  # a volume that is not mounted must not become a folder
+        raise StoreUnavailableError(f"there is no folder {target.parent}; make it first")
     partial = target.with_name(f".{target.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     written: dict[str, dict[str, int]] = {}

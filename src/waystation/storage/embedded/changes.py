@@ -19,8 +19,10 @@ from waystation.push.model import (
     Notification,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
+    Update,
     UserAgent,
 )
 from waystation.storage.embedded import layout
@@ -222,23 +224,21 @@ class PushChanges:
 
     # SimplePush
 
-    def save_update(
-        self, uaid: Uaid, channel_id: ChannelId, version: int, txn: WriteTransaction
-    ) -> bool:
-        row = self._alive(txn, uaid)
+    def save_update(self, uaid: Uaid, update: Update, txn: WriteTransaction) -> SavedUpdate:
+        row, channel_id = self._alive(txn, uaid), update.channel_id
         if row is None or not row.subscribed(channel_id):
-            return False
+            return SavedUpdate(False)
         held = txn.get(uaid + channel_id, db=self._updates)
-        if held is not None and layout.decode_version(held) >= version:
-            return False
-        txn.put(uaid + channel_id, layout.encode_version(version), db=self._updates)
-        return True
+        saved = update.saved(None if held is None else layout.decode_update(channel_id, held))
+        if saved.applied:
+            txn.put(uaid + channel_id, layout.encode_update(update), db=self._updates)
+        return saved
 
     def forget_update(
         self, uaid: Uaid, channel_id: ChannelId, version: int, txn: WriteTransaction
     ) -> bool:
         held = txn.get(uaid + channel_id, db=self._updates)
-        if held is None or layout.decode_version(held) != version:
+        if held is None or layout.decode_update(channel_id, held).version != version:
             return False
         if self._alive(txn, uaid) is None:
             return False

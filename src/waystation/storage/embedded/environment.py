@@ -5,10 +5,13 @@ Rule 1: an environment is opened once per process, after the process has started
 Rule 2: it lies on a local disk. Its locks and its shared map do not work across machines.
 Rule 3: only its owner may read it: directory 0700, files 0600.
 Rule 4: it says what it is. Another format is refused, never guessed at.
-Rule 5: what a killed process left in the reader table is cleared at open and now and then;
+Rule 5: LMDB writes to its lock file through memory, and a page for which the disk has no room then
+        kills the process. So that file is reserved whole before it is used.
+Rule 6: what a killed process left in the reader table is cleared at open and now and then;
         otherwise pages freed since could never be used again.
 """
 
+import contextlib
 import errno
 import os
 import struct
@@ -33,6 +36,8 @@ STORE_ERRORS = (
 )  # what reads and writes raise
 
 _META = b"meta"
+_LOCK_HEAD_BYTES = 128  # of lock.mdb, in front of its table of readers
+_LOCK_READER_BYTES = 64
 _FORMAT_KEY = b"format"
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # fmt: off
@@ -68,6 +73,7 @@ class Environment:
             # lmdb wants one size for all processes; a larger file than asked for is kept.
             file = path / "data.mdb"
             map_bytes = max(settings.map_bytes, file.stat().st_size if file.exists() else 0)
+            _reserve_lock_file(path / "lock.mdb", settings.readers_max)
             env = lmdb.open(
                 str(path),
                 map_size=map_bytes,
@@ -108,6 +114,19 @@ class Environment:
 
     def close(self) -> None:
         self.lmdb.close()
+
+
+def _reserve_lock_file(path: Path, readers_max: int) -> None:
+    """Before LMDB opens it: to close a descriptor of it later would give up LMDB's own lock.
+
+    One that is there keeps its size, because other processes may have mapped it."""
+    with contextlib.suppress(OSError):  # no room now: the pages in use are there, they must do
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size or _LOCK_HEAD_BYTES + readers_max * _LOCK_READER_BYTES
+            os.posix_fallocate(fd, 0, size)
+        finally:
+            os.close(fd)
 
 
 def _open_tables(

@@ -5,7 +5,7 @@
 | agents | uaid | lifetime, its place in `expiry`, channels, record: all that a POST must know |
 | notifications | uaid, sort key | place of the payload, channel |
 | payloads | place: second of expiry, transaction, number in it | the whole notification |
-| updates | uaid, channel | version |
+| updates | uaid, channel | version; or a zero byte, time in ms, version |
 | broadcasts | id | version |
 | statuses | time and hash of the message id | keep until, sender, milestones |
 | tracked | reliability id | milestone, expiry |
@@ -41,6 +41,7 @@ from waystation.push.model import (
     Recipient,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -246,7 +247,8 @@ def age_of(value: bytes) -> tuple[int, str]:
     return accepted_at_ms, value[id_at : id_at + id_length].decode()
 
 
-# SimplePush versions have no bound of ours, so they take the bytes they need
+# SimplePush versions have no bound of ours, so they take the bytes they need; the time of an update
+# comes before them, behind a zero byte, with which no version of several bytes begins
 
 
 def encode_version(version: int) -> bytes:
@@ -255,6 +257,21 @@ def encode_version(version: int) -> bytes:
 
 def decode_version(value: bytes) -> int:
     return int.from_bytes(value, "big")
+
+
+def encode_update(update: Update) -> bytes:
+    version = encode_version(update.version)
+    if not 0 < update.accepted_at_ms < 1 << 8 * _TIME_BYTES:
+        return version  # unknown, or a mistake of whoever told it
+    return b"\0" + update.accepted_at_ms.to_bytes(_TIME_BYTES, "big") + version
+
+
+def decode_update(channel_id: ChannelId, value: bytes) -> Update:
+    accepted_at_ms = 0
+    if len(value) > 1 and not value[0]:
+        accepted_at_ms = int.from_bytes(value[1 : 1 + _TIME_BYTES], "big")
+        value = value[1 + _TIME_BYTES :]
+    return Update(channel_id, decode_version(value), accepted_at_ms=accepted_at_ms)
 
 
 # Statuses and tracked messages

@@ -25,6 +25,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -94,13 +95,7 @@ class EmbeddedPushStore:
         return self._read(self._reads.user_agent, uaid)
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        return self.look_up_now(uaid, channel_id, self._clock.now_ms())
-
-    def look_up_now(self, uaid: Uaid, channel_id: ChannelId, now_ms: int) -> Recipient | None:
-        try:  # as `_read`, without its arguments: every POST comes through here
-            return self._reads.recipient(uaid, channel_id, now_ms)
-        except STORE_ERRORS as exc:
-            raise store_error(exc) from exc
+        return self._read(self._reads.recipient, uaid, channel_id, self._clock.now_ms())
 
     async def add_user_agent(self, user_agent: UserAgent) -> bool:
         record = _without_row_version(user_agent)
@@ -170,10 +165,8 @@ class EmbeddedPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        return await self._grow(
-            partial(self._changes.save_update, uaid, update.channel_id, update.version)
-        )
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        return await self._grow(partial(self._changes.save_update, uaid, update))
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         return self._read(self._reads.updates, uaid, limit)
@@ -196,7 +189,7 @@ class EmbeddedPushStore:
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         if notes:
             note = partial(self._changes.note_milestones, tuple(notes))
-            await self._writer.submit(note, grows=True, rows=len(notes))
+            await self._writer.submit(note, grows=True)
 
     async def get_status(self, message_id: MessageId, *, now_ms: int) -> MessageStatus | None:
         return self._read(self._reads.status, message_id, now_ms)

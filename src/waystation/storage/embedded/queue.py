@@ -42,6 +42,7 @@ from waystation.queue.store import (
     Party,
     PendingNotification,
     Ref,
+    Referenced,
     RefKind,
     Row,
     Sink,
@@ -289,6 +290,9 @@ class EmbeddedQueueStore:
         # without it that server's queue could not be made.
         return await self._change(partial(self._changes.set_ref, kind, entity_id, ref))
 
+    async def write_refs(self, slot: Slot, *, after: RecipientId | None, limit: int) -> Referenced:
+        return await self._grow(partial(self._slots.write_refs, slot, after, limit))
+
     async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
         return self._read(self._ref, kind, entity_id)
 
@@ -353,18 +357,21 @@ class EmbeddedQueueStore:
         return None if value is None else layout.decode_ref(value)
 
     def _find(self, party: Party, entity_id: bytes) -> Queue | None:
+        """Unknown ids cost what known ones cost (queues §5.9): as many reads, and a record that is
+        decoded."""
         with self._begin(self._queues) as txn:
-            recipient_id = entity_id
+            recipient_id, is_known = entity_id, True
             if party is not Party.RECIPIENT:
                 leads_to = txn.get(entity_id, db=self._ids[party])
-                if leads_to is None:
-                    return None
-                recipient_id = leads_to[: layout.ID_BYTES]
+                is_known = leads_to is not None
+                recipient_id = (leads_to or entity_id)[: layout.ID_BYTES]
 
             def link(link_id: bytes) -> bytes | None:
                 return txn.get(link_id, db=self._links)
 
-            return read_queue(RecipientId(recipient_id), txn.get(recipient_id), link)
+            row = txn.get(recipient_id)
+            queue = read_queue(RecipientId(recipient_id), row or layout.NOBODYS_RECORD, link)
+        return queue if is_known and row is not None else None
 
     def _line(self, recipient_id: RecipientId) -> layout.Line:
         with self._begin(self._lines) as txn:

@@ -47,6 +47,7 @@ from waystation.storage.embedded.queue_layout import EMPTY_LINE, Line
 from waystation.storage.embedded.writer import WriteTransaction
 
 _changed = msgspec.structs.replace
+_NO_LINK = bytes(layout.ID_BYTES)
 _REFUSED = Appended(Admission.REFUSED)
 
 
@@ -417,8 +418,7 @@ class QueueChanges:
 def read_queue(
     recipient_id: RecipientId, row: bytes | None, link: Callable[[bytes], bytes | None]
 ) -> Queue | None:
-    """A record with its link; `link` reads from the table of links."""
+    """A record with its link; `link` reads from the table of links, once in any case."""
     if row is None:
         return None
-    link_id = layout.link_id_of(row)
-    return layout.decode_queue(recipient_id, row, None if link_id is None else link(link_id))
+    return layout.decode_queue(recipient_id, row, link(layout.link_id_of(row) or _NO_LINK))

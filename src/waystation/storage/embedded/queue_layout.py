@@ -48,7 +48,7 @@ from waystation.queue.model import (
     Slot,
     Standing,
 )
-from waystation.queue.store import PendingNotification, Ref, RefKind, drops_link
+from waystation.queue.store import NOBODYS_QUEUE, PendingNotification, Ref, RefKind, drops_link
 
 FORMAT: Final = "waystation.queue/1"
 TABLES: Final = (
@@ -137,9 +137,23 @@ def encode_queue(queue: Queue) -> bytes:
     )
 
 
+NOBODYS_RECORD: Final = encode_queue(NOBODYS_QUEUE)
+
+
 def link_id_of(value: bytes) -> LinkId | None:
     row = _decode_row(memoryview(value)[_HEAD.size :])
     return None if row.link_id is None else LinkId(row.link_id)
+
+
+def ids_of(recipient_id: RecipientId, value: bytes) -> list[tuple[RefKind, bytes]]:
+    """What leads to this queue beside its recipient's id."""
+    queue, link_id = decode_queue(recipient_id, value, None), link_id_of(value)
+    ids: list[tuple[RefKind, bytes]] = [(RefKind.SENDER, queue.sender_id)]
+    if queue.notifier is not None:
+        ids.append((RefKind.NOTIFIER, queue.notifier.notifier_id))
+    if link_id is not None:
+        ids.append((RefKind.LINK, link_id))
+    return ids
 
 
 def decode_queue(recipient_id: RecipientId, value: bytes, link: bytes | None) -> Queue:

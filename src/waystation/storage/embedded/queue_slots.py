@@ -11,7 +11,7 @@ from typing import Any, Final
 import lmdb
 
 from waystation.queue.model import RecipientId, RefKind, Slot, slot_of
-from waystation.queue.store import Ref, Row, SlotLoad
+from waystation.queue.store import Ref, Referenced, Row, SlotLoad
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import Database, Environment
 from waystation.storage.embedded.writer import WriteTransaction
@@ -21,6 +21,7 @@ RANGED: Final = ("queues", "lines", "messages", "refs", "grants")
 _LEADING: Final = ("senders", "notifiers", "links", "service_queues", "service_notifiers")
 _UNSLOTTED: Final = ("pending", "services")
 _ERASE_PORTION: Final = 1000
+OLDER_THAN_THE_CLUSTER: Final = bytes(16)  # stands for the transaction that made such a queue
 
 
 class QueueSlots:
@@ -96,6 +97,26 @@ class QueueSlots:
                 return True
             txn.delete(row.key, db=self._tables[row.table])
         return False
+
+    def write_refs(
+        self, slot: Slot, after: RecipientId | None, limit: int, txn: WriteTransaction
+    ) -> Referenced:
+        wanted: list[bytes] = []
+        last, looked = after, 0
+        with txn.cursor(self._env.tables["queues"]) as cursor:
+            there = cursor.set_range(_first(slot) if after is None else after + b"\0")
+            while there and looked < limit and slot_of(cursor.key()) == slot:
+                last, looked = RecipientId(cursor.key()), looked + 1
+                wanted += [
+                    layout.ref_key(kind, entity_id)
+                    for kind, entity_id in layout.ids_of(last, cursor.value())
+                    if slot_of(entity_id) != slot
+                ]
+                there = cursor.next()
+        ref = layout.encode_ref(Ref(slot, OLDER_THAN_THE_CLUSTER))
+        for key in wanted:
+            txn.put(key, ref, db=self._env.tables["refs"])
+        return Referenced(len(wanted), last if looked == limit else None)
 
     def rows(self, txn: Any, slot: Slot, after: tuple[int, bytes] | None = None) -> Iterator[Row]:
         """As this transaction sees them."""

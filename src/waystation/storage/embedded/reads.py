@@ -93,7 +93,7 @@ class PushReads:
                 while found and len(updates) < limit and (key := cursor.key()).startswith(uaid):
                     channel_id = ChannelId(key[layout.UAID_BYTES :])
                     if row.subscribed(channel_id):
-                        updates.append(Update(channel_id, layout.decode_version(cursor.value())))
+                        updates.append(layout.decode_update(channel_id, cursor.value()))
                     found = cursor.next()
         return updates
 

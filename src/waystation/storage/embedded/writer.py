@@ -7,7 +7,6 @@ Rule 2: each operation has its own result. One that raises leaves nothing behind
 Rule 3: results are given out after the commit, all of them in one call into the loop.
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
 Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
-Rule 6: the loop stands still while the thread puts many rows in (`stillness`).
 
 Several processes may write to one environment; LMDB's writer lock puts them in line.
 """
@@ -35,7 +34,6 @@ from waystation.storage.embedded.environment import (
     store_error,
 )
 from waystation.storage.embedded.room import Room
-from waystation.storage.embedded.stillness import ROWS_MIN, Stillness
 
 T = TypeVar("T")
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"  # generic in its stubs only
@@ -53,7 +51,6 @@ class _Waiting(NamedTuple):
     operation: Operation[Any]
     grows: bool
     future: asyncio.Future[Any]
-    rows: int
 
 
 class _Outcome(NamedTuple):
@@ -110,9 +107,8 @@ class Writer:
 
     # In the loop
 
-    def submit(self, operation: Operation[T], *, grows: bool, rows: int = 1) -> asyncio.Future[T]:
-        """The operation's result once it is on disk, or its own error. `rows`: about how many it
-        looks at or writes."""
+    def submit(self, operation: Operation[T], *, grows: bool) -> asyncio.Future[T]:
+        """The operation's result once it is on disk, or its own error."""
         stats = self.stats
         if self._closing:
             raise StoreUnavailableError("the store is closed")
@@ -124,7 +120,7 @@ class Writer:
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._turn:
             self._loop.call_soon(self._hand_over)
-        self._turn.append(_Waiting(operation, grows, future, rows))
+        self._turn.append(_Waiting(operation, grows, future))
         return future
 
     async def close(self) -> None:
@@ -234,25 +230,13 @@ class Writer:
     ) -> tuple[list[_Outcome], Exception | None]:
         """What was done, and what the operation after that raised."""
         done: list[_Outcome] = []
-        still = self._ask_for_stillness() if sum(one.rows for one in left) >= ROWS_MIN else None
         try:
             for one in left:
                 # One by one: when an operation raises, `done` says which.
                 done.append(_Outcome(one.future, one.operation(txn), None))  # noqa: PERF401
         except Exception as exc:  # whatever it is, it belongs to this operation alone
             return done, exc
-        finally:
-            if still is not None:
-                still.end()
         return done, None
-
-    def _ask_for_stillness(self) -> Stillness | None:
-        if threading.current_thread() is not self._thread:
-            return None  # it would wait for itself
-        still = Stillness()
-        self._tell(still.keep)
-        still.wait()
-        return still
 
     def _without(
         self, left: list[_Waiting], at: int, exc: Exception, outcomes: list[_Outcome]

@@ -11,7 +11,6 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from waystation.base.structs import quick_to_write
 from waystation.presence.model import (
     ClientId,
     Detached,
@@ -50,7 +49,6 @@ _LEAVE: Final = MessageType.LEAVE
 Slot = tuple[ClientId, SessionId]
 
 
-@quick_to_write
 class Changes(msgspec.Struct):
     """What a durable store must write."""
 
@@ -131,6 +129,8 @@ class PartyLedger:
         found = self.sessions.get(slot)
         if found is not None:
             return Exists(found)
+        if spec.id_unique_in_party and any(one == key.session_id for _, one in self.sessions):
+            return Rejected(Status.SESSION_ID_IN_USE)
         sessions_n = self.clients.get(key.client_id, 0)
         if sessions_n >= spec.client_sessions_max:
             if not spec.evict_oldest:

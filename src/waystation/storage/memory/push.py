@@ -24,6 +24,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -40,7 +41,7 @@ class _Agent(msgspec.Struct):
     record: UserAgent
     expires_at_ms: int
     channels: set[ChannelId] = msgspec.field(default_factory=set[ChannelId])
-    updates: dict[ChannelId, int] = msgspec.field(default_factory=dict[ChannelId, int])
+    updates: dict[ChannelId, Update] = msgspec.field(default_factory=dict[ChannelId, Update])
 
 
 class _Tracked(msgspec.Struct, frozen=True):
@@ -203,26 +204,25 @@ class MemoryPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
         agent = self._alive(uaid)
         if agent is None or update.channel_id not in agent.channels:
-            return False
-        if agent.updates.get(update.channel_id, -1) >= update.version:
-            return False
-        agent.updates[update.channel_id] = update.version
-        return True
+            return SavedUpdate(False)
+        saved = update.saved(agent.updates.get(update.channel_id))
+        if saved.applied:
+            agent.updates[update.channel_id] = msgspec.structs.replace(update, data=None)
+        return saved
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         agent = self._alive(uaid)
         if agent is None:
             return []
-        return [Update(channel, agent.updates[channel]) for channel in sorted(agent.updates)][
-            :limit
-        ]
+        return [agent.updates[channel] for channel in sorted(agent.updates)][:limit]
 
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
         agent = self._alive(uaid)
-        if agent is None or agent.updates.get(channel_id) != version:
+        held = None if agent is None else agent.updates.get(channel_id)
+        if agent is None or held is None or held.version != version:
             return False
         del agent.updates[channel_id]
         return True

@@ -34,7 +34,9 @@ ORDER BY r.uaid LIMIT $5
 """
 _BELONGINGS = """,
     ARRAY(SELECT m.channel_id FROM {meta} AS m WHERE m.uaid = r.uaid) AS channels,
-    ARRAY(SELECT u.channel_id || u.version FROM {update} AS u WHERE u.uaid = r.uaid) AS updates"""
+    ARRAY(
+        SELECT (u.channel_id, u.version, {update_time}) FROM {update} AS u WHERE u.uaid = r.uaid
+    ) AS updates"""
 _LOOK = (
     _RECORDS.partition("WHERE")[0].replace("<more>", _BELONGINGS)
     + "WHERE r.uaid = ANY($1) AND {router_end} > $2"
@@ -164,7 +166,8 @@ def _dossier(row: Row, *, whole: bool) -> Dossier | None:
     if whole:
         channels = layout.read_channels(row["channels"])
         updates = tuple(
-            Update(ChannelId(bytes.fromhex(text[:32])), int(text[32:])) for text in row["updates"]
+            layout.read_update(ChannelId(bytes.fromhex(channel)), version, at_ms)
+            for channel, version, at_ms in row["updates"]
         )
     ends_s: int | None = row["ends_s"]
     return Dossier(

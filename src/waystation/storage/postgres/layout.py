@@ -9,6 +9,7 @@ Rule 3: `extras` of a topic's row may begin with `REPLACED`: which message it to
 """
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from waystation.push.model import (
     Replaced,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -164,6 +166,10 @@ def read_user_agent(uaid: Uaid, row: Row) -> UserAgent:
 
 def read_recipient(uaid: Uaid, row: Row) -> Recipient:
     return Recipient(read_user_agent(uaid, row), row["subscribed"])
+
+
+def read_update(channel_id: ChannelId, version: Decimal, accepted_at_ms: int | None) -> Update:
+    return Update(channel_id, int(version), accepted_at_ms=accepted_at_ms or 0)
 
 
 def read_channels(texts: Sequence[str]) -> frozenset[ChannelId]:

@@ -24,6 +24,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -209,21 +210,28 @@ class PostgresPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        return bool(
-            await self._session.change(
-                self._sql.save_update,
-                uaid.hex(),
-                update.channel_id.hex(),
-                Decimal(update.version),
-                self._now_s(),
-            )
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        (row,) = await self._session.change(
+            self._sql.save_update,
+            uaid.hex(),
+            update.channel_id.hex(),
+            Decimal(update.version),
+            update.accepted_at_ms or None,
+            self._now_s(),
+        )
+        if row["held_version"] is None:
+            return SavedUpdate(row["applied"])
+        return update.saved(
+            layout.read_update(update.channel_id, row["held_version"], row["held_at_ms"])
         )
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         rows = await self._session.read(self._sql.fetch_updates, uaid.hex(), self._now_s(), limit)
         return [
-            Update(ChannelId(bytes.fromhex(row["channel_id"])), int(row["version"])) for row in rows
+            layout.read_update(
+                ChannelId(bytes.fromhex(row["channel_id"])), row["version"], row["accepted_at_ms"]
+            )
+            for row in rows
         ]
 
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:

@@ -276,6 +276,8 @@ class PostgresQueueStore:
         found: list[Queue | WaystationError | None] = [None] * len(asked)
         for row in rows:
             found[row["n"] - 1] = layout.read_queue(row)
+        for _ in range(len(asked) - len(rows)):
+            layout.read_queue(layout.NOBODYS_ROW)  # unknown ids cost what known ones cost
         return found
 
     async def _head_all(

@@ -25,7 +25,7 @@ from waystation.queue.model import (
     ServiceRole,
     Standing,
 )
-from waystation.queue.store import PendingNotification
+from waystation.queue.store import NOBODYS_QUEUE, PendingNotification
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_keys = msgspec.msgpack.Decoder(tuple[AuthKey, ...]).decode
@@ -90,6 +90,9 @@ def queue_values(queue: Queue) -> tuple[object, ...]:
         queue.service_id,
         None if notifier is None else notifier.service_id,
     )
+
+
+NOBODYS_ROW: Final[Row] = dict(zip(QUEUE_COLUMNS, queue_values(NOBODYS_QUEUE), strict=True))
 
 
 def read_queue(row: Row) -> Queue:

@@ -126,6 +126,43 @@ END
 $body$;
 """
 
+# No single statement tells what stood in a row before it wrote there (before PostgreSQL 18).
+_UPDATE_TIMES = """
+ALTER TABLE {update} ADD COLUMN accepted_at_ms bigint, ADD COLUMN accepted_version numeric;
+CREATE FUNCTION {save_update}(
+    the_uaid text, the_channel text, the_version numeric, the_time_ms bigint, now_s bigint,
+    OUT applied boolean, OUT held_version numeric, OUT held_at_ms bigint
+) LANGUAGE plpgsql AS $body$
+BEGIN
+    PERFORM FROM {meta} AS m JOIN {router} AS r ON r.uaid = m.uaid
+        WHERE m.uaid = the_uaid AND m.channel_id = the_channel AND {router_end} > now_s
+        FOR KEY SHARE OF m;
+    applied := false;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    LOOP
+        INSERT INTO {update} (uaid, channel_id, version, accepted_at_ms, accepted_version)
+            VALUES (the_uaid, the_channel, the_version, the_time_ms, the_version)
+            ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            applied := true;
+            RETURN;
+        END IF;
+        SELECT u.version, {update_time} INTO held_version, held_at_ms FROM {update} AS u
+            WHERE u.uaid = the_uaid AND u.channel_id = the_channel FOR UPDATE;
+        EXIT WHEN FOUND;  -- else it was forgotten meanwhile
+    END LOOP;
+    IF held_version < the_version THEN
+        UPDATE {update} AS u
+            SET version = the_version, accepted_at_ms = the_time_ms, accepted_version = the_version
+            WHERE u.uaid = the_uaid AND u.channel_id = the_channel;
+        applied := true;
+    END IF;
+END
+$body$;
+"""
+
 
 class ForeignTablesError(StoreUnavailableError):
     """What is there was made by others, or by an earlier release; a person decides."""
@@ -209,9 +246,15 @@ async def _own_tables(connection: Connection, tables: Tables) -> str:
     return "added the columns, indexes and tables of our own"
 
 
+async def _update_times(connection: Connection, tables: Tables) -> str:
+    await connection.execute(tables.fill(_UPDATE_TIMES))
+    return "added the times of SimplePush updates"
+
+
 _STEPS: dict[int, Callable[[Connection, Tables], Awaitable[str]]] = {
     1: _autopush_tables,
     2: _own_tables,
+    3: _update_times,
 }
 
 

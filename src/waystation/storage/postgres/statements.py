@@ -217,18 +217,9 @@ WHERE m.uaid = h.uaid AND m.chid_message_id = h.chid_message_id AND m.version = 
 RETURNING h.n
 """
 
-_SAVE_UPDATE = """
-INSERT INTO {update} AS u (uaid, channel_id, version)
-SELECT m.uaid, m.channel_id, $3 FROM {meta} AS m JOIN {router} AS r ON r.uaid = m.uaid
-WHERE m.uaid = $1 AND m.channel_id = $2 AND {router_end} > $4
-FOR KEY SHARE OF m
-ON CONFLICT (uaid, channel_id) DO UPDATE SET version = EXCLUDED.version
-WHERE u.version < EXCLUDED.version
-RETURNING 1
-"""
-
 _FETCH_UPDATES = """
-SELECT u.channel_id, u.version FROM {update} AS u JOIN {router} AS r ON r.uaid = u.uaid
+SELECT u.channel_id, u.version, {update_time} AS accepted_at_ms
+FROM {update} AS u JOIN {router} AS r ON r.uaid = u.uaid
 WHERE u.uaid = $1 AND {router_end} > $2 ORDER BY u.channel_id COLLATE "C" LIMIT $3
 """
 
@@ -272,7 +263,7 @@ class Statements:
         self.save_if_newer = fill(_SAVE_IF_NEWER)
         self.fetch = fill(_FETCH)
         self.forget = fill(_FORGET)
-        self.save_update = fill(_SAVE_UPDATE)
+        self.save_update = fill("SELECT * FROM {save_update}($1, $2, $3, $4::bigint, $5::bigint)")
         self.fetch_updates = fill(_FETCH_UPDATES)
         self.forget_update = fill(_FORGET_UPDATE)
         self.publish = fill(_PUBLISH)

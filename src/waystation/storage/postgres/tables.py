@@ -25,11 +25,14 @@ class Tables:
             "message_name": url.message_table,
             "router_name": url.router_table,
             "add_channel": self._named("waystation_add_channel"),
+            "save_update": self._named("waystation_save_update"),
             "lifetime_s": str(url.max_router_ttl_s),
         }
         # A row of Autopush's first releases has no `expiry`.
         end = f"COALESCE(r.expiry, r.connected_at / 1000 + {url.max_router_ttl_s})"
-        self._phrases = names | own | {"router_end": end}
+        # A node of an earlier release writes `version` alone: then the time is of another one.
+        time = "CASE WHEN u.accepted_version = u.version THEN u.accepted_at_ms END"
+        self._phrases = names | own | {"router_end": end, "update_time": time}
 
     def _named(self, name: str) -> str:
         return f'"{name}"' if self.schema is None else f'"{self.schema}"."{name}"'

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from redis.exceptions import RedisError
 
+from waystation.base.tasks import kept
 from waystation.presence.errors import PresenceStoreError
 from waystation.storage.redis.link import PlainConnection, TlsConnection, new_connection
 from waystation.storage.redis.url import Address, RedisUrl
@@ -32,7 +33,8 @@ class _Line:
         self.address = address
         self.channels: dict[str, asyncio.Future[None]] = {}
         self._connection: PlainConnection | TlsConnection | None = None
-        self._task = asyncio.create_task(self._carry(), name="bell")
+        self._broke = False  # at least once: what was published meanwhile was missed
+        self._task = asyncio.create_task(kept("bell", self._carry, bell.failed), name="bell")
 
     def say(self, *words: str) -> None:
         connection = self._connection
@@ -45,7 +47,6 @@ class _Line:
 
     async def _carry(self) -> None:
         pause_s = PAUSE_FIRST_S
-        again = False
         while True:
             connection = new_connection(self._bell.url, self.address, self._bell.timeout_s)
             try:
@@ -54,7 +55,7 @@ class _Line:
                 self._connection = connection
                 for channel in self.channels:
                     await connection.send_command("SSUBSCRIBE", channel, check_health=False)
-                if again:
+                if self._broke:
                     self._bell.on_gap(list(self.channels))
                 pause_s = PAUSE_FIRST_S
                 await self._listen(connection)
@@ -64,8 +65,8 @@ class _Line:
                 self._connection = None
                 connection.abort()
                 await connection.disconnect(nowait=True)
-            again = True
-            self._fail("the line to Redis broke")
+                self._broke = True
+                self._fail("the line to Redis broke")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_LAST_S)
 
@@ -138,6 +139,12 @@ class Bell:
         line = self._where.pop(channel, None)
         if line is not None and line.channels.pop(channel, None) is not None:
             line.say("SUNSUBSCRIBE", channel)
+
+    @staticmethod
+    def failed(name: str, error: BaseException) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"error in {name}", "exception": error}
+        )
 
     def spawn(self, coro: Any) -> None:
         task = asyncio.create_task(coro)

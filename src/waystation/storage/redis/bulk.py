@@ -153,13 +153,11 @@ class RedisBulk(PagedBulk):
             return None
         record, expires_at_ms = decoded
         channels: frozenset[ChannelId] = frozenset()
-        updates: list[Update] = []
+        updates: Sequence[Update] = ()
         if whole:
             channels = layout.decode_channels(more[0])
-            for name, version in zip(more[1][::2], more[1][1::2], strict=True):
-                raw = parse_uuid(name.decode("ascii", "replace"))
-                if raw is not None and ChannelId(raw) in channels:
-                    updates.append(Update(ChannelId(raw), int(version)))
+            versions = dict(zip(more[1][::2], more[1][1::2], strict=True))
+            updates = layout.decode_updates(versions, channels)
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
         return Dossier(
             record=record,

@@ -10,6 +10,7 @@ Rule 3: in a cluster a hash tag of three hex digits stands before each id, so th
 """
 
 import zlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,7 @@ from waystation.push.model import (
     Notification,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -151,6 +153,30 @@ def decode_record(text: bytes) -> tuple[UserAgent, int | None] | None:
 def decode_channels(texts: list[bytes]) -> frozenset[ChannelId]:
     raws = (parse_uuid(text.decode("ascii", "replace")) for text in texts)
     return frozenset(ChannelId(raw) for raw in raws if raw is not None)
+
+
+# SimplePush. A version stands by itself, as older nodes know it; so its time names the version that
+# it belongs to, in a field of its own.
+
+
+def update_time(update: Update) -> str:
+    return f"{update.version} {update.accepted_at_ms}" if update.accepted_at_ms else ""
+
+
+def decode_update(channel_id: ChannelId, version: bytes, time: bytes | None) -> Update:
+    of, _, at_ms = (time or b"").partition(b" ")
+    return Update(
+        channel_id, int(version), accepted_at_ms=int(at_ms) if at_ms and of == version else 0
+    )
+
+
+def decode_updates(fields: Mapping[bytes, bytes], channels: frozenset[ChannelId]) -> list[Update]:
+    names = {channel_id: dashed(channel_id).encode() for channel_id in sorted(channels)}
+    return [
+        decode_update(channel_id, fields[name], fields.get(name + b"/time"))
+        for channel_id, name in names.items()
+        if name in fields
+    ]
 
 
 # Notifications

@@ -173,6 +173,7 @@ class RedisPresenceStore(NodeRows):
             secrets.randbits(EPOCH_BITS) or 1,
             spec.known_epoch if spec.known_seq is not None else "",
             spec.known_seq or 0,
+            int(spec.id_unique_in_party),
         )
         match reply[0]:
             case b"exists":

@@ -23,6 +23,7 @@ from waystation.push.model import (
     Recipient,
     Replaced,
     Route,
+    SavedUpdate,
     SortKey,
     Uaid,
     Update,
@@ -223,11 +224,18 @@ class RedisPushStore:
 
     # SimplePush
 
-    async def save_update(self, uaid: Uaid, update: Update) -> bool:
-        saved = await self._agent_script(
-            scripts.SAVE_UPDATE, uaid, dashed(update.channel_id), update.version
+    async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
+        channel_id = update.channel_id
+        applied, held, times = await self._agent_script(
+            scripts.SAVE_UPDATE,
+            uaid,
+            dashed(channel_id),
+            update.version,
+            layout.update_time(update),
         )
-        return saved == 1
+        if held is None:
+            return SavedUpdate(applied == 1)
+        return update.saved(layout.decode_update(channel_id, held, times))
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
         agent = self.keys.agent(uaid)
@@ -244,12 +252,7 @@ class RedisPushStore:
             return []
         channels = layout.decode_channels(subscribed)
         versions = dict(zip(flat[::2], flat[1::2], strict=True))
-        updates = [
-            Update(channel_id, int(versions[dashed(channel_id).encode()]))
-            for channel_id in sorted(channels)
-            if dashed(channel_id).encode() in versions
-        ]
-        return updates[:limit]
+        return layout.decode_updates(versions, channels)[:limit]
 
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
         forgotten = await self._agent_script(

@@ -11,7 +11,6 @@ from waystation.telemetry.events.base import (
     EventSink,
     NoEvents,
     RecordedEvents,
-    Written,
     event_types,
 )
 from waystation.telemetry.events.connect import (
@@ -95,6 +94,7 @@ from waystation.telemetry.events.push import (
     PushStored,
     PushSuperseded,
     PushTransmitted,
+    PushWithdrawn,
 )
 from waystation.telemetry.events.queue import (
     ProxyRefGet,
@@ -197,6 +197,7 @@ __all__ = [
     "PushStored",
     "PushSuperseded",
     "PushTransmitted",
+    "PushWithdrawn",
     "QueueAck",
     "QueueDelete",
     "QueueDeliver",
@@ -221,7 +222,6 @@ __all__ = [
     "SlotMoveEnd",
     "StoreStats",
     "StoreStatsAttrs",
-    "Written",
     "mid",
 ]
 

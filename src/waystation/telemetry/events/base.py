@@ -5,8 +5,6 @@ from typing import ClassVar, Protocol
 
 import msgspec
 
-from waystation.base.clock import Clock, ManualClock
-
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """What all events share; `k` is the code."""
@@ -16,15 +14,6 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=Fa
 
 class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
     """What all `attrs` share; written as a JSON object inside one text column."""
-
-
-class Written(msgspec.Struct, frozen=True, eq=False):
-    """A kind of event that every message has, so its line is written by hand: `line` gets how all
-    lines of the log start, the time in microseconds, the sequence number, and a tuple of what was
-    deferred."""
-
-    k: int  # -1 if a line of it may be of any code
-    line: Callable[..., bytes]
 
 
 class EventSink(Protocol):
@@ -40,10 +29,6 @@ class EventSink(Protocol):
         many are made in a row."""
         ...
 
-    def write(self, kind: Written, what: tuple[object, ...]) -> None:
-        """As `defer`, for an event whose line `kind.line(start, ts_us, seq, what)` writes."""
-        ...
-
 
 class NoEvents:
     """For those who do not want any."""
@@ -54,15 +39,11 @@ class NoEvents:
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         pass
 
-    def write(self, kind: Written, what: tuple[object, ...]) -> None:
-        pass
-
 
 class RecordedEvents:
     """For tests: keeps what was emitted."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or ManualClock()
+    def __init__(self) -> None:
         self.events: list[Event] = []
         self.weights: list[int] = []
 
@@ -72,13 +53,6 @@ class RecordedEvents:
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
         self.emit(make(*args))
-
-    def write(self, kind: Written, what: tuple[object, ...]) -> None:
-        line = kind.line(b'{"ts":', self._clock.now_us(), len(self.events), what)
-        columns = msgspec.json.decode(line)
-        if "attrs" in columns:  # a text that holds a JSON object
-            columns["attrs"] = msgspec.json.decode(columns["attrs"])
-        self.emit(msgspec.convert(columns, event_types()[kind.k]))
 
 
 def event_types() -> dict[int, type[Event]]:

@@ -100,6 +100,11 @@ class PushSuperseded(Event, frozen=True, kw_only=True):
     mid: str
 
 
+class PushWithdrawn(Event, frozen=True, kw_only=True):
+    k: ClassVar[int] = 14
+    mid: str
+
+
 class BridgeSent(Event, frozen=True, kw_only=True):
     k: ClassVar[int] = 60
     mid: str

@@ -92,6 +92,9 @@ class QueueNotify(Event, frozen=True, kw_only=True):
     iph: int | None = None
 
 
+# Events of edges: a class is named after its kind in the contract, which is stored.
+
+
 class ProxyRoute(Event, frozen=True, kw_only=True):
     k: ClassVar[int] = 120
     slot: int

@@ -164,6 +164,23 @@ class PresenceStoreConformance:
         assert snapshot is not None
         assert snapshot.seq == 2
 
+    async def test_a_session_id_is_unique_in_the_party_where_that_is_asked_for(
+        self, store: PresenceStore, heard: Heard
+    ) -> None:
+        party = new_party()
+        await self.joined(store, session(party, 1, 7), id_unique_in_party=True)
+        same = await store.join(session(party, 2, 7), join_spec(id_unique_in_party=True))
+        own = await store.join(session(party, 1, 7), join_spec(id_unique_in_party=True))
+
+        assert same == Rejected(Status.SESSION_ID_IN_USE)
+        assert isinstance(own, Exists)
+        await self.joined(store, session(party, 2, 8), id_unique_in_party=True)
+        await self.joined(store, session(new_party(), 2, 7), id_unique_in_party=True)
+        await self.joined(store, session(party, 2, 7))  # without the condition
+        snapshot = await store.snapshot(party)
+        assert snapshot is not None
+        assert snapshot.seq == 3
+
     async def test_the_oldest_makes_room_where_that_is_the_policy(
         self, store: PresenceStore, heard: Heard
     ) -> None:

@@ -1,6 +1,8 @@
 """What every push store passes: updates, broadcasts, statuses, tracking and the sweep."""
 
+import asyncio
 import os
+from operator import attrgetter
 
 from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
@@ -8,22 +10,28 @@ from waystation.push.model import (
     ChannelId,
     Milestone,
     MilestoneNote,
+    Replaced,
+    SavedUpdate,
     Uaid,
     Update,
 )
 from waystation.push.store import PushStore
 from waystation.testing.conformance.push_samples import (
     HOUR_S,
+    NODE_B,
     PushStoreSuite,
     expiring,
     fetch_all,
     new_channel,
     new_message_id,
+    replaced,
     save_many,
     sweep_all,
     timed_notification,
     topic_notification,
 )
+
+AT_MS = 1_794_000_000_123  # when an update was accepted
 
 
 class RecordConformance(PushStoreSuite):
@@ -32,12 +40,91 @@ class RecordConformance(PushStoreSuite):
     async def test_only_a_higher_version_is_saved(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId
     ) -> None:
-        assert await store.save_update(uaid, Update(subscribed, 0))
-        assert await store.save_update(uaid, Update(subscribed, 5, data="not kept"))
+        assert (await store.save_update(uaid, Update(subscribed, 0))).applied
+        assert (await store.save_update(uaid, Update(subscribed, 5, data="not kept"))).applied
 
-        assert not await store.save_update(uaid, Update(subscribed, 5))
-        assert not await store.save_update(uaid, Update(subscribed, 4))
+        assert not (await store.save_update(uaid, Update(subscribed, 5))).applied
+        assert not (await store.save_update(uaid, Update(subscribed, 4))).applied
         assert list(await store.fetch_updates(uaid, limit=10)) == [Update(subscribed, 5)]
+
+    async def test_an_update_comes_back_with_its_time(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId
+    ) -> None:
+        update = Update(subscribed, 5, accepted_at_ms=AT_MS)
+        saved = await store.save_update(uaid, update)
+        (waiting,) = await store.fetch_updates(uaid, limit=10)
+
+        assert saved == SavedUpdate(True)
+        assert waiting == update
+        assert await store.forget_update(uaid, subscribed, 5)
+        assert (await store.save_update(uaid, Update(subscribed, 5))).applied
+        assert list(await store.fetch_updates(uaid, limit=10)) == [Update(subscribed, 5)]
+
+    async def test_of_two_versions_the_one_that_is_not_stored_is_told(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId
+    ) -> None:
+        older, old, new = (
+            Update(subscribed, version, accepted_at_ms=AT_MS + version * 1000)
+            for version in (4, 5, 6)
+        )
+        first = await store.save_update(uaid, old)
+        again = await store.save_update(uaid, old)
+        overtaken = await store.save_update(uaid, older)
+        overtaking = await store.save_update(uaid, new)
+
+        assert first == SavedUpdate(True)
+        assert again == SavedUpdate(False)
+        assert overtaken == SavedUpdate(False, Replaced.of(older))
+        assert overtaking == SavedUpdate(True, Replaced.of(old))
+
+    async def test_the_time_of_an_update_does_not_become_that_of_the_next(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId
+    ) -> None:
+        timed = Update(subscribed, 5, accepted_at_ms=AT_MS)
+        await store.save_update(uaid, timed)
+        overtaking = await store.save_update(uaid, Update(subscribed, 6))
+
+        assert overtaking == SavedUpdate(True, Replaced.of(timed))
+        assert list(await store.fetch_updates(uaid, limit=10)) == [Update(subscribed, 6)]
+        later = Update(subscribed, 7, accepted_at_ms=AT_MS + 7000)
+        assert await store.save_update(uaid, later) == SavedUpdate(True)
+        assert list(await store.fetch_updates(uaid, limit=10)) == [later]
+
+    async def test_an_update_that_was_acked_may_come_again_at_another_time(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId
+    ) -> None:
+        await store.save_update(uaid, Update(subscribed, 5, accepted_at_ms=AT_MS))
+        await store.forget_update(uaid, subscribed, 5)
+        again = Update(subscribed, 5, accepted_at_ms=AT_MS + 9000)
+
+        assert await store.save_update(uaid, again) == SavedUpdate(True)
+        assert list(await store.fetch_updates(uaid, limit=10)) == [again]
+
+    async def test_an_update_keeps_its_time_when_its_user_agent_connects(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock
+    ) -> None:
+        update = Update(subscribed, 5, accepted_at_ms=AT_MS)
+        await store.save_update(uaid, update)
+        clock.advance(1)
+        hello = replaced(await self.seen(store, uaid), node_id=NODE_B, later_ms=1000)
+
+        assert await store.claim_route(hello)
+        assert list(await store.fetch_updates(uaid, limit=10)) == [update]
+
+    async def test_of_many_versions_at_once_each_but_the_highest_is_told_once(
+        self, store: PushStore, uaid: Uaid, subscribed: ChannelId
+    ) -> None:
+        updates = [
+            Update(subscribed, version, accepted_at_ms=AT_MS + version * 1000)
+            for version in range(8)
+        ]
+        saves = await asyncio.gather(*(store.save_update(uaid, update) for update in updates))
+
+        told = [saved.replaced for saved in saves if saved.replaced is not None]
+        assert sorted(told, key=attrgetter("accepted_at_ms")) == [
+            Replaced.of(update) for update in updates[:-1]
+        ]
+        assert list(await store.fetch_updates(uaid, limit=10)) == updates[-1:]
 
     async def test_updates_come_in_channel_order_and_within_the_limit(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId
@@ -69,8 +156,8 @@ class RecordConformance(PushStoreSuite):
         await store.remove_channel(uaid, subscribed)
 
         assert not await store.fetch_updates(uaid, limit=10)
-        assert not await store.save_update(uaid, Update(new_channel(), 1))
-        assert not await store.save_update(Uaid(new_uuid4()), Update(subscribed, 1))
+        assert not (await store.save_update(uaid, Update(new_channel(), 1))).applied
+        assert not (await store.save_update(Uaid(new_uuid4()), Update(subscribed, 1))).applied
 
     # Broadcasts
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from waystation.base.clock import ManualClock
@@ -281,6 +282,62 @@ class UserAgentConformance(PushStoreSuite):
 
         assert await store.get_user_agent(uaid) is not None
         assert await store.get_channels(uaid) == {subscribed}
+
+    async def test_a_bridged_user_agent_keeps_its_data_and_renews_it_by_a_claim(
+        self, store: PushStore, uaid: Uaid, clock: ManualClock
+    ) -> None:
+        """It never connects: registration, a new device token and the daily look are its life."""
+        aps = {"alert": {"title": "\u00e4", "args": [1, None, {"x": True}]}, "mutable-content": 1}
+        data = {"token": "first", "rel_channel": "release", "aps": aps}
+        bridged = UserAgent(
+            uaid=uaid, connected_at_ms=clock.now_ms(), router_type="apns", router_data=data
+        )
+        channel_id = new_channel()
+
+        assert await store.add_user_agent(bridged)
+        assert await store.add_channel(uaid, channel_id, channels_max=1)
+        recipient = await store.look_up(uaid, channel_id)
+        assert recipient is not None
+        assert recipient.subscribed
+        assert without_row_version(recipient.user_agent) == bridged
+
+        seen = await self.seen(store, uaid)
+        later = msgspec.structs.replace(
+            seen,
+            connected_at_ms=seen.connected_at_ms + 1,
+            router_data={**data, "token": "second"},
+        )
+
+        assert await store.claim_route(later)
+        assert without_row_version(await self.seen(store, uaid)) == without_row_version(later)
+        assert await store.get_channels(uaid) == {channel_id}
+        assert await store.remove_user_agent(uaid)
+        assert await store.look_up(uaid, channel_id) is None
+
+    async def test_a_bridged_user_agent_lives_while_it_looks_in(
+        self, store: PushStore, uaid: Uaid, clock: ManualClock
+    ) -> None:
+        self.needs_our_clock()
+        channel_id = new_channel()
+        bridged = UserAgent(
+            uaid=uaid,
+            connected_at_ms=clock.now_ms(),
+            router_type="fcm",
+            router_data={"token": "first", "app_id": "app"},
+        )
+        assert await store.add_user_agent(bridged)
+        assert await store.add_channel(uaid, channel_id, channels_max=1)
+        for _ in range(3):
+            clock.advance(USER_AGENT_LIFETIME_S - 1)
+            seen = await self.seen(store, uaid)
+            assert await store.claim_route(
+                msgspec.structs.replace(seen, connected_at_ms=clock.now_ms())
+            )
+            await sweep_all(store, now_ms=clock.now_ms())
+
+            recipient = await store.look_up(uaid, channel_id)
+            assert recipient is not None
+            assert recipient.subscribed
 
     async def test_who_comes_back_after_the_lifetime_starts_anew(
         self, store: PushStore, uaid: Uaid, subscribed: ChannelId, clock: ManualClock

@@ -1,11 +1,14 @@
-"""A broker of eighty lines on the lean transport: enough to try the client's shell on."""
+"""A broker of eighty lines: enough to try the client's shell on."""
 
 import itertools
 import socket
 from typing import Self
 
-from waystation.presence.transport.native.server import NativeTransport
-from waystation.presence.transport.port import Gone, GrpcStatus, Stream, paths
+from waystation.base.clock import SystemClock
+from waystation.net.http2.port import Gone, GrpcStatus, Stream
+from waystation.net.http2.server import Http2Server
+from waystation.net.loop import NetLoop
+from waystation.presence.rpc import paths
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -29,19 +32,23 @@ class SmallBroker:
         self._seq = 0
         self._listener = socket.socket()
         self._listener.bind(("127.0.0.1", 0))
-        self._transport = NativeTransport(self, paths(()), self._listener)
+        self.port: int = self._listener.getsockname()[1]
 
     async def __aenter__(self) -> Self:
-        await self._transport.start()
+        clock = SystemClock()
+        self._net = NetLoop(clock=clock)
+        routes = dict.fromkeys(paths(()), self)
+        self._server = Http2Server(routes, self._listener, net=self._net, clock=clock)
+        self._server.start()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._transport.close()
-        self._listener.close()
+        await self._server.close()
+        self._net.close()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self._transport.port}"
+        return f"127.0.0.1:{self.port}"
 
     def opened(self, stream: Stream) -> None:
         if self.token is not None and stream.authorization != f"Bearer {self.token}":

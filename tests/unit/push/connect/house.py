@@ -5,16 +5,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
-import orjson
+import msgspec
 
 from tests.unit.push.connect.talk import CHANNEL, NODE, NOW_MS, UAID, endpoint_for
 from waystation.base.clock import ManualClock
 from waystation.base.errors import UnavailableError
 from waystation.base.ids import dashed, new_uuid4, simple
 from waystation.base.tasks import Tasks
+from waystation.net.connection import ENDING, OPEN
+from waystation.net.loop import NetLoop, Port
+from waystation.net.websocket.connection import Handler, WebSocket
+from waystation.net.websocket.frames import FrameReader
+from waystation.net.websocket.upgrade import Upgrade
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.carriers import Carrier
-from waystation.push.connect.connection import ENDING, OPEN, Connection, Ending
 from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
@@ -24,7 +27,6 @@ from waystation.push.model import Notification, Uaid, Update, UserAgent
 from waystation.push.settings import Connect
 from waystation.push.store import PushStore
 from waystation.push.wire.relay import Answer
-from waystation.push.wire.upgrade import Upgrade
 from waystation.storage.memory.push import MemoryPushStore
 
 UPGRADE = Upgrade(
@@ -32,18 +34,30 @@ UPGRADE = Upgrade(
 )
 
 
-class RecordingShell:
-    send_high_bytes = 65_536
+class RecordingLoop:
+    """Takes no bytes; notes who reads again."""
 
     def __init__(self) -> None:
         self.resumed_count = 0
 
-    def touched(self, connection: Connection) -> None: ...
-    def pressed(self, connection: Connection) -> None: ...
-    def ending(self, connection: Connection) -> None: ...
+    def touched(self, connection: WebSocket) -> None: ...
+    def write(self, connection: WebSocket) -> None: ...
+    def ending(self, connection: WebSocket) -> None: ...
 
-    def resumed(self, connection: Connection) -> None:
+    def resumed(self, connection: WebSocket) -> None:
         self.resumed_count += 1
+
+
+class RecordingServer:
+    reader = FrameReader()
+
+    def __init__(self, driver: ConnectDriver) -> None:
+        self.net = RecordingLoop()
+        self.port = Port(cast("NetLoop", self.net), send_bytes_max=0)
+        self._driver = driver
+
+    def make_handler(self, connection: WebSocket, upgrade: Upgrade) -> Handler:
+        return self._driver.open(connection, upgrade)
 
 
 class LuckyStore:
@@ -100,13 +114,14 @@ class Peer:
 
     def __init__(self, house: "House") -> None:
         self._house = house
-        self.shell = RecordingShell()
-        self.connection = Connection(self.shell, cast(Carrier, None), -1, OPEN)
-        house.driver.open(self.connection, UPGRADE)
+        self.server = RecordingServer(house.driver)
+        self.connection = WebSocket(self.server, UPGRADE)
+        self.connection.flags = OPEN
+        self.connection.opened()
         self.frames: list[bytes] = []
 
     def say(self, message: Any) -> None:
-        text = message if isinstance(message, bytes) else orjson.dumps(message)
+        text = message if isinstance(message, bytes) else msgspec.json.encode(message)
         self._house.driver.text(self.connection, text)
 
     def hello(self, uaid: Uaid | None = UAID, **fields: Any) -> None:
@@ -119,8 +134,9 @@ class Peer:
     def heard(self) -> list[Any]:
         """Text messages since the last call."""
         frames, self.connection.out, self.connection.out_bytes = self.connection.out or [], None, 0
-        self.frames += frames
-        return [orjson.loads(_payload(frame)) for frame in frames if frame[0] == 0x81]
+        new = [bytes(frame) for frame in frames]
+        self.frames += new
+        return [msgspec.json.decode(_payload(frame)) for frame in new if frame[0] == 0x81]
 
     @property
     def pings(self) -> int:
@@ -133,8 +149,8 @@ class Peer:
         return self.connection.close_code if self.connection.flags & ENDING else None
 
     def vanish(self) -> None:
-        self.connection.flags |= ENDING | Ending.VANISHED << 12
-        self._house.driver.closed(self.connection)
+        self.connection.lost()
+        self.connection.closed()
 
 
 def _payload(frame: bytes) -> bytes:

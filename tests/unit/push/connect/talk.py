@@ -4,13 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-import orjson
 
 from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.effects import Effect
-from waystation.push.connect.journal import Journal
 from waystation.push.connect.session import Session
 from waystation.push.connect.terms import Terms
 from waystation.push.model import (
@@ -61,8 +59,14 @@ def notification(
     )
 
 
-def update(version: int, channel_id: ChannelId = CHANNEL, data: str | None = None) -> Update:
-    return Update(channel_id, version, data)
+def update(
+    version: int,
+    channel_id: ChannelId = CHANNEL,
+    data: str | None = None,
+    *,
+    accepted_at_ms: int = 0,
+) -> Update:
+    return Update(channel_id, version, data, accepted_at_ms)
 
 
 def record(**fields: Any) -> UserAgent:
@@ -120,7 +124,7 @@ def said(effects: Sequence[Effect]) -> list[dict[str, Any]]:
         for effect in effects
         if isinstance(effect, do.Send | do.SendFrame)
     ]
-    return [orjson.loads(payload) for payload in payloads]
+    return [msgspec.json.decode(payload) for payload in payloads]
 
 
 class Talk:
@@ -136,7 +140,7 @@ class Talk:
         self.now_ms += int(seconds * 1000)
 
     def say(self, message: Any) -> list[Effect]:
-        text = message if isinstance(message, bytes) else orjson.dumps(message)
+        text = message if isinstance(message, bytes) else msgspec.json.encode(message)
         return self.session.received(text, now_ms=self.now_ms, mono=self.mono)
 
     def hello(self, **fields: Any) -> list[Effect]:
@@ -171,9 +175,3 @@ def settled_in(**settings: Any) -> Talk:
     talk, _ = returned(**settings)
     assert talk.session.fetched([]) == []
     return talk
-
-
-async def accepted(journal: Journal, uaid: Uaid, notification: Notification | Update) -> bool:
-    """Whether it is written; with `fsync`, once that is known."""
-    written = journal.accept(uaid, notification)
-    return written if isinstance(written, bool) else await written

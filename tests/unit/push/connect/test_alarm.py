@@ -91,3 +91,28 @@ async def test_the_loop_rings_by_itself() -> None:
 
     assert len(alarm) == 0
     alarm.close()
+
+
+async def test_one_whose_waking_fails_keeps_nobody_else_asleep() -> None:
+    loop, clock = asyncio.get_running_loop(), ManualClock()
+    told: list[object] = []
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    woken: list[str] = []
+
+    def wake(item: str, _mono: float) -> None:
+        woken.append(item)
+        if item == "b":
+            raise OSError("no descriptor")
+
+    alarm: Alarm[str] = Alarm(clock, loop, wake)
+    for item in "abc":
+        alarm.set(clock.mono() + 1.0, item)
+    alarm.set(clock.mono() + 3.0, "later")
+    clock.advance(1.0 + TICK_S)
+    alarm.ring()
+    loop.set_exception_handler(None)
+
+    assert woken == ["a", "b", "c"]
+    assert [str(error) for error in told] == ["no descriptor"]
+    assert alarm.rings_at > clock.mono()
+    alarm.close()

@@ -18,17 +18,20 @@ from waystation.storage.memory.push import MemoryPushStore
 
 
 class Server:
-    """Answers every request on a loopback port with the same bytes, and keeps the requests."""
+    """Answers every request on a loopback port with the same bytes, and keeps the requests. A path
+    of `redirects` is answered with its new place."""
 
     def __init__(self) -> None:
         self.answer = b""
+        self.redirects: dict[bytes, str] = {}
         self.requests: list[bytes] = []
         self.url = ""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(self.answer)
+            place = self.redirects.get(self.requests[-1].split(b" ", 2)[1])
+            writer.write(self.answer if place is None else _moved_to(place))
             await writer.drain()
         writer.close()
 
@@ -38,8 +41,14 @@ class Server:
         ).encode() + body
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[Server]:
+def _moved_to(place: str) -> bytes:
+    return (
+        f"HTTP/1.1 302 Found\r\nLocation: {place}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    ).encode()
+
+
+@contextlib.asynccontextmanager
+async def listening() -> AsyncIterator[Server]:
     its = Server()
     listener = await asyncio.start_server(its.serve, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
@@ -47,6 +56,12 @@ async def server() -> AsyncIterator[Server]:
     yield its
     listener.close()
     await listener.wait_closed()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with listening() as its:
+        yield its
 
 
 class Polled:
@@ -164,3 +179,25 @@ async def test_what_was_published_here_comes_from_the_store() -> None:
 def test_only_http_urls_are_polled(url: str) -> None:
     with pytest.raises(ValueError, match="begins with http"):
         megaphone(url)
+
+
+async def test_every_poll_follows_redirects(server: Server) -> None:
+    """urllib counts the redirects of a request in the request: one that is used again seems to go
+    round in a loop, at the second poll."""
+    server.redirects[b"/v1/broadcasts"] = "/v2/broadcasts"
+    source = megaphone(server.url, "secret")
+    for number in range(12):
+        server.says(b'{"broadcasts": {"a": "%d"}}' % number)
+
+        assert await source() == {"a": str(number)}
+    assert all(b"Authorization: secret" in request for request in server.requests)
+
+
+async def test_the_token_does_not_follow_a_redirect_to_another_origin(server: Server) -> None:
+    async with listening() as other:
+        other.says(b'{"broadcasts": {}}')
+        server.redirects[b"/v1/broadcasts"] = other.url
+
+        assert await megaphone(server.url, "secret")() == {}
+    assert b"Authorization: secret" in server.requests[0]
+    assert b"secret" not in other.requests[0]

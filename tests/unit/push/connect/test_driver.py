@@ -18,11 +18,13 @@ from tests.unit.push.connect.talk import (
     update,
 )
 from waystation.base.ids import dashed, parse_uuid
+from waystation.net.connection import PAUSED
+from waystation.net.websocket.connection import Ending
 from waystation.push.connect.alarm import TICK_S
-from waystation.push.connect.connection import PAUSED, Ending
 from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.journal_map import JournalMap
-from waystation.push.model import Uaid, Update
+from waystation.push.errors import StoreFullError
+from waystation.push.model import HandedBack, Uaid, Update
 from waystation.push.wire.relay import Answer
 
 Make = Callable[..., House]
@@ -425,6 +427,22 @@ class TestEnding:
         assert (peer.ended, other.ended) == (1012, 1012)
         assert await house.stored() == [notification(1)]
 
+    async def test_stopping_does_not_wait_for_a_store_that_takes_nothing(self, make: Make) -> None:
+        """What was not acked stays in the journal for whoever replays it."""
+        house = make(journal=True)
+        await house.knows()
+        house.greeted()
+        await house.driver.push(UAID, notification(1))
+
+        async def full(*_: object) -> HandedBack:
+            raise StoreFullError("full")
+
+        house.store.save_if_newer = full  # type: ignore[method-assign]
+        await asyncio.wait_for(house.driver.drain(spread_s=0.0), 10)
+
+        assert house.journal is not None
+        assert house.journal.unsettled == 1
+
     async def test_stopping_also_ends_whoever_is_aside_for_a_newcomer(self, make: Make) -> None:
         house = make()
         await house.knows()
@@ -543,7 +561,7 @@ class TestWaitingCommands:
         await house.settle()
 
         assert not peer.connection.flags & PAUSED
-        assert peer.shell.resumed_count == 1
+        assert peer.server.net.resumed_count == 1
         assert len(peer.heard()) == 4
 
     async def test_what_waits_behind_a_fatal_message_is_dropped(self, make: Make) -> None:
@@ -632,6 +650,28 @@ class TestStoreDown:
         assert bystander.ended is None
 
 
+class TestClosingBehindAnAck:
+    async def test_acks_that_wait_for_an_earlier_command_are_recorded(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        """A close that follows an ack does not cut it off."""
+        house = make(journal=True)
+        await house.knows()
+        await house.store.inner.save(UAID, notification(1))
+        peer = house.greeted()
+        await house.driver.push(UAID, notification(2))
+        subscribing = house.store.hold("add_channel")
+        peer.register()
+        peer.say(ack(notification(1)))
+        peer.say(ack(notification(2)))
+        peer.vanish()
+        subscribing.set()
+        await house.settle()
+
+        assert await house.stored() == []
+        assert owed(tmp_path) == []
+
+
 class TestResets:
     async def test_too_many_messages_reset_the_user_agent(self, make: Make) -> None:
         """C-066, C-068"""
@@ -654,6 +694,36 @@ class TestResets:
         again = house.connect()
         again.hello()
         assert again.heard()[0]["uaid"] != UAID.hex()
+
+    async def test_one_who_closes_right_behind_the_last_ack_comes_back_as_a_new_one(
+        self, make: Make
+    ) -> None:
+        """C-066: its hello waits until the record is gone."""
+        house = make(msg_limit=20)
+        await house.knows()
+        for n in range(21):
+            await house.store.save(UAID, notification(n))
+        house.clock.advance(1)
+        peer = house.connect()
+        peer.hello()
+        got: list[str] = []
+        while fresh := versions(peer):
+            got += fresh
+            for version in fresh[:-1] if len(got) == 20 else fresh:
+                peer.say(ack(version))
+        forgetting, removing = house.store.hold("forget"), house.store.hold("remove_user_agent")
+        peer.say(ack(got[-1]))
+        peer.vanish()
+        again = house.connect()
+        again.hello()
+        await house.settle()
+        assert again.heard() == []
+        forgetting.set()
+        removing.set()
+        await house.settle()
+
+        assert again.heard()[0]["uaid"] != UAID.hex()
+        assert await house.store.inner.get_user_agent(UAID) is None
 
     async def test_an_old_record_is_reset_after_delivery(self, make: Make) -> None:
         house = make()
@@ -801,3 +871,74 @@ async def test_how_a_connection_ended_is_told(make: Make) -> None:
 
     assert peer.ended == 1011
     assert peer.connection.ending is Ending.CLOSED
+
+
+class TestAskersThatStoppedWaiting:
+    async def test_what_was_taken_all_the_same_leaves_storage_with_its_ack(
+        self, make: Make, tmp_path: Path
+    ) -> None:
+        """The endpoint node has stored it, because our answer came too late."""
+        house = make(journal=True)
+        await house.knows()
+        peer = house.greeted()
+        await house.driver.push(UAID, notification(1))
+        await house.store.inner.save(UAID, notification(1))
+        house.driver.asker_left(UAID, notification(1))
+        assert versions(peer) == ["m-00001"]
+        peer.say(ack(notification(1)))
+        await house.settle()
+
+        assert await house.stored() == []
+        assert owed(tmp_path) == []
+        assert versions(peer) == []
+        await house.driver.push(UAID, notification(2))
+        peer.say(ack(notification(2)))
+        assert house.store.calls.count("forget") == 1, "of this one nobody stored anything"
+
+    async def test_what_was_taken_and_not_acked_is_handed_back(self, make: Make) -> None:
+        """The endpoint node may have failed to store it: we answer for it all the same."""
+        house = make()
+        await house.knows()
+        peer = house.greeted()
+        await house.driver.push(UAID, notification(1))
+        house.driver.asker_left(UAID, notification(1))
+        peer.vanish()
+        await house.settle()
+
+        assert await house.stored() == [notification(1)]
+
+    async def test_storage_is_looked_at_and_a_cleared_route_is_set_again(self, make: Make) -> None:
+        """At once, not with the next ping: others would store all that comes meanwhile."""
+        house = make()
+        await house.knows()
+        peer = house.greeted()
+        record = await house.store.inner.get_user_agent(UAID)
+        assert record is not None
+        assert record.route is not None
+        await house.store.inner.clear_route(UAID, record.route)
+        await house.store.inner.save(UAID, notification(1))
+        house.driver.asker_left(UAID, None)
+        await house.settle()
+
+        assert versions(peer) == ["m-00001"]
+        again = await house.store.inner.get_user_agent(UAID)
+        assert again is not None
+        assert again.node_id == NODE
+
+    async def test_an_update_of_simplepush_leaves_storage_as_well(self, make: Make) -> None:
+        house = make(simplepush="p")
+        await house.knows(router_type="simplepush")
+        peer = house.greeted(use_webpush=False)
+        await house.driver.push(UAID, update(7))
+        await house.store.inner.save_update(UAID, update(7))
+        house.driver.asker_left(UAID, update(7))
+        peer.say({"messageType": "ack", "updates": [{"channelID": dashed(CHANNEL), "version": 7}]})
+        await house.settle()
+
+        assert await house.store.inner.fetch_updates(UAID, limit=10) == []
+
+    async def test_one_who_is_not_here_is_no_news(self, make: Make) -> None:
+        house = make()
+        house.driver.asker_left(UAID, notification(1))
+
+        assert house.store.calls == []

@@ -11,17 +11,17 @@ from tests.unit.push.connect.talk import (
     NOW_MS,
     OTHER_CHANNEL,
     UAID,
-    accepted,
     notification,
     record,
     update,
 )
 from waystation.base.clock import ManualClock
-from waystation.base.errors import UnavailableError
+from waystation.base.errors import UnavailableError, WaystationError
 from waystation.push.connect import handback
-from waystation.push.connect.handback import HandBack, replay
+from waystation.push.connect.handback import HandBack, replay, replayed_or_troubled
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
+from waystation.push.errors import StoreFullError
 from waystation.push.model import HandedBack, Notification, Replaced, Uaid, Update, UserAgent
 from waystation.push.token import fresh_key
 from waystation.push.wire.relay import Answer
@@ -71,6 +71,10 @@ class Trying(MemoryPushStore):
 class Listening(Observer):
     def __init__(self) -> None:
         self.reports: list[tuple[str, Sequence[str]]] = []
+        self.failures: list[str] = []
+
+    def hand_back_failed(self, error: WaystationError) -> None:
+        self.failures.append(str(error))
 
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
         ids = [row.message_id for row in notifications if isinstance(row, Notification)]
@@ -273,7 +277,7 @@ class TestSuperseded:
         path = tmp_path / "0.log"
         journal = Journal(path, mode="write", bytes_max=2**20)
         for row in (of_topic("old", 0), of_topic("new", 1)):
-            await accepted(journal, UAID, row)
+            await journal.accept(UAID, row)
         journal.close()
 
         assert await replay(path, house.hand_back) == 2
@@ -366,10 +370,10 @@ class TestReplay:
         self, path: Path, leave: Callable[[Journal], object] = lambda journal: None
     ) -> None:
         journal = Journal(path, mode="write", bytes_max=2**20)
-        await accepted(journal, UAID, notification(1))
-        await accepted(journal, UAID, notification(2))
-        await accepted(journal, UAID, update(7))
-        await accepted(journal, GONE, notification(3))
+        await journal.accept(UAID, notification(1))
+        await journal.accept(UAID, notification(2))
+        await journal.accept(UAID, update(7))
+        await journal.accept(GONE, notification(3))
         leave(journal)
         journal.close()
 
@@ -384,7 +388,7 @@ class TestReplay:
         assert await house.stored() == [notification(2)]
         assert await house.store.fetch_updates(UAID, limit=10) == [Update(CHANNEL, 7)]
         assert house.relay.checks == [(NODE, UAID)]
-        assert path.read_bytes() == b""
+        assert list(tmp_path.iterdir()) == []
         assert await replay(path, house.hand_back) == 0
 
     async def test_the_journal_of_a_worker_that_is_alive_is_left_alone(
@@ -392,7 +396,7 @@ class TestReplay:
     ) -> None:
         path = tmp_path / "0.log"
         journal = Journal(path, mode="write", bytes_max=2**20)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
 
         assert await replay(path, house.hand_back) == 0
         assert await house.stored() == []
@@ -413,3 +417,69 @@ class TestReplay:
 
         assert await replay(path, house.hand_back) == 4
         assert await house.stored() == [notification(1), notification(2)]
+
+    async def test_a_store_that_takes_nothing_leaves_the_name_free_for_a_new_journal(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        """Nothing of it is lost by a second death; all is handed back, the oldest first."""
+        path = tmp_path / "0.log"
+        house.store.save_failures = 10**6
+        trying: list[asyncio.Task[int]] = []
+        for n in (1, 2):
+            journal = Journal(path, mode="write", bytes_max=2**20)
+            await journal.accept(UAID, notification(n))
+            journal.close()
+            trying.append(asyncio.ensure_future(replay(path, house.hand_back)))
+            assert not await asyncio.wait_for(replayed_or_troubled(trying[-1], house.hand_back), 10)
+            trying[-1].cancel()
+            await asyncio.wait(trying)
+            house.hand_back.troubled.clear()
+        assert sorted(one.name for one in tmp_path.iterdir()) == ["0.1.owed", "0.2.owed"]
+        house.store.save_failures = 0
+
+        assert await replay(path, house.hand_back) == 2
+        assert await house.stored() == [notification(1), notification(2)]
+        assert list(tmp_path.iterdir()) == []
+
+    async def test_a_replay_that_meets_no_trouble_is_waited_for(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        await self.left_by_a_dead_worker(tmp_path / "0.log")
+        replaying = asyncio.ensure_future(replay(tmp_path / "0.log", house.hand_back))
+
+        assert await asyncio.wait_for(replayed_or_troubled(replaying, house.hand_back), 10)
+        assert replaying.result() == 4
+
+    async def test_at_the_end_a_full_store_is_not_waited_for(
+        self, house: House, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "0.log"
+        await self.left_by_a_dead_worker(path)
+
+        async def full(_uaid: Uaid, _rows: Sequence[Notification]) -> HandedBack:
+            raise StoreFullError("full")
+
+        house.store.save_if_newer = full  # type: ignore[method-assign]
+        replaying = asyncio.ensure_future(replay(path, house.hand_back))
+        await replayed_or_troubled(replaying, house.hand_back)
+        house.hand_back.end()
+
+        assert await asyncio.wait_for(replaying, 10) == 0
+        assert [one.name for one in tmp_path.iterdir()] == ["0.1.owed"]
+
+    async def test_at_the_end_a_store_that_is_down_is_tried_until_it_answers(
+        self, house: House
+    ) -> None:
+        """What it did with the attempt that failed is not known."""
+        house.store.save_failures = 3
+        house.hand_back.end()
+
+        assert not await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+        assert await house.stored() == [notification(1)]
+
+    async def test_trouble_is_told_and_forgotten_when_it_is_over(self, house: House) -> None:
+        house.store.save_failures = 1
+        await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+
+        assert house.observer.failures == ["down"]
+        assert not house.hand_back.troubled.is_set()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.push.connect.talk import CHANNEL, UAID, accepted, notification, update
+from tests.unit.push.connect.talk import CHANNEL, UAID, notification, update
 from waystation.push.connect import journal as module
 from waystation.push.connect.journal import (
     Abandoned,
@@ -45,7 +45,7 @@ class TestRecords:
     async def test_what_is_accepted_is_in_the_file_before_it_is_answered(self, path: Path) -> None:
         journal = opened(path)
 
-        assert journal.accept(UAID, notification(1)) is True
+        assert await journal.accept(UAID, notification(1))
         assert owed(path) == [notification(1)]
         journal.close()
 
@@ -56,7 +56,7 @@ class TestRecords:
         journal = opened(path, mode="fsync")
         write = os.write
         monkeypatch.setattr(os, "write", lambda fd, data: writes.append(1) or write(fd, data))
-        waiters = [accepted(journal, UAID, notification(n)) for n in range(20)]
+        waiters = [journal.accept(UAID, notification(n)) for n in range(20)]
 
         assert all(await asyncio.gather(*waiters))
         assert len(writes) == 1
@@ -68,14 +68,14 @@ class TestRecords:
     ) -> None:
         journal = opened(path)
         for n in range(3):
-            await accepted(journal, UAID, notification(n))
+            await journal.accept(UAID, notification(n))
         writes: list[int] = []
         write = os.write
         monkeypatch.setattr(os, "write", lambda fd, data: writes.append(1) or write(fd, data))
         journal.settle(UAID, notification(0))
         journal.settle(UAID, notification(1))
         assert writes == []
-        await accepted(journal, UAID, notification(3))
+        await journal.accept(UAID, notification(3))
         assert len(writes) == 1
         journal.settle(UAID, notification(2))
         await turn()
@@ -88,7 +88,7 @@ class TestRecords:
     async def test_what_is_settled_is_owed_no_more(self, path: Path) -> None:
         journal = opened(path)
         for n in range(3):
-            await accepted(journal, UAID, notification(n))
+            await journal.accept(UAID, notification(n))
         journal.settle(UAID, notification(1))
         await turn()
 
@@ -100,7 +100,7 @@ class TestRecords:
         self, path: Path
     ) -> None:
         journal = opened(path)
-        assert journal.accept(UAID, notification(1)) is True
+        assert await journal.accept(UAID, notification(1))
         journal.settle(UAID, notification(1))
         await turn()
 
@@ -117,8 +117,8 @@ class TestRecords:
 
     async def test_the_same_accepted_twice_is_settled_by_one_ack(self, path: Path) -> None:
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         assert journal.unsettled == 1
         journal.settle(UAID, notification(1))
         await turn()
@@ -128,8 +128,8 @@ class TestRecords:
 
     async def test_versions_of_simplepush_belong_to_their_user_agent(self, path: Path) -> None:
         journal = opened(path)
-        await accepted(journal, UAID, update(5, data="hi"))
-        await accepted(journal, OTHER_UAID, update(5))
+        await journal.accept(UAID, update(5, data="hi"))
+        await journal.accept(OTHER_UAID, update(5))
         journal.settle(UAID, update(5))
         await turn()
 
@@ -150,16 +150,15 @@ class TestRecords:
             sender=b"\x00" * 32,
             reliability_id="r",
         )
-        await accepted(journal, UAID, full)
+        await journal.accept(UAID, full)
 
         assert owed(path) == [full]
         journal.close()
 
     async def test_a_waiter_that_is_cancelled_does_not_disturb_the_others(self, path: Path) -> None:
         journal = opened(path, mode="fsync")
-        first, second = journal.accept(UAID, notification(1)), journal.accept(UAID, notification(2))
-        assert isinstance(first, asyncio.Future)
-        assert isinstance(second, asyncio.Future)
+        first, second = (asyncio.create_task(journal.accept(UAID, notification(n))) for n in (1, 2))
+        await asyncio.sleep(0)
         first.cancel()
 
         assert await second
@@ -189,7 +188,7 @@ class TestFile:
     ) -> None:
         """Sequence numbers begin anew: new records would settle the old ones."""
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         journal.close()
 
         with pytest.raises(JournalOwesError):
@@ -204,21 +203,21 @@ class TestFile:
         self, path: Path
     ) -> None:
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         record = path.read_bytes()
         journal.settle(UAID, notification(1))
         await turn()
         journal.close()
         path.write_bytes(record[:-1])
         journal = opened(path)
-        await accepted(journal, UAID, notification(2))
+        await journal.accept(UAID, notification(2))
 
         assert owed(path) == [notification(2)]
         journal.close()
 
     async def test_with_nothing_owed_it_is_left_empty(self, path: Path) -> None:
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         journal.settle(UAID, notification(1))
         journal.close()
 
@@ -226,12 +225,12 @@ class TestFile:
 
     async def test_what_is_unsettled_at_the_end_stays_in_the_file(self, path: Path) -> None:
         journal = opened(path, mode="fsync")
-        await accepted(journal, UAID, notification(1))
-        last = journal.accept(UAID, notification(2))
+        await journal.accept(UAID, notification(1))
+        last = asyncio.create_task(journal.accept(UAID, notification(2)))
+        await asyncio.sleep(0)
         journal.settle(UAID, notification(1))
         journal.close()
 
-        assert isinstance(last, asyncio.Future)
         assert not await last  # the endpoint stores it as well; better twice than never
         assert owed(path) == [notification(2)]
 
@@ -242,7 +241,7 @@ class TestFile:
         journal = opened(path)
         journal.close()
         with (tmp_path / "innocent").open("wb", buffering=0) as innocent:
-            assert not await accepted(journal, UAID, notification(1))
+            assert not await journal.accept(UAID, notification(1))
             journal.settle(UAID, notification(1))
             await turn()
 
@@ -260,9 +259,9 @@ class TestCompaction:
     ) -> None:
         journal = opened(path, mode)
         kept = notification("kept")
-        await accepted(journal, UAID, kept)
+        await journal.accept(UAID, kept)
         for n in range(100):
-            assert await accepted(journal, UAID, notification(n))
+            assert await journal.accept(UAID, notification(n))
             journal.settle(UAID, notification(n))
         await turn()
 
@@ -278,12 +277,12 @@ class TestCompaction:
     ) -> None:
         journal = opened(path)
         for n in range(8):
-            await accepted(journal, UAID, notification(n))
+            await journal.accept(UAID, notification(n))
         size = path.stat().st_size
         for n in range(8):
             journal.settle(UAID, notification(n))
         for n in range(10, 20):
-            assert await accepted(journal, UAID, notification(n))
+            assert await journal.accept(UAID, notification(n))
         journal.settle(UAID, notification(15))
         await turn()
 
@@ -294,7 +293,7 @@ class TestCompaction:
     async def test_a_file_full_of_live_records_may_grow(self, path: Path) -> None:
         journal = opened(path)
         for n in range(50):
-            assert await accepted(journal, UAID, notification(n))
+            assert await journal.accept(UAID, notification(n))
 
         assert len(owed(path)) == 50
         journal.close()
@@ -307,7 +306,7 @@ class TestTrouble:
         journal = opened(path, bytes_max=300)
         count = 0
         while not journal.full:
-            await accepted(journal, UAID, notification(count))
+            await journal.accept(UAID, notification(count))
             count += 1
         assert count > 1
         journal.settle(UAID, notification(0))
@@ -320,19 +319,19 @@ class TestTrouble:
     ) -> None:
         monkeypatch.setattr(module, "_REFUSE_S", 0.01)
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
 
         def failing(fd: int, data: bytes) -> int:
             raise OSError("no")
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", failing)
-            assert not await accepted(journal, UAID, notification(2))
+            assert not await journal.accept(UAID, notification(2))
         assert journal.full
         await asyncio.sleep(0.1)
 
         assert not journal.full
-        assert await accepted(journal, UAID, notification(3))
+        assert await journal.accept(UAID, notification(3))
         assert owed(path) == [notification(1), notification(3)]
         journal.close()
 
@@ -342,7 +341,7 @@ class TestTrouble:
     ) -> None:
         """If the torn end cannot be taken back, the next write makes a new file."""
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         write = os.write
 
         def failing(fd: int, size: int) -> None:
@@ -352,10 +351,10 @@ class TestTrouble:
             patch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
             if not truncates:
                 patch.setattr(os, "ftruncate", failing)
-            assert not await accepted(journal, UAID, notification(2))
+            assert not await journal.accept(UAID, notification(2))
 
         assert owed(path) == [notification(1)]
-        assert await accepted(journal, UAID, notification(3))
+        assert await journal.accept(UAID, notification(3))
         journal.settle(UAID, notification(2))
         await turn()
         assert owed(path) == [notification(1), notification(3)]
@@ -366,7 +365,7 @@ class TestTrouble:
     ) -> None:
         monkeypatch.setattr(module, "_COMPACT_BYTES", 200)
         journal = opened(path)
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
 
         def failing(source: Path, target: Path) -> None:
             raise OSError("no")
@@ -374,10 +373,10 @@ class TestTrouble:
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", failing)
             journal.settle(UAID, notification(1))
-            assert not await accepted(journal, UAID, notification(2))
+            assert not await journal.accept(UAID, notification(2))
         assert owed(path) == [notification(1)]
 
-        assert await accepted(journal, UAID, notification(3))
+        assert await journal.accept(UAID, notification(3))
         assert notification(3) in owed(path)
         journal.close()
 
@@ -391,7 +390,7 @@ class TestFsync:
         sync, write = os.fdatasync, os.write
         monkeypatch.setattr(os, "write", lambda fd, data: order.append("write") or write(fd, data))
         monkeypatch.setattr(os, "fdatasync", lambda fd: order.append("sync") or sync(fd))
-        assert await accepted(journal, UAID, notification(1))
+        assert await journal.accept(UAID, notification(1))
         order.append("answer")
 
         assert order == ["write", "sync", "answer"]
@@ -402,11 +401,9 @@ class TestFsync:
         self, path: Path
     ) -> None:
         journal = opened(path, "fsync")
-        first = asyncio.ensure_future(accepted(journal, UAID, notification(0)))
+        first = asyncio.ensure_future(journal.accept(UAID, notification(0)))
         await turn()
-        later = [
-            asyncio.ensure_future(accepted(journal, UAID, notification(n))) for n in range(1, 5)
-        ]
+        later = [asyncio.ensure_future(journal.accept(UAID, notification(n))) for n in range(1, 5)]
         await turn()
         journal.settle(UAID, notification(2))
 
@@ -419,7 +416,7 @@ class TestFsync:
     ) -> None:
         """After a failed fsync the kernel may call pages clean that were never written."""
         journal = opened(path, "fsync")
-        await accepted(journal, UAID, notification(1))
+        await journal.accept(UAID, notification(1))
         file = path.stat().st_ino
 
         def failing(fd: int) -> None:
@@ -427,21 +424,21 @@ class TestFsync:
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fdatasync", failing)
-            assert not await accepted(journal, UAID, notification(2))
+            assert not await journal.accept(UAID, notification(2))
 
-        assert await accepted(journal, UAID, notification(3))
+        assert await journal.accept(UAID, notification(3))
         assert path.stat().st_ino != file
         assert owed(path) == [notification(1), notification(2), notification(3)]
         journal.close()
 
     async def test_closing_while_the_disk_is_busy_loses_nothing(self, path: Path) -> None:
         journal = opened(path, "fsync")
-        waiter = journal.accept(UAID, notification(1))
-        assert isinstance(waiter, asyncio.Future)
+        first = asyncio.create_task(journal.accept(UAID, notification(1)))
         await turn()
-        journal.accept(UAID, notification(2))
+        second = asyncio.create_task(journal.accept(UAID, notification(2)))
+        await asyncio.sleep(0)
         journal.close()
-        await asyncio.wait([waiter], timeout=10)
+        await asyncio.wait([first, second], timeout=10)
 
         assert owed(path) == [notification(1), notification(2)]
 

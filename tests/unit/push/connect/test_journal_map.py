@@ -1,9 +1,10 @@
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from tests.unit.push.connect.talk import UAID, accepted, notification
+from tests.unit.push.connect.talk import UAID, notification
 from waystation.push.connect import journal as module
 from waystation.push.connect import journal_map
 from waystation.push.connect.journal import Abandoned, Journal, JournalHeldError, read_unsettled
@@ -33,7 +34,7 @@ def owed(path: Path) -> list[Notification | Update | None]:
 async def test_what_is_accepted_is_in_the_file_before_it_is_answered(path: Path) -> None:
     journal = opened(path)
 
-    assert journal.accept(UAID, notification(1)) is True
+    assert await journal.accept(UAID, notification(1))
     assert owed(path) == [notification(1)]
     journal.settle(UAID, notification(1))
     assert owed(path) == []
@@ -48,7 +49,7 @@ async def test_no_call_to_the_kernel_is_made_for_a_record(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda fd, data: calls.append("write"))
         for n in range(10):
-            assert journal.accept(UAID, notification(n)) is True
+            assert await journal.accept(UAID, notification(n))
 
     assert calls == []
     assert len(owed(path)) == 10
@@ -57,8 +58,8 @@ async def test_no_call_to_the_kernel_is_made_for_a_record(
 
 async def test_the_same_accepted_twice_is_settled_by_one_ack(path: Path) -> None:
     journal = opened(path)
-    journal.accept(UAID, notification(1))
-    journal.accept(UAID, notification(1))
+    await journal.accept(UAID, notification(1))
+    await journal.accept(UAID, notification(1))
     assert (journal.unsettled, owed(path)) == (1, [notification(1)])
     journal.settle(UAID, notification(1))
 
@@ -70,10 +71,10 @@ async def test_the_same_accepted_twice_is_settled_by_one_ack(path: Path) -> None
 async def test_a_full_half_goes_on_in_the_other_and_back_again(path: Path) -> None:
     journal = opened(path)
     kept = notification("kept")
-    journal.accept(UAID, kept)
+    await journal.accept(UAID, kept)
     file = path.stat()
     for n in range(300):
-        assert await accepted(journal, UAID, notification(n))
+        assert await journal.accept(UAID, notification(n))
         assert owed(path) == [kept, notification(n)]
         journal.settle(UAID, notification(n))
         assert owed(path) == [kept]
@@ -87,7 +88,7 @@ async def test_a_file_full_of_live_records_gives_way_to_a_larger_one(path: Path)
     journal = opened(path)
     small = path.stat().st_size
     for n in range(60):
-        assert await accepted(journal, UAID, notification(n))
+        assert await journal.accept(UAID, notification(n))
     large = path.stat().st_size
     assert (large > small, len(owed(path))) == (True, 60)
     with pytest.raises(JournalHeldError):
@@ -95,7 +96,7 @@ async def test_a_file_full_of_live_records_gives_way_to_a_larger_one(path: Path)
     for n in range(60):
         journal.settle(UAID, notification(n))
     for n in range(3000):
-        journal.accept(UAID, notification(n))
+        await journal.accept(UAID, notification(n))
         journal.settle(UAID, notification(n))
 
     assert path.stat().st_size == small, "the burst is over"
@@ -116,13 +117,13 @@ async def test_a_disk_without_room_for_a_larger_file_refuses_and_keeps_the_old_o
     count = 0
     with monkeypatch.context() as patch:
         patch.setattr(os, "posix_fallocate", failing)
-        while await accepted(journal, UAID, notification(count)):
+        while await journal.accept(UAID, notification(count)):
             count += 1
 
     assert journal.full
     assert owed(path) == [notification(n) for n in range(count)]
     journal._try_again()
-    assert await accepted(journal, UAID, notification("later"))
+    assert await journal.accept(UAID, notification("later"))
     assert notification("later") in owed(path)
     journal.close()
 
@@ -137,7 +138,7 @@ async def test_without_room_at_the_start_it_is_written_by_calls(
         patch.setattr(os, "posix_fallocate", failing)
         journal = opened(path)
 
-    assert journal.accept(UAID, notification(1)) is True
+    assert await journal.accept(UAID, notification(1))
     assert owed(path) == [notification(1)]
     journal.close()
 
@@ -157,8 +158,8 @@ def test_it_is_mapped_where_a_reservation_of_room_holds(
 
 async def test_what_is_unsettled_at_the_end_stays_and_must_be_replayed(path: Path) -> None:
     journal = opened(path)
-    journal.accept(UAID, notification(1))
-    journal.accept(UAID, notification(2))
+    await journal.accept(UAID, notification(1))
+    await journal.accept(UAID, notification(2))
     journal.settle(UAID, notification(1))
     journal.close()
 
@@ -176,11 +177,11 @@ async def test_a_kill_in_the_middle_of_a_record_leaves_those_before_it(path: Pat
     """Whatever lay there before: here, records of the same size of an older generation."""
     journal = opened(path)
     for n in range(100):
-        journal.accept(UAID, notification(n))
+        await journal.accept(UAID, notification(n))
         journal.settle(UAID, notification(n))
-    journal.accept(UAID, notification("before"))
+    await journal.accept(UAID, notification("before"))
     before = path.read_bytes()
-    journal.accept(UAID, notification("torn"))
+    await journal.accept(UAID, notification("torn"))
     after = path.read_bytes()
     journal.close()
     changed = [at for at in range(len(after)) if after[at] != before[at]]
@@ -195,11 +196,11 @@ async def test_a_kill_in_the_middle_of_a_record_leaves_those_before_it(path: Pat
 async def test_a_kill_while_a_record_is_settled_settles_it_or_nothing(path: Path) -> None:
     journal = opened(path)
     for n in range(100):
-        journal.accept(UAID, notification(n))
+        await journal.accept(UAID, notification(n))
         journal.settle(UAID, notification(n))
     kept, settled = notification("kept"), notification("settled")
-    journal.accept(UAID, kept)
-    journal.accept(UAID, settled)
+    await journal.accept(UAID, kept)
+    await journal.accept(UAID, settled)
     before = path.read_bytes()
     journal.settle(UAID, settled)
     after = path.read_bytes()
@@ -233,3 +234,20 @@ async def test_a_kill_between_the_new_half_and_the_page_leaves_the_old_half(
 def test_a_file_that_was_being_made_owes_nothing() -> None:
     assert read_unsettled(journal_map.MAP_MAGIC + bytes(20)) == []
     assert read_unsettled(bytes(MAP_PAGE_BYTES * 3)) == []
+
+
+async def test_room_that_was_reserved_in_part_is_given_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ext4 keeps what it could reserve: records behind zeros would never be found."""
+
+    def reserve_in_part(fd: int, _offset: int, size: int) -> None:
+        os.ftruncate(fd, size // 2)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve_in_part)
+    journal = opened(path)
+    assert await journal.accept(UAID, notification(1))
+    journal.close()
+
+    assert owed(path) == [notification(1)]

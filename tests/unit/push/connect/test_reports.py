@@ -11,7 +11,7 @@ from tests.unit.push.connect.house import House, Peer
 from tests.unit.push.connect.talk import CHANNEL, NODE, NOW_MS, UAID, ack, notification, update
 from waystation.base.clock import ManualClock
 from waystation.base.ids import dashed, simple
-from waystation.push.connect.connection import Connection
+from waystation.net.websocket.connection import WebSocket
 from waystation.push.connect.reports import Reports
 from waystation.push.model import MessageId, Milestone, Notification, Replaced
 from waystation.push.node_names import NodeNames
@@ -77,7 +77,7 @@ class Office:
 
 @pytest.fixture
 async def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    monkeypatch.setattr(Connection, "peer_address", lambda self: "192.0.2.1")
+    monkeypatch.setattr(WebSocket, "peer_address", lambda self: "192.0.2.1")
     office = Office(tmp_path)
     yield office
     await office.house.close()
@@ -163,23 +163,6 @@ async def test_a_tracked_notification_is_told_of_at_every_hop(office: Office) ->
         "accepted",
         "delivered",
     ]
-
-
-async def test_where_statuses_have_no_room_signed_messages_are_counted_and_tracked_ones_noted(
-    office: Office,
-) -> None:
-    peer = await office.connected()
-    office.milestones.full = True
-    signed = msgspec.structs.replace(notification(1), sender=b"s" * 32)
-    tracked = msgspec.structs.replace(notification(2), reliability_id="r-1")
-    for one in (signed, tracked, notification(3)):
-        await office.house.driver.push(UAID, one)
-        peer.say(ack(one))
-
-    assert office.milestones.dropped == 2
-    assert {message_id for message_id, _ in office.milestones.notes} == {tracked.message_id}
-    assert len(office.milestones.notes) == 4
-    assert len(office.told(events.PushDelivered)) == 3
 
 
 async def test_a_stored_notification_is_retrieved_transmitted_and_delivered(
@@ -352,3 +335,88 @@ async def test_simplepush_has_no_milestones(office: Office) -> None:
     assert office.line()["connection_type"] == "simplepush"
     assert office.count("ua_command", command="ack") == 1
     assert [event.n for event in office.told(events.ConnUnackedStored)] == [1]
+
+
+class TestUpdates:
+    """SimplePush in the funnel: what a version leaves behind on a connection node."""
+
+    def of(self, office: Office, version: int) -> str:
+        return office.hashes.mid(f"{CHANNEL.hex()}:{version}", NOW_MS // 1000)
+
+    def milestones(self, office: Office) -> list[tuple[str, str]]:
+        kinds = (
+            events.PushStored,
+            events.PushRetrieved,
+            events.PushTransmitted,
+            events.PushDelivered,
+            events.PushErrored,
+            events.PushSuperseded,
+        )
+        return [
+            (type(event).__name__, event.mid)
+            for event in office.sink.events
+            if isinstance(event, kinds)
+        ]
+
+    async def connected(self, office: Office) -> Peer:
+        await office.house.knows(router_type="simplepush")
+        return office.house.greeted(use_webpush=False)
+
+    async def test_a_direct_one_is_told_of_from_the_socket_to_its_ack(self, office: Office) -> None:
+        peer = await self.connected(office)
+        await office.house.driver.push(UAID, update(5, accepted_at_ms=NOW_MS))
+        peer.say(ack(update(5)))
+
+        mid = self.of(office, 5)
+        assert self.milestones(office) == [("PushTransmitted", mid), ("PushDelivered", mid)]
+        assert [event.path for event in office.told(events.PushTransmitted)] == [0]
+
+    async def test_a_stored_one_is_told_of_from_its_retrieval_to_its_ack(
+        self, office: Office
+    ) -> None:
+        peer = await self.connected(office)
+        await office.house.store.inner.save_update(UAID, update(5, accepted_at_ms=NOW_MS))
+        await office.house.driver.check_stored(UAID)
+        peer.say(ack(update(5)))
+        await office.house.settle()
+
+        mid = self.of(office, 5)
+        assert self.milestones(office) == [
+            ("PushRetrieved", mid),
+            ("PushTransmitted", mid),
+            ("PushDelivered", mid),
+        ]
+        assert [event.path for event in office.told(events.PushTransmitted)] == [1]
+
+    async def test_one_that_is_handed_back_is_stored_and_ends_an_older_one(
+        self, office: Office
+    ) -> None:
+        peer = await self.connected(office)
+        await office.house.driver.push(UAID, update(6, accepted_at_ms=NOW_MS))
+        await office.house.store.inner.save_update(UAID, update(5, accepted_at_ms=NOW_MS))
+        peer.vanish()
+        await office.house.settle()
+
+        assert self.milestones(office)[1:] == [
+            ("PushStored", self.of(office, 6)),
+            ("PushSuperseded", self.of(office, 5)),
+        ]
+
+    async def test_one_whose_channel_ends_has_come_to_its_end(self, office: Office) -> None:
+        peer = await self.connected(office)
+        await office.house.driver.push(UAID, update(5, accepted_at_ms=NOW_MS))
+        peer.say({"messageType": "unregister", "channelID": dashed(CHANNEL)})
+        await office.house.settle()
+
+        assert self.milestones(office)[1:] == [("PushErrored", self.of(office, 5))]
+
+    async def test_one_of_unknown_time_leaves_no_event(self, office: Office) -> None:
+        peer = await self.connected(office)
+        await office.house.driver.push(UAID, update(5))
+        peer.say(ack(update(5)))
+        await office.house.store.inner.save_update(UAID, update(6))
+        await office.house.driver.check_stored(UAID)
+        peer.vanish()
+        await office.house.settle()
+
+        assert self.milestones(office) == []

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-import orjson
+import msgspec
 import pytest
 
 from tests.unit.push.connect.house import House
@@ -70,10 +70,10 @@ class TestSwitching:
     def test_it_waits_for_direct_notifications_and_takes_no_more_until_then(self) -> None:
         talk, _ = behind()
         direct = notification(1)
-        assert talk.session.direct(direct)
+        assert talk.session.direct(direct) is do.Direct.SENT
 
         assert talk.session.fetched([]) == []
-        assert talk.session.direct(notification(2)) is None, "it must come to an end"
+        assert talk.session.direct(notification(2)) is do.Direct.REFUSED, "it must come to an end"
         assert of(do.Fetch, talk.say(ack(direct)))
         assert talk.session.fetched([]) == [do.SwitchMonth(NOW_MS)]
 
@@ -96,7 +96,7 @@ class TestSwitching:
     def test_direct_notifications_arrive_while_the_store_moves_it(self) -> None:
         talk = moving()
 
-        assert talk.session.direct(notification(1)) == [do.Deliver(notification(1))]
+        assert talk.session.direct(notification(1)) is do.Direct.SENT
 
     def test_after_the_move_everything_is_as_ever(self) -> None:
         talk = moving()
@@ -148,7 +148,7 @@ class TestCommandsMeanwhile:
         talk.session.fetched([])
         assert talk.session.busy
         (taken,) = of(do.TakeUp, talk.session.switched(True))
-        assert [orjson.loads(text) for text in taken.texts] == [REGISTER]
+        assert [msgspec.json.decode(text) for text in taken.texts] == [REGISTER]
         assert of(do.Subscribe, talk.say(taken.texts[0]))
 
     def test_unregistering_waits_too_and_the_order_stays(self) -> None:
@@ -159,7 +159,7 @@ class TestCommandsMeanwhile:
         talk.session.fetched([])
 
         (taken,) = of(do.TakeUp, talk.session.switched(True))
-        assert [orjson.loads(text) for text in taken.texts] == [REGISTER, unregister]
+        assert [msgspec.json.decode(text) for text in taken.texts] == [REGISTER, unregister]
 
     def test_other_messages_do_not_wait(self) -> None:
         talk, _ = behind()
@@ -200,7 +200,7 @@ class TestAStoreThatCannot:
         assert not of(do.Close, effects)
         assert of(do.Subscribe, talk.say(REGISTER))
         talk.session.subscribed(True)
-        assert talk.session.direct(notification(1))
+        assert talk.session.direct(notification(1)) is do.Direct.SENT
 
     def test_what_waited_goes_on_in_the_old_month(self) -> None:
         talk, _ = behind()

@@ -113,7 +113,7 @@ class TestKnownUserAgents:
         effects = talk.looked_up(record())
 
         assert [type(effect) for effect in effects] == [do.Enter, do.Claim]
-        assert talk.session.direct(notification(1)) is None
+        assert talk.session.direct(notification(1)) is do.Direct.REFUSED
         assert talk.session.check_stored() == (False, [])
 
     @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ class TestOtherEndings:
         assert talk.say({"messageType": "ping"}) == []
         assert session.received_binary() == []
         assert session.fetched([notification(1)]) == []
-        assert session.direct(notification(2)) is None
+        assert session.direct(notification(2)) is do.Direct.REFUSED
         assert session.check_stored() == (False, [])
         assert session.congested() == []
         assert session.forgotten(0) == []
@@ -353,5 +353,5 @@ class TestOtherEndings:
         fresh = Talk(new_uaid=lambda: Uaid(b"\x42" * 16))
         fresh.hello()
 
-        assert fresh.session.direct(notification(2)) == [do.Deliver(notification(2))]
+        assert fresh.session.direct(notification(2)) is do.Direct.SENT
         assert ended.session.closed() == []

@@ -154,7 +154,7 @@ class TestRegister:
         talk = settled_in()
         register(talk)
 
-        assert talk.session.direct(notification(1)) == [do.Deliver(notification(1))]
+        assert talk.session.direct(notification(1)) is do.Direct.SENT
         assert talk.session.check_stored() == (False, [])
 
     def test_an_answer_after_the_end_says_nothing(self) -> None:
@@ -186,6 +186,11 @@ class TestUnregister:
                 {"messageType": "unregister", "channelID": TEXT, "status": 200}
             ]
         assert talk.session.unregisters == 2
+
+    @pytest.mark.parametrize("code", [-1, 65_536, 2**63, 2**64 - 1])
+    def test_a_code_that_an_event_has_no_room_for_is_none(self, code: int) -> None:
+        """The column is 32 bits wide."""
+        assert unregister(settled_in(), code=code) == [do.Unsubscribe(CHANNEL, 0)]
 
     @pytest.mark.parametrize("message", [{}, {"channelID": None}, {"channelID": "x"}])
     def test_without_a_channel_id_it_is_refused(self, message: dict[str, Any]) -> None:

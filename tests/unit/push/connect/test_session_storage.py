@@ -112,9 +112,9 @@ class TestCatchingUp:
         """C-071"""
         talk, _ = returned(delivery_window=1)
 
-        assert talk.session.direct(notification(9)) == [do.Deliver(notification(9))]
+        assert talk.session.direct(notification(9)) is do.Direct.SENT
         assert talk.session.fetched([notification(1)]) == [do.DeliverStored([notification(1)])]
-        assert talk.session.direct(notification(10)) is None
+        assert talk.session.direct(notification(10)) is do.Direct.REFUSED
 
 
 class TestBeingTold:
@@ -131,7 +131,7 @@ class TestBeingTold:
         talk.session.direct(notification(1))
         assert talk.session.congested() == []
 
-        assert talk.session.direct(notification(2)) is None
+        assert talk.session.direct(notification(2)) is do.Direct.REFUSED
         assert of(do.Fetch, talk.say(ack(notification(1)))) == [do.Fetch(10)]
 
     def test_a_congested_user_agent_that_owes_nothing_is_looked_at_at_once(self) -> None:
@@ -140,7 +140,7 @@ class TestBeingTold:
 
         assert talk.session.congested() == [do.Fetch(10)]
         assert talk.session.fetched([]) == []
-        assert talk.session.direct(notification(1, ttl_s=0)) is not None
+        assert talk.session.direct(notification(1, ttl_s=0)) is not do.Direct.REFUSED
 
 
 class TestTooManyMessages:
@@ -155,6 +155,30 @@ class TestTooManyMessages:
         assert rest == [do.DropUserAgent("too_many_messages")]
         assert shelf.talk.session.dropped() == [do.Close(1000, "SM")]
         assert shelf.talk.session.reset
+
+    def test_the_last_ack_resets_without_another_look(self) -> None:
+        """C-066: a user agent that closes right behind it may not come back as it was."""
+        shelf, _ = catching_up(21, msg_limit=20)
+        for n in range(19):
+            shelf.answer(shelf.talk.say(ack(notification(n))))
+        effects = shelf.talk.say(ack(notification(19)))
+
+        assert effects[-1] == do.DropUserAgent("too_many_messages")
+        shelf.talk.session.closed()
+        assert shelf.talk.session.dropped() == []
+
+    @pytest.mark.parametrize("limit, sent", [(5, 0), (9, 0), (10, 10), (15, 10), (25, 20)])
+    def test_a_batch_that_crosses_the_limit_does_not_arrive(self, limit: int, sent: int) -> None:
+        shelf, _ = catching_up(limit + 1, msg_limit=limit)
+        dropped = [
+            effect
+            for n in range(sent)
+            for effect in shelf.answer(shelf.talk.say(ack(notification(n))))
+        ]
+
+        assert len(shelf.sent) == sent
+        assert shelf.talk.session.state is State.DROPPING
+        assert dropped == ([do.DropUserAgent("too_many_messages")] if sent else [])
 
     def test_exactly_the_limit_resets_nobody(self) -> None:
         """C-067"""
@@ -190,7 +214,7 @@ class TestTooManyMessages:
         assert dropping == [do.DropUserAgent("too_many_messages")]
         assert talk.session.state is State.DROPPING
         assert talk.session.busy
-        assert talk.session.direct(notification(3)) is None
+        assert talk.session.direct(notification(3)) is do.Direct.REFUSED
         assert talk.session.check_stored() == (False, [])
         assert talk.wake_in_time() == [do.SendPing()]
 

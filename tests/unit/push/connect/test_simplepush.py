@@ -1,5 +1,3 @@
-import orjson
-
 from tests.unit.push.connect.talk import CHANNEL, OTHER_CHANNEL, notification, update
 from waystation.base.ids import dashed
 from waystation.push.connect import effects as do
@@ -23,15 +21,15 @@ def reading() -> UpdateWindow:
 def versions(effects: list[Effect]) -> list[int]:
     assert len(effects) == 1
     sent = effects[0]
-    assert isinstance(sent, do.Send)
-    return [one["version"] for one in orjson.loads(sent.payload)["updates"]]
+    assert isinstance(sent, do.DeliverUpdates)
+    return [one.version for one in sent.updates]
 
 
 def test_a_version_is_delivered_with_its_data() -> None:
     """C-147, C-151"""
     window = UpdateWindow()
 
-    assert window.direct(update(5, data="hi")) == [do.Deliver(update(5, data="hi"))]
+    assert window.direct(update(5, data="hi")) is do.Direct.SENT
     assert window.unacked_directs == [update(5, data="hi")]
 
 
@@ -39,8 +37,8 @@ def test_anything_unacked_refuses_a_newer_version() -> None:
     window = UpdateWindow()
     window.direct(update(5))
 
-    assert window.direct(update(6)) is None
-    assert window.direct(update(1, OTHER_CHANNEL)) is None
+    assert window.direct(update(6)) is do.Direct.REFUSED
+    assert window.direct(update(1, OTHER_CHANNEL)) is do.Direct.REFUSED
     ack(window, 5)
     assert window.look(1000) == [do.FetchUpdates(1000)]
 
@@ -49,8 +47,8 @@ def test_a_version_that_is_not_newer_than_an_unacked_one_is_passed_over() -> Non
     window = UpdateWindow()
     window.direct(update(5))
 
-    assert window.direct(update(5)) == []
-    assert window.direct(update(4)) == []
+    assert window.direct(update(5)) is do.Direct.OUTSTANDING
+    assert window.direct(update(4)) is do.Direct.OUTSTANDING
 
 
 def test_an_ack_settles_every_version_up_to_it() -> None:
@@ -141,7 +139,7 @@ def test_nothing_of_an_ended_channel_is_owed_or_sent() -> None:
 
 
 def test_a_web_push_notification_is_refused() -> None:
-    assert UpdateWindow().direct(notification(1)) is None
+    assert UpdateWindow().direct(notification(1)) is do.Direct.REFUSED
 
 
 def test_what_is_unacked_is_handed_back_with_its_version() -> None:

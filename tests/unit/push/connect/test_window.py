@@ -27,7 +27,7 @@ class TestDirect:
     def test_a_direct_notification_is_delivered_and_owed(self) -> None:
         its, one = window(), notification(1)
 
-        assert its.direct(one) == [do.Deliver(one)]
+        assert its.direct(one) is do.Direct.SENT
         assert its.unacked == 1
         assert its.unacked_directs == [one]
 
@@ -35,11 +35,11 @@ class TestDirect:
         """C-043, C-061"""
         its, sent = window(), [notification(n) for n in range(50)]
 
-        assert [its.direct(one) for one in sent] == [[do.Deliver(one)] for one in sent]
+        assert all(its.direct(one) is do.Direct.SENT for one in sent)
 
     def test_as_many_as_the_window_allows_are_taken_and_then_no_more(self) -> None:
         its = window(3)
-        taken = [its.direct(notification(n)) is not None for n in range(5)]
+        taken = [its.direct(notification(n)) is do.Direct.SENT for n in range(5)]
 
         assert taken == [True, True, True, False, False]
 
@@ -48,7 +48,7 @@ class TestDirect:
         its = window(1)
         its.direct(notification(1))
 
-        assert its.direct(notification(2)) is None
+        assert its.direct(notification(2)) is do.Direct.REFUSED
         assert ack(its, notification(1)) == [do.Settle(notification(1), 100)]
         assert its.look(10) == [do.Fetch(10)]
 
@@ -56,36 +56,36 @@ class TestDirect:
         its = reading(window(1))
         its.read([notification(1)])
 
-        assert its.direct(notification(2)) is None
+        assert its.direct(notification(2)) is do.Direct.REFUSED
 
     def test_a_window_of_one_takes_one_during_a_storage_read(self) -> None:
         """C-071"""
         its = reading(window(1))
 
-        assert its.direct(notification(2)) == [do.Deliver(notification(2))]
+        assert its.direct(notification(2)) is do.Direct.SENT
 
     def test_after_a_refusal_all_are_refused_until_storage_was_looked_at(self) -> None:
         """What was stored must not wait behind a stream of newer ones."""
         its = window(2)
         its.direct(notification(1))
         its.direct(notification(2))
-        assert its.direct(notification(3)) is None
+        assert its.direct(notification(3)) is do.Direct.REFUSED
         ack(its, notification(1))
 
-        assert its.direct(notification(4)) is None
+        assert its.direct(notification(4)) is do.Direct.REFUSED
         ack(its, notification(2))
         assert its.look(10) == [do.Fetch(10)]
-        assert its.direct(notification(5)) is not None
+        assert its.direct(notification(5)) is not do.Direct.REFUSED
 
     def test_ttl_zero_is_sent_and_forgotten(self) -> None:
         """C-039"""
         its = window(1)
         fleeting = notification(1, ttl_s=0)
 
-        assert its.direct(fleeting) == [do.Deliver(fleeting)]
+        assert its.direct(fleeting) is do.Direct.SENT
         assert its.unacked == 0
         assert its.unacked_directs == []
-        assert its.direct(notification(2)) is not None
+        assert its.direct(notification(2)) is not do.Direct.REFUSED
 
     def test_one_that_is_outstanding_already_is_taken_and_not_sent_again(self) -> None:
         """A node that was slow to answer may get it again, or find it in storage first."""
@@ -93,12 +93,12 @@ class TestDirect:
         its.direct(notification(1))
         its.read([notification(2)])
 
-        assert its.direct(notification(1)) == []
-        assert its.direct(notification(2)) == []
+        assert its.direct(notification(1)) is do.Direct.OUTSTANDING
+        assert its.direct(notification(2)) is do.Direct.OUTSTANDING
         assert its.unacked == 2
 
     def test_a_simplepush_update_is_refused(self) -> None:
-        assert window().direct(update(5)) is None
+        assert window().direct(update(5)) is do.Direct.REFUSED
 
 
 class TestAcks:
@@ -221,7 +221,7 @@ class TestLooking:
         its.refuse()
 
         assert its.look(10) == [do.Fetch(10)]
-        assert its.direct(notification(1)) is not None
+        assert its.direct(notification(1)) is not do.Direct.REFUSED
 
     def test_the_next_batch_waits_for_every_ack_and_every_deletion(self) -> None:
         """C-059"""
@@ -324,11 +324,11 @@ class TestEndedSubscriptions:
 def test_a_stream_of_direct_ones_does_not_keep_storage_waiting() -> None:
     """Told while something is unacked: newer ones are refused until storage has been read."""
     its, first, second = window(), notification(1), notification(2)
-    assert its.direct(first) == [do.Deliver(first)]
+    assert its.direct(first) is do.Direct.SENT
 
     assert not its.check()
     assert its.look(10) == []
-    assert its.direct(second) is None
+    assert its.direct(second) is do.Direct.REFUSED
     ack(its, first)
     assert its.look(10) == [do.Fetch(10)]
-    assert its.direct(second) == [do.Deliver(second)]
+    assert its.direct(second) is do.Direct.SENT

@@ -10,11 +10,14 @@ import msgspec
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer
 from waystation.base.clock import ManualClock
 from waystation.base.errors import WaystationError
-from waystation.base.http_message import Familiar, Meaning, Request, Response, SharedHeaders
+from waystation.net.http1.message import Request, Response
+from waystation.push.auth_keys import AuthKeys
+from waystation.push.endpoint.bridge_router import BridgeRouter, Bridges
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
 from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.registration import Registration
 from waystation.push.endpoint.router import Router
 from waystation.push.endpoint.server import EndpointServer
 from waystation.push.endpoint.simplepush import SimplePushIntake
@@ -111,6 +114,9 @@ class World:
         tracked: frozenset[bytes] = frozenset(),
         workers: int = 1,
         observer: Observer | None = None,
+        bridges: Bridges | None = None,
+        auth_keys: str = "[first, second]",
+        channels_max: int = 10,
         sort_keys: Literal["unique", "autopush"] = "unique",
     ) -> None:
         self.clock = ManualClock()
@@ -122,15 +128,21 @@ class World:
         self.vapid = Vapid(AUDIENCE)
         self.sender = AppServer()
         self.bugs: list[BaseException] = []
-        # As the reader of requests has them, by all that one says but Authorization and body.
-        self.familiar: dict[object, Familiar] | None = None
         loop = asyncio.get_running_loop()
         self.milestones = MilestoneWriter(self.store, self.clock, loop, interval_s=3600)
         router = Router(self.store, self.relay, self.milestones, observer, ids=self.ids)
+        self.bridges: Bridges = {} if bridges is None else bridges
         self.intake = Intake(
             self.settings,
             store=self.store,
             router=router,
+            bridges=BridgeRouter(
+                self.bridges,
+                store=self.store,
+                milestones=self.milestones,
+                clock=self.clock,
+                observer=observer,
+            ),
             keys=self.keys,
             ids=self.ids,
             vapid=self.vapid,
@@ -140,6 +152,8 @@ class World:
             tracked=tracked,
             observer=observer,
         )
+        auth = AuthKeys.parse(auth_keys)
+        assert auth is not None
         self.server = EndpointServer(
             self.settings,
             intake=self.intake,
@@ -147,9 +161,25 @@ class World:
             simplepush=None
             if dialect == "off"
             else SimplePushIntake(
-                dialect, intake=self.intake, router=router, keys=self.keys, clock=self.clock
+                dialect,
+                intake=self.intake,
+                router=router,
+                keys=self.keys,
+                clock=self.clock,
+                observer=observer,
             ),
             matrix=MatrixGateway(self.settings, self.intake),
+            registration=Registration(
+                self.settings,
+                bridges=self.bridges,
+                store=self.store,
+                keys=self.keys,
+                auth_keys=auth,
+                channels_max=channels_max,
+                clock=self.clock,
+                workers=workers,
+                observer=observer,
+            ),
             on_bug=self.bugs.append,
         )
 
@@ -187,8 +217,6 @@ class World:
         }
         target, _, query = path.partition("?")
         request = Request(method.encode(), target.encode(), named, query.encode(), body)
-        if self.familiar is not None:
-            request.headers, request.familiar = self._come_again(self.familiar, request)
         if len(body) > self.server.body_limit(request):
             request.body, request.oversize = b"", True
         try:
@@ -200,18 +228,6 @@ class World:
         status_line, *lines = response.head.decode().rstrip("\r\n").split("\r\n")
         assert int(status_line.split()[1]) == response.status
         return Reply(response.status, dict(line.split(": ", 1) for line in lines), response.body)
-
-    def _come_again(
-        self, known: dict[object, Familiar], request: Request
-    ) -> tuple[SharedHeaders, Familiar]:
-        rest = sorted(line for line in request.headers.items() if line[0] != b"authorization")
-        likeness = request.path, tuple(rest), len(request.body)
-        familiar = known.setdefault(likeness, Familiar(request.path))
-        if familiar.headers != request.headers:
-            familiar.headers = headers = SharedHeaders(request.headers)
-            headers.meaning, headers.proof = Meaning(), None
-        assert familiar.headers is not None
-        return familiar.headers, familiar
 
     async def post(self, path: str | None = None, body: bytes = b"", **headers: Any) -> Reply:
         headers.setdefault("ttl", "300")

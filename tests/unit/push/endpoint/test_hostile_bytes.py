@@ -14,7 +14,8 @@ import uvloop
 
 from tests.unit.push.endpoint.endpoint_world import NODE, World
 from tests.unit.waiting import until
-from waystation.base.http_server import HttpLimits, HttpServer
+from waystation.net.http1.server import HttpLimits, HttpServer
+from waystation.net.loop import NetLoop
 
 STATUSES = {
     *(200, 201, 202, 204),
@@ -34,7 +35,7 @@ class Live:
         self.world = World()
         self.server = HttpServer(
             self.world.server.handle,
-            loop=asyncio.get_running_loop(),
+            net=NetLoop(clock=self.world.clock),
             clock=self.world.clock,
             body_limit=self.world.server.body_limit,
             on_failure=self.world.server.failure,
@@ -44,7 +45,7 @@ class Live:
 
     async def start(self) -> None:
         await self.world.subscribe(node_id=NODE)
-        self.port = await self.server.listen("127.0.0.1", 0)
+        self.port = self.server.listen("127.0.0.1", 0)
 
     async def send(self, data: bytes, rng: random.Random | None = None) -> bytes:
         """All that comes back until the server closes or goes quiet."""

@@ -7,10 +7,9 @@ import pytest
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from tests.unit.push.vapid_tokens import AUDIENCE, AppServer
 from waystation.base.clock import ManualClock
-from waystation.push.model import ChannelId, Uaid, Urgency
-from waystation.push.settings import Endpoint
+from waystation.push.endpoint.observer import Observer
+from waystation.push.model import ChannelId, MessageId, Notification, Uaid, Urgency
 from waystation.push.token import Keys, new_key
-from waystation.push.vapid import Vapid
 
 
 @pytest.fixture
@@ -190,35 +189,14 @@ class TestVapid:
         assert (reply.status, reply.errno) == (401, 109)
 
 
-class TestWhatComesAgain:
-    """Of a first line and head that came before, only the recipient is looked up again."""
+class TestRepeatedRequests:
+    """Requests that differ little from one another are judged one by one."""
 
     @pytest.fixture
     async def world(self) -> World:
         world = World()
-        world.familiar = {}
         await world.subscribe(node_id=NODE)
         return world
-
-    async def test_it_is_judged_once_while_its_token_is_remembered(
-        self, world: World, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked: list[float] = []
-        real = Vapid.sender_of
-
-        def counting(self: Vapid, headers: Any, now_s: float) -> Any:
-            asked.append(now_s)
-            return real(self, headers, now_s)
-
-        monkeypatch.setattr(Vapid, "sender_of", counting)
-        path, signed = world.path("v2", world.sender.key_hash), world.signed()
-        began = world.now_s
-        for seconds in (0, 0, 299, 1, 0):
-            world.clock.advance(seconds)
-            assert (await world.post(path, b"data", **signed)).status == 201
-
-        assert asked == [began, began + 300]
-        assert [pushed[2].sender for pushed in world.relay.pushed] == [world.sender.key_hash] * 5
 
     async def test_its_token_ends_all_the_same(self, world: World) -> None:
         path, signed = world.path(), world.signed(exp=world.now_s + 10)
@@ -231,25 +209,6 @@ class TestWhatComesAgain:
         assert (await world.post(path)).status == 201
         await world.store.remove_channel(UAID, CHID)
         assert (await world.post(path)).status == 410
-
-    async def test_what_one_intake_has_found_another_does_not_believe(self, world: World) -> None:
-        path = world.path()
-        assert (await world.post(path)).status == 201
-        other = World()
-        other.keys = Keys.parse(new_key(), other.clock)
-        other.intake._keys = other.keys
-        other.familiar = world.familiar
-        for _ in range(2):
-            assert (await other.post(path)).status == 404
-
-    async def test_a_quoted_path_is_unquoted_by_each_server(self, world: World) -> None:
-        path = world.path() + "%3D"
-        other = World()
-        await other.subscribe()
-        other.keys, other.familiar = world.keys, world.familiar
-        other.intake._keys = world.keys
-        for one in (world, other, world):
-            assert (await one.post(path)).status == 201
 
     async def test_what_is_wrong_with_it_is_told_each_time(self, world: World) -> None:
         path = world.path()
@@ -288,7 +247,6 @@ class TestWhatComesAgain:
             assert (await world.post(path)).status == 401
             for one in signed:
                 assert (await world.post(path, **one)).status == 201
-        assert len(world.familiar or ()) == 1
         assert {pushed[2].sender for pushed in world.relay.pushed} == {key_hash}
 
     async def test_of_a_v1_endpoint_each_sender_is_named(self, world: World) -> None:
@@ -299,15 +257,6 @@ class TestWhatComesAgain:
         told = [pushed[2].sender for pushed in world.relay.pushed]
 
         assert told == [others[0].key_hash, others[1].key_hash, None] * 2
-
-    async def test_nothing_is_kept_where_few_endpoints_may_be_remembered(self) -> None:
-        world = World(Endpoint(token_cache_max=10))
-        world.familiar = {}
-        await world.subscribe(node_id=NODE)
-        path = world.path()
-        for _ in range(2):
-            assert (await world.post(path)).status == 201
-        assert [one.found for one in world.familiar.values()] == [None]
 
 
 class TestRecipients:
@@ -460,6 +409,29 @@ class TestWithdrawal:
             assert (reply.status, reply.body) == (204, b"")
             assert not await world.stored()
 
+    async def test_what_is_withdrawn_is_told_and_its_status_is_final(self) -> None:
+        """Once, and only of what was still stored."""
+        told: list[MessageId] = []
+
+        class Listening(Observer):
+            def withdrawn(self, notification: Notification) -> None:
+                told.append(notification.message_id)
+
+        world = World(observer=Listening())
+        await world.subscribe()
+        signed = AppServer(8).authorization(world.now_s)
+        location = (await world.post(authorization=signed, topic="Inbox")).headers["Location"]
+        for _ in range(2):
+            await world.ask("DELETE", location.removeprefix(AUDIENCE))
+        await world.milestones.flush()
+        status = await world.store.get_status(
+            MessageId(location.rpartition("/")[2]), now_ms=world.clock.now_ms()
+        )
+
+        assert told == [location.rpartition("/")[2]]
+        assert status is not None
+        assert list(status.milestones) == ["received", "stored", "withdrawn"]
+
     async def test_an_id_that_lost_its_padding_is_still_that_id(self) -> None:
         world = World()
         await world.subscribe()
@@ -469,6 +441,22 @@ class TestWithdrawal:
             await world.ask("DELETE", location.removeprefix(AUDIENCE).rstrip("="))
 
         assert not await world.stored()
+
+    async def test_one_of_many_topics_that_begin_alike_is_deleted(self) -> None:
+        """Their sort keys begin alike as well."""
+        world = World()
+        await world.subscribe()
+        letters = "-0123456789ABCDEFZ_abcdefz"
+        location = ""
+        for topic in ("x", *(f"x{letter}" for letter in letters), *(f"x{n:03}" for n in range(40))):
+            location = (await world.post(topic=topic)).headers["Location"]
+            if topic in ("x", "x_", "xz"):
+                await world.ask("DELETE", location.removeprefix(AUDIENCE))
+        await world.ask("DELETE", location.removeprefix(AUDIENCE))
+        topics = {row.topic for row in await world.stored()}
+
+        assert len(topics) == 1 + len(letters) + 40 - 4
+        assert not topics & {"x", "x_", "xz", "x039"}
 
     async def test_deleting_what_was_replaced_leaves_its_replacement(self) -> None:
         """T-3"""

@@ -1,6 +1,7 @@
 """Which way a request takes to a connection node, and what a broken one answers."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import uvloop
 
 from tests.unit.waiting import until
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.base.http_server import HttpServer, Request, Response
+from waystation.net.http1.server import HttpServer, Request, Response
+from waystation.net.loop import NetLoop
 from waystation.push.endpoint.relay_client import RelayClient
-from waystation.push.link_doors import TOKEN, accept_link, serve_link_socket
+from waystation.push.link_doors import TOKEN, accept_link, link_port, serve_link_socket
 from waystation.push.model import (
     ChannelId,
     MessageId,
@@ -47,9 +49,6 @@ class CountingNode:
         self.calls += 1
         return self.answer
 
-    def offer(self, uaid: Uaid, notification: Notification | Update) -> Awaitable[Answer]:
-        return self.push(uaid, notification)
-
     async def check_stored(self, uaid: Uaid) -> Answer:
         self.calls += 1
         return self.answer
@@ -57,6 +56,8 @@ class CountingNode:
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
         self.calls += 1
         return self.answer
+
+    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
 
 
 class BrokenNode(CountingNode):
@@ -74,7 +75,7 @@ def client_of(
         sibling_socket=lambda index: str((tmp_path or Path("/nowhere")) / f"{index}.sock"),
         secret=secret,
         clock=clock or ManualClock(),
-        loop=asyncio.get_running_loop(),
+        net=NetLoop(clock=SystemClock()),
     )
 
 
@@ -106,44 +107,44 @@ def test_a_node_that_raises_is_odd() -> None:
 def test_another_worker_of_this_node_is_a_unix_socket(tmp_path: Path) -> None:
     async def test() -> None:
         node = CountingNode(Answer.BUSY)
-        loop = asyncio.get_running_loop()
-        server = await serve_link_socket(str(tmp_path / "3.sock"), node, loop)
+        net = NetLoop(clock=SystemClock())
+        serve_link_socket(link_port(net), str(tmp_path / "3.sock"), node, SystemClock())
         relay = client_of(tmp_path)
 
         assert await relay.push(f"{RELAY_URL}/w/3", UAID, MESSAGE) is Answer.BUSY
         assert await relay.sibling(3).check_stored(UAID) is Answer.BUSY
         assert await relay.push(f"{RELAY_URL}/w/4", UAID, MESSAGE) is Answer.UNREACHABLE
         await relay.close()
-        server.close()
+        net.close()
 
     run(test())
 
 
-async def listening(
+def listening(
     handle: Callable[[Request], Any], upgrades: frozenset[bytes] = frozenset()
 ) -> tuple[HttpServer, str]:
     server = HttpServer(
         handle,
-        loop=asyncio.get_running_loop(),
+        net=NetLoop(clock=SystemClock()),
         clock=SystemClock(),
         body_limit=lambda request: 100_000,
         on_failure=lambda request, error: Response.of(500),
         upgrades=upgrades,
     )
-    return server, f"http://127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+    return server, f"http://127.0.0.1:{server.listen('127.0.0.1', 0)}"
 
 
 def test_another_node_of_ours_is_a_link() -> None:
     async def test() -> None:
         node = CountingNode()
-        loop = asyncio.get_running_loop()
+        links = link_port(NetLoop(clock=SystemClock()))
         asked: list[bytes] = []
 
         def handle(request: Request) -> Response:
             asked.append(request.path)
-            return accept_link(request, node, SECRET, loop, name="far.push.1")
+            return accept_link(request, links, node, SECRET, SystemClock(), name="far.push.1")
 
-        server, url = await listening(handle, frozenset({TOKEN}))
+        server, url = listening(handle, frozenset({TOKEN}))
         relay = client_of()
         assert relay.name_of(f"{url}/w/1") is None
         for _ in range(3):
@@ -175,7 +176,7 @@ class MozillaNode:
 def test_a_node_that_does_not_speak_the_link_gets_http() -> None:
     async def test() -> None:
         node = MozillaNode()
-        server, url = await listening(node)
+        server, url = listening(node)
         clock = ManualClock()
         relay = client_of(clock=clock)
 
@@ -215,7 +216,7 @@ def test_statuses_become_answers(status: int, answer: Answer) -> None:
     async def test() -> None:
         node = MozillaNode()
         node.status = status
-        server, url = await listening(node)
+        server, url = listening(node)
         relay = client_of(secret=b"")
 
         assert await relay.push(url, UAID, MESSAGE) is answer
@@ -226,10 +227,36 @@ def test_statuses_become_answers(status: int, answer: Answer) -> None:
     run(test())
 
 
+def test_an_answer_that_waits_in_the_socket_is_read_before_the_asker_stops_waiting() -> None:
+    """The asker itself stood still: the node has answered long ago."""
+    asked: list[bytes] = []
+
+    async def slowly(request: Request) -> Response:
+        await asyncio.sleep(0.1)
+        return Response.of(200)
+
+    def handle(request: Request) -> Response | Coroutine[Any, Any, Response]:
+        asked.append(request.path)
+        return Response.of(404) if request.method == b"GET" else slowly(request)
+
+    async def test() -> None:
+        server, url = listening(handle)
+        relay = client_of()
+        pushed = asyncio.create_task(relay.push(url, UAID, MESSAGE))
+        await until(lambda: len(asked) == 2)
+        asyncio.get_running_loop().call_later(0.09, time.sleep, 1.0)
+
+        assert await pushed is Answer.TAKEN
+        await relay.close()
+        await server.close()
+
+    run(test())
+
+
 def test_connections_are_kept_and_limited() -> None:
     async def test() -> None:
         node = MozillaNode()
-        server, url = await listening(node)
+        server, url = listening(node)
         relay = client_of(secret=b"")
         answers = await asyncio.gather(*(relay.push(url, UAID, MESSAGE) for _ in range(300)))
 
@@ -245,7 +272,7 @@ def test_connections_are_kept_and_limited() -> None:
 def test_a_connection_that_the_node_closed_is_replaced() -> None:
     async def test() -> None:
         node = MozillaNode()
-        server, url = await listening(node)
+        server, url = listening(node)
         relay = client_of(secret=b"")
         assert await relay.push(url, UAID, MESSAGE) is Answer.TAKEN
         for connection in list(server.connections):
@@ -316,7 +343,7 @@ def test_a_node_id_that_names_no_place_is_unreachable(node_id: str) -> None:
 
 def test_nobody_at_that_port_is_unreachable() -> None:
     async def test() -> None:
-        server, url = await listening(MozillaNode())
+        server, url = listening(MozillaNode())
         await server.close()
         for secret in (SECRET, b""):
             relay = client_of(secret=secret)

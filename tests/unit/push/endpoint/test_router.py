@@ -10,7 +10,7 @@ from waystation.base.errors import UnavailableError
 from waystation.push.endpoint import router
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.push.model import Notification, Uaid, Update, UserAgent
+from waystation.push.model import Notification, Update, UserAgent
 from waystation.push.token import MessageIds, fresh_key
 from waystation.push.wire.relay import Answer
 
@@ -40,7 +40,7 @@ async def test_only_what_leaves_the_worker_is_told_as_relayed(world: World) -> N
     told: list[str] = []
 
     class Told(Observer):
-        def relayed(self, notification: Notification, node_id: str) -> None:
+        def relayed(self, notification: Notification | Update, node_id: str) -> None:
             told.append(node_id)
 
     own = router.Router(
@@ -53,46 +53,6 @@ async def test_only_what_leaves_the_worker_is_told_as_relayed(world: World) -> N
 
     assert [node_id for node_id, _, _ in world.relay.pushed] == [NODE, OTHER_NODE]
     assert told == [OTHER_NODE]
-
-
-class OwnNode:
-    """The connection node of this worker."""
-
-    def __init__(self) -> None:
-        self.offered: list[Notification | Update] = []
-        self.broken = False
-
-    def offer(self, uaid: Uaid, notification: Notification | Update) -> Answer:
-        if self.broken:
-            raise RuntimeError("a bug")
-        self.offered.append(notification)
-        return Answer.TAKEN
-
-    async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
-        raise AssertionError("it is offered")
-
-    async def check_stored(self, uaid: Uaid) -> Answer:
-        raise AssertionError("the relay is asked")
-
-    async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
-        raise AssertionError("nobody else is here")
-
-
-async def test_the_own_node_is_asked_without_the_relay_and_its_mistake_is_odd(world: World) -> None:
-    node = OwnNode()
-    own = router.Router(world.store, world.relay, world.milestones, own_node_id=NODE, own_node=node)
-    message_id, sort_key = world.ids.for_timestamp(UAID, CHID, 1)
-    sent = Notification(CHID, message_id, sort_key, 1, 60)
-    here, elsewhere = (
-        UserAgent(uaid=UAID, connected_at_ms=1, node_id=node_id) for node_id in (NODE, OTHER_NODE)
-    )
-    await own.deliver(here, sent)
-    await own.deliver(elsewhere, sent)
-
-    assert node.offered == [sent]
-    assert [node_id for node_id, _, _ in world.relay.pushed] == [OTHER_NODE]
-    node.broken = True
-    assert own.offer(here, sent) is Answer.ODD
 
 
 async def test_an_offline_user_agent_finds_it_stored(world: World) -> None:

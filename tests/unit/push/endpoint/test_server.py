@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from tests.unit.push.vapid_tokens import AppServer
-from waystation.base.http_message import Request, Response
+from waystation.net.http1.message import Request, Response
 from waystation.push.settings import Endpoint
 
 ORIGIN = "https://page.example.org"

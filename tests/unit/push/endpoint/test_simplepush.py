@@ -15,6 +15,10 @@ def path(world: World, prefix: str = "/spush/v1/") -> str:
     return prefix + world.keys.endpoint_token(UAID, CHID)
 
 
+def update(world: World, version: int, data: str | None = None) -> Update:
+    return Update(CHID, version, data, world.clock.now_ms())
+
+
 async def waiting(world: World) -> list[Update]:
     return list(await world.store.fetch_updates(UAID, limit=10))
 
@@ -27,7 +31,7 @@ async def test_a_version_reaches_a_connected_user_agent_with_its_data(prefix: st
 
     assert (reply.status, reply.body) == (200, b"Delivered")
     assert "Location" not in reply.headers
-    assert world.relay.pushed == [(NODE, UAID, Update(CHID, 5, "hi there"))]
+    assert world.relay.pushed == [(NODE, UAID, update(world, 5, "hi there"))]
     assert not await waiting(world)
 
 
@@ -39,7 +43,7 @@ async def test_the_newest_version_waits_without_its_data() -> None:
     ]
 
     assert [(r.status, r.body) for r in replies] == [(202, b"Notification Stored")] * 3
-    assert await waiting(world) == [Update(CHID, 7)]
+    assert await waiting(world) == [update(world, 7)]
 
 
 async def test_the_query_is_read_too_and_the_body_wins() -> None:
@@ -48,8 +52,8 @@ async def test_the_query_is_read_too_and_the_body_wins() -> None:
     await world.ask("PUT", path(world) + "?version=3", b"version=4")
 
     assert [update for _, _, update in world.relay.pushed] == [
-        Update(CHID, 3, "q"),
-        Update(CHID, 4),
+        update(world, 3, "q"),
+        update(world, 4),
     ]
 
 
@@ -143,7 +147,7 @@ async def test_a_busy_node_is_told_after_the_version_is_stored() -> None:
     reply = await world.ask("PUT", path(world), b"version=9")
 
     assert reply.status == 200  # the node took it up from storage at once
-    assert await waiting(world) == [Update(CHID, 9)]
+    assert await waiting(world) == [update(world, 9)]
     assert world.relay.checked == [(NODE, UAID)]
 
 

@@ -58,7 +58,7 @@ async def test_unsigned_and_unknown_messages_have_no_status(world: World) -> Non
 async def test_without_room_for_statuses_a_signed_message_is_taken_and_counted(
     world: World,
 ) -> None:
-    world.milestones.full = True
+    world.milestones._notes_max = 0
     replies = [await world.post(**world.signed()), await world.post()]
 
     assert [reply.status for reply in replies] == [201, 201]

@@ -1,7 +1,6 @@
 from typing import Any
 
 import msgspec
-import orjson
 import pytest
 
 from tests.unit.push.connect.talk import CHANNEL, KEY, notification, update
@@ -13,7 +12,7 @@ TEXT = dashed(CHANNEL)
 
 
 def decoded(message: Any) -> wire.ClientMessage:
-    return wire.decode_client(orjson.dumps(message))
+    return wire.decode_client(msgspec.json.encode(message))
 
 
 class TestMessagesOfUserAgents:
@@ -125,7 +124,7 @@ class TestMessagesToUserAgents:
 
     def test_a_notification_has_data_and_headers(self) -> None:
         """C-033"""
-        frame = orjson.loads(wire.notification_message(notification(1)))
+        frame = msgspec.json.decode(wire.notification_message(notification(1)))
 
         assert frame == {
             "messageType": "notification",
@@ -137,7 +136,7 @@ class TestMessagesToUserAgents:
 
     def test_a_notification_without_a_body_has_neither(self) -> None:
         """C-060, C-061"""
-        frame = orjson.loads(wire.notification_message(notification(1, data=None)))
+        frame = msgspec.json.decode(wire.notification_message(notification(1, data=None)))
 
         assert frame.keys() == {"messageType", "channelID", "version"}
 
@@ -145,16 +144,16 @@ class TestMessagesToUserAgents:
         """C-061"""
         one = msgspec.structs.replace(notification(1), data=None, headers={"encoding": "x"})
 
-        assert "headers" not in orjson.loads(wire.notification_message(one))
+        assert "headers" not in msgspec.json.decode(wire.notification_message(one))
 
     def test_data_without_headers_is_sent(self) -> None:
         one = msgspec.structs.replace(notification(1), headers=None)
 
-        assert orjson.loads(wire.notification_message(one))["data"] == "AbC_"
+        assert msgspec.json.decode(wire.notification_message(one))["data"] == "AbC_"
 
     def test_topic_and_ttl_stay_with_us(self) -> None:
         """C-036"""
-        frame = orjson.loads(wire.notification_message(notification(1, topic="news")))
+        frame = msgspec.json.decode(wire.notification_message(notification(1, topic="news")))
 
         assert frame.keys() == {"messageType", "channelID", "version", "data", "headers"}
 
@@ -162,11 +161,11 @@ class TestMessagesToUserAgents:
         """C-157"""
         one = msgspec.structs.replace(notification(1, data=None), reliability_id='a"\\é')
 
-        assert orjson.loads(wire.notification_message(one))["reliability_id"] == 'a"\\é'
+        assert msgspec.json.decode(wire.notification_message(one))["reliability_id"] == 'a"\\é'
 
     def test_versions_of_simplepush_travel_together_with_data_where_there_is_any(self) -> None:
         """C-147, C-151"""
-        frame = orjson.loads(wire.updates_message([update(5, data="hi"), update(6)]))
+        frame = msgspec.json.decode(wire.updates_message([update(5, data="hi"), update(6)]))
 
         assert frame == {
             "messageType": "notification",

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.base.errors import WaystationError
-from waystation.base.http_message import Meaning, SharedHeaders
 from waystation.push.errors import (
     InvalidApiVersionError,
     InvalidEncryptionError,
@@ -249,35 +248,3 @@ def test_there_are_two_api_versions() -> None:
     for version in (b"v9", b"V1", b"", b"v11"):
         with pytest.raises(InvalidApiVersionError, match="Invalid API version"):
             check_api_version(version)
-
-
-class TestHeadsThatAreShared:
-    def shared(self, **named: bytes) -> SharedHeaders:
-        headers = SharedHeaders({name.replace("_", "-").encode(): v for name, v in named.items()})
-        headers.meaning = Meaning()
-        return headers
-
-    def test_they_are_read_once(self) -> None:
-        headers = self.shared(ttl=b"60", topic=b"t", content_encoding=b"aes128gcm")
-        first = read(headers, b"body")
-        asked = headers.meaning.value
-
-        assert first == read(dict(headers), b"body")
-        assert read(headers, b"ydob") == read(dict(headers), b"ydob")
-        assert headers.meaning.value is asked
-
-    def test_what_a_server_allows_is_no_part_of_their_meaning(self) -> None:
-        headers = self.shared(ttl=b"60", content_encoding=b"aes128gcm")
-        read(headers, b"body")
-        other = read(headers, b"body", body_bytes_max=4, ttl_max_s=5)
-
-        assert other.ttl_s == 5
-        with pytest.raises(PayloadTooLargeError):
-            read(headers, b"body", body_bytes_max=3, ttl_max_s=5)
-
-    def test_mistakes_are_told_each_time(self) -> None:
-        headers = self.shared(ttl=b"-1")
-
-        for _ in range(2):
-            with pytest.raises(NegativeTtlError):
-                read(headers)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from waystation.queue.cluster.controller import FOLLOWERS_SHIFT_MAX, Controller, Terms
-from waystation.queue.cluster.plan import UNEVEN
+from waystation.queue.cluster.plan import UNEVEN, asked_for
 from waystation.queue.cluster.slot_map import NOBODY, Move, Node, NodeId, SlotMap
 
 SLOTS_USED = 400
@@ -124,3 +124,50 @@ def test_a_cluster_moves_so_many_slots_at_a_time_however_many_servers_there_are(
     assert proposal is not None
     assert len(list(proposal.slot_map.moving())) == 6
     assert len(proposal.slot_map.planned) == 94
+
+
+def test_moves_wait_for_the_references_of_their_source_and_others_do_not() -> None:
+    slot_map = shared(3)
+    writing = msgspec.structs.replace(slot_map.nodes[NodeId(1)], references_left=100)
+    plan = [Move(0, NodeId(2)), Move(1, NodeId(3))]  # of nodes 1 and 2
+    controller, ages = Controller(Terms()), dict.fromkeys(slot_map.nodes, 1.0)
+
+    proposal = controller.decide(slot_map.with_node(writing).planning(plan), ages, 0.0)
+
+    assert proposal is not None
+    after = proposal.slot_map
+    assert [slot for slot, _ in after.moving()] == [1]
+    assert after.planned == (Move(0, NodeId(2)),)
+    assert controller.decide(after, ages, 0.1) is None
+    written = after.with_node(slot_map.nodes[NodeId(1)])
+    later = controller.decide(written, ages, 0.2)
+    assert later is not None
+    assert [slot for slot, _ in later.slot_map.moving()] == [0, 1]
+
+
+def test_slots_are_followed_once_their_references_are_written() -> None:
+    slot_map = shared(2)
+    writing = msgspec.structs.replace(slot_map.nodes[NodeId(1)], references_left=1)
+    ages = dict.fromkeys(slot_map.nodes, 1.0)
+
+    proposal = Controller(Terms(replicas=1)).decide(slot_map.with_node(writing), ages, 0.0)
+
+    assert proposal is not None
+    owners = {one.owner for _, one in proposal.slot_map.owned if one.follower != NOBODY}
+    assert owners == {NodeId(2)}
+
+
+def test_a_move_by_hand_begins_though_a_plan_takes_every_place_that_gets_free() -> None:
+    slot_map = shared(3)
+    plan = [Move(slot, NodeId(2)) for slot in range(0, 90, 3)]
+    controller, ages = Controller(Terms(moves_per_node_max=2)), dict.fromkeys(slot_map.nodes, 1.0)
+    proposal = controller.decide(slot_map.planning(plan), ages, 0.0)
+    assert proposal is not None
+    running = proposal.slot_map
+
+    asked = running.planning(asked_for(running, Move(99, NodeId(3))))
+    freed = asked.returned(0)  # a place is free
+    later = controller.decide(freed, ages, 1.0)
+
+    assert later is not None
+    assert 99 in dict(later.slot_map.moving())

@@ -20,6 +20,11 @@ from waystation.queue.cluster.membership import (
 from waystation.queue.cluster.slot_map import NOBODY, NodeId
 
 
+def shown(link: ssl.SSLSocket) -> list[bytes]:
+    certificate = link.getpeercert(binary_form=True)
+    return [] if certificate is None else [certificate]
+
+
 def meet(server: Membership, client: Membership) -> tuple[str, str]:
     """Names that both ends of a link learn of each other."""
     ours, theirs = socket.socketpair()
@@ -28,7 +33,7 @@ def meet(server: Membership, client: Membership) -> tuple[str, str]:
     def accept() -> None:
         context = link_context(server, server_side=True)
         with context.wrap_socket(theirs, server_side=True) as link:
-            seen.append(name_of_peer(link))
+            seen.append(name_of_peer(shown(link)))
             assert link.selected_alpn_protocol() == "smpc/1"
             link.sendall(b"x")
 
@@ -38,7 +43,7 @@ def meet(server: Membership, client: Membership) -> tuple[str, str]:
         with link_context(client, server_side=False).wrap_socket(ours) as link:
             assert link.version() == "TLSv1.3"
             assert link.recv(1) == b"x"
-            return name_of_peer(link), seen[0]
+            return name_of_peer(shown(link)), seen[0]
     finally:
         thread.join(10)
 

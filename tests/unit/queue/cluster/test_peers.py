@@ -2,12 +2,13 @@
 
 import asyncio
 import ssl
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from waystation.base.tasks import Tasks
-from waystation.queue.cluster.duties import SendAck
+from waystation.queue.cluster.effects import SendAck
 from waystation.queue.cluster.migration import Frame
 from waystation.queue.cluster.peers import Peers, node_of
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
@@ -42,7 +43,8 @@ async def peers() -> Peers:
         raise AssertionError(name) from error
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    peers = Peers(context=context, slot_map=SlotMap, tasks=Tasks(failed))
+    links = cast(Any, None)  # no link is made
+    peers = Peers(links=links, context=context, slot_map=SlotMap, tasks=Tasks(failed))
     peers.receiver = Heard()
     return peers
 

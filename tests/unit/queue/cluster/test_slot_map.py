@@ -119,8 +119,50 @@ def test_after_a_move_the_follower_has_to_catch_up_with_its_new_owner() -> None:
     assert in_step.preparing(7, C).frozen(7).moved(7).slots[7] == Assignment(C, turn=1)
 
 
+def test_nothing_leaves_a_server_that_still_writes_references() -> None:
+    """Ids that clients chose would lead nowhere after the move, or after a promotion."""
+    slot_map = cluster(A, B)
+    writing = slot_map.with_node(node(A, references_left=1))
+
+    assert not writing.may_leave(7)
+    with pytest.raises(SlotMapError, match="slot AH stays: node 1 still writes references"):
+        writing.preparing(7, B)
+    with pytest.raises(SlotMapError, match="still writes references"):
+        writing.followed(7, B)
+    done = writing.with_node(node(A))
+    assert done.may_leave(7)
+    assert done.preparing(7, B).slots[7].target == B
+
+
+def test_a_server_is_removed_when_it_has_nothing_and_gets_nothing() -> None:
+    slot_map = cluster(A, B, C)
+
+    for busy in (
+        slot_map.planning([Move(7, B)]),
+        slot_map.preparing(7, B),
+        slot_map.followed(7, B),
+        slot_map.preparing(7, B).frozen(7).moved(7),
+    ):
+        with pytest.raises(SlotMapError, match="drain it first"):
+            busy.without_node(B)
+    with pytest.raises(SlotMapError, match="there is no node 9"):
+        slot_map.without_node(NodeId(9))
+    assert set(slot_map.without_node(B).nodes) == {A, C}
+
+
+def test_the_number_of_a_removed_server_is_never_given_again() -> None:
+    slot_map = cluster(A, B, C)
+
+    removed = decode_map(encode_map(slot_map.without_node(C).without_node(B)))
+
+    assert slot_map.next_node_id == 4
+    assert removed.next_node_id == 4
+    assert removed.with_node(node(NodeId(4))).planning([]).next_node_id == 5
+    assert SlotMap().next_node_id == 1
+
+
 def test_slots_are_claimed_once() -> None:
-    with pytest.raises(SlotMapError, match="belongs to somebody"):
+    with pytest.raises(SlotMapError, match="has an owner already"):
         cluster(A, B).claimed([7], B)
 
 
@@ -163,6 +205,16 @@ def test_a_map_that_was_stored_without_turns_is_read() -> None:
     runs = [[0, SLOTS, 0, 0, "S", 0, False, 0]]
 
     assert decode_map(msgspec.msgpack.encode([3, [], runs, []])) == SlotMap(epoch=3)
+
+
+def test_a_map_that_was_stored_without_newer_fields_is_read() -> None:
+    epoch, nodes, runs, planned, _ = msgspec.msgpack.decode(encode_map(cluster(A, B)))
+    for one in nodes:
+        assert one.pop("references_left") == 0
+
+    older = decode_map(msgspec.msgpack.encode([epoch, nodes, runs, planned]))
+
+    assert older == cluster(A, B)
 
 
 def test_a_stored_map_with_a_hole_is_refused() -> None:

@@ -18,6 +18,7 @@ from waystation.queue.model import (
     Queue,
     QueueMode,
 )
+from waystation.queue.server import admission
 from waystation.queue.server.admission import Case, look_up
 from waystation.queue.server.checks import Proof, prove
 from waystation.queue.store import QueueStore
@@ -100,6 +101,34 @@ async def test_a_wrong_key_is_checked_like_no_queue(
 
     # A queue of the memory store has one recipient key, of Ed25519.
     assert costs == [[used]] * len(costs)
+
+
+async def test_a_queue_that_does_not_exist_is_judged_like_one_that_does(
+    store: MemoryQueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q-110, by counting: whose key it would be is decided once, for whichever id."""
+    judged: list[Command] = []
+    keys_of = admission._keys
+
+    def counted(command: Command, queue: Queue, *, has_proof: bool) -> tuple[AuthKey, ...] | None:
+        judged.append(command)
+        return keys_of(command, queue, has_proof=has_proof)
+
+    monkeypatch.setattr(admission, "_keys", counted)
+    queue = await stored(store, new_queue(link=new_link(), notifier=new_notifier()))
+    assert queue.notifier is not None
+    assert queue.link is not None
+    commands: tuple[tuple[Command, bytes], ...] = (
+        (Sub(), queue.recipient_id),
+        (Send(False, b""), queue.sender_id),
+        (Nsub(), queue.notifier.notifier_id),
+        (Lkey(new_key()), queue.link.link_id),
+    )
+    for command, known in commands:
+        for entity_id in (known, secrets.token_bytes(24)):
+            await look_up(store, said(command, entity_id))
+
+    assert judged == [command for command, _ in commands for _ in range(2)]
 
 
 async def test_keys_come_from_the_command_where_the_queue_has_none_yet(

@@ -11,9 +11,9 @@ from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import CorrId, EntityId, MessageId, Queue, RefKind, Slot, slot_of
 from waystation.queue.server import ownership
 from waystation.queue.server.admission import Case
-from waystation.queue.server.bars import Bars
 from waystation.queue.server.dispatch import Caller, HangUpError
 from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
+from waystation.queue.server.refused_ids import RefusedIds
 from waystation.queue.store import Ref
 from waystation.queue.wire.commands import Ack, Command, Del, Lget, Ping, Send, Sub
 from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
@@ -131,12 +131,35 @@ async def test_a_queue_that_we_only_follow_is_found_by_its_reference() -> None:
     assert await executed(slots, steps, case, refs) == OK
 
 
+async def test_a_refusal_asks_for_a_reference_whether_or_not_there_is_a_queue() -> None:
+    """Q-110, by counting: otherwise an id that nobody has would be refused later."""
+
+    class Counted(Refs):
+        asked = 0
+
+        async def get_ref(self, kind: RefKind, entity_id: bytes) -> Ref | None:
+            self.asked += 1
+            return await super().get_ref(kind, entity_id)
+
+    queue = new_queue()
+    sent = Transmission(CorrId(b"c"), EntityId(queue.sender_id), Send(False, b""), bytes(64))
+    asked: list[int] = []
+    for found, refused in ((queue, None), (queue, Code.AUTH), (None, Code.AUTH)):
+        refs, steps = Counted(), Done(Err(Code.AUTH))
+        owned = OwnedDispatch(steps, Slots(), refs)  # pyright: ignore[reportArgumentType]
+        case = Case(sent, found, refused=refused)
+        assert await owned.execute(CALLER, case, proven=False) == Err(Code.AUTH)
+        asked.append(refs.asked)
+
+    assert asked == [1, 1, 1]
+
+
 async def test_a_queue_that_comes_while_commands_are_sent_on_to_it_gets_them_in_their_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Q-123: the second would be done here, and the first said again after it."""
-    slots, steps, refs, bars, queue = Slots(), Done(), Refs(), Bars(), new_queue()
-    monkeypatch.setattr(ownership, "bars_of", lambda _client: bars)
+    slots, steps, refs, refused_ids, queue = Slots(), Done(), Refs(), RefusedIds(), new_queue()
+    monkeypatch.setattr(ownership, "refused_ids_of", lambda _client: refused_ids)
     slots.foreign = queue.slot
     entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)
     await refs.set_ref(RefKind.SENDER, entity_id, Ref(queue.slot, bytes(16)))
@@ -146,7 +169,7 @@ async def test_a_queue_that_comes_while_commands_are_sent_on_to_it_gets_them_in_
     slots.foreign, second = None, case_of(Send(False, b"2"), queue, entity_id)
     assert await executed(slots, steps, second, refs) == moved
     assert steps.executed == 0
-    bars.again(EntityId(entity_id))
+    refused_ids.again(EntityId(entity_id))
 
     assert await executed(slots, steps, second, refs) == OK
 

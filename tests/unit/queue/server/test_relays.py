@@ -23,7 +23,7 @@ class Link(RelayLink):
 
     def __init__(self, number: int) -> None:
         address = RelayAddress((b"host",), b"", Fingerprint(bytes(32)))
-        super().__init__(address, clock=ManualClock(), request_timeout_s=1.0)
+        super().__init__(cast(Any, None), address, clock=ManualClock(), request_timeout_s=1.0)
         session_id = SessionId(number.to_bytes(32, "big"))
         self._session.pkey = Pkey(session_id, VersionRange(8, 17), (b"leaf", b"ca"), b"key")
 
@@ -123,11 +123,11 @@ async def test_the_number_of_links_is_bounded() -> None:
     third = await world.relays.link(relay(3))
 
     assert len(world.relays) == 2
-    assert second.closed
-    assert not first.closed
+    assert second.is_over
+    assert not first.is_over
     world.relays.close()
-    assert first.closed
-    assert third.closed
+    assert first.is_over
+    assert third.is_over
     assert len(world.relays) == 0
 
 
@@ -160,11 +160,92 @@ async def test_attempts_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
 )
 async def test_private_hosts_may_be_left_alone(host: bytes) -> None:
     connector = relay_link.Connector(
-        clock=ManualClock(), connect_timeout_s=20.0, request_timeout_s=1.0, private_hosts=False
+        cast(Any, None),
+        clock=ManualClock(),
+        connect_timeout_s=20.0,
+        request_timeout_s=1.0,
+        private_hosts=False,
     )
 
     with pytest.raises(RefusedError) as refused:
         await connector.connect(RelayAddress((host,), b"", Fingerprint(bytes(32))))
+
+    assert refused.value.fault == BrokerFault(Broker.HOST)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0",
+        "10.1.2.3",
+        "100.64.0.1",
+        "127.0.0.1",
+        "169.254.169.254",
+        "172.16.0.1",
+        "192.0.0.8",
+        "192.0.0.170",
+        "192.0.2.1",
+        "192.88.99.1",
+        "192.168.1.1",
+        "198.18.0.1",
+        "198.51.100.7",
+        "203.0.113.7",
+        "224.0.0.251",
+        "239.255.255.250",
+        "240.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::127.0.0.1",
+        "::ffff:10.0.0.1",
+        "::ffff:0:10.0.0.1",
+        "::ffff:224.0.0.1",
+        "64:ff9b::10.0.0.1",
+        "64:ff9b::169.254.169.254",
+        "64:ff9b::224.0.0.1",
+        "64:ff9b:1::8.8.8.8",
+        "100::1",
+        "2001::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "2001:2::1",
+        "2001:20::1",
+        "2001:db8::1",
+        "2002:7f00:1::1",
+        "2002:808:808::1",
+        "3fff::1",
+        "4000::1",
+        "5f00::1",
+        "fc00::1",
+        "fd12:3456::1",
+        "fe80::1",
+        "fe80::1%eth0",
+        "fec0::1",
+        "ff02::1",
+        "ff0e::1",
+    ],
+)
+def test_an_address_that_is_not_of_one_public_machine_is_private(address: str) -> None:
+    assert not relay_link.is_public(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["8.8.8.8", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2606:4700::1111", "2a00:1450:4001::1"],
+)
+def test_an_address_of_a_public_machine_is_public(address: str) -> None:
+    assert relay_link.is_public(address)
+
+
+@pytest.mark.parametrize("host", ["64:ff9b::10.0.0.1", "2002:7f00:1::1", "ff02::1", "224.0.0.251"])
+async def test_no_link_is_opened_to_an_address_that_can_lead_to_a_private_machine(
+    host: str,
+) -> None:
+    connector = relay_link.Connector(
+        cast(Any, None), clock=ManualClock(), connect_timeout_s=10.0, request_timeout_s=10.0
+    )
+    address = RelayAddress((host.encode(),), b"", Fingerprint(bytes(32)))
+    with pytest.raises(RefusedError) as refused:
+        await connector.connect(address)
 
     assert refused.value.fault == BrokerFault(Broker.HOST)
 

@@ -22,7 +22,7 @@ from waystation.queue.model import (
 from waystation.queue.server.checks import Proof, prove
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.notifications import Notifications
-from waystation.queue.server.notifying import Notifying
+from waystation.queue.server.notifiers import Notifiers
 from waystation.queue.server.observer import NoObserver
 from waystation.queue.server.services import Registry, ServiceSession, out_of_place
 from waystation.queue.server.subscribers import Subscribers
@@ -136,7 +136,7 @@ class Desk:
         self.store = MemoryQueueStore()
         self.subscribers = Subscribers()
         self.waiting = Notifications(total_max=10, per_notifier_max=10)
-        self.notifying = Notifying(
+        self.notifiers = Notifiers(
             store=self.store,
             subscribers=self.subscribers,
             notifications=self.waiting,
@@ -158,7 +158,7 @@ class Desk:
     async def announce(self, queue: Queue) -> None:
         notifier = (await self.now(queue)).notifier
         assert notifier is not None
-        self.notifying.announce(notifier, Message(MessageId(b"m" * 24), 1, True, b""))
+        self.notifiers.announce(notifier, Message(MessageId(b"m" * 24), 1, True, b""))
 
 
 def services(count: int = 2) -> list[Told]:
@@ -172,10 +172,10 @@ async def test_what_waited_for_nobody_is_told_to_the_service_that_comes() -> Non
     desk, (client, _) = Desk(), services()
     queue = await desk.queue()
     await desk.announce(queue)
-    desk.notifying.hand_over()
+    desk.notifiers.hand_over()
     assert client.service is not None
-    answer = await desk.notifying.serve(client, queue, client.service)
-    desk.notifying.hand_over()
+    answer = await desk.notifiers.serve(client, queue, client.service)
+    desk.notifiers.hand_over()
 
     assert answer == Sok(ID)
     assert [type(response) for _, response in client.told] == [Nmsg]
@@ -185,14 +185,14 @@ async def test_a_service_that_left_is_told_later_on_its_next_connection() -> Non
     desk, (first, second) = Desk(), services()
     queue = await desk.queue()
     assert first.service is not None
-    await desk.notifying.serve(first, queue, first.service)
+    await desk.notifiers.serve(first, queue, first.service)
     first.gone = True
     desk.subscribers.leave(first)
     await desk.announce(queue)
-    desk.notifying.hand_over()
+    desk.notifiers.hand_over()
     assert desk.waiting.count == 1
-    answer = await desk.notifying.serve_all(second, first.service)
-    desk.notifying.hand_over()
+    answer = await desk.notifiers.serve_all(second, first.service)
+    desk.notifiers.hand_over()
 
     assert answer == Soks(1)
     assert first.told == []
@@ -203,9 +203,9 @@ async def test_a_service_that_left_is_told_later_on_its_next_connection() -> Non
 async def test_a_service_that_went_while_it_asked_takes_nothing_from_the_next() -> None:
     desk, (late, current) = Desk(), services()
     assert current.service is not None
-    await desk.notifying.serve_all(current, current.service)
+    await desk.notifiers.serve_all(current, current.service)
     late.gone = True
-    await desk.notifying.serve_all(late, current.service)
+    await desk.notifiers.serve_all(late, current.service)
 
     assert desk.subscribers.of_service(ID) is current
     assert current.told == []
@@ -217,12 +217,12 @@ async def test_sessions_of_a_service_and_others_tell_each_other_of_the_end() -> 
     assert old.service is not None
     assert queue.notifier is not None
     notifier_id = queue.notifier.notifier_id
-    assert await desk.notifying.subscribe(plain, queue) == SUBSCRIBED
-    await desk.notifying.serve(old, queue, old.service)
+    assert await desk.notifiers.subscribe(plain, queue) == SUBSCRIBED
+    await desk.notifiers.serve(old, queue, old.service)
     assert plain.told == [(notifier_id, END)]
-    await desk.notifying.serve_all(new, old.service)
+    await desk.notifiers.serve_all(new, old.service)
     assert old.told == [(ID, Ends(1))]
-    await desk.notifying.subscribe(plain, await desk.now(queue))
+    await desk.notifiers.subscribe(plain, await desk.now(queue))
 
     assert new.told == [(notifier_id, END)]
     assert await desk.store.count_notifiers(ID) == 0
@@ -235,4 +235,4 @@ async def test_a_queue_that_is_gone_meanwhile_is_refused() -> None:
     assert client.service is not None
 
     refused = Err(Code.AUTH)
-    assert await desk.notifying.serve(client, queue, client.service) == refused
+    assert await desk.notifiers.serve(client, queue, client.service) == refused

@@ -94,7 +94,9 @@ def test_a_corrupted_layer_is_crypto() -> None:
     """Q-098"""
     traveller = Traveller(join_batch([send()]))
     outer = traveller.outer
-    broken_inner = Forwarded(CLIENT_CORR_ID, 17, traveller.public, b"\0" + traveller.inner[1:])
+    broken_inner = Forwarded(
+        CLIENT_CORR_ID, 17, traveller.public, bytes([traveller.inner[0] ^ 1]) + traveller.inner[1:]
+    )
     weak = Forwarded(CLIENT_CORR_ID, 17, DhKey(bytes(32)), traveller.inner)
 
     assert fault_at_relay(outer[:-1] + bytes((outer[-1] ^ 1,))) is Code.CRYPTO

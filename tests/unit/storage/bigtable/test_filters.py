@@ -14,7 +14,6 @@ PREDICATES = {
     "has, alive": filters.has("f", b"c", now_ms=NOW_MS),
     "holds": filters.holds("f", b"c", b"v"),
     "holds, alive": filters.holds("f", b"c", b"v", now_ms=NOW_MS),
-    "holds_at_least": filters.holds_at_least("f", b"c", b"v", now_ms=NOW_MS),
     "holds_until": filters.holds_until("f", b"c", b"v", NOW_MS),
 }
 READS = {
@@ -45,7 +44,7 @@ def test_it_begins_with_one_cell_per_column(row_filter: RowFilter) -> None:
     assert chain(row_filter)[0] == {"cells_per_column_limit_filter": 1}
 
 
-@pytest.mark.parametrize("name", ["has, alive", "holds, alive", "holds_at_least"])
+@pytest.mark.parametrize("name", ["has, alive", "holds, alive"])
 def test_what_ends_now_has_ended(name: str) -> None:
     assert bounds(PREDICATES[name]) == {"start_timestamp_micros": (NOW_MS + 1) * 1000}
     assert bounds(READS["alive"]) == {"start_timestamp_micros": (NOW_MS + 1) * 1000}

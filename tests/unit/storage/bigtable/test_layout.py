@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.base.ids import dashed, new_uuid4, parse_uuid
-from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
+from waystation.push.model import (
+    ChannelId,
+    MessageId,
+    Notification,
+    SortKey,
+    Uaid,
+    Update,
+    UserAgent,
+)
 from waystation.storage.bigtable import layout
 
 UAID = Uaid(bytes.fromhex("deadbeef00000000deadbeef00000000"))
@@ -214,7 +222,23 @@ def test_versions_of_updates_sort_as_numbers(one: int, other: int) -> None:
 
     assert (first < second) == (one < other)
     column = layout.update_column(CHANNEL)
-    assert layout.updates_among({column: first}) == {CHANNEL: one}
+    assert layout.updates_among({column: first}) == {CHANNEL: Update(CHANNEL, one)}
+
+
+@given(st.integers(0, 2**70), st.integers(0, 2**63))
+def test_an_update_is_read_as_it_was_written(version: int, at_ms: int) -> None:
+    update = Update(CHANNEL, version, accepted_at_ms=at_ms)
+
+    assert layout.updates_among(layout.encode_update(update)) == {CHANNEL: update}
+
+
+def test_the_time_of_another_version_does_not_count() -> None:
+    """A node of an earlier release has replaced the version alone."""
+    columns = layout.encode_update(Update(CHANNEL, 5, accepted_at_ms=1_794_000_000_123))
+    columns |= layout.encode_update(Update(CHANNEL, 6))
+
+    assert len(columns) == 2
+    assert layout.updates_among(columns) == {CHANNEL: Update(CHANNEL, 6)}
 
 
 def test_the_first_time_of_a_milestone_counts_whichever_was_written_first() -> None:

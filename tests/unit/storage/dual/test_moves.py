@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from waystation.base.clock import ManualClock
@@ -108,14 +109,13 @@ def pair() -> Pair:
 @pytest.mark.parametrize("node_id", [NODE_A, None])
 async def test_who_is_met_is_copied_with_its_subscriptions(pair: Pair, node_id: str | None) -> None:
     record = await pair.with_old_record(node_id)
-    await pair.secondary.save_update(pair.uaid, Update(pair.channels[0], 4))
+    update = Update(pair.channels[0], 4, accepted_at_ms=pair.now_ms)
+    await pair.secondary.save_update(pair.uaid, update)
 
     assert await pair.store.get_user_agent(pair.uaid) == record
     assert await pair.primary.get_user_agent(pair.uaid) == record
     assert await pair.primary.get_channels(pair.uaid) == {*pair.channels}
-    assert list(await pair.primary.fetch_updates(pair.uaid, limit=9)) == [
-        Update(pair.channels[0], 4)
-    ]
+    assert list(await pair.primary.fetch_updates(pair.uaid, limit=9)) == [update]
     assert pair.store.stats().migrated == 1
     assert await pair.store.get_user_agent(pair.uaid) == record
     assert pair.store.stats().migrated == 1, "once"
@@ -399,7 +399,7 @@ async def test_updates_take_the_way_back_too() -> None:
     await pair.with_old_record()
     await pair.store.get_user_agent(pair.uaid)
     update = Update(pair.channels[0], 7)
-    assert await pair.store.save_update(pair.uaid, update)
+    assert (await pair.store.save_update(pair.uaid, update)).applied
 
     assert await pair.secondary.fetch_updates(pair.uaid, limit=9) == [update]
     assert await pair.store.forget_update(pair.uaid, update.channel_id, 7)
@@ -479,7 +479,7 @@ async def test_what_is_written_while_another_process_moves_it_is_in_the_primary(
     hooks["add_channel"] = lambda: other.get_user_agent(pair.uaid)
     assert await pair.store.add_channel(pair.uaid, added, channels_max=9)
     assert added in await other.get_channels(pair.uaid)
-    assert await pair.store.save_update(pair.uaid, update)
+    assert (await pair.store.save_update(pair.uaid, update)).applied
     assert list(await other.fetch_updates(pair.uaid, limit=9)) == [update]
 
 
@@ -519,6 +519,23 @@ async def test_an_update_that_was_acked_does_not_come_back(pair: Pair) -> None:
     await pair.store.get_user_agent(pair.uaid)
 
     assert not await pair.store.fetch_updates(pair.uaid, limit=9)
+
+
+async def test_an_update_that_was_acked_and_sent_again_is_not_lost(pair: Pair) -> None:
+    await pair.with_old_record()
+    update = Update(pair.channels[0], 3, accepted_at_ms=pair.now_ms)
+    again = msgspec.structs.replace(update, accepted_at_ms=pair.now_ms + 5000)
+    await pair.secondary.save_update(pair.uaid, update)
+
+    async def ack_and_send_again() -> None:
+        await pair.secondary.forget_update(pair.uaid, update.channel_id, update.version)
+        await pair.secondary.save_update(pair.uaid, again)
+
+    pair.primary.before["save_update"] = ack_and_send_again
+    await pair.store.get_user_agent(pair.uaid)
+
+    (waiting,) = await pair.store.fetch_updates(pair.uaid, limit=9)
+    assert waiting.version == update.version
 
 
 async def test_broadcasts_of_both_are_known(pair: Pair) -> None:

@@ -6,6 +6,7 @@ from waystation.push.model import Uaid
 from waystation.storage.dynamodb.months import (
     DATELESS,
     Remembered,
+    access_keys,
     last_connect,
     month_at,
     month_of_name,
@@ -84,3 +85,11 @@ def test_only_so_many_tables_are_remembered() -> None:
     assert [remembered.get(uaid) for uaid in (first, second, third)] == ["c", None, "d"]
     remembered.drop(first)
     assert remembered.get(first) is None
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.5, 0.999999])
+def test_every_last_connection_is_among_the_keys_of_its_month(chance: float) -> None:
+    keys = access_keys(month_at(ms(2026, 12, 31, 23)))
+
+    assert last_connect(ms(2026, 12, 31, 23), chance) in keys
+    assert len(set(keys)) == len(keys) == 24 * 11

@@ -54,6 +54,35 @@ def test_autopush_settings_name_the_tables() -> None:
     assert url.message_table == "autopush_message", "the month is found out by asking"
 
 
+@pytest.mark.parametrize(
+    "query, settings, rotation",
+    [
+        ("", "", "off"),
+        ("", '{"no_table_rotation": true}', "off"),
+        ("", '{"no_table_rotation": false}', "monthly"),
+        ("", '{"no_table_rotation": null}', "off"),
+        ("?rotation=off", '{"no_table_rotation": false}', "off"),
+        ("?rotation=monthly", '{"no_table_rotation": true}', "monthly"),
+    ],
+)
+def test_rotation_is_switched_in_both_vocabularies(
+    query: str, settings: str, rotation: str
+) -> None:
+    assert parse_dynamodb_url(f"dynamodb://us-east-1{query}", settings).rotation == rotation
+
+
+def test_tables_are_made_unless_the_url_says_otherwise() -> None:
+    assert parse_dynamodb_url("dynamodb://us-east-1").create_tables
+    assert parse_dynamodb_url("dynamodb://us-east-1?create_tables=on").create_tables
+    assert not parse_dynamodb_url("dynamodb://us-east-1?create_tables=off").create_tables
+    for query, settings, expected in (
+        ("?create_tables=no", "", "create_tables is on or off"),
+        ("", '{"no_table_rotation": 1.5}', "no_table_rotation is true or false"),
+    ):
+        with pytest.raises(SettingsError, match=expected):
+            parse_dynamodb_url(f"dynamodb://us-east-1{query}", settings)
+
+
 def test_the_url_wins_over_autopush_settings() -> None:
     url = parse_dynamodb_url("dynamodb://us-east-1?router_table=mine", '{"router_table": "theirs"}')
 

@@ -64,10 +64,10 @@ async def test_what_comes_back_is_what_was_there(
     ]
     for row in rows:
         await store.save(uaid, row)
-    backup_store(store.env, tmp_path / "deep" / "saved")
+    backup_store(store.env, tmp_path / "saved")
     await store.close()
 
-    report = restore_store(tmp_path / "deep" / "saved", tmp_path / "back", settings=SETTINGS)
+    report = restore_store(tmp_path / "saved", tmp_path / "back", settings=SETTINGS)
     back = await open_store(tmp_path / "back", clock)
     assert report.problems == []
     assert await back.get_user_agent(uaid) == record
@@ -102,6 +102,17 @@ async def test_a_backup_overwrites_nothing(tmp_path: Path) -> None:
         backup_store(store.env, saved)
     await store.close()
     assert saved.read_bytes() == before
+
+
+async def test_a_backup_makes_no_folder(tmp_path: Path) -> None:
+    """The folder may be the place of a volume that is not mounted."""
+    missing = tmp_path / "volume"
+    store = await open_store(tmp_path / "push", ManualClock())
+
+    with pytest.raises(StoreUnavailableError, match=f"there is no folder {missing}"):
+        backup_store(store.env, missing / "saved")
+    await store.close()
+    assert not missing.exists()
 
 
 async def test_a_store_that_is_there_is_replaced_only_by_force(tmp_path: Path) -> None:

@@ -45,6 +45,24 @@ def test_the_file_takes_what_is_in_use_and_not_what_it_may_grow_to(tmp_path: Pat
     assert (tmp_path / "data.mdb").stat().st_blocks * 512 < 1 << 20
 
 
+def test_the_lock_file_is_reserved_whole_before_it_is_used(tmp_path: Path) -> None:
+    """LMDB writes to it through memory: a page without room on the disk would kill the process."""
+    lock_file = tmp_path / "lock.mdb"
+    env = open_at(tmp_path)
+    readers = env.lmdb.info()["max_readers"]
+    env.close()
+    fresh = lock_file.stat()
+    lock_file.unlink()
+    with lock_file.open("wb") as sparse:  # as LMDB alone leaves it
+        sparse.truncate(fresh.st_size)
+    open_at(tmp_path).close()
+    again = lock_file.stat()
+
+    assert readers == SETTINGS.readers_max
+    assert fresh.st_blocks * 512 >= fresh.st_size
+    assert (again.st_size, again.st_blocks * 512 >= again.st_size) == (fresh.st_size, True)
+
+
 def test_what_was_written_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     env = open_at(tmp_path)
     with env.lmdb.begin(env.tables["two"], write=True) as txn:

@@ -12,6 +12,7 @@ from waystation.push.model import (
     Recipient,
     SortKey,
     Uaid,
+    Update,
     Urgency,
     UserAgent,
 )
@@ -154,3 +155,17 @@ def test_a_recipient_is_what_its_row_says_however_many_channels_it_has(
             expected = Recipient(record, channel_id in channels)
 
             assert found == (expected if expires_at_ms > now_ms else None)
+
+
+@given(ids, st.integers(0, 1 << 80), times_ms)
+def test_an_update_is_read_as_it_was_written(raw: bytes, version: int, at_ms: int) -> None:
+    channel_id = ChannelId(raw)
+    update = Update(channel_id, version, accepted_at_ms=at_ms)
+
+    assert layout.decode_update(channel_id, layout.encode_update(update)) == update
+
+
+def test_an_update_of_an_impossible_time_is_one_of_unknown_time() -> None:
+    row = layout.encode_update(Update(ChannelId(bytes(16)), 5, accepted_at_ms=1 << 53))
+
+    assert row == layout.encode_version(5)

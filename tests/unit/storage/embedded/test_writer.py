@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import lmdb
 import pytest
 
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.storage.embedded import stillness
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Operation, Writer, WriteTransaction
@@ -75,35 +73,6 @@ async def test_a_commit_takes_at_most_commit_batch_max(env: Environment, writer:
 
     assert writer.stats.group_max == 8
     assert writer.stats.commits == 3
-
-
-@pytest.mark.parametrize("operations, rows", [(8, 1), (1, 8)], ids=["a crowd", "a batch"])
-async def test_the_loop_stands_still_while_many_rows_go_in(
-    env: Environment, writer: Writer, monkeypatch: pytest.MonkeyPatch, operations: int, rows: int
-) -> None:
-    monkeypatch.setattr(stillness, "STILL_MAX_S", 30.0)
-    monkeypatch.setattr(stillness, "TURN_MAX_S", 30.0)
-    loop = asyncio.get_running_loop()
-    turns = 0
-    seen: list[int] = []
-
-    def turn() -> None:
-        nonlocal turns
-        turns += 1
-        loop.call_soon(turn)
-
-    def look(txn: WriteTransaction) -> None:
-        for _ in range(rows):
-            seen.append(turns)
-            time.sleep(0.001)  # gives up Python's lock, as every row does
-
-    loop.call_soon(turn)
-    looking = [writer.submit(look, grows=False, rows=rows) for _ in range(operations)]
-    await asyncio.gather(*looking)
-
-    assert writer.stats.commits == 1
-    assert len(set(seen)) == 1
-    assert turns > seen[0], "it goes on afterwards"
 
 
 async def test_what_arrives_while_a_commit_runs_is_the_next_one(

@@ -1,9 +1,17 @@
 -- ARGV: field, owner, incarnation, ttl, flags, hash, token_exp, party_max, client_max, evict, log_max, linger,
---       new epoch, known epoch, known seq
+--       new epoch, known epoch, known seq, whether a session id is unique in the party
 local field = ARGV[1]
 local found, text = get_record(field)
 if found then
   return { 'exists', text }
+end
+if ARGV[16] == '1' then
+  local session = string.sub(field, 17)
+  for _, other in ipairs(redis.call('HKEYS', SESSIONS)) do
+    if string.sub(other, 17) == session then
+      return { 'rejected', 3 }
+    end
+  end
 end
 local now = now_ms()
 local client = client_of(field)

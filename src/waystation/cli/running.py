@@ -1,0 +1,37 @@
+"""The server that runs on this machine, as commands find it: by its data directory."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from .terminal import settings_or_exit
+
+if TYPE_CHECKING:
+    from waystation.app.data_dir import Serving
+
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Of the server on this machine, to find its addresses."),
+]
+
+
+def running_server(data_dir: Path | None = None) -> "Serving | None":
+    """What `waystation serve` wrote to `run/serve.json`; None if no server runs there."""
+    from waystation.app.data_dir import DataDir, read_serving
+
+    flags = {"data_dir": None if data_dir is None else str(data_dir)}
+    return read_serving(DataDir(settings_or_exit(None, flags, ()).data_dir))
+
+
+def endpoint_of(serving: "Serving", setting: str) -> str | None:
+    """HOST:PORT that leads to a port of that server, whichever address it listens on; None if it
+    does not serve that port."""
+    from waystation.app.addresses import reachable
+
+    url = next((one.url for one in serving.listening if one.setting == setting), None)
+    if url is None:
+        return None
+    where = urlsplit(url)
+    return f"{reachable(where.hostname or '')}:{where.port}"

@@ -1,0 +1,1 @@
+"""WebSocket (RFC 6455): the server of the user agents' connections."""

@@ -1,1 +1,0 @@
-"""How bytes of streams come and go: one interface, and what implements it."""

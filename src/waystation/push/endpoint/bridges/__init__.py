@@ -1,0 +1,1 @@
+"""Bridges to other push networks: FCM, APNs, and a stub for load tests."""

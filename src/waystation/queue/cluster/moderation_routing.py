@@ -1,0 +1,59 @@
+"""Routes an operator's moderation command to the server of the cluster that has the queue.
+
+Rule 1: the id of a sender or a link leads to its queue as it leads their commands there: by its
+        slot, or by a reference.
+Rule 2: `UNKNOWN` is believed as an edge believes it: from a server with the same map as ours, and
+        from the home of a reference only after the reference was looked up once more. Any other
+        server is asked again after a pause in which it can read a newer map.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from waystation.queue.control import Outcome
+from waystation.queue.model import Slot, slot_of
+from waystation.queue.wire.link import Body
+from waystation.queue.wire.link_words import Moderate, Moderated, NotFound, RefIs, Unknown, Word
+
+from .slot_map import NOBODY, NodeId, SlotMap
+
+TRIES_MAX: Final = 25  # a slot on its way is waited for
+PAUSE_S: Final = 0.2
+
+
+class Asks(Protocol):
+    async def ask(self, node_id: NodeId, word: Word) -> Body | None: ...
+
+
+async def moderate(
+    read_map: Callable[[], Awaitable[SlotMap]], peer_requests: Asks, order: Moderate
+) -> str:
+    """What came of it, in words."""
+    own_slot = slot = slot_of(order.entity_id)
+    doubted: set[Slot] = set()  # homes that did not have it
+    server = NOBODY
+    answer: Body | None = None
+    for _ in range(TRIES_MAX):
+        slot_map = await read_map()
+        server = slot_map.slots[slot].server
+        answer = None if server == NOBODY else await peer_requests.ask(server, order)
+        match answer:
+            case Moderated(text):
+                return text
+            case NotFound():
+                return Outcome.UNKNOWN.value
+            case RefIs(home) if home in doubted or home == own_slot:
+                return Outcome.UNKNOWN.value  # of the queue only its reference is left
+            case RefIs(home) if home != slot:
+                slot = home
+            case Unknown(_, epoch) if slot != own_slot and epoch == slot_map.epoch:
+                doubted.add(slot)
+                slot = own_slot
+            case _:
+                await asyncio.sleep(PAUSE_S)
+    if isinstance(answer, RefIs | Unknown):
+        return Outcome.UNKNOWN.value  # there was time enough for everybody to read the map
+    if server == NOBODY:
+        return "error: no node serves the queue's slot at present"
+    return f"error: node {server} has the queue's slot and does not answer"

@@ -1,0 +1,64 @@
+"""A client's connection at an edge: passes commands and answers on without changing them."""
+
+from typing import Final
+
+from waystation.base.limits import TokenBucket
+from waystation.queue.edge.client_session import ClientSession
+from waystation.queue.edge.effects import Budget
+from waystation.queue.errors import RefusedError
+from waystation.queue.server.client import Client, Line, Work
+from waystation.queue.server.session import Session
+from waystation.queue.wire.fields import FieldError
+from waystation.queue.wire.handshake import ServerHandshake
+from waystation.queue.wire.transmission import split_batch
+
+
+class EdgeSession(Session):
+    """The session of a storage server, except that commands are not decoded here."""
+
+    __slots__ = ()
+
+    def __init__(self, handshake: ServerHandshake) -> None:
+        super().__init__(handshake)
+
+    def items(self, block: bytes) -> list[bytes] | None:
+        """The transmissions of a block; None for what is no block of them."""
+        try:
+            return split_batch(self.agreement.blocks.open(block))
+        except (RefusedError, FieldError):
+            return None
+
+
+_ELSEWHERE: Final = Work()
+
+
+class EdgeClient(Client):
+    __slots__ = ("buckets", "client_session", "paused", "pressed", "slow", "slowed")
+
+    def __init__(
+        self, line: Line, session: EdgeSession, *, out_blocks_max: int, mono: float
+    ) -> None:
+        super().__init__(line, session, out_blocks_max=out_blocks_max, mono=mono)
+        self.client_session: ClientSession | None = None
+        self.paused = False  # it has so much under way that nothing more is read
+        self.slowed = False  # it has spent a budget, and is read again in a while
+        self.buckets: dict[Budget, TokenBucket] | None = None
+        self.pressed = False  # a link of its own takes no more at the moment
+        self.slow = False  # servers were told that it does not read
+
+    @property
+    def work(self) -> Work | None:
+        """Something, while servers owe it answers: a stop waits for them."""
+        client_session = self.client_session
+        return None if client_session is None or not client_session.pending else _ELSEWHERE
+
+    @work.setter
+    def work(self, _: Work | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """It is the servers' work, not ours."""
+
+    @property
+    def is_idle(self) -> bool:
+        client_session = self.client_session
+        return client_session is None or not (
+            client_session.subscriptions or client_session.pending
+        )

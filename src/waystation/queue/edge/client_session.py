@@ -1,0 +1,230 @@
+"""One client's session at an edge: what it waits for, and what it has subscribed to.
+
+Storage servers know a client session by the number of its stream, the same on every link.
+"""
+
+import itertools
+
+import msgspec
+
+from waystation.queue.cluster.slot_map import NOBODY, NodeId
+from waystation.queue.edge.answer_order import AnswerOrder
+from waystation.queue.model import (
+    CorrId,
+    DhPrivateKey,
+    EntityId,
+    MessageId,
+    RecipientId,
+    RefKind,
+    Slot,
+)
+from waystation.queue.wire.commands import Command, Nsub, Sub
+from waystation.queue.wire.link_words import Sopen
+from waystation.queue.wire.transmission import Dialect
+
+Key = tuple[CorrId, EntityId]
+
+_numbers = itertools.count()
+
+
+class Pending:
+    """A command that went to a server, or waits to go."""
+
+    __slots__ = (
+        "asking",
+        "command",
+        "corr_id",
+        "doubted",
+        "entity_id",
+        "held",
+        "item",
+        "kind",
+        "lane",
+        "looked_up",
+        "node_id",
+        "number",
+        "redraws",
+        "renewed",
+        "retries",
+        "since",
+        "slot",
+        "term",
+        "tx_id",
+        "waited",
+    )
+
+    def __init__(
+        self,
+        item: bytes,
+        corr_id: CorrId,
+        entity_id: EntityId,
+        command: Command,
+        mono: float,
+        *,
+        kind: RefKind | None = None,
+    ) -> None:
+        self.item = item
+        self.corr_id = corr_id
+        self.entity_id = entity_id
+        self.command = command
+        self.since = mono
+        self.kind = kind  # of reference that may be needed to find its queue
+        self.number = next(_numbers)  # the order in which commands came
+        self.slot = Slot(0)
+        self.node_id = NOBODY  # NOBODY: it is held
+        self.term = 0  # of its lane, when it was sent
+        self.lane: Lane | None = None  # None: its answer could not be told from others
+        self.held: Slot | None = None  # where it waits
+        self.asking = False  # a reference is asked for, or set, before it may go
+        self.looked_up = False  # the reference was asked for
+        self.waited = False  # no server served its slot when it came, or when it was repeated
+        self.tx_id = b""  # of a reference that was set for it
+        self.retries = 0
+        self.renewed = 0  # what `ClientSession.renewed` was when it was sent
+        self.redraws = 0  # ids that were drawn anew
+        self.doubted = False  # whether a home that was remembered has refused it already
+
+    @property
+    def key(self) -> Key:
+        return self.corr_id, self.entity_id
+
+    @property
+    def subscribes(self) -> bool:
+        return isinstance(self.command, Sub | Nsub)
+
+
+class Lane:
+    """Commands of one client about one id, in the order in which they came.
+
+    A command goes only where the one before it went, so that nothing overtakes. When a server
+    refuses one, those that were sent after it come back too (`Sagain`): a new *term* begins when
+    the last of them is here, and all are said again in their order.
+    """
+
+    __slots__ = ("behind", "items", "refused_by", "sent_on_by", "term")
+
+    def __init__(self) -> None:
+        self.items: list[Pending] = []
+        self.term = 0
+        self.behind = 0  # under way since earlier terms
+        self.refused_by = NOBODY
+        self.sent_on_by = NOBODY  # the server that said that the id leads elsewhere
+
+    def must_wait(self, pending: Pending) -> bool:
+        """Wherever it is to go."""
+        before = self._before(pending)
+        return self.behind > 0 or (before is not None and before.node_id == NOBODY)
+
+    def may_go(self, pending: Pending, server: NodeId) -> bool:
+        before = self._before(pending)
+        return not self.behind and (before is None or before.node_id == server)
+
+    def _before(self, pending: Pending) -> Pending | None:
+        at = len(self.items) - 1
+        if self.items[at] is not pending:
+            at = self.items.index(pending)
+        return self.items[at - 1] if at else None
+
+    def refused(self, pending: Pending, *, is_barred: bool) -> None:
+        """`is_barred`: the server refuses everything about the id, until it is said again."""
+        if pending.term == self.term:
+            self.term += 1
+            self.behind = sum(one.node_id != NOBODY for one in self.items) - 1
+        else:
+            self.behind -= 1
+        self.refused_by = pending.node_id if is_barred else NOBODY
+        pending.node_id = NOBODY
+
+    def answered(self, pending: Pending) -> None:
+        self.items.remove(pending)
+        if pending.node_id != NOBODY and pending.term != self.term:
+            self.behind -= 1
+
+
+class Subscription(msgspec.Struct):
+    """How a subscription is renewed where its slot went: by saying the client's own words again,
+    or, if it came with `NEW`, by the grant that the servers hand on."""
+
+    slot: Slot
+    item: bytes | None
+    corr_id: bytes  # of these words; the queue's id stands for it if there are none
+    refused_by: NodeId = NOBODY  # the server that refuses this id until it is said again
+
+
+class ClientSession:
+    __slots__ = (
+        "delivered",
+        "dialect",
+        "forwarded",
+        "gone",
+        "lanes",
+        "opened",
+        "order",
+        "pending",
+        "pending_bytes",
+        "renewed",
+        "renewing",
+        "session_key",
+        "stream",
+        "subscriptions",
+    )
+
+    def __init__(
+        self,
+        stream: int,
+        dialect: Dialect,
+        session_key: DhPrivateKey | None,
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        self.stream = stream
+        self.dialect = dialect
+        self.session_key = session_key
+        self.forwarded = forwarded
+        self.opened: set[NodeId] = set()  # servers that know the stream
+        self.pending: dict[Key, Pending] = {}
+        self.pending_bytes = 0
+        self.lanes: dict[EntityId, Lane] = {}
+        self.order = AnswerOrder()
+        self.subscriptions: dict[EntityId, Subscription] = {}
+        self.delivered: dict[RecipientId, MessageId] = {}  # by GET, not yet acknowledged
+        # Renewals whose answer is still to come; those answers are not the client's.
+        self.renewing: dict[tuple[NodeId, bytes], tuple[EntityId, int]] = {}
+        self.renewed = 0  # how often something of its was renewed
+        self.gone = False
+
+    def introduction(self) -> Sopen:
+        return Sopen(
+            self.dialect.version, self.dialect.session_id, self.session_key, self.forwarded
+        )
+
+    def add(self, pending: Pending) -> None:
+        """From now on its answer is waited for."""
+        self.pending[pending.key] = pending
+        self.pending_bytes += len(pending.item)
+        self.order.expect(pending.number, subscribes=pending.subscribes)
+
+    def is_at(self, node_id: NodeId, entity_id: EntityId) -> bool:
+        """Whether a command about this id is under way there."""
+        lane = self.lanes.get(entity_id)
+        return lane is not None and any(one.node_id == node_id for one in lane.items)
+
+    def queue_up(self, pending: Pending) -> None:
+        lane = self.lanes.get(pending.entity_id)
+        if lane is None:
+            lane = self.lanes[pending.entity_id] = Lane()
+        lane.items.append(pending)
+        pending.lane = lane
+
+    def remove(self, pending: Pending) -> bool:
+        """It needs no answer any more; whether it still did."""
+        if self.pending.get(pending.key) is not pending:
+            return False
+        del self.pending[pending.key]
+        self.pending_bytes -= len(pending.item)
+        lane = pending.lane
+        if lane is not None:
+            lane.answered(pending)
+            if not lane.items:
+                del self.lanes[pending.entity_id]
+        return True

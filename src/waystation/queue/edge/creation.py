@@ -1,0 +1,351 @@
+"""Queues that are being made: on one server, with references on others, seen by nobody until then.
+
+Rule 1: NEWQ → IDS (kept) and NEWR → SET_REF for each id that does not begin with the home slot →
+        NEWC → only now the client gets its IDS.
+Rule 2: an id that somebody has already and that the client chose itself is `AUTH`; one that a
+        server drew is drawn again.
+Rule 3: whatever else goes wrong before the client knows of a queue, another one is made elsewhere,
+        at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.
+Rule 4: ids that a server drew, and whose references would lie with a server that is away, are drawn
+        again at once: creating never fails because one server is down.
+Rule 5: a server that has no room for a queue is asked for none for `FULL_S`, if there are others.
+Rule 6: of what came to nothing everything that was set is taken back; what cannot be taken back
+        now, the servers sweep later.
+Rule 7: a queue that may have been made keeps its references, as one does whose IDS never reached
+        its client: without them its ids would be given away a second time, and a server that has
+        both could not tell them apart. If it was not made, they are swept.
+
+A core without I/O.
+"""
+
+import enum
+import random
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol
+
+from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
+from waystation.queue.edge.client_session import ClientSession, Pending
+from waystation.queue.edge.effects import Effects
+from waystation.queue.edge.refs import RefCache
+from waystation.queue.edge.renewals import Renewals
+from waystation.queue.edge.requests import Requests
+from waystation.queue.errors import Code
+from waystation.queue.model import EntityId, RefKind, Slot, SubMode, slot_of
+from waystation.queue.wire.commands import New
+from waystation.queue.wire.link import Body
+from waystation.queue.wire.link_words import (
+    Busy,
+    Cok,
+    DelRef,
+    Duplicate,
+    Newc,
+    Newq,
+    Newr,
+    Newx,
+    SetRef,
+)
+from waystation.queue.wire.responses import Err, Response
+
+TRIES_MAX: Final = 3
+REDRAWS_MAX: Final = 64
+CREATE_S: Final = 15.0
+FULL_S: Final = 5.0  # how long a server is spared that had no room
+
+
+class Stage(enum.Enum):
+    ASKED = "asked"  # NEWQ is under way
+    LINKING = "linking"  # references are being set
+    COMMITTING = "committing"  # NEWC is under way
+
+
+class Creation:
+    __slots__ = (
+        "answer",
+        "home",
+        "made",
+        "node_id",
+        "outstanding",
+        "pending",
+        "session",
+        "set_refs",
+        "stage",
+        "tx_id",
+    )
+
+    def __init__(
+        self, session: ClientSession, pending: Pending, *, node_id: NodeId, home: Slot, tx_id: bytes
+    ) -> None:
+        self.session = session
+        self.pending = pending
+        self.node_id = node_id
+        self.home = home
+        self.tx_id = tx_id
+        self.stage = Stage.ASKED
+        self.answer = b""  # the IDS, kept until all stands
+        self.made: Newr | None = None
+        self.outstanding = 0
+        self.set_refs: list[SetRef] = []
+
+    def references(self, made: Newr) -> list[SetRef]:
+        """What has to be set before the queue may be committed."""
+        self.made = made
+        self.stage = Stage.LINKING
+        self.set_refs = [
+            SetRef(kind, entity_id, self.home, self.tx_id)
+            for kind, entity_id in ids_of(made)
+            if kind in made.needs
+        ]
+        self.outstanding = len(self.set_refs)
+        return self.set_refs
+
+    def reference_set(self) -> bool:
+        """Whether this was the last one."""
+        self.outstanding -= 1
+        return self.outstanding <= 0
+
+    def undo(self) -> list[DelRef]:
+        return [DelRef(ref.kind, ref.entity_id, self.tx_id) for ref in self.set_refs]
+
+    def is_chosen(self, kind: RefKind) -> bool:
+        """Whether the client chose that id, so that another try would meet the same fate."""
+        command = self.pending.command
+        if not isinstance(command, New) or command.link is None:
+            return False
+        return kind is RefKind.SENDER or (kind is RefKind.LINK and command.link.link_id is not None)
+
+
+def ids_of(made: Newr) -> list[tuple[RefKind, bytes]]:
+    ids: list[tuple[RefKind, bytes]] = [(RefKind.SENDER, made.sender_id)]
+    if made.notifier_id is not None:
+        ids.append((RefKind.NOTIFIER, made.notifier_id))
+    if made.link_id is not None:
+        ids.append((RefKind.LINK, made.link_id))
+    return ids
+
+
+class Host(Protocol):
+    """The edge, as far as creating needs it."""
+
+    @property
+    def slot_map(self) -> SlotMap: ...
+
+    def is_up(self, node_id: NodeId) -> bool: ...
+
+    def introduce(self, session: ClientSession, node_id: NodeId) -> None: ...
+
+    def finish(self, session: ClientSession, pending: Pending, item: bytes) -> None: ...
+
+    def refuse(self, session: ClientSession, pending: Pending, response: Response) -> None: ...
+
+    @property
+    def hang_up(self) -> Callable[[ClientSession], None]: ...
+
+
+class Creating:
+    """All queues that are being made."""
+
+    def __init__(
+        self,
+        host: Host,
+        out: Effects,
+        *,
+        requests: Requests,
+        renewals: Renewals,
+        refs: RefCache,
+        chance: random.Random,
+    ) -> None:
+        self._host = host
+        self._out = out
+        self._renewals = renewals
+        self._requests = requests
+        self._refs = refs
+        self._chance = chance
+        self._homes = homes_of(host.slot_map)
+        self._creations: dict[bytes, Creation] = {}
+        self._by_command: dict[Pending, Creation] = {}
+        self._full: dict[NodeId, float] = {}  # who had no room for a queue, until when
+
+    def __len__(self) -> int:
+        return len(self._creations)
+
+    def create(self, session: ClientSession, pending: Pending) -> None:
+        nodes = [
+            node
+            for node_id, node in self._host.slot_map.nodes.items()
+            if node.takes_new and self._host.is_up(node_id) and self._homes.get(node_id)
+        ]
+        if not nodes:
+            self._host.hang_up(session)
+            return
+        # If all have refused lately, any may have room again.
+        nodes = [node for node in nodes if node.node_id not in self._full] or nodes
+        node = self._chance.choices(nodes, [node.weight_new for node in nodes])[0]
+        home = self._chance.choice(self._homes[node.node_id])
+        pending.node_id, pending.slot = node.node_id, home
+        tx_id = secrets.token_bytes(16)
+        creation = Creation(session, pending, node_id=node.node_id, home=home, tx_id=tx_id)
+        self._creations[tx_id] = self._by_command[pending] = creation
+        self._host.introduce(session, node.node_id)
+        self._out.send(node.node_id, session.stream, Newq(home, tx_id, pending.item))
+
+    def elsewhere(self, pending: Pending) -> None:
+        """The server cannot, or has none of it any more (rule 3)."""
+        creation = self._by_command.get(pending)
+        if creation is None:
+            return
+        self._take_back(creation)
+        pending.retries += 1
+        if creation.session.gone:
+            return
+        if pending.retries >= TRIES_MAX:
+            self._host.hang_up(creation.session)
+        else:
+            self.create(creation.session, pending)
+
+    def refused(self, pending: Pending) -> None:
+        """The server said why; the client is told."""
+        creation = self._by_command.pop(pending, None)
+        if creation is not None:
+            del self._creations[creation.tx_id]
+
+    def keep(self, pending: Pending, item: bytes) -> None:
+        creation = self._by_command.get(pending)
+        if creation is not None:
+            creation.answer = item
+
+    def made(self, node_id: NodeId, made: Newr) -> None:
+        creation = self._creations.get(made.tx_id)
+        if creation is None or creation.node_id != node_id or creation.stage is not Stage.ASKED:
+            return  # given up; the server forgets it by itself
+        references = creation.references(made)
+        if any(self._is_away(creation, one) for one in references):
+            self._draw_again(creation)
+            return
+        for reference in references:
+            done = partial(self._referred, creation, reference)
+            self._requests.ask_slot(slot_of(reference.entity_id), reference, done)
+        if not references:
+            self._commit(creation)
+
+    def _is_away(self, creation: Creation, reference: SetRef) -> bool:
+        server = self._host.slot_map.slots[slot_of(reference.entity_id)].server
+        # A slot on its way has no server; that takes a moment only.
+        is_down = server != NOBODY and not self._host.is_up(server)
+        return is_down and not creation.is_chosen(reference.kind)
+
+    def _draw_again(self, creation: Creation) -> None:
+        """Rule 4."""
+        pending = creation.pending
+        pending.redraws += 1
+        if pending.redraws > REDRAWS_MAX:
+            self.elsewhere(pending)
+            return
+        creation.set_refs.clear()  # none was set
+        self._take_back(creation)
+        self.create(creation.session, pending)
+
+    def _referred(self, creation: Creation, reference: SetRef, body: Body | None) -> None:
+        if creation.tx_id not in self._creations:
+            return
+        if isinstance(body, Cok):
+            if creation.reference_set():
+                self._commit(creation)
+        elif isinstance(body, Duplicate) and creation.is_chosen(reference.kind):
+            self._take_back(creation)
+            self._host.refuse(creation.session, creation.pending, Err(Code.AUTH))
+        else:
+            self.elsewhere(creation.pending)
+
+    def _commit(self, creation: Creation) -> None:
+        creation.stage = Stage.COMMITTING
+        done = partial(self._committed, creation)
+        self._requests.ask_server(creation.node_id, Newc(creation.tx_id), done)
+
+    def _committed(self, creation: Creation, body: Body | None) -> None:
+        if creation.tx_id not in self._creations:
+            return
+        if isinstance(body, Cok):
+            self._created(creation)
+        elif isinstance(body, Duplicate) and creation.is_chosen(RefKind.SENDER):
+            self._take_back(creation)
+            self._host.refuse(creation.session, creation.pending, Err(Code.AUTH))
+        elif isinstance(body, Busy):
+            self._full[creation.node_id] = self._requests.mono + FULL_S
+            self.elsewhere(creation.pending)
+        elif body is None:
+            self._give_up(creation)
+        else:
+            self.elsewhere(creation.pending)
+
+    def _created(self, creation: Creation) -> None:
+        session, pending, made = creation.session, creation.pending, creation.made
+        self.refused(pending)
+        assert made is not None
+        for kind, entity_id in ids_of(made):
+            if kind in made.needs:
+                self._refs.learn(kind, entity_id, creation.home)
+        if session.gone:
+            return
+        command = pending.command
+        if isinstance(command, New) and command.sub_mode is SubMode.SUBSCRIBE:
+            entity_id, home, at = EntityId(made.recipient_id), creation.home, creation.node_id
+            self._renewals.subscribe(session, entity_id, home, None, at=at)
+        self._host.finish(session, pending, creation.answer)
+
+    def _give_up(self, creation: Creation) -> None:
+        """The client is told nothing; rule 7 if it may have been made."""
+        if creation.stage is Stage.COMMITTING:
+            self.refused(creation.pending)
+        else:
+            self._take_back(creation)
+        self._host.hang_up(creation.session)
+
+    def _take_back(self, creation: Creation) -> None:
+        """Nothing may be left of it (rule 6)."""
+        self.refused(creation.pending)
+        if self._host.is_up(creation.node_id):
+            self._requests.ask_server(creation.node_id, Newx(creation.tx_id))
+        for removal in creation.undo():
+            self._requests.ask_slot(slot_of(removal.entity_id), removal)
+
+    # The map, links, time
+
+    def learned(self) -> None:
+        self._homes = homes_of(self._host.slot_map)
+
+    def link_down(self, node_id: NodeId) -> None:
+        """Commits that were under way there have been told to `_committed` already."""
+        for creation in [one for one in self._creations.values() if one.node_id == node_id]:
+            self.elsewhere(creation.pending)
+
+    def stream_lost(self, session: ClientSession, node_id: NodeId) -> None:
+        for creation in list(self._creations.values()):
+            if creation.session is not session or creation.node_id != node_id:
+                continue
+            if creation.stage is Stage.COMMITTING:
+                self._give_up(creation)
+            else:
+                self.elsewhere(creation.pending)
+
+    def left(self, session: ClientSession) -> None:
+        for creation in [self._by_command.get(one) for one in session.pending.values()]:
+            if creation is not None and creation.stage is not Stage.COMMITTING:
+                self._take_back(creation)
+
+    def tick(self, mono: float) -> None:
+        for node_id in [one for one, until in self._full.items() if until <= mono]:
+            del self._full[node_id]
+        for creation in list(self._creations.values()):
+            if mono - creation.pending.since >= CREATE_S:
+                self._give_up(creation)
+
+
+def homes_of(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:
+    """The slots in which each server may make new queues: those that stay where they are."""
+    homes: dict[NodeId, list[Slot]] = {}
+    for slot, one in enumerate(slot_map.slots):
+        if one.state == "S" and one.owner != NOBODY:
+            homes.setdefault(one.owner, []).append(Slot(slot))
+    return homes

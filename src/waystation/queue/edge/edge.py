@@ -1,0 +1,312 @@
+"""The core of an edge: hands each command, answer and event to the module that decides about it.
+
+Rule 1: a command goes where the map says that its slot is served, as it came (`command_routing`);
+        a refusal of a server goes to `failures`, an answer to `replies`.
+Rule 2: while no server serves a slot, its commands wait in order, up to `HOLD_S`; then senders
+        are asked to come back (`PROXY BROKER TIMEOUT`) and everybody else is disconnected: these
+        are the two answers that clients take as temporary.
+Rule 3: a client never learns that a slot moved: `renewals` sees to what it has subscribed to.
+Rule 4: what one client says about one id is done in the order in which it was said, wherever the
+        slot is by then (`client_session.Lane`), and answered in that order (`answer_order`).
+
+A core without I/O. Every message comes through here, so it calls the `Effects` it was given.
+"""
+
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from waystation.queue.cluster.slot_map import NodeId, SlotMap
+from waystation.queue.edge.client_session import ClientSession, Pending
+from waystation.queue.edge.command_routing import CommandRouting
+from waystation.queue.edge.creation import Creating
+from waystation.queue.edge.effects import Budget, Effects
+from waystation.queue.edge.failures import Failures
+from waystation.queue.edge.observer import EdgeObserver, NoEdgeObserver
+from waystation.queue.edge.refs import RefCache
+from waystation.queue.edge.renewals import Renewals
+from waystation.queue.edge.replies import Replies
+from waystation.queue.errors import Code
+from waystation.queue.model import DhPrivateKey, RefKind, Slot
+from waystation.queue.wire.commands import New, Party, Ping
+from waystation.queue.wire.link import REQUESTS_FROM, Frame, Said
+from waystation.queue.wire.link_words import (
+    Busy,
+    Cok,
+    DelRef,
+    Frozen,
+    Moved,
+    Newr,
+    NotFound,
+    Sclose,
+    Unknown,
+    WrongSlot,
+)
+from waystation.queue.wire.responses import PONG, Err
+from waystation.queue.wire.transmission import Dialect, Transmission, decode_transmission
+
+HOLD_S: Final = 8.0  # below the ten seconds after which clients give up by themselves
+ANSWER_S: Final = 30.0
+PATIENCE_S: Final = 0.5  # other answers wait for one no longer
+PENDING_MAX: Final = 1024  # commands of one client under way; the shell stops reading before
+
+_KINDS: Final = {
+    Party.SENDER: RefKind.SENDER,
+    Party.NOTIFIER: RefKind.NOTIFIER,
+    Party.LINK: RefKind.LINK,
+}
+_OWN: Final = (Party.PROXY,)
+
+
+class Edge:
+    def __init__(
+        self,
+        out: Effects,
+        slot_map: SlotMap,
+        *,
+        refs: RefCache,
+        chance: random.Random,
+        asks_first: bool = False,
+        observer: EdgeObserver | None = None,
+    ) -> None:
+        self._out = out
+        self._observer = NoEdgeObserver() if observer is None else observer
+        self._sessions: dict[int, ClientSession] = {}
+        self._next_stream = 1
+        self._routing = routing = CommandRouting(
+            out,
+            slot_map,
+            refs=refs,
+            hang_up=self.hang_up,
+            asks_first=asks_first,
+            observer=self._observer,
+        )
+        self._requests = routing.requests
+        self._ref_updates = routing.ref_updates
+        self._renewals = Renewals(routing, out)
+        self._creating = Creating(
+            routing,
+            out,
+            requests=routing.requests,
+            renewals=self._renewals,
+            refs=refs,
+            chance=chance,
+        )
+        self._failures = Failures(
+            routing, out, refs=refs, renewals=self._renewals, creating=self._creating
+        )
+        self._replies = Replies(
+            routing,
+            out,
+            renewals=self._renewals,
+            creating=self._creating,
+            failures=self._failures,
+            hides=not asks_first,
+            observer=self._observer,
+        )
+
+    @property
+    def slot_map(self) -> SlotMap:
+        return self._routing.slot_map
+
+    @property
+    def epoch(self) -> int:
+        return self.slot_map.epoch
+
+    @property
+    def held(self) -> int:
+        return self._routing.held_count
+
+    @property
+    def under_way(self) -> int:
+        return len(self._routing.under_way)
+
+    @property
+    def requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something goes on as soon as there is a newer map."""
+        return self._routing.waits or self._renewals.has_due or self._requests.waits
+
+    def is_up(self, node_id: NodeId) -> bool:
+        return self._routing.is_up(node_id)
+
+    # Clients
+
+    def opened(
+        self, dialect: Dialect, session_key: DhPrivateKey | None, *, forwarded: bool = False
+    ) -> ClientSession:
+        while self._next_stream in self._sessions:
+            self._next_stream = self._next_stream % (REQUESTS_FROM - 1) + 1
+        session = ClientSession(self._next_stream, dialect, session_key, forwarded=forwarded)
+        self._next_stream = session.stream % (REQUESTS_FROM - 1) + 1
+        self._sessions[session.stream] = session
+        return session
+
+    def closed(self, session: ClientSession) -> None:
+        session.gone = True
+        self._sessions.pop(session.stream, None)
+        self._renewals.left(session)
+        self._creating.left(session)
+        self._routing.left(session)
+        for node_id in session.opened & self._routing.up:
+            self._out.send(node_id, session.stream, Sclose())
+        session.opened.clear()
+
+    def received(
+        self, session: ClientSession, items: Iterable[bytes], mono: float
+    ) -> list[tuple[bytes, Transmission]]:
+        """A client's commands, as they came. Returns those that are for the edge itself: the roles
+        of proxying."""
+        self._requests.mono = mono
+        own: list[tuple[bytes, Transmission]] = []
+        for item in items:
+            received = decode_transmission(item, session.dialect)
+            if not isinstance(received, Transmission):
+                self._routing.say(
+                    session, received.corr_id, received.entity_id, Err(received.fault)
+                )
+                continue
+            command = received.command
+            if received.service_proof is not None or command.party is Party.SERVICE:
+                self._routing.say(session, received.corr_id, received.entity_id, Err(Code.SERVICE))
+            elif isinstance(command, Ping):
+                self._routing.say(session, received.corr_id, received.entity_id, PONG)
+            elif command.party in _OWN:
+                own.append((item, received))
+            elif len(session.pending) >= PENDING_MAX:
+                self.hang_up(session)
+                return own
+            else:
+                self._take(session, item, received, mono)
+                if session.gone:
+                    return own
+        return own
+
+    def _take(
+        self, session: ClientSession, item: bytes, received: Transmission, mono: float
+    ) -> None:
+        command = received.command
+        kind = _KINDS.get(command.party)
+        pending = Pending(item, received.corr_id, received.entity_id, command, mono, kind=kind)
+        self._observer.took(command, len(item))
+        if not isinstance(command, New):
+            self._routing.take(session, pending)
+        elif self._routing.begin(session, pending):
+            self._out.spent(session, Budget.CREATIONS)
+            self._creating.create(session, pending)
+        else:
+            self.hang_up(session)  # two answers could not be told apart
+
+    def hang_up(self, session: ClientSession) -> None:
+        if not session.gone:
+            self.closed(session)
+            self._out.hang_up(session)
+
+    # What servers say
+
+    def heard(self, node_id: NodeId, frame: Frame, mono: float) -> None:
+        self._requests.mono = mono
+        if frame.epoch > self.slot_map.epoch & 0xFFFFFFFF:
+            self._out.refresh()
+        if frame.stream >= REQUESTS_FROM:
+            self._requests.answered(node_id, frame.stream, frame.body)
+            return
+        session = self._sessions.get(frame.stream)
+        if session is None:
+            return  # it left meanwhile
+        match frame.body:
+            case Said(item):
+                self._replies.said(node_id, session, item, frame.epoch)
+            case Newr() as made:
+                self._creating.made(node_id, made)
+            case WrongSlot() | Unknown() | Moved() | Frozen() | Busy() as failure:
+                self._failures.failed(node_id, session, failure)
+            case DelRef(kind, entity_id):
+                self._ref_updates.drop(kind, entity_id)
+            case Cok():
+                self._renewals.resumed(session, node_id)
+            case NotFound() | Sclose():
+                self.hang_up(session)  # a grant that was lost, or the server's wish: rule 3
+            case _:
+                pass
+
+    # The map, links, time
+
+    def learned(self, slot_map: SlotMap) -> bool:
+        """A map was read. Whether it is newer than ours."""
+        if slot_map.epoch <= self.slot_map.epoch:
+            return False
+        before, self._routing.slot_map = self.slot_map, slot_map
+        self._creating.learned()
+        # A slot that came back since the map before is at its server, but its clients are not.
+        changed = {
+            Slot(slot)
+            for slot, (one, was) in enumerate(zip(slot_map.slots, before.slots, strict=True))
+            if one != was and (one.server != was.server or one.turn != was.turn)
+        }
+        self._renewals.taken_up(changed)
+        self._look_again()
+        return True
+
+    def link_up(self, node_id: NodeId) -> None:
+        self._routing.up.add(node_id)
+        served = {
+            Slot(slot) for slot, one in enumerate(self.slot_map.slots) if one.server == node_id
+        }
+        self._renewals.taken_up(served)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What waits may go on by now; subscriptions first."""
+        self._renewals.try_again()
+        self._routing.release_all()
+        self._requests.say_again()
+
+    def link_down(self, node_id: NodeId) -> None:
+        """Whatever was under way there has an unknown end."""
+        self._routing.up.discard(node_id)
+        self._requests.link_down(node_id)
+        self._creating.link_down(node_id)
+        for session in list(self._sessions.values()):
+            if node_id in session.opened:
+                self._lost(session, node_id)
+
+    def stream_down(self, node_id: NodeId, stream: int) -> None:
+        """One client's own way to a server broke."""
+        session = self._sessions.get(stream)
+        if session is not None and node_id in session.opened:
+            self._creating.stream_lost(session, node_id)
+            self._renewals.stream_lost(session, node_id)
+            self._lost(session, node_id)
+
+    def _lost(self, session: ClientSession, node_id: NodeId) -> None:
+        session.opened.discard(node_id)
+        self._renewals.forget_answers(session, node_id)
+        lost = [one for one in session.pending.values() if one.node_id == node_id]
+        for pending in lost:
+            if not isinstance(pending.command, New):
+                self._routing.give_up(session, pending)
+            if session.gone:
+                break
+
+    def tick(self, mono: float) -> None:
+        """Every now and then: what waited too long."""
+        self._requests.mono = mono
+        for session, pending in list(self._routing.under_way.values()):
+            waited_s = mono - pending.since
+            if waited_s < PATIENCE_S:
+                break
+            if session.gone or pending.number not in self._routing.under_way:
+                continue
+            if waited_s >= (ANSWER_S if pending.held is None else HOLD_S):
+                if not isinstance(pending.command, New):  # that has a time of its own
+                    self._routing.give_up(session, pending)
+            else:
+                self._routing.let_out(session, session.order.pass_over(pending.number))
+        self._routing.forget_untold(mono - HOLD_S)
+        self._creating.tick(mono)
+        self._requests.tick(mono)
+        self._look_again()  # a server may have thought better of freezing a slot

@@ -1,0 +1,121 @@
+"""Commands that a server did not do, and where they are said again.
+
+Rule 1: an id that leads elsewhere (`MOVED`) is followed to its home, and that is remembered.
+Rule 2: a server that does not know itself responsible (`WRONG_SLOT`), or not at this moment
+        (`FROZEN`, `BUSY`), may know a newer map: it is read, and the command said again.
+Rule 3: that nobody has an id (`UNKNOWN`) is believed of its home, and by the same map only. A home
+        that was remembered may be that of a queue that is gone, and the id somebody's anew: such a
+        home is doubted, once.
+
+A core without I/O.
+"""
+
+from waystation.queue.cluster.slot_map import NodeId
+from waystation.queue.edge.client_session import ClientSession, Pending
+from waystation.queue.edge.command_routing import CommandRouting
+from waystation.queue.edge.creation import Creating
+from waystation.queue.edge.effects import Effects
+from waystation.queue.edge.refs import RefCache
+from waystation.queue.edge.renewals import Renewals
+from waystation.queue.errors import Code
+from waystation.queue.model import RefKind
+from waystation.queue.wire.commands import New
+from waystation.queue.wire.link_words import Busy, Frozen, Moved, Unknown, WrongSlot
+from waystation.queue.wire.responses import Err
+
+Failure = WrongSlot | Unknown | Moved | Frozen | Busy
+
+
+class Failures:
+    def __init__(
+        self,
+        routing: CommandRouting,
+        out: Effects,
+        *,
+        refs: RefCache,
+        renewals: Renewals,
+        creating: Creating,
+    ) -> None:
+        self._routing = routing
+        self._out = out
+        self._refs = refs
+        self._renewals = renewals
+        self._creating = creating
+
+    def failed(self, node_id: NodeId, session: ClientSession, failure: Failure) -> None:
+        pending = next(
+            (one for one in session.pending.values() if one.corr_id == failure.corr_id), None
+        )
+        if pending is None:
+            self._renewal_failed(node_id, session, failure)
+        elif pending.node_id != node_id:
+            pass  # it was said elsewhere since
+        elif isinstance(pending.command, New):
+            self._creating.elsewhere(pending)
+        elif isinstance(failure, Moved):
+            self._moved(session, pending, failure)
+        elif not self._is_gone(session, pending, failure):
+            self._refused(session, pending)
+
+    def ask_again(
+        self, session: ClientSession, pending: Pending, *, is_barred: bool = False
+    ) -> bool:
+        """Whether the home that refuses it was only remembered, and is looked for anew."""
+        kind = pending.kind
+        if kind is None or pending.doubted:
+            return False
+        if not self._refs.forget(kind, pending.entity_id):
+            return False
+        pending.doubted = True  # the reference may still lead there
+        if not self.strayed(pending):
+            return False
+        pending.looked_up = False
+        self._routing.come_back(session, pending, is_barred=is_barred)
+        return True
+
+    def strayed(self, pending: Pending) -> bool:
+        """Whether it was sent elsewhere than its id alone would have led."""
+        return pending.slot != self._refs.home(None, pending.entity_id)
+
+    def _moved(self, session: ClientSession, pending: Pending, moved: Moved) -> None:
+        assert pending.lane is not None
+        pending.lane.sent_on_by = pending.node_id
+        if moved.home == pending.slot:  # that is not who it was sent to, by another map
+            self._out.refresh()
+            self._routing.set_aside(session, pending)
+        else:
+            self._refs.learn(moved.kind, pending.entity_id, moved.home)
+            self._routing.come_back(session, pending)
+
+    def _is_gone(self, session: ClientSession, pending: Pending, failure: Failure) -> bool:
+        """Whether a reference leads to a home that has nobody with that id: its queue or link is
+        gone, or somewhere else."""
+        by_one_map = isinstance(failure, Unknown | WrongSlot) and (
+            failure.epoch == self._routing.slot_map.epoch
+        )
+        if not by_one_map or not self._is_served_by(pending) or not self.strayed(pending):
+            return False
+        if isinstance(failure, Unknown):
+            if not self.ask_again(session, pending):
+                self._routing.refuse(session, pending, Err(Code.AUTH))
+            return True
+        # A link may be somebody's anew, and it speaks of its copy of that queue: not of this
+        # slot, which is the one that the link led to before.
+        is_link = pending.kind is RefKind.LINK
+        return is_link and self.ask_again(session, pending, is_barred=True)
+
+    def _refused(self, session: ClientSession, pending: Pending) -> None:
+        if self._is_served_by(pending):
+            self._routing.frozen.add(pending.slot)
+            self._out.refresh()
+        self._routing.come_back(session, pending, is_barred=True)
+
+    def _is_served_by(self, pending: Pending) -> bool:
+        """Whether our map still says that whoever it was sent to serves its slot."""
+        return self._routing.slot_map.slots[pending.slot].server == pending.node_id
+
+    def _renewal_failed(self, node_id: NodeId, session: ClientSession, failure: Failure) -> None:
+        is_gone = isinstance(failure, Unknown) and failure.epoch == self._routing.slot_map.epoch
+        if is_gone and self._renewals.answered(session, node_id, failure.corr_id, refused=True):
+            return  # the queue ended while its slot was on its way
+        self._renewals.failed(session, node_id, failure.corr_id)

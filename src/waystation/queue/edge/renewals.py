@@ -1,0 +1,258 @@
+"""What clients have subscribed to, and how it goes on where their slots went.
+
+Rule 1: a subscription is renewed by the client's own words, or, where it never said any, by the
+        grant that the servers hand on; what answers is the edge's, not the client's.
+Rule 2: a server that does not know itself responsible yet is asked again, until it is. What it
+        refused bars everything about the id (`server.refused_ids`), so it is told that we begin
+        again; not while commands of the client are under way there, or one could overtake another.
+Rule 3: a renewal that is refused ends the client's connection; it is never told END.
+Rule 4: a message from a server that has its queue no more is dropped: the server that has the queue
+        now delivers it again, or has, and the client may have acknowledged it there.
+Rule 5: a server that was not told yet what a client has there finds nothing to acknowledge. Whether
+        a client hears that `NO_MSG` is decided when nothing has to be renewed any more: until then
+        its `ACK`, which has changed nothing, is said again.
+
+A core without I/O.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
+from waystation.queue.edge.client_session import ClientSession, Lane, Pending, Subscription
+from waystation.queue.edge.effects import Effects
+from waystation.queue.model import EntityId, MessageId, RecipientId, Slot, slot_of
+from waystation.queue.wire.commands import Ack
+from waystation.queue.wire.link import Sent
+from waystation.queue.wire.link_words import Sagain, Sdlv, Sres
+from waystation.queue.wire.transmission import decode_transmission
+
+
+class Host(Protocol):
+    """The edge, as far as renewing needs it."""
+
+    @property
+    def slot_map(self) -> SlotMap: ...
+
+    def is_up(self, node_id: NodeId) -> bool: ...
+
+    def introduce(self, session: ClientSession, node_id: NodeId) -> None: ...
+
+    def set_aside(self, session: ClientSession, pending: Pending) -> Lane: ...
+
+    def loosen(self, session: ClientSession, lane: Lane) -> None: ...
+
+    @property
+    def hang_up(self) -> Callable[[ClientSession], None]: ...
+
+
+class Renewals:
+    def __init__(self, host: Host, out: Effects) -> None:
+        self._host = host
+        self._out = out
+        self._subscribed: dict[Slot, dict[tuple[ClientSession, EntityId], None]] = {}
+        self._getting: dict[ClientSession, None] = {}  # who has what was got and not acknowledged
+        self._due: dict[tuple[ClientSession, EntityId], None] = {}
+
+    @property
+    def has_due(self) -> bool:
+        return bool(self._due)
+
+    # What clients have
+
+    def subscribe(
+        self,
+        session: ClientSession,
+        entity_id: EntityId,
+        slot: Slot,
+        item: bytes | None,
+        *,
+        at: NodeId,
+    ) -> None:
+        """A server has said so. The map that took the slot from it may have been here sooner."""
+        self.unsubscribe(session, entity_id)
+        corr_id: bytes = entity_id
+        if item is not None:
+            corr_id = decode_transmission(item, session.dialect).corr_id
+        session.subscriptions[entity_id] = Subscription(slot, item, corr_id)
+        self._subscribed.setdefault(slot, {})[session, entity_id] = None
+        if self._host.slot_map.slots[slot].server != at:
+            self._renew(session, entity_id)
+
+    def unsubscribe(self, session: ClientSession, entity_id: EntityId) -> None:
+        subscription = session.subscriptions.pop(entity_id, None)
+        if subscription is None:
+            return
+        self._due.pop((session, entity_id), None)
+        of_slot = self._subscribed[subscription.slot]
+        of_slot.pop((session, entity_id), None)
+        if not of_slot:
+            del self._subscribed[subscription.slot]
+
+    def got(self, session: ClientSession, recipient_id: RecipientId, message_id: MessageId) -> None:
+        session.delivered[recipient_id] = message_id
+        self._getting[session] = None
+
+    def acknowledged(self, session: ClientSession, recipient_id: RecipientId) -> None:
+        session.delivered.pop(recipient_id, None)
+        if not session.delivered:
+            self._getting.pop(session, None)
+
+    def left(self, session: ClientSession) -> None:
+        for entity_id in list(session.subscriptions):
+            self.unsubscribe(session, entity_id)
+        session.delivered.clear()
+        session.renewing.clear()
+        self._getting.pop(session, None)
+
+    def is_late(self, session: ClientSession, node_id: NodeId, entity_id: EntityId) -> bool:
+        """Whether a message of this queue comes from a server that has it no more (rule 4). One
+        that has frozen its slot has it still, for the slot may stay."""
+        subscription = session.subscriptions.get(entity_id)
+        if subscription is None:
+            return False
+        return self._host.slot_map.slots[subscription.slot].owner != node_id
+
+    # Renewing
+
+    def taken_up(self, slots: set[Slot]) -> None:
+        """These are served by another server, or over another link, than before."""
+        for slot in slots & self._subscribed.keys():
+            for session, entity_id in list(self._subscribed.get(slot, ())):
+                self._renew(session, entity_id)
+        self._restore(self._getting, slots)
+
+    def stream_lost(self, session: ClientSession, node_id: NodeId) -> None:
+        """One client's way to one server broke; it is made anew in a moment."""
+        self.forget_answers(session, node_id)
+        slots = self._host.slot_map.slots
+        for entity_id, subscription in session.subscriptions.items():
+            if slots[subscription.slot].server == node_id:
+                self._due[session, entity_id] = None
+
+    def forget_answers(self, session: ClientSession, node_id: NodeId) -> None:
+        for key in [key for key in session.renewing if key[0] == node_id]:
+            del session.renewing[key]
+
+    def try_again(self) -> None:
+        due, self._due = self._due, {}
+        for session, entity_id in due:
+            if not session.gone and entity_id in session.subscriptions:
+                self._renew(session, entity_id)
+
+    def _renew(self, session: ClientSession, entity_id: EntityId) -> None:
+        subscription = session.subscriptions[entity_id]
+        server = self._host.slot_map.slots[subscription.slot].server
+        if not self._host.is_up(server):
+            return  # `taken_up` comes when there is one
+        if subscription.refused_by == server and session.is_at(server, entity_id):
+            self._due[session, entity_id] = None
+            return
+        key = (server, subscription.corr_id)
+        _, before = session.renewing.get(key, (entity_id, 0))
+        session.renewing[key] = (entity_id, before + 1)
+        session.renewed += 1
+        self._host.introduce(session, server)
+        if subscription.refused_by == server:
+            self._out.send(server, session.stream, Sagain(entity_id))
+        subscription.refused_by = NOBODY
+        item = subscription.item
+        body = Sres(RecipientId(entity_id)) if item is None else Sent(item)
+        self._out.send(server, session.stream, body)
+
+    def _restore(self, sessions: Iterable[ClientSession], slots: set[Slot]) -> None:
+        """Messages that clients got and have not acknowledged."""
+        for session in list(sessions):
+            for recipient_id, message_id in session.delivered.items():
+                slot = slot_of(recipient_id)
+                server = self._host.slot_map.slots[slot].server
+                if slot in slots and self._host.is_up(server):
+                    self._tell_delivered(session, server, recipient_id, message_id)
+
+    def _tell_delivered(
+        self,
+        session: ClientSession,
+        server: NodeId,
+        recipient_id: RecipientId,
+        message_id: MessageId,
+    ) -> None:
+        self._host.introduce(session, server)
+        self._out.send(server, session.stream, Sdlv(recipient_id, True, message_id))
+
+    # What is not there to be acknowledged
+
+    def doubts(self, session: ClientSession, pending: Pending, epoch: int) -> bool:
+        """Whether `NO_MSG`, said by a server with this map, need not be so; `pending` is said again
+        then (rule 5)."""
+        command, entity_id, server = pending.command, pending.entity_id, pending.node_id
+        if not isinstance(command, Ack):
+            return False
+        recipient_id = RecipientId(entity_id)
+        got = session.delivered.get(recipient_id)
+        if got is not None and command.message_id in (b"", got) and not pending.doubted:
+            pending.doubted = True
+            lane = self._host.set_aside(session, pending)
+            if not session.gone:  # there was no room for it
+                self._tell_delivered(session, server, recipient_id, got)
+                self._host.loosen(session, lane)
+            return True
+        if entity_id not in session.subscriptions:
+            return False
+        is_older = epoch > self._host.slot_map.epoch & 0xFFFFFFFF  # our map, than the server's
+        if not is_older and not self._is_unsettled(session, pending):
+            return False
+        lane = self._host.set_aside(session, pending)
+        if is_older:
+            self._out.refresh()  # whether the slot was away meanwhile; what waits goes on then
+            return True
+        self.try_again()
+        if (session, entity_id) not in self._due:
+            self._host.loosen(session, lane)
+        return True
+
+    def _is_unsettled(self, session: ClientSession, pending: Pending) -> bool:
+        entity_id = pending.entity_id
+        if session.renewed != pending.renewed or (session, entity_id) in self._due:
+            return True
+        return any(entity_id == renewed for renewed, _ in session.renewing.values())
+
+    # What came of it
+
+    def answered(
+        self, session: ClientSession, node_id: NodeId, corr_id: bytes, *, refused: bool
+    ) -> bool:
+        """Whether this was the answer to a renewal."""
+        if self._settle(session, node_id, corr_id) is None:
+            return False
+        if refused:
+            self._host.hang_up(session)
+        return True
+
+    def resumed(self, session: ClientSession, node_id: NodeId) -> None:
+        """A grant was found. Servers answer in their order, so it is the oldest."""
+        for key, (entity_id, _) in session.renewing.items():
+            if key[0] == node_id and key[1] == entity_id:
+                self._settle(session, node_id, key[1])
+                return
+
+    def failed(self, session: ClientSession, node_id: NodeId, corr_id: bytes) -> None:
+        """Not served there at this moment (rule 2)."""
+        entity_id = self._settle(session, node_id, corr_id)
+        if entity_id is None:
+            entity_id = EntityId(corr_id)  # of a grant, settled when another one was answered
+        subscription = session.subscriptions.get(entity_id)
+        if subscription is not None:
+            if subscription.item is not None:
+                subscription.refused_by = node_id
+            self._due[session, entity_id] = None
+            self._out.refresh()
+
+    def _settle(self, session: ClientSession, node_id: NodeId, corr_id: bytes) -> EntityId | None:
+        key = (node_id, corr_id)
+        found = session.renewing.pop(key, None)
+        if found is None:
+            return None
+        entity_id, count = found
+        if count > 1:
+            session.renewing[key] = (entity_id, count - 1)
+        return entity_id

@@ -1,0 +1,128 @@
+"""Requests of the edge itself to servers, on no client's stream: references, ends of creations.
+
+Rule 1: the caller is called back once: with the answer, or with None when none came in time.
+Rule 2: what is asked of a *slot* goes to the server that serves it, and is repeated when the slot
+        moved, was frozen, or its server's link broke: such a request may arrive twice. What is
+        asked of a *server* is not repeated.
+Rule 3: at most `REQUESTS_MAX` are under way or wait.
+
+A core without I/O.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
+from waystation.queue.edge.effects import Effects
+from waystation.queue.model import Slot
+from waystation.queue.wire.link import REQUESTS_FROM, Body
+from waystation.queue.wire.link_words import Busy, Frozen, WrongSlot
+
+REQUEST_S: Final = 8.0
+REQUESTS_MAX: Final = 100_000
+
+Done = Callable[[Body | None], None]
+
+
+class Ways(Protocol):
+    """Who serves what, and who can be reached."""
+
+    @property
+    def slot_map(self) -> SlotMap: ...
+
+    def is_up(self, node_id: NodeId) -> bool: ...
+
+
+class _Request:
+    __slots__ = ("body", "done", "node_id", "since", "slot")
+
+    def __init__(self, slot: Slot | None, body: Body, done: Done, since: float) -> None:
+        self.slot = slot
+        self.body = body
+        self.done = done
+        self.since = since
+        self.node_id = NOBODY  # NOBODY: it waits
+
+
+def ignored(_: Body | None) -> None:
+    """For those whose answer changes nothing."""
+
+
+class Requests:
+    def __init__(self, ways: Ways, out: Effects) -> None:
+        self._ways = ways
+        self._out = out
+        self._requests: dict[int, _Request] = {}  # oldest first
+        self._next = REQUESTS_FROM
+        self.mono = 0.0  # the edge sets it, with whatever comes in
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something is to be said again where a newer map says."""
+        return any(one.node_id == NOBODY for one in self._requests.values())
+
+    def ask_slot(self, slot: Slot, body: Body, done: Done = ignored) -> None:
+        self._begin(_Request(slot, body, done, self.mono))
+
+    def ask_server(self, node_id: NodeId, body: Body, done: Done = ignored) -> None:
+        request = _Request(None, body, done, self.mono)
+        request.node_id = node_id
+        self._begin(request)
+
+    def _begin(self, request: _Request) -> None:
+        if len(self._requests) >= REQUESTS_MAX:
+            request.done(None)
+            return
+        number = self._next
+        self._next = number + 1 if number < 0xFFFFFFFF else REQUESTS_FROM
+        self._requests[number] = request
+        self._send(number, request)
+
+    def _send(self, number: int, request: _Request) -> None:
+        if request.slot is not None:
+            request.node_id = self._ways.slot_map.slots[request.slot].server
+        if self._ways.is_up(request.node_id):
+            self._out.send(request.node_id, number, request.body)
+        elif request.slot is None:
+            del self._requests[number]
+            request.done(None)
+        else:
+            request.node_id = NOBODY
+
+    def answered(self, node_id: NodeId, number: int, body: Body) -> None:
+        request = self._requests.get(number)
+        if request is None or request.node_id != node_id:
+            return
+        if request.slot is not None and isinstance(body, Frozen | WrongSlot | Busy):
+            request.node_id = NOBODY
+            self._out.refresh()
+            return
+        del self._requests[number]
+        request.done(body)
+
+    def say_again(self) -> None:
+        """The map is another, a link is up, or some time has passed."""
+        for number, request in list(self._requests.items()):
+            if request.node_id == NOBODY:
+                self._send(number, request)
+
+    def link_down(self, node_id: NodeId) -> None:
+        for number, request in list(self._requests.items()):
+            if request.node_id != node_id:
+                continue
+            if request.slot is not None:
+                request.node_id = NOBODY
+            elif self._requests.pop(number, None) is not None:
+                request.done(None)
+
+    def tick(self, mono: float) -> None:
+        while self._requests:
+            number, oldest = next(iter(self._requests.items()))
+            if mono - oldest.since < REQUEST_S:
+                break
+            del self._requests[number]
+            oldest.done(None)
+        self.say_again()

@@ -1,0 +1,126 @@
+"""The files in which the workers of a node leave their numbers, and the sums of those that ended.
+
+Rule 1: each worker writes `DIRECTORY/WORKER.json` about once a second, from a thread.
+Rule 2: a counter never goes back. When a worker has ended, its file gets a name of its own
+        (`set_aside`), which needs no room on the disk; later the file is added to `past.json`
+        (`fold`). Readers count it in both places, and once.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from waystation.base.unreadable import UNREADABLE
+from waystation.telemetry.metrics import (
+    Family,
+    Sample,
+    Snapshot,
+    Spec,
+    decode_snapshot,
+    encode_snapshot,
+)
+
+PAST = "past.json"
+_ASIDE = ".ended.json"
+
+
+class _Past(msgspec.Struct, frozen=True):
+    """What workers that are gone had counted, and which files are already in it."""
+
+    folded: list[str]
+    snapshot: Snapshot
+
+
+def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
+    """Replaces the worker's file at once: a reader sees the old numbers or the new, never half."""
+    _replace(directory / f"{snapshot.worker}.json", encode_snapshot(snapshot))
+
+
+def read_snapshots(directory: Path) -> list[Snapshot]:
+    """Every worker's last snapshot and the past; files that are no snapshots are passed over."""
+    past = _read_past(directory)
+    files = sorted(path for path in directory.glob("*.json") if path.name != PAST)
+    found = _read([path for path in files if path.name not in past.folded])
+    return [past.snapshot, *found] if past.snapshot.families else found
+
+
+def set_aside(directory: Path, worker: str) -> None:
+    """For the supervisor, when a worker has ended and before its successor writes."""
+    path = directory / f"{worker}.json"
+    with contextlib.suppress(FileNotFoundError):  # it had not written yet
+        path.rename(path.with_suffix(f".{path.stat().st_mtime_ns}{_ASIDE}"))
+
+
+def fold(directory: Path) -> None:
+    """Moves what was set aside into the past. One that failed half-way is tried again."""
+    gone = sorted(directory.glob(f"*{_ASIDE}"))
+    if not gone:
+        return
+    past = _read_past(directory)
+    fresh = _read([path for path in gone if path.name not in past.folded])
+    families = [
+        family for family in merged([past.snapshot, *fresh], 0) if family.spec.kind != "gauge"
+    ]
+    # The names go in with the sums: if we die before the files are removed, nobody adds them twice.
+    kept = _Past([path.name for path in gone], Snapshot("past", 0, families))
+    _replace(directory / PAST, msgspec.json.encode(kept))
+    for path in gone:
+        path.unlink(missing_ok=True)
+
+
+def merged(snapshots: Iterable[Snapshot], oldest_ms: int) -> list[Family]:
+    specs: dict[str, Spec] = {}
+    rows: dict[str, dict[tuple[str, ...], Sample]] = {}
+    for snapshot in snapshots:
+        for family in snapshot.families:
+            spec = family.spec
+            if spec.kind == "gauge":
+                if snapshot.taken_at_ms < oldest_ms:
+                    continue
+                if "worker" not in spec.labels:
+                    spec = msgspec.structs.replace(spec, labels=(*spec.labels, "worker"))
+            first = specs.setdefault(spec.full_name, spec)
+            if (first.labels, first.buckets) != (spec.labels, spec.buckets):
+                continue  # workers of two releases side by side: the shape seen first stands
+            into = rows.setdefault(spec.full_name, {})
+            for sample in family.samples:
+                labels = sample.labels
+                if len(labels) < len(spec.labels):
+                    labels = (*labels, snapshot.worker)
+                into[labels] = _add(into.get(labels), sample, labels)
+    return [
+        Family(specs[name], [into[labels] for labels in sorted(into)])
+        for name, into in sorted(rows.items())
+    ]
+
+
+def _add(before: Sample | None, sample: Sample, labels: tuple[str, ...]) -> Sample:
+    if before is None:
+        return msgspec.structs.replace(sample, labels=labels)
+    counts = tuple(a + b for a, b in zip(before.counts, sample.counts, strict=True))
+    return Sample(labels, before.value + sample.value, counts, before.sum + sample.sum)
+
+
+def _read(paths: Iterable[Path]) -> list[Snapshot]:
+    found: list[Snapshot] = []
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
+            found.append(decode_snapshot(path.read_bytes()))
+    return found
+
+
+def _read_past(directory: Path) -> _Past:
+    try:
+        return msgspec.json.decode((directory / PAST).read_bytes(), type=_Past)
+    except (FileNotFoundError, *UNREADABLE):
+        return _Past([], Snapshot("past", 0, []))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}.new")
+    fresh.write_bytes(data)
+    fresh.replace(path)

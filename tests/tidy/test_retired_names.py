@@ -1,0 +1,123 @@
+"""No module, class, setting, role or command has a name that was retired for a plainer one."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.repository import SRC
+from waystation.app.roles import RETIRED_ROLES, ROLES
+from waystation.app.settings import RETIRED, Settings
+from waystation.base.settings import describe
+from waystation.cli.main import COMMANDS
+
+QUEUE = SRC / "queue"
+# Module or package below queue/ -> what it is named instead.
+MODULES = {
+    "active": "active_queues",
+    "answers": "edge/answer_order",
+    "asking": "cluster/peer_requests",
+    "bars": "server/refused_ids",
+    "controlling": "cluster/controller_driver",
+    "drafts": "server/uncommitted_queues",
+    "duties": "cluster/effects",
+    "forwarded": "edge/forwarded_commands",
+    "guest": "edge/client_session",
+    "keeper": "cluster/replication",
+    "keeping": "cluster/replication_driver",
+    "lanes": "server/forwarded_order",
+    "link_line": "cluster/link_connection",
+    "member": "cluster/slot_lease",
+    "moderating": "cluster/moderation_routing",
+    "notifying": "server/notifiers",
+    "outlet": "edge/effects",
+    "own_links": "edge/dedicated_links",
+    "passage": "edge/command_routing",
+    "picture": "cluster/slot_map_text",
+    "proxy": "edge",
+    "questions": "server/queue_info",
+    "referring": "edge/ref_updates",
+    "visitor": "edge/client_connection",
+    "wishes": "cluster/map_changes",
+}
+# Class of queue/ or of the roles that run it -> its name now, and the module below src/waystation.
+CLASSES = {
+    "Asking": "queue/cluster/peer_requests.PeerRequests",
+    "Bars": "queue/server/refused_ids.RefusedIds",
+    "Controlling": "queue/cluster/controller_driver.ControllerDriver",
+    "Drafts": "queue/server/uncommitted_queues.UncommittedQueues",
+    "ForwardedDesk": "queue/edge/forwarded_commands.ForwardedCommands",
+    "Guest": "queue/edge/client_session.ClientSession",
+    "Hears": "queue/edge/upstreams.LinkEvents",
+    "Keeper": "queue/cluster/replication.Replication",
+    "Keeping": "queue/cluster/replication_driver.ReplicationDriver",
+    "Lanes": "queue/server/forwarded_order.ForwardedOrder",
+    "LinkLine": "queue/cluster/link_connection.LinkConnection",
+    "Moderating": "queue/control.ModerationCommands",
+    "Notifying": "queue/server/notifiers.Notifiers",
+    "Outlet": "queue/edge/effects.Effects",
+    "OwnLinks": "queue/edge/dedicated_links.DedicatedLinks",
+    "Passage": "queue/edge/command_routing.CommandRouting",
+    "Proxy": "queue/edge/settings.Edge",
+    "ProxyMetrics": "app/edge_metrics.EdgeMetrics",
+    "ProxyWorker": "app/edge_worker.EdgeWorker",
+    "Referring": "queue/edge/ref_updates.RefUpdates",
+    "Visitor": "queue/edge/client_connection.EdgeClient",
+    "Wish": "queue/cluster/map_changes.MapChange",
+}
+
+
+def classes_of(path: Path) -> set[str]:
+    """Classes of a module, and the types that it assigns a name to."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return found
+
+
+@pytest.mark.parametrize("retired", MODULES)
+def test_no_module_of_queue_has_a_retired_name(retired: str) -> None:
+    now = QUEUE / MODULES[retired]
+
+    assert now.is_dir() or now.with_suffix(".py").is_file()
+    assert not [*QUEUE.rglob(f"{retired}.py")], f"name it {MODULES[retired]}"
+    assert not [*QUEUE.rglob(f"{retired}/__init__.py")], f"name it {MODULES[retired]}"
+
+
+def test_no_class_of_queue_has_a_retired_name() -> None:
+    paths = [*QUEUE.rglob("*.py"), *(SRC / "app").glob("*.py")]
+    names = {name: path for path in paths for name in classes_of(path)}
+
+    assert len(names) > 300
+    assert not {f"{names[one]}: {one} is {CLASSES[one]} now" for one in CLASSES if one in names}
+
+
+@pytest.mark.parametrize("retired", CLASSES)
+def test_what_replaces_a_retired_class_exists(retired: str) -> None:
+    module, _, name = CLASSES[retired].partition(".")
+
+    assert name in classes_of((SRC / module).with_suffix(".py"))
+
+
+def test_no_setting_and_no_role_has_a_retired_name() -> None:
+    names = {one.name for one in describe(Settings)}
+    names |= {name.partition(".")[0] for name in names}
+
+    assert names.isdisjoint(RETIRED)
+    assert set(ROLES).isdisjoint(RETIRED_ROLES)
+    assert set(RETIRED_ROLES.values()) <= set(ROLES)
+
+
+def test_each_setting_of_an_edge_that_a_proxy_had_is_retired_by_its_name() -> None:
+    retired = {name.removeprefix("proxy.") for name in RETIRED if name.startswith("proxy.")}
+
+    assert {"port", "ops_port", "refs_max", "upstream_mode"} <= retired
+    assert retired <= set(Settings().edge.__struct_fields__)
+
+
+def test_no_command_has_the_name_of_a_retired_role() -> None:
+    assert "cluster" in COMMANDS
+    assert RETIRED_ROLES.keys().isdisjoint(COMMANDS)

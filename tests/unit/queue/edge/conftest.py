@@ -1,0 +1,10 @@
+"""What tests of an edge's core share."""
+
+import pytest
+
+from tests.unit.queue.edge.stage import World
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
