@@ -265,7 +265,7 @@ ABOUT_EVENTS: Final = f"""\
 What happened, one fact to a line, for analysis afterwards: JSON lines in segments under
 `DATA_DIR/events/`. This is version {contract.CONTRACT_VERSION} of the contract. Columns and
 codes are only added, never renamed and never used again. No column carries a raw id, an
-address, an endpoint or a payload: ids are keyed hashes ([privacy](../privacy.md)).
+address, an endpoint or a payload: ids are keyed hashes ([privacy](../guides/privacy.md)).
 
 `{NOBODY}` in the last column: the code is part of the contract, nothing writes it in this
 version.

@@ -1,11 +1,11 @@
-"""Which tests cover which conformance scenario: writes docs/conformance*.md.
+"""Which tests cover which conformance scenario: writes docs/conformance/*.md.
 
 A test covers a scenario when its number, `C-033`, stands in its docstring, in its class's
 docstring, in a decorator (a parameter's id) or in its name (`test_c033_…`). The files are parsed,
 not run. The page names files, not tests, so that it changes only when the coverage does.
 
-The scenarios of push have titles (docs/scenarios.toml). Those of queue (`Q-017`) and presence
-(`P-017`) are told by the names of their tests, which are sentences.
+The scenarios of push have titles (docs/conformance/scenarios.toml). Those of queue (`Q-017`) and
+presence (`P-017`) are described by the names of their tests, which are sentences.
 
 usage: tools/scenario_table.py
 """
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-SCENARIOS = ROOT / "docs" / "scenarios.toml"
-PAGE = ROOT / "docs" / "conformance.md"
+SCENARIOS = ROOT / "docs" / "conformance" / "scenarios.toml"
+PAGE = ROOT / "docs" / "conformance" / "push.md"
 # The suites that every backend inherits ship with the package; their tests count as well.
 TEST_ROOTS = (ROOT / "tests", ROOT / "src" / "waystation" / "testing")
 
@@ -45,8 +45,8 @@ class Service(NamedTuple):
 
 
 SERVICES = (
-    Service("Q", "queue", 131, ROOT / "docs" / "conformance-queue.md"),
-    Service("P", "presence", 138, ROOT / "docs" / "conformance-presence.md"),
+    Service("Q", "queue", 131, ROOT / "docs" / "conformance" / "queue.md"),
+    Service("P", "presence", 138, ROOT / "docs" / "conformance" / "presence.md"),
 )
 
 
@@ -127,7 +127,7 @@ def render(scenarios: list[Scenario], covered: Mapping[str, list[Test]]) -> str:
                 lines += [f"These come with later work ({scenario.later}).", ""]
             lines += ["| scenario | what | shown by |", "|---|---|---|"]
         paths = sorted({test.path.as_posix() for test in covered.get(scenario.id, ())})
-        shown_by = ", ".join(f"[{path.removeprefix('tests/')}](../{path})" for path in paths)
+        shown_by = ", ".join(f"[{path.removeprefix('tests/')}](../../{path})" for path in paths)
         if scenario.instead:
             shown_by = f"not ours: see {scenario.instead}"
         lines.append(f"| {scenario.id} | {scenario.title} | {shown_by} |")
@@ -153,7 +153,7 @@ def render_service(service: Service, covered: Mapping[str, list[Test]]) -> str:
         tests = covered.get(number, [])
         names = "; ".join(dict.fromkeys(_sentence(test.name) for test in tests))
         paths = sorted({test.path.as_posix() for test in tests})
-        where = ", ".join(f"[{path.removeprefix('tests/')}](../{path})" for path in paths)
+        where = ", ".join(f"[{path.removeprefix('tests/')}](../../{path})" for path in paths)
         lines.append(f"| {number} | {names} | {where} |")
     return "\n".join(lines) + "\n"
 

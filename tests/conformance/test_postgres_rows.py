@@ -1,6 +1,6 @@
 """Rows of Autopush are read by us, ours can be read by Autopush, and neither harms the other's.
 
-What Autopush does with its tables is repeated here in SQL, as docs/storage/postgres.md tells it.
+The SQL here repeats what Autopush does with its tables (docs/guides/stores/postgres.md).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Half of the user agents on a new store, and the way back: docs/storage/dual.md, on two servers.
+"""Half of the user agents on a new store and back, on two servers (docs/guides/stores/dual.md).
 
 From Redis to PostgreSQL with `median=7f` and `write_to_secondary=1`, and then to Redis alone again.
 """

@@ -1,4 +1,4 @@
-"""From DynamoDB to Bigtable while everybody goes on: docs/storage/dual.md, step by step.
+"""From DynamoDB to Bigtable while everybody goes on: docs/guides/stores/dual.md, step by step.
 
 Two machines with a connection node and an endpoint node each, under load, user agents that come and
 go, and one machine after the other restarted with the next step's store.

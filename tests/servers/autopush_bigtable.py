@@ -1,6 +1,6 @@
 """What a node of autopush-rs does to Bigtable, call by call: its neighbour in a mixed cluster.
 
-Written from the layout that docs/storage/bigtable.md records; nothing of ours is used.
+Written from the layout that docs/guides/stores/bigtable.md records; nothing of ours is used.
 """
 
 import datetime

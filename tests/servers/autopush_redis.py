@@ -1,6 +1,6 @@
 """What a node of autopush-rs does to Redis, command by command: its neighbour in a mixed cluster.
 
-Written from the layout that docs/storage/redis.md records; nothing of ours is used.
+Written from the layout that docs/guides/stores/redis.md records; nothing of ours is used.
 """
 
 import json

@@ -1,5 +1,5 @@
 -- The tables of autopush-rs as its operators have them: names, types, references and indexes are its
--- facts (docs/storage/postgres.md), the words are ours. The unique index over all sort keys included.
+-- facts (docs/guides/stores/postgres.md), the words are ours. The unique index over all sort keys included.
 CREATE TABLE router (
     uaid varchar(40) PRIMARY KEY, connected_at bigint, router_type varchar(100), router_data text,
     last_connect bigint, node_id varchar(100), record_version bigint, version text,

@@ -223,7 +223,7 @@ async def examine_bridges(settings: Settings) -> list[Finding]:
     try:
         part = BridgesPart(settings, clock=SystemClock(), log=get("doctor"))
     except SettingsError as exc:
-        return [_fail("bridge", problem, "see docs/bridges.md") for problem in exc.problems]
+        return [_fail("bridge", problem, "see docs/guides/bridges.md") for problem in exc.problems]
     findings: list[Finding] = []
     try:
         for name, bridge in part.by_type.items():
@@ -232,7 +232,7 @@ async def examine_bridges(settings: Settings) -> list[Finding]:
                 if found.ok:
                     findings.append(_ok("bridge", f"{where}: the credentials are accepted"))
                 else:
-                    advice = "compare key, ids and topic with the vendor's console: docs/bridges.md"
+                    advice = "compare key, ids and topic with the vendor's console, see bridges.md"
                     findings.append(_fail("bridge", f"{where}: {found.detail}", advice))
     finally:
         await part.close()

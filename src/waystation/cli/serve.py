@@ -71,7 +71,11 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--data-dir", metavar="DIR", help="where everything is kept; default: ./waystation-data")
     add("--config", type=Path, metavar="FILE", help="settings file (TOML)")
-    add("--store", metavar="URL", help="where state lives: embedded:PATH, redis://… (docs/storage)")
+    add(
+        "--store",
+        metavar="URL",
+        help="where state lives: embedded:PATH, redis://… (docs/guides/stores)",
+    )
     add("--workers", metavar="N", help="push processes: a number, or auto for one per core")
     add("--host", metavar="ADDRESS", help="address to listen on; default: 127.0.0.1")
     add("--port-base", metavar="N", help="all ports at once: N, N+1, … N+13")

@@ -1,7 +1,7 @@
 """From a store's URL to a store.
 
 `embedded:./relative` (to the data directory), `embedded:///absolute`, `embedded` alone (the
-default place), `memory:`, and the servers of docs/storage/. A backend is imported only when its
+default place), `memory:`, and servers (docs/guides/stores/). A backend is imported only when its
 URL is named, because its driver is an extra of the package.
 """
 

@@ -15,7 +15,7 @@ class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         str,
         doc(
             "`embedded:./relative` (to the data directory), `embedded:///absolute`, `memory:`, or"
-            " the URL of a server (docs/storage/), for example `redis://HOST:6379/0`; `dual:` for a"
+            " the URL of a server (guides/stores), for example `redis://HOST:6379/0`; `dual:` for a"
             " move from one store to another.",
             daemon="db_dsn",
         ),

@@ -314,7 +314,7 @@ PROCESS = (
     counter("limit_refused", "What a limit refused, by its name.", "limit"),
 )
 
-# Events in the words of SMP servers' own statistics where they have one; docs/queue-statistics.md
+# Events named as in SMP servers' own statistics where those count them; guides/queue-statistics.md
 # has the names of those beside ours.
 QUEUE = (
     counter(

@@ -1,4 +1,4 @@
-"""One queue server becomes a cluster under the same address, as docs/queue-cluster.md says it.
+"""One queue server becomes a cluster under one address, by docs/guides/queue-cluster.md.
 
 By its commands alone, while clients are connected: they write all the time, and every address that
 was made before (queues, invitations, contact addresses, notifiers) still works after every slot
@@ -97,7 +97,7 @@ class Site:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    # The way in docs/queue-cluster.md, step by step
+    # The way in docs/guides/queue-cluster.md, step by step
 
     def make_cluster(self) -> None:
         link = f"127.0.0.1:{self._base(1) + LINK_PORT}"

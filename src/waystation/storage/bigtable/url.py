@@ -19,7 +19,7 @@ from waystation.storage.db_settings import read_db_settings
 DEFAULT_TABLE = "autopush"
 DEFAULT_HOST = "bigtable.googleapis.com"
 
-# Autopush accepts names for its families and then uses these whatever was said (docs/storage).
+# Autopush accepts names for its families and then uses these whatever was said.
 FAMILY_NAMES = {
     "router_family": "router",
     "message_family": "message",

@@ -1,1 +1,1 @@
-"""The push store on PostgreSQL, in the tables of autopush-rs (docs/storage/postgres.md)."""
+"""The push store on PostgreSQL, in the tables of autopush-rs (docs/guides/stores/postgres.md)."""

@@ -1,4 +1,4 @@
-"""Rows as they stand in the tables, and values as we know them (docs/storage/postgres.md).
+"""Rows as they stand in the tables, and values as we know them (docs/guides/stores/postgres.md).
 
 Rule 1: what Autopush writes is read, and what it reads is written as it writes it: ids in 32 hex
         digits, JSON `null` and empty text for what is missing, ends in seconds.

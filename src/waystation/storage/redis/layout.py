@@ -1,4 +1,4 @@
-"""Keys and values of the push store in Redis; docs/storage/redis.md describes them.
+"""Keys and values of the push store in Redis; docs/guides/stores/redis.md describes them.
 
 Rule 1: what Autopush has a key for (`autopush/…`, and `state_counts`, `expiry`, `state.…` of its
         reliability tracking) is written so that its nodes can read it, and read as they write it:
