@@ -9,11 +9,11 @@ import os
 
 import uvloop
 
-from waystation.app.compose import configure_logs
 from waystation.app.data_dir import DataDir
 from waystation.app.lifecycle import live
-from waystation.app.presence_worker import PresenceWorker
+from waystation.app.process_log import configure_logs
 from waystation.app.settings import load_settings
+from waystation.app.wiring.presence_worker import PresenceWorker
 
 
 def main() -> None:

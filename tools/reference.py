@@ -79,7 +79,7 @@ def writers_of_metrics() -> dict[str, list[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for module, tree in modules(
         leave_out=lambda name: (
-            not name.startswith(("app/", "console/", "presence/reports", "push/", "queue/"))
+            not name.startswith(("app/", "console/", "ops/", "presence/reports", "push/", "queue/"))
         )
     ):
         for node in ast.walk(tree):

@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from waystation.app.control import Failed, Ready, SupervisorLine, end_with_parent
+from waystation.app.supervisor_protocol import Failed, Ready, SupervisorLine, end_with_parent
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from tests.e2e.wire_clients import (
     version_of,
 )
 from tests.e2e.worker_here import WorkerHere, fails, worker_here
-from waystation.app import health
+from waystation.ops import health
 
 pytestmark = pytest.mark.e2e
 

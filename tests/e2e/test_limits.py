@@ -26,7 +26,7 @@ from tests.e2e.wire_clients import (
     user_agent,
     version_of,
 )
-from waystation.app.descriptors import LIMIT_MAX
+from waystation.app.descriptor_limits import LIMIT_MAX
 
 pytestmark = pytest.mark.e2e
 

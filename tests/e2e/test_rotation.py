@@ -18,7 +18,7 @@ from tests.e2e.wire_clients import (
 )
 from tests.e2e.worker_here import WorkerHere, fails, worker_here
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
-from waystation.app import push_worker
+from waystation.app.wiring import push_worker
 from waystation.base.clock import SystemClock
 from waystation.base.ids import parse_uuid
 from waystation.push.model import Uaid

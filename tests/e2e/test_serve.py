@@ -19,8 +19,9 @@ from cryptography import x509
 from tests.certificates import self_signed
 from tests.e2e.platform import PUSH_ROLES
 from tests.ports import free_ports
-from waystation.app.data_dir import DataDir, Serving, read_serving
+from waystation.app.data_dir import DataDir
 from waystation.app.roles import PORTS, number_of
+from waystation.app.server_info import ServerInfo, read_server_info
 from waystation.app.settings import load_settings
 from waystation.client.appserver import AppServer
 from waystation.client.http import HttpClient
@@ -60,8 +61,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
         yield server
 
 
-def told(server: LocalServer) -> Serving:
-    serving = read_serving(DataDir(server.data_dir))
+def told(server: LocalServer) -> ServerInfo:
+    serving = read_server_info(DataDir(server.data_dir))
     assert serving is not None
     return serving
 
@@ -236,7 +237,7 @@ def test_port_zero_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         said = [line.strip() for line in iter(process.stdout.readline, "waystation is ready\n")]
-        serving = read_serving(DataDir(data))
+        serving = read_server_info(DataDir(data))
         assert serving is not None
         for port in serving.ports.values():
             socket.create_connection(("127.0.0.1", port), 5).close()
@@ -245,7 +246,7 @@ def test_port_zero_takes_free_ports_and_tells_them(tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 0
         assert len(set(serving.ports.values())) == 4
         assert any(str(serving.ports["connect.port"]) in line for line in said)
-        assert read_serving(DataDir(data)) is None
+        assert read_server_info(DataDir(data)) is None
 
 
 def test_kill_nine_of_everything_and_a_start_at_once(tmp_path: Path) -> None:

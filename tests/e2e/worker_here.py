@@ -11,12 +11,12 @@ import structlog
 
 from tests.e2e.platform import PORTS, variables
 from tests.ports import free_ports
-from waystation.app import push_worker
 from waystation.app.addresses import reserve_ports, settle
 from waystation.app.data_dir import DataDir
 from waystation.app.keys import ensure_secrets
 from waystation.app.roles import Role
 from waystation.app.settings import load_settings
+from waystation.app.wiring import push_worker
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.store import PushStore
 

@@ -59,11 +59,52 @@ CLASSES = {
     "OwnLinks": "queue/edge/dedicated_links.DedicatedLinks",
     "Passage": "queue/edge/command_routing.CommandRouting",
     "Proxy": "queue/edge/settings.Edge",
-    "ProxyMetrics": "app/edge_metrics.EdgeMetrics",
-    "ProxyWorker": "app/edge_worker.EdgeWorker",
+    "ProxyMetrics": "app/wiring/edge_metrics.EdgeMetrics",
+    "ProxyWorker": "app/wiring/edge_worker.EdgeWorker",
     "Referring": "queue/edge/ref_updates.RefUpdates",
     "Visitor": "queue/edge/client_connection.EdgeClient",
     "Wish": "queue/cluster/map_changes.MapChange",
+}
+
+# Module below src/waystation -> where its content is now.
+MOVED_MODULES = {
+    "app/announcement": "app/ready_report",
+    "app/background": "app/wiring/worker_tasks",
+    "app/bridges_part": "app/wiring/bridges",
+    "app/compose": "app/wiring/compose",
+    "app/connect_part": "app/wiring/connect_role",
+    "app/control": "app/supervisor_protocol",
+    "app/descriptors": "app/descriptor_limits",
+    "app/endpoint_part": "app/wiring/endpoint_role",
+    "app/examination": "ops/doctor",
+    "app/machines": "app/machine_watch",
+    "app/overview": "ops/status",
+    "app/parts": "app/wiring/push_context",
+    "app/process": "ops/process_status",
+    "app/queue_cluster": "app/wiring/queue_cluster_member",
+    "app/queue_page": "ops/queue_information_page",
+    "app/queue_part": "app/wiring/queue_service",
+    "app/quick_start": "app/structlog_without_rich",
+    "app/restarts": "app/restart_backoff",
+    "app/serving": "app/serve",
+    "app/storage_end": "app/wiring/queue_cluster_links",
+    "app/telemetry_part": "app/wiring/process_telemetry",
+}
+# Package below src/waystation -> its retired classes -> module and class now.
+RENAMED_CLASSES = {
+    "app": {
+        "Announcement": "app/ready_report.ReadyReport",
+        "BridgesPart": "app/wiring/bridges.Bridges",
+        "ClusterPart": "app/wiring/queue_cluster_member.QueueClusterMember",
+        "ConnectPart": "app/wiring/connect_role.ConnectRole",
+        "EndpointPart": "app/wiring/endpoint_role.EndpointRole",
+        "Overview": "ops/status.ServerOverview",
+        "QueuePart": "app/wiring/queue_service.QueueService",
+        "Restarts": "app/restart_backoff.RestartBackoff",
+        "Serving": "app/server_info.ServerInfo",
+        "StorageEnd": "app/wiring/queue_cluster_links.QueueClusterLinks",
+        "TelemetryPart": "app/wiring/process_telemetry.ProcessTelemetry",
+    },
 }
 
 
@@ -88,7 +129,7 @@ def test_no_module_of_queue_has_a_retired_name(retired: str) -> None:
 
 
 def test_no_class_of_queue_has_a_retired_name() -> None:
-    paths = [*QUEUE.rglob("*.py"), *(SRC / "app").glob("*.py")]
+    paths = [*QUEUE.rglob("*.py"), *(SRC / "app").rglob("*.py")]
     names = {name: path for path in paths for name in classes_of(path)}
 
     assert len(names) > 300
@@ -100,6 +141,26 @@ def test_what_replaces_a_retired_class_exists(retired: str) -> None:
     module, _, name = CLASSES[retired].partition(".")
 
     assert name in classes_of((SRC / module).with_suffix(".py"))
+
+
+@pytest.mark.parametrize("retired", MOVED_MODULES)
+def test_a_moved_module_is_at_its_new_place_only(retired: str) -> None:
+    now = SRC / MOVED_MODULES[retired]
+
+    assert now.is_dir() or now.with_suffix(".py").is_file()
+    assert not (SRC / retired).with_suffix(".py").exists(), f"name it {MOVED_MODULES[retired]}"
+
+
+@pytest.mark.parametrize("package", RENAMED_CLASSES)
+def test_no_class_of_a_package_has_a_retired_name(package: str) -> None:
+    retired = RENAMED_CLASSES[package]
+    names = {name for path in (SRC / package).rglob("*.py") for name in classes_of(path)}
+
+    assert retired
+    assert names.isdisjoint(retired)
+    for now in retired.values():
+        module, _, name = now.partition(".")
+        assert name in classes_of((SRC / module).with_suffix(".py")), now
 
 
 def test_no_setting_and_no_role_has_a_retired_name() -> None:

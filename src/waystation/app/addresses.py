@@ -14,8 +14,8 @@ import os
 import socket
 from ipaddress import ip_address
 
-from .data_dir import Listening
 from .roles import Port, Role, host_of, ports_of
+from .server_info import ListenAddress
 from .settings import Settings, is_any_host, replaced
 
 LISTEN_BACKLOG = 4096
@@ -72,17 +72,17 @@ def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG)
     return listener
 
 
-def open_doors(settings: Settings, roles: tuple[Role, ...]) -> dict[str, socket.socket]:
+def open_listening_sockets(settings: Settings, roles: tuple[Role, ...]) -> dict[str, socket.socket]:
     """By setting: sockets that listen already, for a process that will take a while to answer.
 
     A host that is a name may stand for several addresses; those are left to whoever serves there.
     """
-    doors: dict[str, socket.socket] = {}
+    listening_sockets: dict[str, socket.socket] = {}
     for port, number in ports_of(settings, roles):
         host = host_of(settings, port)
         if is_address(host):
-            doors[port.setting] = listen(host, number, port.setting)
-    return doors
+            listening_sockets[port.setting] = listen(host, number, port.setting)
+    return listening_sockets
 
 
 def _socket(family: int) -> socket.socket:
@@ -192,14 +192,16 @@ def settle(settings: Settings, ports: dict[str, int]) -> Settings:
     )
 
 
-def listening(settings: Settings, roles: tuple[Role, ...]) -> tuple[Listening, ...]:
+def listening(settings: Settings, roles: tuple[Role, ...]) -> tuple[ListenAddress, ...]:
     """The table of what listens where, from settled settings."""
-    rows: list[Listening] = []
+    rows: list[ListenAddress] = []
     for port, number in ports_of(settings, roles):
         relay = port.setting == "connect.relay_port"
         secure = settings.connect.relay_tls if relay else settings.tls.on
         where = f"{bracketed(host_of(settings, port))}:{number}"
-        rows.append(Listening(port.what, f"{_shown_scheme(port, secure)}://{where}/", port.setting))
+        rows.append(
+            ListenAddress(port.what, f"{_shown_scheme(port, secure)}://{where}/", port.setting)
+        )
     return tuple(rows)
 
 

@@ -17,17 +17,18 @@ from typing import NoReturn
 
 import uvloop
 
+from waystation.app.wiring.compose import build_push_worker
 from waystation.base.errors import WaystationError
 from waystation.base.settings import SettingsError
 
-from .addresses import PortTakenError, Reservation, open_doors, reserve_ports, settle
+from .addresses import PortTakenError, Reservation, open_listening_sockets, reserve_ports, settle
 from .autopush_settings import ROLE_OF, Daemon, DaemonSettings
-from .compose import build_push_worker, configure_logs
 from .data_dir import DataDirError, Lock, take_part
 from .keys import KeyFormatError, ensure_secrets
 from .lifecycle import Runtime, live
+from .process_log import configure_logs
 from .roles import Role
-from .serving import plan_jobs
+from .serve import plan_jobs
 from .settings import Settings, encode_settings, loopback_relay
 from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Supervisor
 
@@ -80,9 +81,9 @@ def _alone(
     part: int,
     complain: Callable[[str], None],
 ) -> int:
-    doors = open_doors(settings, roles)
+    listening_sockets = open_listening_sockets(settings, roles)
     worker = build_push_worker(settings, 0, 1, roles=roles, service=daemon, part=part)
-    _hand_over(doors, worker)
+    _hand_over(listening_sockets, worker)
     log = configure_logs(settings, role=daemon, name=daemon)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -109,11 +110,11 @@ def end_early(_number: int, _frame: object) -> NoReturn:
     os._exit(0)
 
 
-def _hand_over(doors: dict[str, socket.socket], worker: Runtime) -> None:
-    from .push_worker import PushWorker  # noqa: PLC0415 after the doors are open: it is large
+def _hand_over(listening_sockets: dict[str, socket.socket], worker: Runtime) -> None:
+    from waystation.app.wiring.push_worker import PushWorker  # noqa: PLC0415 after the listening_sockets are open: it is large
 
     assert isinstance(worker, PushWorker)
-    worker.doors = doors
+    worker.listening_sockets = listening_sockets
 
 
 def _supervised(

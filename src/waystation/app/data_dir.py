@@ -25,10 +25,6 @@ import stat
 import time
 from pathlib import Path
 
-import msgspec
-
-from waystation.base.unreadable import UNREADABLE
-
 PARTS_MAX = 64  # processes of one daemon on one data directory
 TAKE_OVER_S = 3.0  # what workers of a server that was killed may take to put their things away
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -259,48 +255,3 @@ def _runs(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     return True
-
-
-class Listening(msgspec.Struct, frozen=True):
-    """One line of the table: what listens where."""
-
-    what: str
-    url: str
-    setting: str
-
-
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """run/serve.json: what is in force, for tests and tools. Holds no secret."""
-
-    pid: int
-    version: str
-    roles: tuple[str, ...]
-    workers: int
-    connect_url: str = ""
-    endpoint_url: str = ""
-    relay_url: str = ""
-    console_url: str = ""
-    queue_address: str = ""
-    ports: dict[str, int] = {}
-    listening: tuple[Listening, ...] = ()
-
-
-def write_serving(data: DataDir, serving: Serving) -> None:
-    fresh = data.serve_file.with_suffix(".new")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(serving), indent=2) + b"\n")
-    fresh.replace(data.serve_file)
-
-
-def read_serving(data: DataDir) -> Serving | None:
-    """What runs there now; None if nothing does, whatever an ended server left behind."""
-    try:
-        serving = msgspec.json.decode(data.serve_file.read_bytes(), type=Serving)
-    except (OSError, *UNREADABLE):
-        return None
-    try:
-        os.kill(serving.pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass  # somebody else's process, but there
-    return serving

@@ -15,8 +15,8 @@ import signal
 from collections.abc import Callable
 from typing import Protocol
 
-from .control import Ready, SupervisorLine
 from .supervisor import SAME_SIGNAL_S
+from .supervisor_protocol import Ready, SupervisorLine
 
 STOP_PATIENCE_S = 10.0
 # Few cycles are made while serving, and a full collection stops everybody.

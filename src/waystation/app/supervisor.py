@@ -27,7 +27,9 @@ import msgspec
 
 from waystation.base.failures import Failures
 
-from .control import (
+from .restart_backoff import RestartBackoff
+from .roles import Role
+from .supervisor_protocol import (
     LINE_MAX_BYTES,
     Alive,
     Failed,
@@ -38,8 +40,6 @@ from .control import (
     decode_report,
     encode_line,
 )
-from .restarts import Restarts
-from .roles import Role
 from .watchdog import Watchdog
 
 EXIT_OK = 0
@@ -95,7 +95,7 @@ class _Child:
         self.received = bytearray()
         self.ready = False
         self.failure: Failed | None = None
-        self.restarts = Restarts()
+        self.restarts = RestartBackoff()
         self.start_at: float | None = None  # when it is to be started again
 
 

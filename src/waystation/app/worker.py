@@ -1,6 +1,6 @@
 """The main program of a process that the supervisor started: `python -m waystation.app.worker`."""
 
-import waystation.app.quick_start  # noqa: F401, I001 first: it makes the imports below quick  # pyright: ignore[reportUnusedImport]
+import waystation.app.structlog_without_rich  # noqa: F401, I001 first: it makes the imports below quick  # pyright: ignore[reportUnusedImport]
 
 import argparse
 import asyncio
@@ -12,13 +12,13 @@ from waystation.base.settings import SettingsError
 from waystation.telemetry import logs
 
 from .addresses import PortTakenError
-from .compose import build_runtime
-from .control import Failed, Order, SupervisorLine, end_with_parent
+from waystation.app.wiring.compose import build_runtime
+from .supervisor_protocol import Failed, Order, SupervisorLine, end_with_parent
 from .data_dir import DataDirError
-from .descriptors import raise_limit
+from .descriptor_limits import raise_limit
 from .keys import KeyFormatError
 from .lifecycle import live
-from .serving import drain_s
+from .serve import drain_s
 from .settings import decode_settings
 from .supervisor import EXIT_CONFIG, EXIT_FAILED
 from .watchdog import beat_s

@@ -60,7 +60,7 @@ def run_daemon(daemon: Daemon) -> None:
 
 
 def _run(daemon: Daemon, loaded: DaemonSettings) -> int:
-    import waystation.app.quick_start  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    import waystation.app.structlog_without_rich  # noqa: F401  # pyright: ignore[reportUnusedImport]
     from waystation.app.daemon import run
 
     def complain(text: str) -> None:

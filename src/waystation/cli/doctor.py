@@ -10,7 +10,7 @@ from .listen import check_url
 from .terminal import EXIT_FAILED, say, settings_or_exit
 
 if TYPE_CHECKING:
-    from waystation.app.examination import Finding
+    from waystation.ops.doctor import Finding
 
 
 def doctor(
@@ -30,38 +30,38 @@ def doctor(
 
     Exit code 0 if nothing failed (warnings are fine), 1 otherwise.
     """
-    from waystation.app import examination
-    from waystation.app.self_test import examine_server
-    from waystation.app.serving import parse_roles
+    from waystation.app.serve import parse_roles
+    from waystation.ops import doctor
+    from waystation.ops.self_test import check_server
 
     if connect_url:
         check_url(connect_url)
     flags = {"data_dir": None if data_dir is None else str(data_dir), "store.url": store}
-    serving = examination.running_server(settings_or_exit(config, flags, roles=()))
+    serving = doctor.running_server(settings_or_exit(config, flags, roles=()))
     roles = parse_roles(serving.roles if serving else ())
     settings = settings_or_exit(config, flags, roles)
     worst = False
 
     def tell(finding: "Finding") -> None:
         nonlocal worst
-        worst = worst or finding.verdict is examination.Verdict.FAIL
+        worst = worst or finding.verdict is doctor.Verdict.FAIL
         say(f"{finding.verdict:<5} {finding.about:<15} {finding.text}")
         if finding.advice:
             say(f"{'':<21} → {finding.advice}")
 
     for finding in (
-        *examination.examine_files(settings),
-        *examination.examine_machine(),
-        *examination.examine_ports(settings, serving),
-        *examination.examine_tls(settings),
+        *doctor.check_files(settings),
+        *doctor.check_machine(),
+        *doctor.check_ports(settings, serving),
+        *doctor.check_tls(settings),
     ):
         tell(finding)
 
     async def examine_what_runs() -> None:
-        tell(await examination.examine_store(settings))
+        tell(await doctor.check_store(settings))
         for finding in (
-            *await examination.examine_bridges(settings),
-            *await examination.examine_cluster(settings),
+            *await doctor.check_bridges(settings),
+            *await doctor.check_cluster(settings),
         ):
             tell(finding)
         ws_url = connect_url or (serving.connect_url if serving else "")
@@ -69,7 +69,7 @@ def doctor(
         if not ws_url and serving is None:
             say("      self-test       not done: no server runs on this data directory")
             return
-        async for found in examine_server(ws_url, endpoint_url):
+        async for found in check_server(ws_url, endpoint_url):
             tell(found)
 
     asyncio.run(examine_what_runs())

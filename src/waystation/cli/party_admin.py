@@ -190,15 +190,16 @@ def _node_here(
     at: str, token: Path | None, ca: Path | None, data_dir: Path | None
 ) -> tuple[str, str, Any]:
     """Where the node is, what we show it, and its TLS."""
-    from waystation.app.data_dir import DataDir, DataDirError, read_serving
+    from waystation.app.data_dir import DataDir, DataDirError
     from waystation.app.keys import read_secret
+    from waystation.app.server_info import read_server_info
     from waystation.presence.neighbours import peer_token
 
     flags = {"data_dir": None if data_dir is None else str(data_dir)}
     settings = settings_or_exit(None, flags, ())
     data = DataDir(settings.data_dir)
     if not at:
-        serving = read_serving(data)
+        serving = read_server_info(data)
         here = None if serving is None else endpoint_of(serving, "presence.peer_port")
         if here is None:
             give_up(

@@ -9,7 +9,7 @@ import typer
 from .terminal import settings_or_exit
 
 if TYPE_CHECKING:
-    from waystation.app.data_dir import Serving
+    from waystation.app.server_info import ServerInfo
 
 DataDirOption = Annotated[
     Path | None,
@@ -17,15 +17,16 @@ DataDirOption = Annotated[
 ]
 
 
-def running_server(data_dir: Path | None = None) -> "Serving | None":
+def running_server(data_dir: Path | None = None) -> "ServerInfo | None":
     """What `waystation serve` wrote to `run/serve.json`; None if no server runs there."""
-    from waystation.app.data_dir import DataDir, read_serving
+    from waystation.app.data_dir import DataDir
+    from waystation.app.server_info import read_server_info
 
     flags = {"data_dir": None if data_dir is None else str(data_dir)}
-    return read_serving(DataDir(settings_or_exit(None, flags, ()).data_dir))
+    return read_server_info(DataDir(settings_or_exit(None, flags, ()).data_dir))
 
 
-def endpoint_of(serving: "Serving", setting: str) -> str | None:
+def endpoint_of(serving: "ServerInfo", setting: str) -> str | None:
     """HOST:PORT that leads to a port of that server, whichever address it listens on; None if it
     does not serve that port."""
     from waystation.app.addresses import reachable

@@ -12,9 +12,9 @@ from .terminal import EXIT_USAGE, complain, give_up, say, settings_or_exit
 
 def run(arguments: Sequence[str]) -> None:
     """Never returns: it ends with the server's exit code."""
-    from waystation.app.compose import LazyLog
-    from waystation.app.serving import RoleError, parse_roles
-    from waystation.app.serving import serve as serve_until_told
+    from waystation.app.process_log import LazyLog
+    from waystation.app.serve import RoleError, parse_roles
+    from waystation.app.serve import serve as serve_until_told
     from waystation.app.settings import (
         loopback_relay,
         open_node_api,

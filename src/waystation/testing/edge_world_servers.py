@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from waystation.app.queue_cores import QueueCores
-from waystation.app.storage_end import StorageEnd
+from waystation.app.wiring.queue_cluster_links import QueueClusterLinks
+from waystation.app.wiring.queue_cores import QueueCores
 from waystation.queue.cluster import membership
 from waystation.queue.cluster.link_connection import VANISHED_S, Links
 from waystation.queue.cluster.replication_driver import ReplicationDriver
@@ -235,7 +235,7 @@ class StorageNode:
             observer=NoObserver(),
             clock=clock,
         )
-        end = StorageEnd(
+        end = QueueClusterLinks(
             self.node_id,
             cores,
             rows=store,

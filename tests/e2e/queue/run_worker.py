@@ -1,6 +1,6 @@
 """The main program of a queue server or an edge for tests: the worker of a role, by itself."""
 
-import waystation.app.quick_start  # noqa: F401, I001 first: it makes the imports below quick
+import waystation.app.structlog_without_rich  # noqa: F401, I001 first: it makes the imports below quick
 
 import asyncio
 import sys
@@ -10,8 +10,8 @@ import uvloop
 
 from waystation.app.data_dir import DataDir
 from waystation.app.lifecycle import live
-from waystation.app.edge_worker import EdgeWorker
-from waystation.app.queue_worker import QueueWorker
+from waystation.app.wiring.edge_worker import EdgeWorker
+from waystation.app.wiring.queue_worker import QueueWorker
 from waystation.app.settings import decode_settings
 
 READY = "the worker is ready"

@@ -17,12 +17,9 @@ from waystation.app.data_dir import (
     DataDir,
     DataDirError,
     Lock,
-    Serving,
     lock_all,
     lock_roles,
-    read_serving,
     take_part,
-    write_serving,
 )
 
 
@@ -31,10 +28,6 @@ def data(tmp_path: Path) -> DataDir:
     data = DataDir(tmp_path / "data")
     data.make()
     return data
-
-
-def serving(pid: int) -> Serving:
-    return Serving(pid=pid, version="1", roles=("connect",), workers=1, ports={"connect.port": 5})
 
 
 def test_it_is_made_for_its_owner_alone(data: DataDir) -> None:
@@ -167,21 +160,6 @@ def test_a_deep_directory_still_has_room_for_sockets(tmp_path: Path) -> None:
 
 def test_a_short_path_is_used_as_it_is() -> None:
     assert DataDir(Path("/x")).socket("w0.sock") == "/x/run/w0.sock"
-
-
-def test_what_is_served_is_written_for_tests_and_tools(data: DataDir) -> None:
-    write_serving(data, serving(os.getpid()))
-
-    assert read_serving(data) == serving(os.getpid())
-
-
-def test_what_an_ended_server_left_behind_is_nothing(data: DataDir) -> None:
-    assert read_serving(data) is None
-    write_serving(data, serving(2**22 + 1))  # above the largest pid
-    assert read_serving(data) is None
-    data.serve_file.write_text("{")
-
-    assert read_serving(data) is None
 
 
 def test_a_lock_holds_also_where_its_file_cannot_name_the_holder(

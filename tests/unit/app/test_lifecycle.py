@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from waystation.app.control import Ready, SupervisorLine, decode_report
 from waystation.app.lifecycle import live
+from waystation.app.supervisor_protocol import Ready, SupervisorLine, decode_report
 
 
 class Recorded:

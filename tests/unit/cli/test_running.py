@@ -2,13 +2,13 @@
 
 import pytest
 
-from waystation.app.data_dir import Listening, Serving
+from waystation.app.server_info import ListenAddress, ServerInfo
 from waystation.cli.running import endpoint_of
 
 
-def serving(host: str) -> Serving:
-    row = Listening("parties (gRPC)", f"grpc://{host}:50051/", "presence.port")
-    return Serving(pid=1, version="1", roles=("presence",), workers=1, listening=(row,))
+def serving(host: str) -> ServerInfo:
+    row = ListenAddress("parties (gRPC)", f"grpc://{host}:50051/", "presence.port")
+    return ServerInfo(pid=1, version="1", roles=("presence",), workers=1, listening=(row,))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ _METHODS: Final = b"DELETE, GET, POST, PUT"
 _EXPOSED: Final = b"location, www-authenticate, ttl, retry-after"
 
 HealthRoutes = Callable[[Request], Response | None]
-Serving = Coroutine[Any, Any, Response]
+PendingResponse = Coroutine[Any, Any, Response]
 
 
 def no_health(_request: Request) -> Response | None:
@@ -80,7 +80,7 @@ class EndpointServer:
             return self._body_bytes_max
         return 0
 
-    def handle(self, request: Request) -> Response | Serving:
+    def handle(self, request: Request) -> Response | PendingResponse:
         self.requests += 1
         if _PERCENT in request.path:
             request.path = unquote_to_bytes(request.path)
@@ -91,21 +91,21 @@ class EndpointServer:
             return self._serve(request, serving)
         return self._with_cors(request, self._health(request) or self._refuse(request))
 
-    async def _serve(self, request: Request, serving: Serving) -> Response:
+    async def _serve(self, request: Request, pending: PendingResponse) -> Response:
         if not self._under_way.enter():
-            serving.close()
+            pending.close()
             return self._with_cors(
                 request, self.error_response(BusyError(retry_after_s=1.0), request)
             )
         try:
-            response = await serving
+            response = await pending
         except WaystationError as error:
             response = self.error_response(error, request)
         finally:
             self._under_way.leave()
         return self._with_cors(request, response)
 
-    def _route(self, request: Request) -> Serving | None:
+    def _route(self, request: Request) -> PendingResponse | None:
         method, path = request.method, request.path
         if path.startswith(b"/wpush/"):
             if method == b"POST":

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.queue.server.connected import Told
-from waystation.app.queue_cores import QueueCores
+from waystation.app.wiring.queue_cores import QueueCores
 from waystation.base.clock import ManualClock
 from waystation.queue.errors import TRY_LATER, Code, QueueStoreUnavailableError
 from waystation.queue.model import CorrId, EntityId, Message, MessageId, Queue

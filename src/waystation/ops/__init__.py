@@ -1,0 +1,1 @@
+"""Operations: health, status, metrics, doctor and self-test of a node."""
