@@ -23,15 +23,17 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 # all that it imports again: half of its start.
 unexport PYTHONDONTWRITEBYTECODE
 UV := $(BIN)/uv
+# What builds the documentation site stays out of the environment of the tests.
+SITE := $(VENV)/site
 UV_INSTALL := $(UV) pip install --quiet --python $(BIN)/python
 UV_COMPILE := $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check lint format types contracts bench soak docs protos lock changelog hooks clean
+.PHONY: help run test check release-test lint format types contracts bench soak docs site protos lock changelog hooks clean
 
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/base.stamp ## Run the platform on the embedded store; ARGS="--port-base 9000" reaches `waystation serve`
 	@exec $(BIN)/waystation serve $(ARGS)
@@ -44,6 +46,10 @@ test: $(VENV)/dev.stamp ## Test everything, and bring what the tests need; SKIP=
 check: $(VENV)/dev.stamp ## Test what needs no services: lint, types, layers, unit, property, a few simulated worlds
 	@$(MAKE) --no-print-directory lint types contracts
 	$(PYTEST) $(PARALLEL) -m "not soak and not e2e and not firefox and not node and not dynamodb and not postgres and not redis and not bigtable and not kafka and not spark" --ignore=tests/e2e --ignore=tests/faults $(ARGS)
+
+release-test: $(VENV)/dev.stamp ## Test what is too slow or heavy for `make test`: the site, and the newest Python that is here
+	@$(MAKE) --no-print-directory site
+	@tools/newest_python
 
 lint: $(VENV)/dev.stamp ## Lint and check the format
 	$(BIN)/ruff check .
@@ -66,9 +72,14 @@ soak: $(VENV)/dev.stamp ## Run the long tests (kills, seeds, hours)
 	@$(BIN)/python tools/prepare_tests.py
 	WAYSTATION_SOAK=1 $(PYTEST) -m soak -o faulthandler_timeout=7200 $(ARGS)
 
-docs: $(VENV)/dev.stamp ## Write the generated pages of docs/
+docs: $(VENV)/dev.stamp ## Write the generated pages of docs/, and the site into build/site
 	$(BIN)/python tools/scenario_table.py
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/figures.py
+	@$(MAKE) --no-print-directory site
+
+site: $(VENV)/site.stamp ## Build the documentation site into build/site; fails on dead links and orphan pages
+	NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --quiet
 
 protos: $(VENV)/dev.stamp ## Write the Python code of the .proto files
 	$(BIN)/python tools/protos.py
@@ -76,16 +87,19 @@ protos: $(VENV)/dev.stamp ## Write the Python code of the .proto files
 lock: $(VENV)/tools.stamp ## Raise requirements/*.lock to the newest versions that fit pyproject.toml
 	$(UV_COMPILE) requirements/tools.in -o requirements/tools.lock
 	$(UV_COMPILE) -c requirements/tools.lock pyproject.toml -o requirements/base.lock
+	$(UV_COMPILE) requirements/docs.in -o requirements/docs.lock
 	$(UV_COMPILE) -c requirements/tools.lock -c requirements/base.lock pyproject.toml --all-extras --group dev -o requirements/dev.lock
 	$(BIN)/python tools/lock_senders.py
 
 changelog: ## Move the fragments of changes/ into CHANGELOG.md; VERSION=1.2.3
 	@$(PYTHON) tools/changelog.py "$(VERSION)"
 
-hooks: ## Lint and check layers before each commit of this clone
-	@printf '#!/bin/sh\nexec make --no-print-directory lint contracts\n' > "$$(git rev-parse --git-path hooks)/pre-commit"
-	@chmod +x "$$(git rev-parse --git-path hooks)/pre-commit"
-	@echo "make lint and make contracts now run before each commit"
+hooks: ## Check lint, import rules and the commit message at each commit of this clone
+	@hooks="$$(git rev-parse --git-path hooks)" && mkdir -p "$$hooks" && \
+	printf '#!/bin/sh\nexec make --no-print-directory lint contracts\n' > "$$hooks/pre-commit" && \
+	printf '#!/bin/sh\nexec tools/commit_message "$$1"\n' > "$$hooks/commit-msg" && \
+	chmod +x "$$hooks/pre-commit" "$$hooks/commit-msg"
+	@echo "lint, import rules and the form of the message are checked at each commit"
 
 clean: ## Remove the environment and everything tools left behind
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .pytest_cache .ruff_cache tests/e2e/senders/node_modules tests/servers/npm/node_modules examples/party_in_node/node_modules
@@ -95,6 +109,12 @@ clean: ## Remove the environment and everything tools left behind
 
 $(VENV)/tools.stamp: requirements/tools.lock tools/make_venv
 	@tools/make_venv $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/site.stamp: $(VENV)/tools.stamp requirements/docs.lock
+	@echo "Installing what builds the site into $(SITE)"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(SITE)
+	@$(UV) pip install --quiet --python $(SITE)/bin/python --require-hashes -r requirements/docs.lock
 	@touch $@
 
 $(VENV)/base.stamp: $(VENV)/tools.stamp requirements/base.lock pyproject.toml
