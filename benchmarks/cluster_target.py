@@ -29,8 +29,7 @@ from waystation.queue.model import (
     SenderId,
     day_of,
 )
-from waystation.storage.open import open_queue_store
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store, open_queue_store
 from waystation.storage.settings import Store
 
 from .process_tree import Usage, usage

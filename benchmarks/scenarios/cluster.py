@@ -29,7 +29,7 @@ from waystation.client.queue.parties import RecipientQueue, SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.cluster.slot_map import Move, NodeId
 from waystation.queue.model import slot_of
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 ALONE = "cluster: messages, one server alone"

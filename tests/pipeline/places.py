@@ -17,14 +17,14 @@ from tools.prepare_tests import skipped
 from waystation.base.clock import SystemClock
 from waystation.pipeline.sources.store import StorePlace
 from waystation.push.store import PushStore
-from waystation.storage.bulk import PagedBulk, Place, open_bulk, write_place
-from waystation.storage.open import init_push_store, open_push_store
+from waystation.storage.bulk import BulkStore, StoreConfig, write_store_config
+from waystation.storage.open import init_push_store, open_bulk, open_push_store
 from waystation.storage.settings import Store
 
 T = TypeVar("T")
 
 MASTER = bytes(range(32))
-OPENER = "waystation.storage.bulk:open_bulk"
+OPENER = "waystation.storage.open:open_bulk"
 PATIENT = Store(operation_timeout_s=60.0, map_bytes=1 << 30)
 
 KINDS = [
@@ -65,7 +65,7 @@ class StoreUnderTest:
         key_file = folder / "event_key"
         key_file.write_text(MASTER.hex())
         path = folder / "place.json"
-        write_place(path, Place(url=url, data_dir=str(folder), settings=PATIENT))
+        write_store_config(path, StoreConfig(url=url, data_dir=str(folder), settings=PATIENT))
         self.place = StorePlace(OPENER, str(path), key_file)
         asyncio.run(init_push_store(url, PATIENT))
 
@@ -102,7 +102,7 @@ def everything(store: StoreUnderTest) -> Everything:
     return set(agents), set(channels), set(messages)
 
 
-def rows_of(bulk: PagedBulk, table: str) -> Iterator[dict[str, Any]]:
+def rows_of(bulk: BulkStore, table: str) -> Iterator[dict[str, Any]]:
     now_ms = int(time.time() * 1000)
     for part in bulk.ranges(table, 3):
         for batch in bulk.scan(table, part, now_ms=now_ms, bounds={}):

@@ -23,9 +23,9 @@ from waystation.pipeline.sources.copy import Move
 from waystation.pipeline.table import Lake
 from waystation.push.model import Milestone, MilestoneNote, Update
 from waystation.push.store import PushStore
-from waystation.storage.bulk import open_bulk
 from waystation.storage.dual.copy import Copied, open_copier
 from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tombstone
+from waystation.storage.open import open_bulk
 
 PAIRS = [
     pytest.param(

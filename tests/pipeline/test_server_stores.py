@@ -18,8 +18,8 @@ from waystation.pipeline.job import Context
 from waystation.pipeline.jobs import audit, purge
 from waystation.pipeline.table import Lake
 from waystation.push.store import PushStore
-from waystation.storage.bulk import open_bulk
 from waystation.storage.dynamodb.bulk import AWAY_MONTHS, DynamoBulk
+from waystation.storage.open import open_bulk
 
 CLIENTS = 400
 

@@ -19,8 +19,8 @@ from waystation.pipeline.stores import STORE_AUDIT, STORE_PURGE
 from waystation.pipeline.table import Lake, local_frame
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import PushStore
-from waystation.storage.bulk import Place, open_bulk, write_place
-from waystation.storage.open import open_push_store
+from waystation.storage.bulk import StoreConfig, write_store_config
+from waystation.storage.open import open_bulk, open_push_store
 from waystation.storage.settings import Store
 from waystation.telemetry.events import RegChannelNew
 from waystation.telemetry.hashes import EventHashes
@@ -50,8 +50,8 @@ class EmbeddedPlace:
         self.folder = folder
         self.clock = clock
         (folder / "event_key").write_text(MASTER.hex())
-        place = Place(url="embedded:./store", data_dir=str(folder), settings=SETTINGS)
-        write_place(folder / "place.json", place)
+        place = StoreConfig(url="embedded:./store", data_dir=str(folder), settings=SETTINGS)
+        write_store_config(folder / "place.json", place)
         self.store = StorePlace(OPENER, str(folder / "place.json"), folder / "event_key")
 
     def write(self, change: Callable[[PushStore], Awaitable[None]]) -> None:

@@ -19,12 +19,11 @@ from typing import Any, Literal, cast
 import msgspec
 
 from waystation.base.settings import SettingsError, describe, load
-from waystation.storage.open import store_schemes
-from waystation.storage.settings import Store
+from waystation.storage.open import has_autopush_layout, shared_by_machines
 
 from .addresses import bracketed, origin
 from .roles import Role
-from .settings import Settings, cross_check, read_toml, replaced, shared_store
+from .settings import Settings, cross_check, read_toml, replaced
 
 Daemon = Literal["autoconnect", "autoendpoint"]
 PREFIXES: Mapping[Daemon, str] = {"autoconnect": "AUTOCONNECT__", "autoendpoint": "AUTOEND__"}
@@ -139,11 +138,6 @@ _RETIRED = ("gcm.", "adm.", "gcm_", "fcm_", "apns_", "adm_", "senderid_")
 # Tables of names that people choose; below them are no settings.
 _TABLES = frozenset({"fcm.credentials", "apns.channels"})
 
-# A Redis Cluster is none: Autopush never ran on one, and its keys have other names there.
-_AUTOPUSH_LAYOUTS = frozenset(
-    {"redis", "rediss", "postgres", "postgresql", "bigtable", "grpc", "dynamodb"}
-)
-
 _NOT_FOR_DAEMONS = frozenset({"port_base"})
 
 _UNITS = ("_s", "_ms", "_bytes")
@@ -208,7 +202,9 @@ def load_daemon_settings(
             settings = _with_rotation(settings, _switched_on(no_rotation))
         else:
             without_effect.append(given["no_table_rotation"].written)
-    if "push.sort_keys" not in values and has_autopush_layout(settings.store):
+    if "push.sort_keys" not in values and has_autopush_layout(
+        settings.store.url, settings.store.db_settings
+    ):
         settings = replaced(settings, {"push": {"sort_keys": "autopush"}})
     settings, warnings = _with_good_tracking_keys(settings)
     derive = _derived_for_connect if daemon == "autoconnect" else _derived_for_endpoint
@@ -228,11 +224,6 @@ def load_daemon_settings(
         without_effect=tuple(without_effect),
         warnings=warnings,
     )
-
-
-def has_autopush_layout(store: Store) -> bool:
-    """Of two stores as one, either."""
-    return not _AUTOPUSH_LAYOUTS.isdisjoint(store_schemes(store.url, store.db_settings))
 
 
 def daemon_names(daemon: Daemon) -> dict[str, str]:
@@ -378,7 +369,7 @@ def _derived_for_connect(
         if not name:
             # The embedded store is this machine's alone, and so is whoever asks for its clients.
             store = settings.store
-            name = hostname() if shared_store(store.url, store.db_settings) else "127.0.0.1"
+            name = hostname() if shared_by_machines(store.url, store.db_settings) else "127.0.0.1"
         if _switched_on(own.get("resolve_hostname", "")):
             try:
                 name = resolve(name)

@@ -26,7 +26,13 @@ from waystation.push.settings import Apns, Connect, Endpoint, Fcm, Push, Stub
 from waystation.queue.cluster.settings import Controller
 from waystation.queue.edge.settings import Edge
 from waystation.queue.settings import Queue
-from waystation.storage.open import parse_store_url, store_schemes
+from waystation.storage.open import (
+    parse_store_url,
+    presence_store_url,
+    scheme_of,
+    shared_by_machines,
+    shared_by_processes,
+)
 from waystation.storage.settings import Store
 from waystation.telemetry.kafka_topic import TOPIC, KafkaTopic
 
@@ -257,7 +263,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def presence_shared(self) -> bool:
         """Whether other processes may serve the same parties."""
-        return (self.presence.store or self.store.url).startswith("redis")
+        return shared_by_machines(presence_store_url(self.presence.store, self.store.url))
 
     @property
     def presence_peer_host(self) -> str:
@@ -364,7 +370,7 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
     advertises = False
     try:
         parse_store_url(settings.store.url, settings.store.db_settings)
-        shared = shared_store(settings.store.url, settings.store.db_settings)
+        shared = shared_by_machines(settings.store.url, settings.store.db_settings)
         advertises = "connect" in roles and shared
     except SettingsError as exc:
         problems.extend(exc.problems)
@@ -374,8 +380,8 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
             " machines share, and they need an address that leads to this one's relay port"
             " (for example http://10.0.0.5:8081)"
         )
-    schemes = store_schemes(settings.store.url, settings.store.db_settings)
-    if "memory" in schemes and settings.worker_count > 1:
+    several = shared_by_processes(settings.store.url, settings.store.db_settings)
+    if not several and settings.worker_count > 1:
         problems.append(
             "the memory store belongs to one process: set workers = 1, or use the embedded store"
         )
@@ -428,7 +434,7 @@ def loopback_relay(settings: Settings) -> str | None:
     """What start-up and `doctor` should tell of a relay address that only this machine can use."""
     url = settings.connect.relay_url
     here = is_loopback(url) if url else is_loopback_host(settings.host)
-    if not (here and shared_store(settings.store.url, settings.store.db_settings)):
+    if not (here and shared_by_machines(settings.store.url, settings.store.db_settings)):
         return None
     return (
         f"connect.relay_url is {url or 'a loopback address'}, which is right while this is the only"
@@ -441,7 +447,7 @@ def relay_out_of_reach(settings: Settings) -> str | None:
     """What start-up and `doctor` should tell of a relay port that others are sent to in vain; a
     proxy on this machine may lead there all the same."""
     url = settings.connect.relay_url
-    shared = shared_store(settings.store.url, settings.store.db_settings)
+    shared = shared_by_machines(settings.store.url, settings.store.db_settings)
     if not (shared and url and is_loopback_host(settings.host)) or is_loopback(url):
         return None
     return (
@@ -486,15 +492,6 @@ def _bad_url(name: str, url: str, schemes: Sequence[str]) -> str | None:
     if parts.scheme not in schemes or not parts.hostname:
         return wanted
     return None
-
-
-def scheme_of(store_url: str) -> str:
-    return store_url.partition(":")[0]
-
-
-def shared_store(store_url: str, db_settings: str = "") -> bool:
-    """Whether other machines can reach that store too; of two stores as one, both."""
-    return not {"embedded", "memory"} & {*store_schemes(store_url, db_settings)}
 
 
 def is_any_host(host: str) -> bool:

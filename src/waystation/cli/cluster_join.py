@@ -247,11 +247,11 @@ def _stopped(settings: "Settings") -> Generator[None]:
 def _queue_directory(settings: "Settings", *, required: bool) -> Path | None:
     """Where this server's queues lie: slots travel as rows of the embedded store."""
     from waystation.app.data_dir import DataDir
-    from waystation.storage.open import EmbeddedUrl, parse_store_url, queue_store_url, shown_url
+    from waystation.storage.open import local_directory, queue_store_url, shown_url
 
     url = queue_store_url(settings.queue.store, settings.store.url)
-    parsed = parse_store_url(url)
-    if not isinstance(parsed, EmbeddedUrl):
+    directory = local_directory(url, DataDir(settings.data_dir).root)
+    if directory is None:
         if not required:
             return None
         give_up(
@@ -259,7 +259,7 @@ def _queue_directory(settings: "Settings", *, required: bool) -> Path | None:
             " the embedded store",
             EXIT_CONFIG,
         )
-    return parsed.directory(DataDir(settings.data_dir).root) / "queue"
+    return directory / "queue"
 
 
 def _refuse_queues(settings: "Settings", *, edge: bool) -> None:
@@ -296,9 +296,9 @@ def _refuse_queues(settings: "Settings", *, edge: bool) -> None:
 
 def _warn_of_loopback(store_url: str, host: str) -> None:
     from waystation.app.settings import is_loopback_host
-    from waystation.storage.open import EmbeddedUrl, parse_store_url
+    from waystation.storage.open import find_backend
 
-    if is_loopback_host(host) and not isinstance(parse_store_url(store_url), EmbeddedUrl):
+    if is_loopback_host(host) and find_backend(store_url).directory is None:
         complain(
             f"--link {host}: members on other machines cannot reach this one there. Correct it"
             " with `waystation cluster set-link HOST:PORT`"

@@ -53,7 +53,7 @@ def run_with_store(
     from waystation.base.errors import WaystationError
     from waystation.base.settings import SettingsError
     from waystation.queue.cluster.slot_map import SlotMapError
-    from waystation.storage.open_cluster import open_cluster_store
+    from waystation.storage.open import open_cluster_store
 
     async def run() -> None:
         opened = await open_cluster_store(

@@ -36,7 +36,8 @@ def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
     from waystation.app.data_dir import DataDir
     from waystation.base.settings import SettingsError
     from waystation.pipeline.sources.store import StorePlace
-    from waystation.storage.bulk import Place, job_backend, write_place
+    from waystation.storage.bulk import StoreConfig, write_store_config
+    from waystation.storage.open import bulk_backend
 
     settings = asked.settings
     data = DataDir(settings.data_dir)
@@ -46,15 +47,15 @@ def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
     own = settings.store
     if url is not None:
         own = msgspec.structs.replace(own, url=url, db_settings="")
-    place = Place(url=own.url, data_dir=str(data.root.absolute()), settings=own)
+    config = StoreConfig(url=own.url, data_dir=str(data.root.absolute()), settings=own)
     try:
-        job_backend(place)
+        bulk_backend(config)
     except SettingsError as exc:
         give_up(str(exc), EXIT_USAGE)
     named = hashlib.sha256(own.url.encode()).hexdigest()[:12]
     path = data.keys / f"pipeline_store_{named}.json"
-    write_place(path, place)
-    return StorePlace("waystation.storage.bulk:open_bulk", str(path.absolute()), key_file)
+    write_store_config(path, config)
+    return StorePlace("waystation.storage.open:open_bulk", str(path.absolute()), key_file)
 
 
 def audit(

@@ -173,10 +173,9 @@ def rotate(
 
     from waystation.base.clock import SystemClock
     from waystation.base.errors import WaystationError
-    from waystation.storage.open import rotate_push_store
+    from waystation.storage.open import rotate_push_store, scheme_of
 
     settings = _settings(data_dir, store, config)
-    scheme = settings.store.url.partition(":")[0]
     try:
         steps = asyncio.run(
             rotate_push_store(settings.store.url, settings.store, SystemClock(), dry_run=dry_run)
@@ -184,6 +183,7 @@ def rotate(
     except (WaystationError, OSError) as exc:
         give_up(str(exc))
     if steps is None:
+        scheme = scheme_of(settings.store.url)
         say(f"nothing to do: the {scheme} store removes what has expired by itself")
         return
     for step in steps:
@@ -200,26 +200,22 @@ def _places(settings: "Settings") -> dict[str, Path]:
     """Where the embedded stores are, by the settings; one that lives elsewhere is not there."""
     from waystation.app.data_dir import DataDir
     from waystation.queue.cluster.membership import load_membership
-    from waystation.storage.open import EmbeddedUrl, parse_store_url, queue_store_url
-    from waystation.storage.open_presence import parse_presence_url
+    from waystation.storage.open import local_directory, presence_store_url, queue_store_url
 
     data = DataDir(settings.data_dir)
-    shared, db_settings = settings.store.url, settings.store.db_settings
-    presence = settings.presence.store
-    if not presence and shared.startswith("redis"):
-        presence = shared
+    shared = settings.store.url
     membership = load_membership(data.keys)
     urls = {
-        "push": (parse_store_url(shared, db_settings), "push"),
-        "queue": (parse_store_url(queue_store_url(settings.queue.store, shared)), "queue"),
-        "presence": (parse_presence_url(presence), ""),
+        "push": (shared, "push"),
+        "queue": (queue_store_url(settings.queue.store, shared), "queue"),
+        "presence": (presence_store_url(settings.presence.store, shared), ""),
     }
     if membership is not None:
-        urls["cluster"] = (parse_store_url(membership.member.store_url), "cluster")
+        urls["cluster"] = (membership.member.store_url, "cluster")
     places = {
-        name: url.directory(data.root) / folder
+        name: directory / folder
         for name, (url, folder) in urls.items()
-        if isinstance(url, EmbeddedUrl)
+        if (directory := local_directory(url, data.root)) is not None
     }
     if "cluster" in places and not places["cluster"].is_relative_to(data.root):
         del places["cluster"]  # the map lies with another server, and goes with that one's backup

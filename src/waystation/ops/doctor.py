@@ -186,15 +186,16 @@ async def check_store(settings: Settings) -> Finding:
     from waystation.base.clock import SystemClock  # noqa: PLC0415
     from waystation.base.errors import WaystationError  # noqa: PLC0415
     from waystation.storage.open import (  # noqa: PLC0415 loads a driver
+        backends_of,
         open_push_store,
         shown_url,
-        store_schemes,
         store_warnings,
     )
 
     data = DataDir(settings.data_dir)
     where = (settings.store.url, settings.store.db_settings)
-    if "embedded" in store_schemes(*where) and not data.root.exists():
+    is_local = any(backend.directory for backend in backends_of(*where))
+    if is_local and not data.root.exists():
         return _warn("store", "not made yet", "it is made at the first start")
     try:
         store = await open_push_store(
@@ -245,7 +246,7 @@ async def check_cluster(settings: Settings) -> list[Finding]:
     from waystation.queue.cluster.link_check import link_complaints  # noqa: PLC0415
     from waystation.queue.cluster.membership import link_context, load_membership  # noqa: PLC0415
     from waystation.queue.cluster.slot_map_text import references, summary  # noqa: PLC0415
-    from waystation.storage.open_cluster import open_cluster_store  # noqa: PLC0415
+    from waystation.storage.open import open_cluster_store  # noqa: PLC0415
 
     data = DataDir(settings.data_dir)
     try:

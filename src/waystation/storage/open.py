@@ -1,304 +1,307 @@
-"""From a store's URL to a store.
+"""Opens the stores that URLs name, and answers what the backend behind a URL can do.
 
-`embedded:./relative` (to the data directory), `embedded:///absolute`, `embedded` alone (the
-default place), `memory:`, and servers (docs/guides/stores/). A backend is imported only when its
-URL is named, because its driver is an extra of the package.
+The record of a backend is found by the URL's scheme: first among those of this package, then among
+the entry points of other packages (group `waystation.backends`, the name is the scheme).
 """
 
+import asyncio
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import msgspec
 
-from waystation.base.clock import Clock
+from waystation.base.clock import Clock, SystemClock
 from waystation.base.settings import SettingsError
+from waystation.presence.settings import Presence
+from waystation.presence.store import PresenceStore, SharedPresenceStore
 from waystation.push.store import PushStore
+from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.store import QueueStore
-from waystation.storage.bigtable.url import BigtableUrl, parse_bigtable_url
-from waystation.storage.dual.url import DualUrl, StorePlace, parse_dual_url
-from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
-from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
-from waystation.storage.redis.url import RedisUrl, parse_redis_url
+from waystation.storage.backend import Backend, Opening
+from waystation.storage.bigtable.backend import BACKEND as BIGTABLE
+from waystation.storage.bulk import BulkStore, StoreConfig, read_store_config
+from waystation.storage.dual.backend import BACKEND as DUAL
+from waystation.storage.dynamodb.backend import BACKEND as DYNAMODB
+from waystation.storage.embedded.backend import BACKEND as EMBEDDED
+from waystation.storage.memory.backend import BACKEND as MEMORY
+from waystation.storage.postgres.backend import BACKEND as POSTGRES
+from waystation.storage.redis.backend import BACKEND as REDIS
 from waystation.storage.settings import Store
 
-DEFAULT_EMBEDDED_PATH = "store"
+BACKENDS = (EMBEDDED, MEMORY, DYNAMODB, REDIS, POSTGRES, BIGTABLE, DUAL)
+ENTRY_POINTS = "waystation.backends"
 
-_KNOWN_FORMS = (
-    "embedded",
-    "embedded:./relative",
-    "embedded:///absolute",
-    "memory:",
-    "dynamodb://REGION/PREFIX?rotation=monthly",
-    "redis://HOST:PORT/DB",
-    "rediss://HOST:PORT/DB",
-    "redis+cluster://HOST:PORT,HOST:PORT",
-    "postgres://USER@HOST:PORT/DATABASE",
-    "bigtable://PROJECT/INSTANCE/TABLE",
-    "grpc://HOST",
-    "dual:?primary=URL&secondary=URL",
-)
+_BY_SCHEME = {scheme: backend for backend in BACKENDS for scheme in backend.schemes}
+_DEFAULT_QUEUE_URL = "embedded:./store"
+_DEFAULT_PRESENCE_URL = "embedded:./presence"
 
 
-class EmbeddedUrl(msgspec.Struct, frozen=True, tag="embedded"):
-    """A directory on a local disk; relative paths are relative to the data directory."""
-
-    path: str
-
-    def directory(self, data_dir: Path) -> Path:
-        return data_dir / self.path  # an absolute path wins, as pathlib has it
+# Lookups
 
 
-class MemoryUrl(msgspec.Struct, frozen=True, tag="memory"):
-    """One process, gone with it."""
+def scheme_of(url: str) -> str:
+    return url.strip().partition(":")[0]
 
 
-StoreUrl = EmbeddedUrl | MemoryUrl | DynamoUrl | RedisUrl | PostgresUrl | BigtableUrl | DualUrl
+def find_backend(url: str) -> Backend:
+    """Raises `SettingsError` for a URL that no installed backend has."""
+    scheme, colon, _ = url.strip().partition(":")
+    backend = _BY_SCHEME.get(scheme)
+    if backend is None and colon:
+        for entry_point in entry_points(group=ENTRY_POINTS, name=scheme):
+            backend = entry_point.load()
+            if not isinstance(backend, Backend):
+                raise SettingsError(
+                    [f"store.url: the entry point {entry_point.value} is not a storage Backend"]
+                )
+    if backend is not None and (colon or backend.scheme_alone):
+        return backend
+    named = f"`{scheme}:` is no store that we know" if colon else "this is not a store URL"
+    forms = ", ".join(form for known in BACKENDS for form in known.url_forms)
+    raise SettingsError([f"store.url: {named}; use one of {forms}"])
 
 
-@runtime_checkable
-class Warns(Protocol):
-    """A store that has something to say before it is trusted."""
+def _backend_or_none(url: str) -> Backend | None:
+    try:
+        return find_backend(url)
+    except SettingsError:
+        return None
 
-    async def warnings(self) -> Sequence[str]: ...
+
+def parse_store_url(url: str, db_settings: str = "") -> object:
+    """What the backend makes of its URL. Raises `SettingsError` for any other URL."""
+    return find_backend(url).parse(url, db_settings)
 
 
-async def store_warnings(store: PushStore) -> Sequence[str]:
-    """What start-up and `doctor` should tell of an open store; raises what its reads raise."""
-    return await store.warnings() if isinstance(store, Warns) else ()
+def backends_of(url: str, db_settings: str = "") -> Sequence[Backend]:
+    """The backends behind a URL: one, or each of a dual store; none for a URL that is wrong, which
+    is reported when it is opened."""
+    try:
+        return [find_backend(part) for part in _parts(url, db_settings)]
+    except SettingsError:
+        return ()
+
+
+def _parts(url: str, db_settings: str) -> Sequence[str]:
+    parts = find_backend(url).parts
+    return (url,) if parts is None else [part for part, _ in parts(url, db_settings)]
+
+
+def shared_by_machines(url: str, db_settings: str = "") -> bool:
+    """Whether other machines can reach the store too; of two stores as one, both."""
+    found = [backend.capabilities for backend in backends_of(url, db_settings)]
+    return all(one is None or one.shared_by_machines for one in found)
+
+
+def shared_by_processes(url: str, db_settings: str = "") -> bool:
+    """Whether several processes of this machine can open the store; of two stores as one, both."""
+    found = [backend.capabilities for backend in backends_of(url, db_settings)]
+    return all(one is None or one.shared_by_processes for one in found)
+
+
+def has_autopush_layout(url: str, db_settings: str = "") -> bool:
+    """Whether Autopush's nodes could read the rows; of two stores as one, either."""
+    try:
+        parts = _parts(url, db_settings)
+        return any(scheme_of(part) in find_backend(part).autopush_schemes for part in parts)
+    except SettingsError:
+        return False
+
+
+def local_directory(url: str, data_dir: Path) -> Path | None:
+    """Where on this machine the store keeps its rows; None for stores elsewhere."""
+    find = find_backend(url).directory
+    return None if find is None else find(url, data_dir)
 
 
 def shown_url(url: str, db_settings: str = "") -> str:
-    """The URL as people and logs may see it: without credentials and options."""
+    """The URL for people and logs: without credentials and options."""
     scheme, colon, rest = url.partition(":")
-    if scheme == "dual":
+    backend = _BY_SCHEME.get(scheme)
+    if backend is not None and backend.parts is not None:
         try:
-            dual = parse_dual_url(url, db_settings)
+            shown = [shown_url(part) for part, _ in backend.parts(url, db_settings)]
         except SettingsError:
-            return "dual:"
-        return f"dual: {shown_url(dual.primary.url)} and {shown_url(dual.secondary.url)}"
+            return f"{scheme}:"
+        return f"{scheme}: {' and '.join(shown)}"
     if not rest.startswith("//"):
         return f"{scheme}{colon}{rest.partition('?')[0]}"
     return f"{scheme}://{rest[2:].partition('?')[0].rpartition('@')[2]}"
 
 
-def store_schemes(url: str, db_settings: str = "") -> tuple[str, ...]:
-    """How the URLs of the stores behind a URL begin: one, or of a dual store both."""
-    scheme = url.strip().partition(":")[0]
-    if scheme == "dual":
-        try:
-            dual = parse_dual_url(url, db_settings)
-        except SettingsError:
-            return (scheme,)  # whoever opens it says what is wrong
-        return tuple(place.url.partition(":")[0] for place in (dual.primary, dual.secondary))
-    return (scheme,)
-
-
-async def init_push_store(url: str, settings: Store) -> list[str]:
-    """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
-    match parse_store_url(url, settings.db_settings):
-        case DynamoUrl():
-            with import_extra("dynamodb"):
-                from waystation.storage.dynamodb.upkeep import init_store
-
-            return await init_store(url, settings)
-        case RedisUrl():
-            with import_extra("redis"):
-                from waystation.storage.redis.upkeep import init_store
-
-            return await init_store(url, settings)
-        case PostgresUrl():
-            with import_extra("postgres"):
-                from waystation.storage.postgres.schema import init_store
-
-            return await init_store(url, settings)
-        case BigtableUrl():
-            with import_extra("bigtable"):
-                from waystation.storage.bigtable.init import init_store
-
-            return await init_store(url, settings)
-        case DualUrl() as dual:
-            done: list[str] = []
-            for name, place in (("primary", dual.primary), ("secondary", dual.secondary)):
-                own = await init_push_store(place.url, _settings_of(place, settings))
-                done += [f"{name}: {sentence}" for sentence in own]
-            return done
-        case _:
-            return []
-
-
-async def rotate_push_store(
-    url: str, settings: Store, clock: Clock, *, dry_run: bool
-) -> Sequence[str] | None:
-    """The upkeep of monthly tables: what is done, in sentences; None of a store without months."""
-    match parse_store_url(url, settings.db_settings):
-        case DynamoUrl(rotation="monthly"):
-            with import_extra("dynamodb"):
-                from waystation.storage.dynamodb.rotate import rotate_store
-
-            steps = await rotate_store(url, settings, clock, dry_run=dry_run)
-            return [str(step) for step in steps]
-        case DualUrl() as dual:
-            done: list[str] | None = None
-            for place in (dual.primary, dual.secondary):
-                own = _settings_of(place, settings)
-                steps = await rotate_push_store(place.url, own, clock, dry_run=dry_run)
-                if steps is not None:
-                    done = [*(done or ()), *steps]
-            return done
-        case _:
-            return None
-
-
-def parse_store_url(url: str, db_settings: str = "") -> StoreUrl:
-    """Raises `SettingsError` for anything but a URL of a backend that is here."""
-    scheme, colon, rest = url.strip().partition(":")
-    match scheme:
-        case "embedded":
-            return EmbeddedUrl(_embedded_path(url, rest))
-        case "memory" if not rest.strip("/"):
-            return MemoryUrl()
-        case "memory":
-            raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
-        case "dynamodb" if colon:
-            return parse_dynamodb_url(url, db_settings)
-        case "redis" | "rediss" | "redis+cluster" if colon:
-            return parse_redis_url(url, db_settings)
-        case "postgres" | "postgresql" if colon:
-            return parse_postgres_url(url, db_settings)
-        case "bigtable" | "grpc" if colon:
-            return parse_bigtable_url(url, db_settings)
-        case "dual":
-            dual = parse_dual_url(url, db_settings)
-            for place in (dual.primary, dual.secondary):
-                parse_store_url(place.url, place.db_settings)
-            return dual
-        case _:
-            named = f"`{scheme}:` is no store that we know" if colon else "this is not a store URL"
-            raise SettingsError([f"store.url: {named}; use one of {', '.join(_KNOWN_FORMS)}"])
-
-
-def _embedded_path(url: str, rest: str) -> str:
-    if not rest:
-        return DEFAULT_EMBEDDED_PATH
-    if "?" in rest or "#" in rest:
-        raise SettingsError(
-            [f"store.url: {url!r}: `embedded:` takes a path only, without `?` and `#`"]
-        )
-    if not rest.startswith("//"):
-        return rest
-    if not rest.startswith("///"):
-        raise SettingsError(
-            [
-                f"store.url: {url!r} names a host; the embedded store is a local directory:"
-                f" embedded:./relative or embedded:///absolute"
-            ]
-        )
-    return rest[2:]
+# Push
 
 
 async def open_push_store(
     url: str, *, data_dir: Path, settings: Store, clock: Clock, serves: bool = False
 ) -> PushStore:
-    """Open the push store at `url`; call once per process, after it has started. One that `serves`
-    makes what is missing where the store's URL allows it; commands only look."""
-    match parse_store_url(url, settings.db_settings):
-        case MemoryUrl():
-            from waystation.storage.memory.push import MemoryPushStore
+    """Open the push store at `url`; call once per process, after it has started. A process that
+    `serves` makes missing tables where the store's URL allows it; commands only look."""
+    backend = find_backend(url)
+    backend.parse(url, settings.db_settings)
+    if backend.open_push is None:
+        raise _no_store("store.url", url, "push store", "open_push")
+    opening = Opening(
+        url=url, settings=settings, data_dir=data_dir, clock=clock, create_missing=serves
+    )
+    with _needs_driver(backend):
+        return await backend.open_push(opening)
 
-            return MemoryPushStore(clock)
-        case EmbeddedUrl() as embedded:
-            from waystation.storage.embedded.push import EmbeddedPushStore
 
-            directory = embedded.directory(data_dir) / "push"
-            return await EmbeddedPushStore.open(directory, settings=settings, clock=clock)
-        case DynamoUrl() as dynamodb:
-            with import_extra("dynamodb"):
-                from waystation.storage.dynamodb.push import DynamoPushStore
+async def init_push_store(url: str, settings: Store) -> list[str]:
+    """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
+    backend = find_backend(url)
+    backend.parse(url, settings.db_settings)
+    if backend.init is None:
+        return []
+    with _needs_driver(backend):
+        return await backend.init(url, settings)
 
-            return await DynamoPushStore.open(
-                dynamodb, settings=settings, clock=clock, make_tables=serves
-            )
-        case RedisUrl() as redis:
-            with import_extra("redis"):
-                from waystation.storage.redis.push import RedisPushStore
 
-            return await RedisPushStore.open(redis, settings=settings, clock=clock)
-        case PostgresUrl() as postgres:
-            with import_extra("postgres"):
-                from waystation.storage.postgres.push import PostgresPushStore
+async def rotate_push_store(
+    url: str, settings: Store, clock: Clock, *, dry_run: bool
+) -> Sequence[str] | None:
+    """Make and drop monthly tables; what was done, in sentences, or None of a store without."""
+    backend = find_backend(url)
+    backend.parse(url, settings.db_settings)
+    if backend.rotate is None:
+        return None
+    with _needs_driver(backend):
+        return await backend.rotate(url, settings, clock, dry_run=dry_run)
 
-            return await PostgresPushStore.open(postgres, settings=settings, clock=clock)
-        case BigtableUrl() as bigtable:
-            with import_extra("bigtable"):
-                from waystation.storage.bigtable.push import BigtablePushStore
 
-            return await BigtablePushStore.open(bigtable, settings=settings, clock=clock)
-        case DualUrl() as dual:
-            return await _open_dual(
-                dual, data_dir=data_dir, settings=settings, clock=clock, serves=serves
-            )
+@runtime_checkable
+class Warns(Protocol):
+    """A store that reports risks to the operator."""
+
+    async def warnings(self) -> Sequence[str]: ...
+
+
+async def store_warnings(store: PushStore) -> Sequence[str]:
+    """Warnings about an open store for start-up and `doctor`; raises what its reads raise."""
+    return await store.warnings() if isinstance(store, Warns) else ()
+
+
+# Jobs over a whole push store
+
+
+def bulk_backend(config: StoreConfig) -> Backend:
+    """Raises `SettingsError` for a store that jobs cannot read in bulk."""
+    parse_store_url(config.url, config.settings.db_settings)
+    backend = find_backend(config.url)
+    if backend.open_bulk is None:
+        shown = shown_url(config.url, config.settings.db_settings)
+        raise SettingsError([f"jobs do not work on {shown}: name a store that keeps rows"])
+    return backend
+
+
+def open_bulk(path: str, runner: asyncio.Runner | None = None) -> BulkStore:
+    """Open the store of a file that `write_store_config` has written. Stores that share a runner
+    are closed by the caller that made it."""
+    config = read_store_config(path)
+    backend = bulk_backend(config)
+    assert backend.open_bulk is not None
+    with _needs_driver(backend):
+        return backend.open_bulk(config, runner or asyncio.Runner())
+
+
+# Queues and their cluster
+
+
+def queue_store_url(own: str, shared: str) -> str:
+    """The URL of the queue store, from `queue.store` and `store.url`."""
+    if own:
+        return own
+    backend = _backend_or_none(shared)
+    return _DEFAULT_QUEUE_URL if backend is None or backend.open_queue is None else shared
 
 
 async def open_queue_store(url: str, *, data_dir: Path, settings: Store) -> QueueStore:
     """Open the queue store at `url`; call once per process, after it has started."""
-    match parse_store_url(url):
-        case MemoryUrl():
-            from waystation.storage.memory.queue import MemoryQueueStore
-
-            return MemoryQueueStore()
-        case EmbeddedUrl() as embedded:
-            from waystation.storage.embedded.queue import EmbeddedQueueStore
-
-            directory = embedded.directory(data_dir) / "queue"
-            return await EmbeddedQueueStore.open(directory, settings=settings)
-        case PostgresUrl() as postgres:
-            with import_extra("postgres"):
-                from waystation.storage.postgres.queue import PostgresQueueStore
-
-            return await PostgresQueueStore.open(postgres, settings=settings)
-        case _:
-            raise SettingsError([f"queue.store: queues do not live in {shown_url(url)}"])
+    backend, opening = _alone(url, settings, data_dir, SystemClock())
+    if backend.open_queue is None:
+        raise _no_store("queue.store", url, "queue store", "open_queue")
+    with _needs_driver(backend):
+        return await backend.open_queue(opening)
 
 
-def queue_store_url(own: str, shared: str) -> str:
-    """Where queues live, if `queue.store` and `store.url` say this."""
+async def open_cluster_store(url: str, *, data_dir: Path, settings: Store) -> ClusterStore:
+    """Open the store of a queue cluster's slot map; once per process, after it has started."""
+    backend, opening = _alone(url, settings, data_dir, SystemClock())
+    if backend.open_cluster is None:
+        raise _no_store("the store of the cluster", url, "store of slot maps", "open_cluster")
+    with _needs_driver(backend, "the store of the cluster"):
+        return await backend.open_cluster(opening)
+
+
+# Presence
+
+
+def presence_store_url(own: str, shared: str) -> str:
+    """The URL of the presence store, from `presence.store` and `store.url`: machines that share the
+    push store share presence too."""
     if own:
         return own
-    keeps = shared.partition(":")[0] in ("embedded", "memory", "postgres", "postgresql")
-    return shared if keeps else f"embedded:./{DEFAULT_EMBEDDED_PATH}"
+    backend = _backend_or_none(shared)
+    fits = backend is not None and backend.open_presence is not None and shared_by_machines(shared)
+    return shared if fits else _DEFAULT_PRESENCE_URL
 
 
-async def _open_dual(
-    url: DualUrl, *, data_dir: Path, settings: Store, clock: Clock, serves: bool
-) -> PushStore:
-    from waystation.storage.dual.push import DualPushStore
-
-    async def opened(place: StorePlace) -> PushStore:
-        own = _settings_of(place, settings)
-        return await open_push_store(
-            place.url, data_dir=data_dir, settings=own, clock=clock, serves=serves
-        )
-
-    primary = await opened(url.primary)
+def check_presence_url(url: str) -> Backend:
+    """Raises `SettingsError` for a URL whose backend has no presence store."""
     try:
-        return DualPushStore(primary, await opened(url.secondary), url, clock)
-    except BaseException:
-        await primary.close()
-        raise
+        parse_store_url(url)
+        backend = find_backend(url)
+    except SettingsError as exc:
+        raise SettingsError(
+            [problem.replace("store.url", "presence.store") for problem in exc.problems]
+        ) from exc
+    if backend.open_presence is None:
+        raise _no_store("presence.store", url, "presence store", "open_presence")
+    return backend
 
 
-def _settings_of(place: StorePlace, settings: Store) -> Store:
-    return msgspec.structs.replace(settings, url=place.url, db_settings=place.db_settings)
+async def open_presence_store(
+    presence: Presence, *, data_dir: Path, settings: Store, clock: Clock
+) -> PresenceStore:
+    """Open the store of parties; once per process, after it has started."""
+    url = presence_store_url(presence.store, settings.url)
+    check_presence_url(url)
+    backend, opening = _alone(url, settings, data_dir, clock)
+    assert backend.open_presence is not None
+    with _needs_driver(backend, "presence.store"):
+        return await backend.open_presence(opening, presence)
+
+
+def is_shared(store: PresenceStore) -> TypeGuard[SharedPresenceStore]:
+    """Whether several nodes may have it open at once."""
+    return hasattr(store, "heartbeat")
+
+
+def _alone(url: str, settings: Store, data_dir: Path, clock: Clock) -> tuple[Backend, Opening]:
+    """For a store whose URL has no `db_settings`: those belong to `store.url`."""
+    backend = find_backend(url)
+    backend.parse(url, "")
+    own = msgspec.structs.replace(settings, db_settings="")
+    return backend, Opening(url=url, settings=own, data_dir=data_dir, clock=clock)
+
+
+def _no_store(setting: str, url: str, what: str, opener: str) -> SettingsError:
+    able = " or ".join(known.name for known in BACKENDS if getattr(known, opener) is not None)
+    return SettingsError([f"{setting}: {shown_url(url)} has no {what}; use {able}"])
 
 
 @contextmanager
-def import_extra(name: str, setting: str = "store.url") -> Generator[None]:
-    """Importing a backend whose driver may not be installed."""
+def _needs_driver(backend: Backend, setting: str = "store.url") -> Generator[None]:
+    """Names what to install when a backend's driver is missing."""
     try:
         yield
     except ImportError as exc:
+        if not backend.install:
+            raise
         raise SettingsError(
-            [f"{setting}: its driver is not installed: pip install 'waystation[{name}]' ({exc})"]
+            [f"{setting}: its driver is not installed: pip install '{backend.install}' ({exc})"]
         ) from exc

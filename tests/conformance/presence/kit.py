@@ -32,7 +32,7 @@ from waystation.presence.store import Owner, PresenceStore
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.memory.presence import MemoryPresenceStore
-from waystation.storage.open_presence import is_shared
+from waystation.storage.open import is_shared
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store

@@ -13,7 +13,7 @@ from waystation.storage.embedded.cluster import EmbeddedClusterStore
 from waystation.storage.memory.cluster import MemoryClusterStore
 from waystation.storage.postgres.cluster import PostgresClusterStore
 from waystation.storage.postgres.url import parse_postgres_url
-from waystation.storage.redis.cluster_map import RedisClusterStore
+from waystation.storage.redis.slot_map_store import RedisClusterStore
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.cluster_store import ClusterStoreConformance

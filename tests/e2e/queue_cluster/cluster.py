@@ -21,7 +21,7 @@ from waystation.client.queue.address import ServerAddress
 from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.model import slot_of
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 COMMAND_LIMIT_S = 60

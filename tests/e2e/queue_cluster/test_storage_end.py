@@ -49,7 +49,7 @@ from waystation.queue.wire.link_words import (
     WrongSlot,
 )
 from waystation.queue.wire.responses import Err, Lnk, Msg, Ok, Pong, Response, Sok
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 HALF = SLOTS // 2

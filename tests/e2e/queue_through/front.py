@@ -21,7 +21,7 @@ from waystation.queue.cluster.cluster_store import ClusterStore
 from waystation.queue.cluster.membership import enrol, new_invitation
 from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.identity import Identity, ensure_identity
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 MAP = Store(map_bytes=64 << 20)

@@ -17,9 +17,9 @@ from waystation.app.settings import (
     presence_out_of_reach,
     relay_out_of_reach,
     replaced,
-    shared_store,
 )
 from waystation.base.settings import SettingsError
+from waystation.storage.open import shared_by_machines
 
 
 def write(path: Path, text: str) -> Path:
@@ -298,9 +298,9 @@ def test_loopback_is_recognised(url: str, loopback: bool) -> None:
 
 
 def test_embedded_and_memory_stores_are_this_machines_own() -> None:
-    assert not shared_store("embedded:./store")
-    assert not shared_store("memory:")
-    assert shared_store("redis://host")
+    assert not shared_by_machines("embedded:./store")
+    assert not shared_by_machines("memory:")
+    assert shared_by_machines("redis://host")
 
 
 def test_the_choice_of_a_transport_is_no_setting_any_more(tmp_path: Path) -> None:

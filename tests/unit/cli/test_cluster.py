@@ -18,7 +18,7 @@ from waystation.queue.identity import ensure_identity
 from waystation.queue.model import slot_letters
 from waystation.storage.embedded.cluster import EmbeddedClusterStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.queue_samples import new_queue
 

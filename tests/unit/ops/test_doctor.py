@@ -14,7 +14,7 @@ from waystation.ops import doctor
 from waystation.ops.doctor import Finding, Verdict
 from waystation.queue.cluster.membership import enrol, new_invitation
 from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 

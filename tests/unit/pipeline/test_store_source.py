@@ -16,7 +16,7 @@ from waystation.pipeline.sources.pace import Pace
 from waystation.pipeline.sources.store import Removed, StoreReader, StoreSource
 from waystation.push.model import ChannelId, Uaid, UserAgent
 from waystation.push.store import PushStore
-from waystation.storage.bulk import Place, write_place
+from waystation.storage.bulk import StoreConfig, write_store_config
 from waystation.storage.open import open_push_store
 from waystation.storage.settings import Store
 from waystation.telemetry.hashes import EventHashes
@@ -39,13 +39,13 @@ def options(tmp_path: Path) -> dict[str, str]:
             assert await store.add_channel(uaid, channel, channels_max=9)
 
     use(tmp_path, fill)
-    write_place(
+    write_store_config(
         tmp_path / "place.json",
-        Place(url="embedded:./store", data_dir=str(tmp_path), settings=SETTINGS),
+        StoreConfig(url="embedded:./store", data_dir=str(tmp_path), settings=SETTINGS),
     )
     (tmp_path / "key").write_text(MASTER.hex())
     return {
-        "opener": "waystation.storage.bulk:open_bulk",
+        "opener": "waystation.storage.open:open_bulk",
         "place": str(tmp_path / "place.json"),
         "key_file": str(tmp_path / "key"),
         "table": "router",
@@ -136,8 +136,8 @@ def test_a_writer_removes_only_what_is_unchanged_and_leaves_a_receipt(
 
 
 def test_a_part_of_a_copy_tells_what_became_of_it(options: dict[str, str], tmp_path: Path) -> None:
-    place = Place(url="embedded:./target", data_dir=str(tmp_path), settings=SETTINGS)
-    write_place(tmp_path / "target.json", place)
+    place = StoreConfig(url="embedded:./target", data_dir=str(tmp_path), settings=SETTINGS)
+    write_store_config(tmp_path / "target.json", place)
     parts = [vars(part)["part"] for part in reader_of(options | {"ranges": "2"}).partitions()]
     source = CopySource(
         {

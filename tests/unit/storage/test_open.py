@@ -7,8 +7,10 @@ import pytest
 from waystation.base.clock import ManualClock
 from waystation.base.settings import SettingsError
 from waystation.storage.embedded.push import EmbeddedPushStore
+from waystation.storage.embedded.url import EmbeddedUrl
+from waystation.storage.memory.backend import MemoryUrl
 from waystation.storage.memory.push import MemoryPushStore
-from waystation.storage.open import EmbeddedUrl, MemoryUrl, open_push_store, parse_store_url
+from waystation.storage.open import open_push_store, parse_store_url
 from waystation.storage.settings import Store
 
 DATA_DIR = Path("/data")

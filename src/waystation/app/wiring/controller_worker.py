@@ -18,7 +18,7 @@ from waystation.queue.cluster.controller import Terms
 from waystation.queue.cluster.controller_driver import ControllerDriver
 from waystation.queue.cluster.membership import required_membership
 from waystation.queue.cluster.slot_map_text import summary
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 
 from .process_telemetry import ProcessTelemetry
 from .worker_tasks import worker_tasks

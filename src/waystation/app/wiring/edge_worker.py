@@ -38,7 +38,7 @@ from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.handshake import ServerHandshake
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Transmission
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 
 from .edge_metrics import EdgeMetrics
 from .process_telemetry import ProcessTelemetry

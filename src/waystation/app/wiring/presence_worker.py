@@ -27,7 +27,7 @@ from waystation.presence.neighbours import Neighbours, peer_token
 from waystation.presence.reports import Reports
 from waystation.presence.server import PresenceServer
 from waystation.presence.store import Owner, PresenceStore
-from waystation.storage.open_presence import is_shared, open_presence_store
+from waystation.storage.open import is_shared, open_presence_store
 from waystation.telemetry.hashes import EventHashes
 
 from .process_telemetry import ProcessTelemetry

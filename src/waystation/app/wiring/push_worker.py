@@ -39,7 +39,7 @@ from waystation.push.milestones import MilestoneWriter
 from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
-from waystation.storage.open import open_push_store, store_warnings
+from waystation.storage.open import open_push_store, shared_by_machines, store_warnings
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.segments import remove_old, seal_abandoned
@@ -199,7 +199,7 @@ class PushWorker:
             if hand_back is not None:
                 tasks.keep("replay others", partial(self._replay_others, hand_back))
             tasks.spawn("store warnings", self._warn_of(store))
-            if "connect" in self._roles and shared_store(
+            if "connect" in self._roles and shared_by_machines(
                 settings.store.url, settings.store.db_settings
             ):
                 url = settings.connect.relay_url

@@ -19,7 +19,7 @@ from waystation.queue.server.reference_writing import Lines
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import QueueStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
-from waystation.storage.open_cluster import open_cluster_store
+from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store
 
 from .queue_cluster_links import QueueClusterLinks

@@ -1,7 +1,7 @@
 """Rows of a push store as a frame: a Python data source over a backend's `bulk`.
 
 Rule 1: the pipeline does not know the backends. It is handed the dotted name of an opener
-        (`waystation.storage.bulk:open_bulk`) and imports it in the worker.
+        (`waystation.storage.open:open_bulk`) and imports it in the worker.
 Rule 2: ids become the keyed hashes of the event log inside the worker, so rows and events can be
         joined; raw ids leave it only with `raw=true`, which only a removal asks for.
 Rule 3: secrets are read from files in the worker, never passed as options: plans show these. So

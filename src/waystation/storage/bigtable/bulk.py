@@ -25,8 +25,15 @@ from waystation.storage.bigtable.layout import MESSAGE, MESSAGE_TOPIC, OWN, ROUT
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.bigtable.user_agents import UserAgents
-from waystation.storage.bulk import PAGE_ROWS, PagedBulk, Place, hex_range, hex_ranges
-from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
+from waystation.storage.bulk import PAGE_ROWS, BulkStore, StoreConfig, hex_range, hex_ranges
+from waystation.storage.bulk_rows import (
+    Bounds,
+    StoredNotification,
+    Subscriptions,
+    UserAgentSnapshot,
+    inside,
+    version_of,
+)
 
 _arrow: Any = import_module("pyarrow")
 
@@ -36,22 +43,16 @@ _MESSAGES = f"{MESSAGE}|{MESSAGE_TOPIC}"
 _GREATEST = (1 << 63) - 1
 
 
-def open_bulk(place: Place, runner: asyncio.Runner) -> "BigtableBulk":
-    url = place.parsed()
-    assert isinstance(url, BigtableUrl)
-    return BigtableBulk(url, place, runner)
-
-
-class BigtableBulk(PagedBulk):
-    def __init__(self, url: BigtableUrl, place: Place, runner: asyncio.Runner) -> None:
+class BigtableBulk(BulkStore):
+    def __init__(self, url: BigtableUrl, config: StoreConfig, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._clock = SystemClock()
-        self._session = self.run(self._connected(url, place))
+        self._session = self.run(self._connected(url, config))
         self._lifetime_ms = url.max_router_ttl * 1000
         self._agents = UserAgents(self._session, self._clock, url.max_router_ttl)
 
-    async def _connected(self, url: BigtableUrl, place: Place) -> Session:
-        return Session(url, place.patient, self._clock)
+    async def _connected(self, url: BigtableUrl, config: StoreConfig) -> Session:
+        return Session(url, config.patient, self._clock)
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         samples = self.run(self._session.sample_keys())
@@ -66,9 +67,9 @@ class BigtableBulk(PagedBulk):
         ]
         return [f"{first}-{end}".encode() for first, end in pairwise(["", *sorted(set(cuts)), ""])]
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         wanted = (
             filters.of_families(ROUTER, OWN)
             if whole
@@ -81,7 +82,7 @@ class BigtableBulk(PagedBulk):
                 ends[1] = layout.number(max(0, greatest))
             wanted = filters.where(filters.between(ROUTER, layout.CONNECTED_AT, *ends), wanted)
         async for rows in self._pages_of(part, wanted):
-            found = [one for row in rows if (one := self._dossier(row)) is not None]
+            found = [one for row in rows if (one := self._user_agent(row)) is not None]
             yield [
                 one
                 for one in found
@@ -96,14 +97,14 @@ class BigtableBulk(PagedBulk):
                 if (uaid := _uaid(row.key)) is not None
             ]
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         wanted = (
             filters.of_families(MESSAGE, MESSAGE_TOPIC) if whole else filters.kept(_MESSAGES, _SLIM)
         )
         async for rows in self._pages_of(part, wanted):
-            found: list[Waiting] = []
+            found: list[StoredNotification] = []
             for row in rows:
                 uaid, notification = _uaid(row.key), self._notification(row)
                 if uaid is None or notification is None:
@@ -132,7 +133,7 @@ class BigtableBulk(PagedBulk):
         await self._agents.remove_rows(left)
         return True
 
-    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+    async def remove_if_orphaned(self, uaids: Sequence[Uaid]) -> int:
         """Rows are listed before the record is looked for, so what is stored for a user agent
         that comes meanwhile is not among them."""
         left = await asyncio.gather(*(self._agents.message_keys(uaid) for uaid in uaids))
@@ -143,20 +144,22 @@ class BigtableBulk(PagedBulk):
         await self._agents.remove_rows([key for rows in gone for key in rows])
         return len(gone)
 
-    async def part_with(self) -> None:
+    async def close_connections(self) -> None:
         await self._session.close()
 
-    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
         keys = [layout.agent_key(uaid) for uaid in uaids]
         wanted = filters.alive(self._clock.now_ms(), ROUTER, OWN)
         rows = await self._session.read_rows(wanted, keys=keys)
-        return [found for row in rows if (found := self._dossier(row)) is not None]
+        return [found for row in rows if (found := self._user_agent(row)) is not None]
 
-    async def begin(self, store: PushStore, dossiers: Sequence[Dossier]) -> Sequence[bool]:
+    async def add_user_agents(
+        self, store: PushStore, snapshots: Sequence[UserAgentSnapshot]
+    ) -> Sequence[bool]:
         """Record, subscriptions and updates are one row, so one conditional write does it."""
-        return await asyncio.gather(*map(self._begin, dossiers))
+        return await asyncio.gather(*map(self._add_user_agent, snapshots))
 
-    async def _begin(self, one: Dossier) -> bool:
+    async def _add_user_agent(self, one: UserAgentSnapshot) -> bool:
         now_ms = self._clock.now_ms()
         ends_at_ms = now_ms + self._lifetime_ms
         router = layout.encode_record(one.record, new_uuid4())
@@ -174,12 +177,12 @@ class BigtableBulk(PagedBulk):
             otherwise=[drop_row(), *(set_cell(*cell, ends_at_ms) for cell in cells)],
         )
 
-    async def settle(
+    async def set_routes(
         self, store: PushStore, begun: Sequence[UserAgent], records: Sequence[UserAgent]
     ) -> None:
-        await asyncio.gather(*(self._settle(*pair) for pair in zip(begun, records, strict=True)))
+        await asyncio.gather(*(self._set_route(*pair) for pair in zip(begun, records, strict=True)))
 
-    async def _settle(self, begun: UserAgent, record: UserAgent) -> None:
+    async def _set_route(self, begun: UserAgent, record: UserAgent) -> None:
         assert begun.node_id is not None, "what is not begun need not be settled"
         ends_at_ms = self._clock.now_ms() + self._lifetime_ms
         mutations: list[Mutation] = [drop_column(ROUTER, layout.NODE_ID)]
@@ -190,7 +193,7 @@ class BigtableBulk(PagedBulk):
         same = filters.holds(ROUTER, layout.NODE_ID, begun.node_id.encode())
         await self._session.check(layout.agent_key(begun.uaid), same, then=mutations)
 
-    async def kept_until(
+    async def statuses_kept_until(
         self, store: PushStore, ids: Sequence[MessageId], now_ms: int
     ) -> Mapping[MessageId, int]:
         """One read for all."""
@@ -206,7 +209,7 @@ class BigtableBulk(PagedBulk):
             yield rows
             first = rows[-1].key
 
-    def _dossier(self, row: Row) -> Dossier | None:
+    def _user_agent(self, row: Row) -> UserAgentSnapshot | None:
         uaid = _uaid(row.key)
         if uaid is None:
             return None
@@ -219,7 +222,7 @@ class BigtableBulk(PagedBulk):
             return None
         channels = layout.channels_among(columns)
         updates = layout.updates_among(own)
-        return Dossier(
+        return UserAgentSnapshot(
             record=record,
             channels=channels,
             updates=tuple(updates[one] for one in channels & updates.keys()),

@@ -26,6 +26,7 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.storage.bigtable import filters
+from waystation.storage.bigtable.backend import CAPABILITIES
 from waystation.storage.bigtable.cells import set_cell
 from waystation.storage.bigtable.client import emulator_of
 from waystation.storage.bigtable.layout import BROADCASTS_KEY, KEPT
@@ -34,24 +35,13 @@ from waystation.storage.bigtable.session import Session, SessionStats
 from waystation.storage.bigtable.tracking import Tracking
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.bigtable.user_agents import UserAgents
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.settings import Store
 
 
 class BigtablePushStore:
     """One table, shared by all nodes."""
 
-    capabilities = Capabilities(
-        name="bigtable",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=True,
-        row_versions=True,
-        cursor=True,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, session: Session, url: BigtableUrl, clock: Clock) -> None:
         self.session = session

@@ -56,7 +56,7 @@ _AUTOPUSH = sorted(
 )
 
 
-class BigtableUrl(msgspec.Struct, frozen=True, kw_only=True, tag="bigtable"):
+class BigtableUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Which table, where, and Autopush's settings of it; None: the store's own setting rules."""
 
     project: str

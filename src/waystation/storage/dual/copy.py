@@ -24,10 +24,10 @@ from waystation.base.clock import Clock, SystemClock
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
-from waystation.storage.bulk import ANY_NUMBER, PagedBulk, Place, open_bulk, read_place
-from waystation.storage.dossier import GONE, Dossier, Waiting, worth_copying
+from waystation.storage.bulk import UNLIMITED, BulkStore, StoreConfig, read_store_config
+from waystation.storage.bulk_rows import GONE, StoredNotification, UserAgentSnapshot, worth_copying
 from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tombstone
-from waystation.storage.open import open_push_store
+from waystation.storage.open import find_backend, open_bulk, open_push_store
 
 FRESH_S = 600.0
 AT_ONCE = 256  # rows of a page that are on their way to the target
@@ -45,7 +45,7 @@ class Copied(msgspec.Struct):
 
 
 def open_copier(source: str, target: str) -> "Copier":
-    """Both are paths of files that `write_place` has written."""
+    """Both are paths of files that `write_store_config` has written."""
     return Copier(source, target, SystemClock())
 
 
@@ -54,16 +54,17 @@ class Copier:
 
     def __init__(self, source: str, target: str, clock: Clock) -> None:
         self._runner = asyncio.Runner()
-        self._source: PagedBulk = open_bulk(source, self._runner)
-        place = read_place(target)
-        self._store: PushStore = self._runner.run(self._opened(place, clock))
-        # Of an embedded store one process has one environment, and its servers' code will do.
-        self._target = None if _is_embedded(place) else open_bulk(target, self._runner)
+        self._source: BulkStore = open_bulk(source, self._runner)
+        config = read_store_config(target)
+        self._store: PushStore = self._runner.run(self._opened(config, clock))
+        # A process can open the files of a local store only once; `PushStore` writes them as well.
+        is_local = find_backend(config.url).directory is not None
+        self._target = None if is_local else open_bulk(target, self._runner)
         self._copy = Copy(self._source, self._store, self._target, clock)
 
-    async def _opened(self, place: Place, clock: Clock) -> PushStore:
+    async def _opened(self, config: StoreConfig, clock: Clock) -> PushStore:
         return await open_push_store(
-            place.url, data_dir=Path(place.data_dir), settings=place.patient, clock=clock
+            config.url, data_dir=Path(config.data_dir), settings=config.patient, clock=clock
         )
 
     def copy(self, table: str, part: bytes, since_ms: int) -> Iterator[Copied]:
@@ -81,7 +82,7 @@ class Copier:
     def close(self) -> None:
         self._runner.run(self._store.close())
         if self._target is not None:
-            self._runner.run(self._target.part_with())
+            self._runner.run(self._target.close_connections())
         self._source.close()
 
 
@@ -90,7 +91,7 @@ class Copy:
     that writes faster than its servers do."""
 
     def __init__(
-        self, source: PagedBulk, store: PushStore, target: PagedBulk | None, clock: Clock
+        self, source: BulkStore, store: PushStore, target: BulkStore | None, clock: Clock
     ) -> None:
         self._source = source
         self._store = store
@@ -101,7 +102,7 @@ class Copy:
 
     async def records(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
         bounds = {"connected_at_ms": (since_ms, None)} if since_ms else {}
-        async for page in self._source.dossiers(part, bounds, whole=True):
+        async for page in self._source.user_agents(part, bounds, whole=True):
             read_mono = time.monotonic()
             now_ms = self._clock.now_ms()
             alive = [one for one in page if not one.over(now_ms)]
@@ -111,23 +112,23 @@ class Copy:
                 await self._move(alive[at : at + AT_ONCE], copied)
             yield copied
 
-    async def _move(self, dossiers: Sequence[Dossier], copied: Copied) -> None:
-        begins = [begun(one.record) for one in dossiers]
-        new = await self._begin(
+    async def _move(self, snapshots: Sequence[UserAgentSnapshot], copied: Copied) -> None:
+        begins = [begun(one.record) for one in snapshots]
+        new = await self._add_user_agents(
             [
-                Dossier(record=record, channels=one.channels, updates=one.updates)
-                for record, one in zip(begins, dossiers, strict=True)
+                UserAgentSnapshot(record=record, channels=one.channels, updates=one.updates)
+                for record, one in zip(begins, snapshots, strict=True)
             ]
         )
-        ours: list[tuple[UserAgent, Dossier]] = []
-        for record, one, is_new in zip(begins, dossiers, new, strict=True):
+        ours: list[tuple[UserAgent, UserAgentSnapshot]] = []
+        for record, one, is_new in zip(begins, snapshots, new, strict=True):
             if is_new or await self._left_behind(one, copied):
                 ours.append((record, one))
         if not ours:
             return
-        looked = await self._source.look([one.record.uaid for _, one in ours])
+        looked = await self._source.read_user_agents([one.record.uaid for _, one in ours])
         now = {one.record.uaid: one for one in looked}
-        settled: list[tuple[UserAgent, Dossier]] = []
+        settled: list[tuple[UserAgent, UserAgentSnapshot]] = []
         for record, one in ours:
             again = now.get(one.record.uaid)
             if again is None:
@@ -135,7 +136,9 @@ class Copy:
             else:
                 await self._catch_up(one, again)
                 settled.append((record, one))
-        await self._settle([record for record, _ in settled], [one.record for _, one in settled])
+        await self._set_routes(
+            [record for record, _ in settled], [one.record for _, one in settled]
+        )
         # Not before: who is removed while it is settled would stay.
         for one, is_buried in await self._buried([one for _, one in settled]):
             if is_buried:
@@ -143,65 +146,67 @@ class Copy:
             else:
                 copied.written += 1
 
-    async def _remove(self, one: Dossier, copied: Copied) -> None:
+    async def _remove(self, one: UserAgentSnapshot, copied: Copied) -> None:
         await self._store.remove_user_agent(one.record.uaid)
         copied.gone += 1
 
-    async def _begin(self, dossiers: Sequence[Dossier]) -> Sequence[bool]:
+    async def _add_user_agents(self, snapshots: Sequence[UserAgentSnapshot]) -> Sequence[bool]:
         if self._target is not None:
-            return await self._target.begin(self._store, dossiers)
-        return await PagedBulk.begin(self._source, self._store, dossiers)
+            return await self._target.add_user_agents(self._store, snapshots)
+        return await BulkStore.add_user_agents(self._source, self._store, snapshots)
 
-    async def _settle(self, begins: Sequence[UserAgent], records: Sequence[UserAgent]) -> None:
+    async def _set_routes(self, begins: Sequence[UserAgent], records: Sequence[UserAgent]) -> None:
         anew = [msgspec.structs.replace(one, row_version=None, behind=False) for one in records]
         if self._target is not None:
-            await self._target.settle(self._store, begins, anew)
+            await self._target.set_routes(self._store, begins, anew)
         else:
-            await PagedBulk.settle(self._source, self._store, begins, anew)
+            await BulkStore.set_routes(self._source, self._store, begins, anew)
 
-    async def _left_behind(self, one: Dossier, copied: Copied) -> bool:
+    async def _left_behind(self, one: UserAgentSnapshot, copied: Copied) -> bool:
         """Whether somebody began it and did not come to the end. A whole one may be older, when
         servers went on with the source alone."""
         held = await self._store.get_user_agent(one.record.uaid)
         if held is not None and held.node_id == MOVING:
-            await self._catch_up(Dossier(record=one.record), one)
+            await self._catch_up(UserAgentSnapshot(record=one.record), one)
             return True
         copied.present += 1
         if held is not None and held.connected_at_ms < one.record.connected_at_ms:
             record = msgspec.structs.replace(one.record, row_version=None, behind=False)
             if await self._store.claim_route(record):
-                await self._catch_up(Dossier(record=one.record), one)
+                await self._catch_up(UserAgentSnapshot(record=one.record), one)
         return False
 
-    async def _catch_up(self, seen: Dossier, now: Dossier) -> None:
+    async def _catch_up(self, seen: UserAgentSnapshot, now: UserAgentSnapshot) -> None:
         """What has changed in the source since it was read."""
         uaid = seen.record.uaid
         for channel_id in seen.channels - now.channels:
             await self._store.remove_channel(uaid, channel_id)
         for channel_id in now.channels - seen.channels:
-            await self._store.add_channel(uaid, channel_id, channels_max=ANY_NUMBER)
+            await self._store.add_channel(uaid, channel_id, channels_max=UNLIMITED)
         for update in set(seen.updates) - set(now.updates):
             await self._store.forget_update(uaid, update.channel_id, update.version)
         for update in set(now.updates) - set(seen.updates):
             await self._store.save_update(uaid, update)
 
-    async def _buried(self, dossiers: Sequence[Dossier]) -> Sequence[tuple[Dossier, bool]]:
+    async def _buried(
+        self, snapshots: Sequence[UserAgentSnapshot]
+    ) -> Sequence[tuple[UserAgentSnapshot, bool]]:
         """Whether they were removed after they connected."""
-        stones = [tombstone(one.record.uaid) for one in dossiers]
+        stones = [tombstone(one.record.uaid) for one in snapshots]
         now_ms = self._clock.now_ms()
         if self._target is not None:
-            kept = await self._target.kept_until(self._store, stones, now_ms)
+            kept = await self._target.statuses_kept_until(self._store, stones, now_ms)
         else:
-            kept = await PagedBulk.kept_until(self._source, self._store, stones, now_ms)
+            kept = await BulkStore.statuses_kept_until(self._source, self._store, stones, now_ms)
         return [
             (one, one.record.connected_at_ms <= kept.get(stone, 0) - TOMBSTONE_KEPT_MS)
-            for one, stone in zip(dossiers, stones, strict=True)
+            for one, stone in zip(snapshots, stones, strict=True)
         ]
 
     # Notifications
 
     async def notifications(self, part: bytes, since_ms: int) -> AsyncIterator[Copied]:
-        async for page in self._source.waiting(part, {}, whole=True):
+        async for page in self._source.notifications(part, {}, whole=True):
             read_mono = time.monotonic()
             now_ms = self._clock.now_ms()
             due = [
@@ -215,7 +220,7 @@ class Copy:
                 await self._save(due[at : at + AT_ONCE], copied)
             yield copied
 
-    async def _save(self, rows: Sequence[Waiting], copied: Copied) -> None:
+    async def _save(self, rows: Sequence[StoredNotification], copied: Copied) -> None:
         saved = await asyncio.gather(*(self._store.save_new(*row) for row in rows))
         copied.written += sum(saved)
         for (uaid, row), is_saved in zip(rows, saved, strict=True):
@@ -252,7 +257,3 @@ class Copy:
 def _check_fresh(read_mono: float) -> None:
     if time.monotonic() - read_mono > FRESH_S:
         raise StoreUnavailableError(f"a page took longer than {FRESH_S:g} s: ask for more parts")
-
-
-def _is_embedded(place: Place) -> bool:
-    return place.url.startswith("embedded")

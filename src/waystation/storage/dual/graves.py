@@ -15,7 +15,7 @@ from waystation.base.clock import Clock
 from waystation.base.ids import parse_uuid
 from waystation.push.model import TTL_MAX_S, ChannelId, MessageId, Notification, SortKey, Uaid
 from waystation.push.store import PushStore
-from waystation.storage.dossier import GONE
+from waystation.storage.bulk_rows import GONE
 
 KEPT_S = 3600
 _TRIES = 3

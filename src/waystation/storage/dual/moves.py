@@ -37,7 +37,7 @@ from waystation.storage.dual.url import DualUrl
 MOVING = "dual:moving"
 TRIES_MAX = 8
 KNOWN_MAX = 65_536  # user agents of which this process knows that they are in the primary
-ANY_NUMBER = 1_000_000  # of channels: the limit was kept where they were added
+UNLIMITED = 1_000_000  # of channels: the limit was kept where they were added
 TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as what it stands for could live
 
 
@@ -137,7 +137,7 @@ class Moves:
         channels = await source.get_channels(uaid)
         updates = await source.fetch_updates(uaid, limit=max(1, len(channels)))
         for channel_id in channels:
-            await target.add_channel(uaid, channel_id, channels_max=ANY_NUMBER)
+            await target.add_channel(uaid, channel_id, channels_max=UNLIMITED)
         for update in updates:
             await target.save_update(uaid, update)
         await self._undo_removed(uaid, channels)

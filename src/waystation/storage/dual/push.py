@@ -50,8 +50,8 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.push.store import CursorStore, PushStore, RotatingStore
+from waystation.storage.bulk_rows import GONE
 from waystation.storage.capabilities import Capabilities
-from waystation.storage.dossier import GONE
 from waystation.storage.dual.graves import Graves, without_tombstones
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.storage.dual.moves import DualStats, Moves

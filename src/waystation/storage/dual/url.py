@@ -20,22 +20,26 @@ _NOBODY = -1
 _TRUE = {"1": True, "true": True, "0": False, "false": False}
 
 
-class StorePlace(msgspec.Struct, frozen=True):
-    """One of the two, as `open_push_store` takes it."""
+class StoreDsn(msgspec.Struct, frozen=True):
+    """URL and Autopush's settings of one of the two stores."""
 
     url: str
     db_settings: str = ""
 
 
-class DualUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dual"):
+class DualUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Two stores and what goes where."""
 
-    primary: StorePlace
-    secondary: StorePlace
+    primary: StoreDsn
+    secondary: StoreDsn
     write_to_secondary: bool = False
     median: int | None = None
     end_median: int | None = None
     tombstones: bool = False
+
+    @property
+    def parts(self) -> tuple[StoreDsn, StoreDsn]:
+        return self.primary, self.secondary
 
     def __repr__(self) -> str:  # the URLs may hold passwords
         return f"DualUrl(write_to_secondary={self.write_to_secondary}, median={self.median})"
@@ -48,22 +52,22 @@ class DualUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dual"):
         return (first is not None and uaid[0] <= first) or (last is not None and uaid[-1] <= last)
 
 
-class _Place(msgspec.Struct, forbid_unknown_fields=True):
+class _DsnSettings(msgspec.Struct, forbid_unknown_fields=True):
     dsn: str
     db_settings: str | dict[str, Any] | None = None
 
-    def place(self) -> StorePlace:
+    def store_dsn(self) -> StoreDsn:
         settings = self.db_settings or ""
         if not isinstance(settings, str):
             settings = msgspec.json.encode(settings).decode()
-        return StorePlace(_dynamodb(self.dsn), settings)
+        return StoreDsn(_dynamodb(self.dsn), settings)
 
 
 class _Settings(msgspec.Struct, forbid_unknown_fields=True):
     """Autopush's names, and its default: the secondary is written to unless told otherwise."""
 
-    primary: _Place
-    secondary: _Place
+    primary: _DsnSettings
+    secondary: _DsnSettings
     write_to_secondary: bool = True
     median: str | None = None
     end_median: str | None = None
@@ -96,8 +100,8 @@ def _from_query(query: str) -> DualUrl:
         if options.get(name, "0").lower() not in _TRUE:
             raise SettingsError([f"store.url: {name} is 1 or 0"])
     return DualUrl(
-        primary=StorePlace(_dynamodb(options.get("primary", ""))),
-        secondary=StorePlace(_dynamodb(options.get("secondary", ""))),
+        primary=StoreDsn(_dynamodb(options.get("primary", ""))),
+        secondary=StoreDsn(_dynamodb(options.get("secondary", ""))),
         write_to_secondary=_TRUE[options.get("write_to_secondary", "0").lower()],
         tombstones=_TRUE[options.get("tombstones", "0").lower()],
         median=_median("median", options.get("median")),
@@ -115,8 +119,8 @@ def _from_settings(db_settings: str) -> DualUrl:
     except msgspec.MsgspecError as exc:
         raise SettingsError([f"store.db_settings: not those of a dual store: {exc}"]) from None
     return DualUrl(
-        primary=settings.primary.place(),
-        secondary=settings.secondary.place(),
+        primary=settings.primary.store_dsn(),
+        secondary=settings.secondary.store_dsn(),
         write_to_secondary=settings.write_to_secondary,
         tombstones=settings.tombstones,
         median=_median("median", settings.median),

@@ -13,11 +13,17 @@ from typing import Any
 
 from waystation.base.clock import SystemClock
 from waystation.base.ids import dashed, parse_uuid
-from waystation.base.settings import SettingsError
 from waystation.push.model import SIMPLEPUSH, USER_AGENT_LIFETIME_S, Uaid, Update
 from waystation.push.store import PushStore
-from waystation.storage.bulk import ANY_NUMBER, PAGE_ROWS, PagedBulk, Place
-from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
+from waystation.storage.bulk import PAGE_ROWS, UNLIMITED, BulkStore, StoreConfig
+from waystation.storage.bulk_rows import (
+    Bounds,
+    StoredNotification,
+    Subscriptions,
+    UserAgentSnapshot,
+    inside,
+    version_of,
+)
 from waystation.storage.dynamodb.agents import DAY_S, FENCES, AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
 from waystation.storage.dynamodb.layout import (
@@ -50,27 +56,19 @@ _AT_ONCE = 32
 _GREATEST = 1 << 62
 
 
-def open_bulk(place: Place, runner: asyncio.Runner) -> "DynamoBulk":
-    url = place.parsed()
-    assert isinstance(url, DynamoUrl)
-    if url.key_hash:
-        raise SettingsError(["store.url: with key_hash DynamoDB holds no ids that a job could use"])
-    return DynamoBulk(url, place, runner)
-
-
-class DynamoBulk(PagedBulk):
-    def __init__(self, url: DynamoUrl, place: Place, runner: asyncio.Runner) -> None:
+class DynamoBulk(BulkStore):
+    def __init__(self, url: DynamoUrl, config: StoreConfig, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._url = url
-        self._site = self.run(self._connected(place))
+        self._site = self.run(self._connected(config))
         self._dynamo = self._site.dynamo
         self._agents = AgentRows(self._site)
         self._channels = ChannelRows(self._site, self._agents)
         self._records = RecordRows(self._site, self._agents, self._channels)
 
-    async def _connected(self, place: Place) -> Site:
+    async def _connected(self, config: StoreConfig) -> Site:
         clock = SystemClock()
-        dynamo = await Dynamo.open(self._url, place.patient)
+        dynamo = await Dynamo.open(self._url, config.patient)
         try:
             tables = MessageTables(dynamo, self._url, clock)
             await tables.open()
@@ -97,9 +95,9 @@ class DynamoBulk(PagedBulk):
     def month_of(self, part: bytes) -> str | None:
         return part.decode().split(" ")[0]
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         request: dict[str, Any] = {}
         if "connected_at_ms" in bounds:
             least, greatest = bounds["connected_at_ms"]
@@ -111,10 +109,12 @@ class DynamoBulk(PagedBulk):
         by_index = part.endswith(f" {ACCESS_INDEX}".encode())
         pages = self._away(part, bounds) if by_index else self._scan(part, **request)
         async for items in pages:
-            found = [one for item in items if (one := _dossier(item)) is not None]
+            found = [one for item in items if (one := _user_agent(item)) is not None]
             yield await self._whole(found, items) if whole else found
 
-    async def _whole(self, found: list[Dossier], items: Sequence[Item]) -> list[Dossier]:
+    async def _whole(
+        self, found: list[UserAgentSnapshot], items: Sequence[Item]
+    ) -> list[UserAgentSnapshot]:
         tables = {item["uaid"]["S"]: get_string(item, "current_month") for item in items}
         wanted: dict[str, list[Item]] = {}
         for one in found:
@@ -130,7 +130,7 @@ class DynamoBulk(PagedBulk):
             item["uaid"]["S"]: decode_channels(item, now_s=now_s) for page in rows for item in page
         }
         return [
-            Dossier(
+            UserAgentSnapshot(
                 record=one.record,
                 channels=channels.get(one.record.uaid.hex(), frozenset()),
                 updates=await self._updates(one),
@@ -142,7 +142,7 @@ class DynamoBulk(PagedBulk):
             if tables[one.record.uaid.hex()] in self._site.tables.names  # §6.8 d: no record else
         ]
 
-    async def _updates(self, one: Dossier) -> tuple[Update, ...]:
+    async def _updates(self, one: UserAgentSnapshot) -> tuple[Update, ...]:
         if one.record.router_type != SIMPLEPUSH:
             return ()
         return tuple(await self._records.fetch_updates(one.record.uaid, limit=1 << 30))
@@ -160,9 +160,9 @@ class DynamoBulk(PagedBulk):
                 if (uaid := _uaid(item)) is not None
             ]
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         request: dict[str, Any] = {
             "FilterExpression": "chidmessageid <> :channels",
             "ExpressionAttributeValues": {":channels": string(CHANNELS_KEY)},
@@ -177,7 +177,7 @@ class DynamoBulk(PagedBulk):
         if not whole:
             request |= {"ProjectionExpression": _SLIM, "ExpressionAttributeNames": _NAMES}
         async for items in self._scan(part, **request):
-            found: list[Waiting] = []
+            found: list[StoredNotification] = []
             for item in items:
                 uaid = _uaid(item)
                 try:
@@ -200,7 +200,7 @@ class DynamoBulk(PagedBulk):
         assert uaid is not None, "it was asked for by its id"
         return await self._agents.remove_unchanged(uaid, item)
 
-    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+    async def remove_if_orphaned(self, uaids: Sequence[Uaid]) -> int:
         return await self._some_at_once([self._remove_left(uaid) for uaid in uaids])
 
     async def _remove_left(self, uaid: Uaid) -> bool:
@@ -223,20 +223,22 @@ class DynamoBulk(PagedBulk):
             await self._dynamo.delete_all(table, rows)
         return True
 
-    async def part_with(self) -> None:
+    async def close_connections(self) -> None:
         await self._dynamo.close()
 
-    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
         keys = [self._site.keys.router(uaid) for uaid in uaids]
         items = await self._dynamo.get_many(self._url.router_table, keys)
         now_ms = self._site.clock.now_ms()
-        found = [one for item in items if (one := _dossier(item)) is not None]
+        found = [one for item in items if (one := _user_agent(item)) is not None]
         return await self._whole([one for one in found if not one.over(now_ms)], items)
 
-    async def begin(self, store: PushStore, dossiers: Sequence[Dossier]) -> Sequence[bool]:
-        return await asyncio.gather(*(self._begin(store, one) for one in dossiers))
+    async def add_user_agents(
+        self, store: PushStore, snapshots: Sequence[UserAgentSnapshot]
+    ) -> Sequence[bool]:
+        return await asyncio.gather(*(self._add_user_agent(store, one) for one in snapshots))
 
-    async def _begin(self, store: PushStore, one: Dossier) -> bool:
+    async def _add_user_agent(self, store: PushStore, one: UserAgentSnapshot) -> bool:
         """The record, then the whole channel set in one write, unless there is one: whoever met
         the record meanwhile has begun it."""
         uaid = one.record.uaid
@@ -258,7 +260,7 @@ class DynamoBulk(PagedBulk):
                 )
             except NotAppliedError:
                 for channel in one.channels:
-                    await self._channels.add(uaid, channel, channels_max=ANY_NUMBER)
+                    await self._channels.add(uaid, channel, channels_max=UNLIMITED)
         for update in one.updates:
             await store.save_update(uaid, update)
         return True
@@ -317,7 +319,7 @@ def _uaid(item: Item) -> Uaid | None:
     return None if raw is None else Uaid(raw)
 
 
-def _dossier(item: Item) -> Dossier | None:
+def _user_agent(item: Item) -> UserAgentSnapshot | None:
     uaid = _uaid(item)
     if uaid is None:
         return None
@@ -326,7 +328,7 @@ def _dossier(item: Item) -> Dossier | None:
     except UnreadableRowError:
         return None
     expiry = get_number(item, "expiry")
-    return Dossier(
+    return UserAgentSnapshot(
         record=record,
         expires_at_ms=None if expiry is None else expiry * 1000,
         version=_version(item),

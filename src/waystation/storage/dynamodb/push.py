@@ -20,8 +20,8 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.dynamodb.agents import AgentRows
+from waystation.storage.dynamodb.backend import CAPABILITIES
 from waystation.storage.dynamodb.channels import ChannelRows
 from waystation.storage.dynamodb.notifications import NotificationRows
 from waystation.storage.dynamodb.records import RecordRows
@@ -38,17 +38,7 @@ from waystation.storage.settings import Store
 class DynamoPushStore:
     """One region's tables, shared by all machines."""
 
-    capabilities = Capabilities(
-        name="dynamodb",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=True,
-        row_versions=False,
-        cursor=True,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, site: Site) -> None:
         self._site = site

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 _PREFIX = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-class DynamoUrl(msgspec.Struct, frozen=True, kw_only=True, tag="dynamodb"):
+class DynamoUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Which tables, and where."""
 
     region: str

@@ -15,8 +15,15 @@ import lmdb
 
 from waystation.base.clock import SystemClock
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
-from waystation.storage.bulk import PAGE_ROWS, PagedBulk, Place
-from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside, version_of
+from waystation.storage.bulk import PAGE_ROWS, BulkStore
+from waystation.storage.bulk_rows import (
+    Bounds,
+    StoredNotification,
+    Subscriptions,
+    UserAgentSnapshot,
+    inside,
+    version_of,
+)
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.changes import PushChanges
 from waystation.storage.embedded.environment import Environment, store_error
@@ -24,7 +31,6 @@ from waystation.storage.embedded.layout import AgentRow
 from waystation.storage.embedded.reads import PushReads
 from waystation.storage.embedded.upkeep import open_environment
 from waystation.storage.embedded.writer import WriterStats
-from waystation.storage.open import EmbeddedUrl
 from waystation.storage.settings import Store
 
 REMOVED_AT_ONCE = 200
@@ -33,13 +39,7 @@ _ROWS_AT_ONCE = 1000
 _arrow: Any = import_module("pyarrow")
 
 
-def open_bulk(place: Place, runner: asyncio.Runner) -> "EmbeddedBulk":
-    url = place.parsed()
-    assert isinstance(url, EmbeddedUrl)
-    return EmbeddedBulk(url.directory(Path(place.data_dir)) / "push", place.patient, runner)
-
-
-class EmbeddedBulk(PagedBulk):
+class EmbeddedBulk(BulkStore):
     def __init__(self, directory: Path, settings: Store, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._env: Environment = open_environment(directory, settings)
@@ -47,7 +47,7 @@ class EmbeddedBulk(PagedBulk):
         self._reads = PushReads(self._env, self._clock)
         self._changes = PushChanges(self._env, self._clock, WriterStats())
 
-    async def part_with(self) -> None:
+    async def close_connections(self) -> None:
         self._env.close()
 
     def ranges(self, table: str, count: int) -> list[bytes]:
@@ -56,20 +56,20 @@ class EmbeddedBulk(PagedBulk):
         marks = [((number << 16) // count).to_bytes(2, "big") for number in range(1, count)]
         return [first + end for first, end in zip([b"\0\0", *marks], [*marks, b""], strict=True)]
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         for rows in self._chunks("agents", part):
-            found: list[Dossier] = []
+            found: list[UserAgentSnapshot] = []
             for key, value in rows:
                 record = AgentRow(value).record()
                 if inside(bounds, "connected_at_ms", record.connected_at_ms):
-                    found.append(self._dossier(Uaid(key), value, whole=whole))
+                    found.append(self._user_agent(Uaid(key), value, whole=whole))
             yield found
 
-    def _dossier(self, uaid: Uaid, value: bytes, *, whole: bool) -> Dossier:
+    def _user_agent(self, uaid: Uaid, value: bytes, *, whole: bool) -> UserAgentSnapshot:
         row = AgentRow(value)
-        return Dossier(
+        return UserAgentSnapshot(
             record=row.record(),
             channels=frozenset(layout.split_channels(row.channels) if whole else ()),
             updates=tuple(self._reads.updates(uaid, _ROWS_AT_ONCE)) if whole else (),
@@ -77,12 +77,12 @@ class EmbeddedBulk(PagedBulk):
             version=version_of(value),
         )
 
-    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
         with self._env.lmdb.begin(self._env.tables["agents"]) as txn:
             values = [(uaid, txn.get(uaid)) for uaid in uaids]
         now_ms = self._clock.now_ms()
         found = [
-            self._dossier(uaid, value, whole=True) for uaid, value in values if value is not None
+            self._user_agent(uaid, value, whole=True) for uaid, value in values if value is not None
         ]
         return [one for one in found if not one.over(now_ms)]
 
@@ -93,15 +93,15 @@ class EmbeddedBulk(PagedBulk):
                 for key, value in rows
             ]
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         for rows in self._chunks("notifications", part):
             read = self._payloads(rows) if whole else [_slim(*row) for row in rows]
             yield [row for row in read if inside(bounds, "expires_at_ms", row[1].expires_at_ms)]
 
-    def _payloads(self, rows: list[tuple[bytes, bytes]]) -> list[Waiting]:
-        found: list[Waiting] = []
+    def _payloads(self, rows: list[tuple[bytes, bytes]]) -> list[StoredNotification]:
+        found: list[StoredNotification] = []
         with self._env.lmdb.begin(self._env.tables["payloads"]) as txn:
             for key, value in rows:
                 payload = txn.get(value[: layout.PLACE_BYTES])
@@ -125,7 +125,7 @@ class EmbeddedBulk(PagedBulk):
             self._clear(left)
         return removed
 
-    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+    async def remove_if_orphaned(self, uaids: Sequence[Uaid]) -> int:
         table = self._env.tables["agents"]
         removed = 0
         for at in range(0, len(uaids), REMOVED_AT_ONCE):
@@ -177,7 +177,7 @@ class EmbeddedBulk(PagedBulk):
             after = rows[-1][0] + b"\0"
 
 
-def _slim(key: bytes, value: bytes) -> Waiting:
+def _slim(key: bytes, value: bytes) -> StoredNotification:
     """By its row alone: the payload stays where it is."""
     sort_key = key[layout.UAID_BYTES :].decode()
     kind, _, rest = sort_key.partition(":")

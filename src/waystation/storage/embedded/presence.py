@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 import lmdb
+import msgspec
 
 from waystation.base.clock import Clock
 from waystation.presence.model import MessageType, PartyId, SessionRecord
 from waystation.presence.store import CursorRow, Owner, PartyListener
-from waystation.storage.capabilities import Capabilities
+from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.presence_rows import FORMAT, TABLES, PartyTables, Row, rows_of
 from waystation.storage.embedded.room import Room
@@ -49,16 +50,7 @@ class _Lane:
 class EmbeddedPresenceStore(LedgerStore):
     """One directory on a local disk, for one process."""
 
-    capabilities = Capabilities(
-        name="embedded",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=False,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = msgspec.structs.replace(CAPABILITIES, shared_by_processes=False)
 
     def __init__(
         self,

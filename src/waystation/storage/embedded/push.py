@@ -31,8 +31,8 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.embedded import layout
+from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.changes import PushChanges
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.reads import PushReads
@@ -52,16 +52,7 @@ _BROADCAST_ID_BYTES_MAX = layout.KEY_BYTES_MAX
 class EmbeddedPushStore:
     """One directory on a local disk, shared by all worker processes of a machine."""
 
-    capabilities = Capabilities(
-        name="embedded",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, env: Environment, writer: Writer, clock: Clock) -> None:
         self.env = env

@@ -48,8 +48,8 @@ from waystation.queue.store import (
     Sink,
     SlotLoad,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.embedded import queue_layout as layout
+from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.queue_changes import QueueChanges, Terms, read_queue
 from waystation.storage.embedded.queue_slots import QueueSlots
@@ -67,16 +67,7 @@ _PORTION = 1000  # messages that one operation may remove: others get their turn
 class EmbeddedQueueStore:
     """One directory on a local disk, for one process."""
 
-    capabilities = Capabilities(
-        name="embedded",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, env: Environment, writer: Writer) -> None:
         self.env = env

@@ -27,7 +27,7 @@ from waystation.presence.store import (
     Rejected,
     Signalled,
 )
-from waystation.storage.capabilities import Capabilities
+from waystation.storage.memory.backend import CAPABILITIES
 from waystation.storage.memory.presence_ledger import PartyLedger, PartyState
 
 if TYPE_CHECKING:
@@ -246,16 +246,7 @@ class LedgerStore:
 
 
 class MemoryPresenceStore(LedgerStore):
-    capabilities = Capabilities(
-        name="memory",
-        durable=False,
-        power_safe=False,
-        shared_by_processes=False,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
         if self._emptied:

@@ -30,7 +30,7 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.capabilities import Capabilities
+from waystation.storage.memory.backend import CAPABILITIES
 
 # How long an ended tracked message is remembered after its time, so that a late milestone of it
 # is not counted as another message.
@@ -52,17 +52,7 @@ class _Tracked(msgspec.Struct, frozen=True):
 class MemoryPushStore:
     """One process, gone with it."""
 
-    capabilities = Capabilities(
-        name="memory",
-        durable=False,
-        power_safe=False,
-        shared_by_processes=False,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        cursor=True,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -44,7 +44,7 @@ from waystation.queue.store import (
     marker,
     may_link,
 )
-from waystation.storage.capabilities import Capabilities
+from waystation.storage.memory.backend import CAPABILITIES
 
 _changed = msgspec.structs.replace
 
@@ -76,16 +76,7 @@ class _Line:
 class MemoryQueueStore:
     """One process, gone with it."""
 
-    capabilities = Capabilities(
-        name="memory",
-        durable=False,
-        power_safe=False,
-        shared_by_processes=False,
-        shared_by_machines=False,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self) -> None:
         self._queues: dict[RecipientId, Queue] = {}

@@ -14,8 +14,13 @@ from typing import Any
 from waystation.base.clock import SystemClock
 from waystation.base.ids import parse_uuid
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update
-from waystation.storage.bulk import PAGE_ROWS, PagedBulk, Place, hex_range, hex_ranges
-from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting
+from waystation.storage.bulk import PAGE_ROWS, BulkStore, StoreConfig, hex_range, hex_ranges
+from waystation.storage.bulk_rows import (
+    Bounds,
+    StoredNotification,
+    Subscriptions,
+    UserAgentSnapshot,
+)
 from waystation.storage.postgres import layout
 from waystation.storage.postgres.layout import Row
 from waystation.storage.postgres.schema import make_ready
@@ -73,33 +78,27 @@ SELECT count(*) AS n FROM nobodys
 _LEAST, _GREATEST = -(1 << 62), 1 << 62
 
 
-def open_bulk(place: Place, runner: asyncio.Runner) -> "PostgresBulk":
-    url = place.parsed()
-    assert isinstance(url, PostgresUrl)
-    return PostgresBulk(url, place, runner)
-
-
-class PostgresBulk(PagedBulk):
-    def __init__(self, url: PostgresUrl, place: Place, runner: asyncio.Runner) -> None:
+class PostgresBulk(BulkStore):
+    def __init__(self, url: PostgresUrl, config: StoreConfig, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._url = url
         self._fill = Tables(url).fill
-        self._session = self.run(self._connected(place))
+        self._session = self.run(self._connected(config))
 
-    async def _connected(self, place: Place) -> Session:
-        return Session(self._url, place.patient, partial(make_ready, url=self._url))
+    async def _connected(self, config: StoreConfig) -> Session:
+        return Session(self._url, config.patient, partial(make_ready, url=self._url))
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         return hex_ranges(count)
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         statement = self._fill(_RECORDS.replace("<more>", _BELONGINGS if whole else ""))
         first, end = hex_range(part)
         least, greatest = _bounds(bounds, "connected_at_ms")
         while rows := await self._session.read(statement, first, end, least, greatest, PAGE_ROWS):
-            yield [found for row in rows if (found := _dossier(row, whole=whole)) is not None]
+            yield [found for row in rows if (found := _user_agent(row, whole=whole)) is not None]
             first = rows[-1]["uaid"]
 
     async def subscriptions(self, part: bytes) -> AsyncIterator[Sequence[Subscriptions]]:
@@ -114,16 +113,16 @@ class PostgresBulk(PagedBulk):
             ]
             first, after = rows[-1]["uaid"], rows[-1]["channel_id"]
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         statement = self._fill(_MESSAGES.replace("<columns>", _WHOLE if whole else _SLIM))
         first, end = hex_range(part)
         least, greatest = _bounds(bounds, "expires_at_ms")
         after = ""
         seconds = (least // 1000, greatest // 1000 + 1)
         while rows := await self._session.read(statement, first, after, end, *seconds, PAGE_ROWS):
-            found: list[Waiting] = []
+            found: list[StoredNotification] = []
             for row in rows:
                 uaid = parse_uuid(row["uaid"])
                 notification = layout.read_notification(row) if whole else _slim(row)
@@ -136,19 +135,19 @@ class PostgresBulk(PagedBulk):
         uaids, seen = [uaid.hex() for uaid, _ in agents], [version for _, version in agents]
         return len(await self._session.change(self._fill(_REMOVE), uaids, seen))
 
-    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+    async def remove_if_orphaned(self, uaids: Sequence[Uaid]) -> int:
         rows = await self._session.change(
             self._fill(_REMOVE_ORPHANS), [uaid.hex() for uaid in uaids]
         )
         return rows[0]["n"]
 
-    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
         rows = await self._session.read(
             self._fill(_LOOK), [uaid.hex() for uaid in uaids], SystemClock().now_ms() // 1000
         )
-        return [found for row in rows if (found := _dossier(row, whole=True)) is not None]
+        return [found for row in rows if (found := _user_agent(row, whole=True)) is not None]
 
-    async def part_with(self) -> None:
+    async def close_connections(self) -> None:
         await self._session.close()
 
 
@@ -157,7 +156,7 @@ def _bounds(bounds: Bounds, column: str) -> tuple[int, int]:
     return _LEAST if least is None else least, _GREATEST if greatest is None else greatest
 
 
-def _dossier(row: Row, *, whole: bool) -> Dossier | None:
+def _user_agent(row: Row, *, whole: bool) -> UserAgentSnapshot | None:
     uaid = parse_uuid(row["uaid"])
     if uaid is None:
         return None
@@ -170,7 +169,7 @@ def _dossier(row: Row, *, whole: bool) -> Dossier | None:
             for channel, version, at_ms in row["updates"]
         )
     ends_s: int | None = row["ends_s"]
-    return Dossier(
+    return UserAgentSnapshot(
         record=layout.read_user_agent(Uaid(uaid), row),
         channels=channels,
         updates=updates,

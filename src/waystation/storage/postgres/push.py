@@ -30,8 +30,8 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.postgres import layout
+from waystation.storage.postgres.backend import CAPABILITIES
 from waystation.storage.postgres.groups import Group
 from waystation.storage.postgres.layout import MessageValues
 from waystation.storage.postgres.schema import ForeignTablesError, make_ready
@@ -52,17 +52,7 @@ _Forgetting = tuple[Uaid, Sequence[tuple[SortKey, MessageId]]]
 class PostgresPushStore:
     """One database, shared by any number of nodes, ours and Autopush's."""
 
-    capabilities = Capabilities(
-        name="postgres",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=False,
-        row_versions=False,
-        cursor=True,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, url: PostgresUrl, *, settings: Store, clock: Clock) -> None:
         tables = Tables(url)

@@ -42,8 +42,8 @@ from waystation.queue.store import (
     PendingNotification,
     SlotLoad,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.postgres import queue_layout as layout
+from waystation.storage.postgres.backend import CAPABILITIES
 from waystation.storage.postgres.groups import Group
 from waystation.storage.postgres.queue_schema import QueueTables, make_queue_tables
 from waystation.storage.postgres.queue_statements import QueueStatements
@@ -76,16 +76,7 @@ class _Acking(NamedTuple):
 class PostgresQueueStore:
     """One database, shared by any number of storage servers."""
 
-    capabilities = Capabilities(
-        name="postgres",
-        durable=True,
-        power_safe=True,
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, url: PostgresUrl, *, settings: Store) -> None:
         self._session = Session(url, settings, partial(make_queue_tables, url=url))

@@ -26,7 +26,7 @@ _OURS = ("connect_timeout", "application_name", "statement_cache_size", "target_
 _PASSED_OVER = ("keepalives", "keepalives_idle", "keepalives_interval", "keepalives_retries")
 
 
-class PostgresUrl(msgspec.Struct, frozen=True, kw_only=True, tag="postgres"):
+class PostgresUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Where a PostgreSQL is, how to come in, and what the tables are called."""
 
     dsn: str  # what the driver understands: no options of ours or of Autopush

@@ -23,8 +23,14 @@ from waystation.push.model import (
     Uaid,
     Update,
 )
-from waystation.storage.bulk import PAGE_ROWS, PagedBulk, Place
-from waystation.storage.dossier import Bounds, Dossier, Subscriptions, Waiting, inside
+from waystation.storage.bulk import PAGE_ROWS, BulkStore, StoreConfig
+from waystation.storage.bulk_rows import (
+    Bounds,
+    StoredNotification,
+    Subscriptions,
+    UserAgentSnapshot,
+    inside,
+)
 from waystation.storage.redis import layout, scripts
 from waystation.storage.redis.cluster import Cluster
 from waystation.storage.redis.layout import PARTITIONS, Keys
@@ -41,22 +47,16 @@ _MS_FROM = 100_000_000_000
 _arrow: Any = import_module("pyarrow")
 
 
-def open_bulk(place: Place, runner: asyncio.Runner) -> "RedisBulk":
-    url = place.parsed()
-    assert isinstance(url, RedisUrl)
-    return RedisBulk(url, place, runner)
-
-
-class RedisBulk(PagedBulk):
-    def __init__(self, url: RedisUrl, place: Place, runner: asyncio.Runner) -> None:
+class RedisBulk(BulkStore):
+    def __init__(self, url: RedisUrl, config: StoreConfig, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._url = url
         self._keys = Keys(cluster=url.cluster)
         self._clock = SystemClock()
-        self._session = self.run(self._connected(place))
+        self._session = self.run(self._connected(config))
 
-    async def _connected(self, place: Place) -> Session:
-        settings = place.patient
+    async def _connected(self, config: StoreConfig) -> Session:
+        settings = config.patient
         return Cluster(self._url, settings) if self._url.cluster else OneServer(self._url, settings)
 
     def ranges(self, table: str, count: int) -> list[bytes]:
@@ -66,11 +66,11 @@ class RedisBulk(PagedBulk):
         cuts = [number * whole // count for number in range(count + 1)]
         return [f"{first}-{end}".encode() for first, end in pairwise(cuts)]
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         async for uaids in self._agents(part):
-            read = await asyncio.gather(*(self._dossier(uaid, whole=whole) for uaid in uaids))
+            read = await asyncio.gather(*(self._user_agent(uaid, whole=whole) for uaid in uaids))
             yield [
                 one
                 for one in read
@@ -81,9 +81,9 @@ class RedisBulk(PagedBulk):
         async for uaids in self._agents(part):
             yield await asyncio.gather(*map(self._channels, uaids))
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         async for uaids in self._agents(part):
             read = await asyncio.gather(*(self._waiting(uaid, whole=whole) for uaid in uaids))
             rows = [row for rows in read for row in rows]
@@ -104,16 +104,16 @@ class RedisBulk(PagedBulk):
         )
         return sum(removed)
 
-    async def remove_if_nobodys(self, uaids: Sequence[Uaid]) -> int:
+    async def remove_if_orphaned(self, uaids: Sequence[Uaid]) -> int:
         now_ms = self._clock.now_ms()
         return sum(await asyncio.gather(*(self._script(uaid, now_ms, "") for uaid in uaids)))
 
-    async def look(self, uaids: Sequence[Uaid]) -> list[Dossier]:
-        read = await asyncio.gather(*(self._dossier(uaid, whole=True) for uaid in uaids))
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
+        read = await asyncio.gather(*(self._user_agent(uaid, whole=True) for uaid in uaids))
         now_ms = self._clock.now_ms()
         return [one for one in read if one is not None and not one.over(now_ms)]
 
-    async def part_with(self) -> None:
+    async def close_connections(self) -> None:
         await self._session.close()
 
     # Inside
@@ -141,7 +141,7 @@ class RedisBulk(PagedBulk):
                 if cursor == b"0":
                     break
 
-    async def _dossier(self, uaid: Uaid, *, whole: bool) -> Dossier | None:
+    async def _user_agent(self, uaid: Uaid, *, whole: bool) -> UserAgentSnapshot | None:
         agent = self._keys.agent(uaid)
         key = self._keys.user(agent)
         commands: list[Command] = [("GET", key), ("PEXPIRETIME", key)]
@@ -159,7 +159,7 @@ class RedisBulk(PagedBulk):
             versions = dict(zip(more[1][::2], more[1][1::2], strict=True))
             updates = layout.decode_updates(versions, channels)
         digest = hashlib.sha1(text, usedforsecurity=False).hexdigest()
-        return Dossier(
+        return UserAgentSnapshot(
             record=record,
             channels=channels,
             updates=tuple(updates),
@@ -172,10 +172,10 @@ class RedisBulk(PagedBulk):
         (texts,) = await self._session.run(key, (("LRANGE", key, 0, -1),))
         return uaid, layout.decode_channels(texts)
 
-    async def _waiting(self, uaid: Uaid, *, whole: bool) -> list[Waiting]:
+    async def _waiting(self, uaid: Uaid, *, whole: bool) -> list[StoredNotification]:
         agent = self._keys.agent(uaid)
         key = self._keys.ends(agent)
-        rows: list[Waiting] = []
+        rows: list[StoredNotification] = []
         at = 0
         while True:
             command = ("ZRANGE", key, at, at + _ROWS_AT_ONCE - 1, "WITHSCORES")

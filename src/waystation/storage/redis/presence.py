@@ -35,7 +35,7 @@ from waystation.presence.store import (
     Rejected,
     Signalled,
 )
-from waystation.storage.capabilities import Capabilities
+from waystation.storage.redis.backend import CAPABILITIES
 from waystation.storage.redis.bell import Bell
 from waystation.storage.redis.cluster import Cluster
 from waystation.storage.redis.presence_nodes import NodeRows
@@ -67,16 +67,7 @@ WAIT_MS: Final = 50
 
 
 class RedisPresenceStore(NodeRows):
-    capabilities = Capabilities(
-        name="redis",
-        durable=True,
-        power_safe=False,
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(
         self,

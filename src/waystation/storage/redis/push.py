@@ -29,8 +29,8 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.capabilities import Capabilities
 from waystation.storage.redis import layout, scripts
+from waystation.storage.redis.backend import CAPABILITIES
 from waystation.storage.redis.cluster import Cluster
 from waystation.storage.redis.layout import Keys
 from waystation.storage.redis.link import Argument, LinkStats, Reply
@@ -50,16 +50,7 @@ _SWAPS_MAX = 8
 class RedisPushStore:
     """One Redis or one Redis Cluster, shared by all nodes."""
 
-    capabilities = Capabilities(
-        name="redis",
-        durable=True,
-        power_safe=False,  # `appendfsync always` makes it so, and is the operator's to choose
-        shared_by_processes=True,
-        shared_by_machines=True,
-        native_expiry=False,
-        row_versions=False,
-        clears_with_channel=True,
-    )
+    capabilities = CAPABILITIES
 
     def __init__(self, session: Session, url: RedisUrl, clock: Clock) -> None:
         self.session = session

@@ -30,7 +30,7 @@ class Address(msgspec.Struct, frozen=True, gc=False):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class RedisUrl(msgspec.Struct, frozen=True, kw_only=True, tag="redis"):
+class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
     """Where a Redis is, and how to come in."""
 
     addresses: tuple[Address, ...]  # of a cluster: some of its nodes, the others are found

@@ -12,8 +12,8 @@ from tests.pipeline.acts import Acts, Known, differences
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
-from waystation.storage.bulk import PagedBulk
-from waystation.storage.dossier import Bounds, Dossier, Waiting
+from waystation.storage.bulk import BulkStore
+from waystation.storage.bulk_rows import Bounds, StoredNotification, UserAgentSnapshot
 from waystation.storage.dual.copy import Copied, Copy
 from waystation.storage.dual.push import DualPushStore
 from waystation.storage.dual.url import parse_dual_url
@@ -53,25 +53,25 @@ async def turns(rng: random.Random) -> None:
         await asyncio.sleep(0)
 
 
-class MemoryBulk(PagedBulk):
+class MemoryBulk(BulkStore):
     """A memory store as jobs read one: what a page holds may be old when it is written."""
 
     def __init__(self, store: MemoryPushStore, rng: random.Random) -> None:
         self._store = store
         self._rng = rng
 
-    async def dossiers(
+    async def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Dossier]]:
+    ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
         least, _ = bounds.get("connected_at_ms", (None, None))
         for uaids in pages(list(self._store._agents)):
-            found = [one for uaid in uaids if (one := self._dossier(uaid)) is not None]
+            found = [one for uaid in uaids if (one := self._user_agent(uaid)) is not None]
             await turns(self._rng)
             yield [one for one in found if one.record.connected_at_ms >= (least or 0)]
 
-    async def waiting(
+    async def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
-    ) -> AsyncIterator[Sequence[Waiting]]:
+    ) -> AsyncIterator[Sequence[StoredNotification]]:
         for uaids in pages(list(self._store._notifications)):
             rows = [
                 (uaid, row)
@@ -81,15 +81,15 @@ class MemoryBulk(PagedBulk):
             await turns(self._rng)
             yield rows
 
-    async def look(self, uaids: Sequence[Uaid]) -> Sequence[Dossier]:
+    async def read_user_agents(self, uaids: Sequence[Uaid]) -> Sequence[UserAgentSnapshot]:
         await turns(self._rng)
-        return [one for uaid in uaids if (one := self._dossier(uaid)) is not None]
+        return [one for uaid in uaids if (one := self._user_agent(uaid)) is not None]
 
-    def _dossier(self, uaid: Uaid) -> Dossier | None:
+    def _user_agent(self, uaid: Uaid) -> UserAgentSnapshot | None:
         agent = self._store._agents.get(uaid)
         if agent is None:
             return None
-        return Dossier(record=agent.record, channels=frozenset(agent.channels))
+        return UserAgentSnapshot(record=agent.record, channels=frozenset(agent.channels))
 
 
 def pages(uaids: list[Uaid]) -> Iterator[list[Uaid]]:
@@ -277,11 +277,11 @@ async def test_who_is_removed_while_its_copy_ends_stays_removed() -> None:
     bulk = MemoryBulk(pair.secondary, random.Random(1))
 
     class Late(MemoryBulk):
-        async def settle(
+        async def set_routes(
             self, store: PushStore, begun: Sequence[UserAgent], records: Sequence[UserAgent]
         ) -> None:
             assert await pair.store.remove_user_agent(pair.uaid)
-            await super().settle(store, begun, records)
+            await super().set_routes(store, begun, records)
 
     copy = Copy(bulk, pair.primary, Late(pair.primary, random.Random(1)), pair.clock)
     (copied,) = [page async for page in copy.records(b"", 0)]

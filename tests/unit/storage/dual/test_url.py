@@ -6,21 +6,21 @@ from urllib.parse import quote
 
 import pytest
 
-from waystation.app.settings import shared_store
 from waystation.base.clock import ManualClock
 from waystation.base.settings import SettingsError
 from waystation.push.model import Uaid
 from waystation.storage.dual.push import DualPushStore
-from waystation.storage.dual.url import DualUrl, StorePlace, parse_dual_url
+from waystation.storage.dual.url import DualUrl, StoreDsn, parse_dual_url
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.open import (
+    backends_of,
     init_push_store,
     open_push_store,
     parse_store_url,
     rotate_push_store,
+    shared_by_machines,
     shown_url,
-    store_schemes,
 )
 from waystation.storage.settings import Store
 
@@ -37,8 +37,8 @@ def test_the_url_names_two_stores_and_what_goes_where() -> None:
     parsed = parse_store_url(f"{BOTH}&write_to_secondary=1&median=0a&end_median=FF")
 
     assert parsed == DualUrl(
-        primary=StorePlace(BIGTABLE),
-        secondary=StorePlace(POSTGRES),
+        primary=StoreDsn(BIGTABLE),
+        secondary=StoreDsn(POSTGRES),
         write_to_secondary=True,
         median=10,
         end_median=255,
@@ -125,10 +125,10 @@ def test_people_see_both_without_credentials_and_options() -> None:
 
 
 def test_two_stores_are_shared_only_if_both_are() -> None:
-    assert store_schemes(BOTH) == ("bigtable", "postgres")
-    assert shared_store(BOTH)
-    assert not shared_store("dual:?primary=redis://host&secondary=embedded:./old")
-    assert shared_store("dual:?primary=nothing")
+    assert [backend.name for backend in backends_of(BOTH)] == ["bigtable", "postgres"]
+    assert shared_by_machines(BOTH)
+    assert not shared_by_machines("dual:?primary=redis://host&secondary=embedded:./old")
+    assert shared_by_machines("dual:?primary=nothing")
 
 
 async def test_the_url_opens_both(tmp_path: Path) -> None:

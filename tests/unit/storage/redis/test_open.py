@@ -12,12 +12,12 @@ from waystation.push.errors import StoreUnavailableError
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.open import (
     init_push_store,
+    open_cluster_store,
+    open_presence_store,
     open_push_store,
     shown_url,
     store_warnings,
 )
-from waystation.storage.open_cluster import open_cluster_store
-from waystation.storage.open_presence import open_presence_store
 from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.settings import Store
 
@@ -27,7 +27,7 @@ NOWHERE = "redis://:hunter2@127.0.0.1:1/0"
 async def test_without_the_extra_the_error_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("push", "upkeep", "presence", "cluster_map"):
+    for module in ("push", "upkeep", "presence", "slot_map_store"):
         monkeypatch.setitem(sys.modules, f"waystation.storage.redis.{module}", None)
 
     with pytest.raises(SettingsError, match=r"pip install 'waystation\[redis\]'"):

@@ -19,11 +19,11 @@ from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAge
 GONE = "~"  # before the id of a message: a tombstone, sorting after every id that there is
 
 Bounds = Mapping[str, tuple[int | None, int | None]]  # column -> least and greatest value wanted
-Waiting = tuple[Uaid, Notification]
+StoredNotification = tuple[Uaid, Notification]
 Subscriptions = tuple[Uaid, frozenset[ChannelId]]
 
 
-class Dossier(msgspec.Struct, frozen=True, kw_only=True):
+class UserAgentSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     record: UserAgent
     channels: frozenset[ChannelId] = frozenset()
     updates: tuple[Update, ...] = ()
@@ -53,18 +53,18 @@ def inside(bounds: Bounds, column: str, value: int | None) -> bool:
 # Canonical forms
 
 
-def canonical_record(dossier: Dossier) -> bytes:
-    record = dossier.record
+def canonical_record(snapshot: UserAgentSnapshot) -> bytes:
+    record = snapshot.record
     return _json(
         [
             record.connected_at_ms,
             record.router_type,
             record.router_data or None,
             record.record_version,
-            sorted(channel.hex() for channel in dossier.channels),
+            sorted(channel.hex() for channel in snapshot.channels),
             sorted(
                 [update.channel_id.hex(), update.version, update.accepted_at_ms]
-                for update in dossier.updates
+                for update in snapshot.updates
             ),
         ]
     )
@@ -132,7 +132,7 @@ TYPES: Mapping[str, Mapping[str, str]] = {
 def batch(
     arrow: Any, table: str, rows: Sequence[Any], now_ms: int, *, month: str | None = None
 ) -> Any:
-    """One batch of a table from what its backend read: dossiers, subscriptions or what waits.
+    """One batch of a table from what its backend read: snapshots, subscriptions or what waits.
     `month` is the table of what waits, where there are several."""
     columns = _MAKERS[table](rows, now_ms)
     if table == "messages":
@@ -143,7 +143,7 @@ def batch(
     return arrow.RecordBatch.from_arrays(arrays, names=list(TYPES[table]))
 
 
-def _router(rows: Sequence[Dossier], _now_ms: int) -> dict[str, list[Any]]:
+def _router(rows: Sequence[UserAgentSnapshot], _now_ms: int) -> dict[str, list[Any]]:
     return {
         "uaid": [row.record.uaid for row in rows],
         "connected_at_ms": [row.record.connected_at_ms for row in rows],
@@ -163,7 +163,7 @@ def _channels(rows: Sequence[Subscriptions], _now_ms: int) -> dict[str, list[Any
     }
 
 
-def _messages(rows: Sequence[Waiting], _now_ms: int) -> dict[str, list[Any]]:
+def _messages(rows: Sequence[StoredNotification], _now_ms: int) -> dict[str, list[Any]]:
     rows = [row for row in rows if not row[1].message_id.startswith(GONE)]
     return {
         "uaid": [uaid for uaid, _ in rows],
@@ -181,7 +181,7 @@ def _topic_key(notification: Notification) -> int | None:
     return version_of(key.encode()) if key.startswith("01:") else None
 
 
-def _records(rows: Sequence[Dossier], now_ms: int) -> dict[str, list[Any]]:
+def _records(rows: Sequence[UserAgentSnapshot], now_ms: int) -> dict[str, list[Any]]:
     alive = [row for row in rows if not row.over(now_ms)]
     return {
         "uaid": [row.record.uaid for row in alive],
@@ -191,7 +191,7 @@ def _records(rows: Sequence[Dossier], now_ms: int) -> dict[str, list[Any]]:
     }
 
 
-def _notifications(rows: Iterable[Waiting], now_ms: int) -> dict[str, list[Any]]:
+def _notifications(rows: Iterable[StoredNotification], now_ms: int) -> dict[str, list[Any]]:
     alive = [row for row in rows if worth_copying(row[1], now_ms)]
     return {
         "uaid": [uaid for uaid, _ in alive],

@@ -5,19 +5,20 @@ import pytest
 
 from waystation.base.settings import SettingsError
 from waystation.push.model import Uaid, Update, Urgency, UserAgent
-from waystation.storage.bulk import Place, hex_range, hex_ranges, job_backend
-from waystation.storage.dossier import (
-    Dossier,
+from waystation.storage.bulk import StoreConfig, hex_range, hex_ranges
+from waystation.storage.bulk_rows import (
+    UserAgentSnapshot,
     canonical_notification,
     canonical_record,
     inside,
     version_of,
 )
+from waystation.storage.open import bulk_backend
 from waystation.testing.conformance.push_samples import new_channel, timed_notification
 
 CHANNELS = frozenset(new_channel() for _ in range(4))
 RECORD = UserAgent(uaid=Uaid(bytes(16)), connected_at_ms=5, router_data={"a": 1, "b": 2})
-WHOLE = Dossier(record=RECORD, channels=CHANNELS, updates=(Update(min(CHANNELS), 7),))
+WHOLE = UserAgentSnapshot(record=RECORD, channels=CHANNELS, updates=(Update(min(CHANNELS), 7),))
 
 
 def test_where_a_user_agent_is_connected_does_not_count() -> None:
@@ -92,4 +93,4 @@ def test_ranges_of_digits_meet_without_a_gap(count: int) -> None:
 @pytest.mark.parametrize("url", ["memory:", "dual:?primary=memory:&secondary=embedded"])
 def test_no_job_works_on_a_store_without_rows_of_its_own(url: str) -> None:
     with pytest.raises(SettingsError, match="jobs do not work on"):
-        job_backend(Place(url=url))
+        bulk_backend(StoreConfig(url=url))
