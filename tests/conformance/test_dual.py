@@ -11,8 +11,8 @@ from waystation.push.store import PushStore
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.dual.push import DualPushStore, both_can
 from waystation.storage.dual.url import parse_dual_url
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import PushStoreConformance

@@ -17,10 +17,10 @@ from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.bigtable.url import BigtableUrl
 from waystation.storage.dual.push import DualPushStore, both_can
 from waystation.storage.dual.url import parse_dual_url
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.months import month_at
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.rotate import rotate_store
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.testing.conformance.push_samples import (

@@ -7,8 +7,8 @@ import pytest
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.push.store import PushStore
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.push import DynamoPushStore
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.testing.conformance.push_store import PushStoreConformance
 

@@ -13,11 +13,11 @@ from waystation.base.ids import dashed, new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import RotatingStore
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.months import month_at
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.rotate import rotate_store
 from waystation.storage.dynamodb.session import Dynamo
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.testing.conformance.push_store import (
     fetch_all,
@@ -153,7 +153,7 @@ async def test_unregistering_before_a_move_is_not_undone_by_its_merge(nodes: Nod
     uaid, channel = await nodes.subscribe()
     nodes.to_next_month()
     moves = nodes.node._moves
-    await moves._copy_channels(uaid, *sorted(nodes.node._site.tables.names)[:2])
+    await moves._copy_channels(uaid, *sorted(nodes.node._context.tables.names)[:2])
     assert await nodes.node.remove_channel(uaid, channel)
 
     assert await nodes.switch(uaid)
@@ -179,7 +179,7 @@ async def test_a_newer_topic_in_the_new_month_is_not_overwritten(nodes: Nodes) -
     newer = topic_notification(channel, "t", accepted_at_ms=now_ms + 1)
     await nodes.endpoint.save(uaid, older)
     notifications = nodes.node._notifications
-    await notifications._put((await nodes.node._site.tables.current()), uaid, newer)
+    await notifications._put((await nodes.node._context.tables.current()), uaid, newer)
 
     assert await nodes.switch(uaid)
     assert await nodes.stored(uaid) == [newer]
@@ -198,7 +198,7 @@ async def test_a_key_of_three_parts_that_is_taken_in_the_new_month_is_moved_on(
     )
     assert await nodes.endpoint.save_new(uaid, first)
     assert not await nodes.endpoint.save_new(uaid, second)
-    await nodes.node._notifications._put(await nodes.node._site.tables.current(), uaid, second)
+    await nodes.node._notifications._put(await nodes.node._context.tables.current(), uaid, second)
 
     assert await nodes.switch(uaid)
     stored = await nodes.stored(uaid)

@@ -22,13 +22,13 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.layout import Keys
 from waystation.storage.dynamodb.months import month_at, table_name
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.rotate import rotate_store
 from waystation.storage.dynamodb.session import Dynamo
 from waystation.storage.dynamodb.tables import list_tables
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
@@ -355,8 +355,8 @@ class TestUpkeep:
             )
         )
         tables = [
-            (await stores[0]._site.dynamo.read("describe_table", TableName=name))["Table"]
-            for name in (url.router_table, await stores[0]._site.tables.current())
+            (await stores[0]._context.dynamo.read("describe_table", TableName=name))["Table"]
+            for name in (url.router_table, await stores[0]._context.tables.current())
         ]
         for store in stores:
             await store.close()

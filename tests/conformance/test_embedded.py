@@ -8,8 +8,8 @@ import pytest
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Replaced, Uaid
 from waystation.push.store import PushStore
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_samples import topic_notification
 from waystation.testing.conformance.push_store import PushStoreConformance

@@ -13,7 +13,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, SavedUpdate, Uaid, Update, UserAgent
 from waystation.storage.open import init_push_store
-from waystation.storage.postgres import schema, upkeep
+from waystation.storage.postgres import schema, sweep
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.schema import ForeignTablesError, init_store
 from waystation.storage.postgres.statements import Statements
@@ -219,7 +219,7 @@ async def test_a_sweep_that_finds_nothing_reads_no_table(
     await connection.execute("SET plan_cache_mode = force_generic_plan")
     tables = Tables(parse_postgres_url(postgres_url))
 
-    for number, statement in enumerate(upkeep.STATEMENTS[:3]):
+    for number, statement in enumerate(sweep.STATEMENTS[:3]):
         await connection.execute(f"PREPARE p{number} AS {tables.fill(statement)}")
         rows = await connection.fetch(f"EXPLAIN (COSTS OFF) EXECUTE p{number}(1, 1000)")
         plan = "\n".join(row[0] for row in rows)

@@ -23,8 +23,8 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.storage.open import store_warnings
+from waystation.storage.redis.init import init_store
 from waystation.storage.redis.push import RedisPushStore
-from waystation.storage.redis.upkeep import init_store
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import fetch_all, sweep_all, topic_notification

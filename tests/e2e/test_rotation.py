@@ -22,12 +22,12 @@ from waystation.app.wiring import push_worker
 from waystation.base.clock import SystemClock
 from waystation.base.ids import parse_uuid
 from waystation.push.model import Uaid
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.layout import Keys, number, string, string_set
 from waystation.storage.dynamodb.months import month_at, table_name
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.rotate import rotate_store
 from waystation.storage.dynamodb.session import Dynamo
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 
 __all__ = ["dynamodb_server"]

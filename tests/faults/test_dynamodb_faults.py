@@ -13,8 +13,8 @@ from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
+from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.push import DynamoPushStore
-from waystation.storage.dynamodb.upkeep import init_store
 from waystation.storage.dynamodb.url import parse_dynamodb_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_faults import PushStoreFaults
@@ -56,8 +56,8 @@ class TestBehindAProxy(PushStoreFaults):
         await init_store(direct, PATIENT)
         through = direct.replace(str(dynamodb_server.port), str(proxy.port))
         store = await opened(through, clock, PATIENT)
-        store._site.dynamo._timeout_s = QUICK.operation_timeout_s  # now that it is warm
-        store._site.dynamo._queue_max = QUICK.queue_max
+        store._context.dynamo._timeout_s = QUICK.operation_timeout_s  # now that it is warm
+        store._context.dynamo._queue_max = QUICK.queue_max
         yield store
         proxy.resume()
         await store.close()
@@ -110,7 +110,7 @@ class TestThrottled:
         url = dynamodb_server.new_url()
         await init_store(url, PATIENT)
         store = await opened(url, clock, PATIENT)
-        dynamo = store._site.dynamo
+        dynamo = store._context.dynamo
         dynamo._client = Unlucky(dynamo._client, seed=7)
         yield store
         await store.close()
@@ -147,7 +147,7 @@ class TestThrottled:
         assert sum(won) == 1
 
     async def test_a_store_that_only_throttles_is_unavailable(self, store: DynamoPushStore) -> None:
-        dynamo = store._site.dynamo
+        dynamo = store._context.dynamo
         dynamo._client.share = 1.0
         dynamo._timeout_s = 0.3
 

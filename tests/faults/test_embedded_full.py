@@ -19,10 +19,10 @@ from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.store import PendingNotification
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.presence_store import (
     OWNER,
@@ -291,7 +291,7 @@ from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
+from waystation.storage.embedded.check import check_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     fetch_all, new_channel, save_many, timed_notification)

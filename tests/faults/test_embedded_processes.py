@@ -15,8 +15,8 @@ import pytest
 from waystation.base.clock import SystemClock
 from waystation.push.model import ChannelId, Uaid, UserAgent
 from waystation.storage.embedded import writer
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import fetch_all
 
@@ -240,7 +240,7 @@ time.sleep(60)
 OPENER = """
 import sys
 from pathlib import Path
-from waystation.storage.embedded.upkeep import open_environment
+from waystation.storage.embedded.check import open_environment
 from waystation.storage.settings import Store
 open_environment(Path(sys.argv[1]), Store(map_bytes=256 << 20)).close()
 """

@@ -165,7 +165,7 @@ class Crowd:
 
     async def _load_rows(self, store: DynamoPushStore) -> None:
         """Twenty-five rows to a call: DynamoDB Local takes its time for every one."""
-        site = store._site
+        site = store._context
         table = await site.tables.current()
         end_s = site.now_s() + USER_AGENT_LIFETIME_S
         batches: list[list[tuple[str, dict[str, object]]]] = [[]]
@@ -195,7 +195,7 @@ class Crowd:
         for table, item in batch:
             asked.setdefault(table, []).append({"PutRequest": {"Item": item}})
         while asked:
-            answer = await store._site.dynamo.write("batch_write_item", RequestItems=asked)
+            answer = await store._context.dynamo.write("batch_write_item", RequestItems=asked)
             asked = answer.get("UnprocessedItems") or {}
 
     async def _load_tables(self, store: PostgresPushStore) -> None:

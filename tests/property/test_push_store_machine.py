@@ -42,8 +42,8 @@ from waystation.push.model import (
 )
 from waystation.push.store import PushStore
 from waystation.storage.embedded.backup import backup_stores, restore_stores
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import fetch_all, sweep_all

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from waystation.app.settings import Settings
+    from waystation.storage.embedded.check import Report
     from waystation.storage.embedded.environment import Environment
-    from waystation.storage.embedded.upkeep import Report
 
 app = typer.Typer(
     help="Make, check, back up and restore the store.", no_args_is_help=True, rich_markup_mode=None
@@ -226,7 +226,7 @@ def _places(settings: "Settings") -> dict[str, Path]:
 def _opened(settings: "Settings") -> "Generator[list[tuple[str, Environment]]]":
     """Every embedded store that has been made."""
     from waystation.storage.embedded.backup import PARTS
-    from waystation.storage.embedded.upkeep import open_environment
+    from waystation.storage.embedded.check import open_environment
     from waystation.storage.open import shown_url
 
     places = _places(settings)

@@ -16,7 +16,9 @@ import msgspec
 
 from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
 
-GONE = "~"  # before the id of a message: a tombstone, sorting after every id that there is
+TOMBSTONE_MARK = (
+    "~"  # before the id of a message: a tombstone, sorting after every id that there is
+)
 
 Bounds = Mapping[str, tuple[int | None, int | None]]  # column -> least and greatest value wanted
 StoredNotification = tuple[Uaid, Notification]
@@ -164,7 +166,7 @@ def _channels(rows: Sequence[Subscriptions], _now_ms: int) -> dict[str, list[Any
 
 
 def _messages(rows: Sequence[StoredNotification], _now_ms: int) -> dict[str, list[Any]]:
-    rows = [row for row in rows if not row[1].message_id.startswith(GONE)]
+    rows = [row for row in rows if not row[1].message_id.startswith(TOMBSTONE_MARK)]
     return {
         "uaid": [uaid for uaid, _ in rows],
         "channel_id": [row.channel_id for _, row in rows],
@@ -202,7 +204,9 @@ def _notifications(rows: Iterable[StoredNotification], now_ms: int) -> dict[str,
 
 
 def worth_copying(notification: Notification, now_ms: int) -> bool:
-    return not notification.expired(now_ms) and not notification.message_id.startswith(GONE)
+    return not notification.expired(now_ms) and not notification.message_id.startswith(
+        TOMBSTONE_MARK
+    )
 
 
 _MAKERS: Mapping[str, Callable[[Any, int], dict[str, list[Any]]]] = {

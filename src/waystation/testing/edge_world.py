@@ -31,7 +31,7 @@ from waystation.queue.edge.upstreams import PING_S, SILENCE_S
 from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.identity import ensure_identity
 from waystation.queue.model import SLOTS, Slot, slot_letters
-from waystation.storage.memory.cluster import MemoryClusterStore
+from waystation.storage.memory.cluster_store import MemoryClusterStore
 from waystation.testing.edge_world_edges import EdgeNode
 from waystation.testing.edge_world_people import (
     Contact,

@@ -30,9 +30,9 @@ from waystation.queue.server.observer import NoObserver
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.storage.embedded import queue_layout
 from waystation.storage.embedded.environment import Environment
+from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.embedded.queue import EmbeddedQueueStore
 from waystation.storage.embedded.queue_changes import QueueChanges
-from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Writer
 from waystation.storage.settings import Store
 from waystation.testing.loop import NodeTasks
@@ -89,7 +89,7 @@ class DiskWriter(Writer):
         self.is_dead = False
         super().__init__(
             env,
-            Room(env, disk_reserve_bytes=0),
+            FreeSpace(env, disk_reserve_bytes=0),
             commit_batch_max=64,
             queue_max=10_000,
             loop=asyncio.get_running_loop(),

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.redis.bell import Bell
-from waystation.storage.redis.link import Argument, Command, LinkStats, Reply
+from waystation.storage.redis.connection import Argument, Command, RedisStats, Reply
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.presence_nodes import NodeRows
 from waystation.storage.redis.presence_rows import PartyKeys
 from waystation.storage.redis.scripts import Script
+from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import Address
 from waystation.testing.presence_world_redis import RedisModel, raw
 
@@ -75,7 +75,7 @@ class RedisWay:
     """`Session` for the store of one life of a node."""
 
     def __init__(self, redis: RedisModel, luck: Luck, sleeper: Sleeper) -> None:
-        self.stats = LinkStats()
+        self.stats = RedisStats()
         self.redis = redis
         self.luck = luck
         self.sleeper = sleeper
@@ -231,4 +231,4 @@ class WorldStore(RedisPresenceStore):
         NodeRows.__init__(self, way, keys, log_max=log_max, linger_s=linger_s)
         self._min_replicas = 0
         self._listener = None
-        self._bell = cast(Bell, Ear(way, self._hear))
+        self._subscriber = cast(Subscriber, Ear(way, self._hear))

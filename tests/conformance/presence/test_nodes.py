@@ -136,7 +136,7 @@ async def test_bells_that_are_not_heard_are_made_up_for(town: Town) -> None:
     watcher = await town.member(second, 1000)
     store = town.stores[second]
     assert isinstance(store, RedisPresenceStore)
-    hear, count = store._bell.hear, 0
+    hear, count = store._subscriber.hear, 0
 
     def deaf(channel: str, data: bytes) -> None:
         nonlocal count
@@ -144,7 +144,7 @@ async def test_bells_that_are_not_heard_are_made_up_for(town: Town) -> None:
         if count % 10:
             hear(channel, data)
 
-    store._bell.hear = deaf
+    store._subscriber.hear = deaf
     for client in range(1, 41):
         await town.member(first, client)
     began = asyncio.get_running_loop().time()

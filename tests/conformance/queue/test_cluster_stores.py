@@ -9,11 +9,11 @@ from tests.servers.postgres import postgres_server, postgres_url
 from tests.servers.redis import redis_server, redis_url
 from waystation.base.clock import ManualClock
 from waystation.queue.cluster.cluster_store import ClusterStore
-from waystation.storage.embedded.cluster import EmbeddedClusterStore
-from waystation.storage.memory.cluster import MemoryClusterStore
-from waystation.storage.postgres.cluster import PostgresClusterStore
+from waystation.storage.embedded.cluster_store import EmbeddedClusterStore
+from waystation.storage.memory.cluster_store import MemoryClusterStore
+from waystation.storage.postgres.cluster_store import PostgresClusterStore
 from waystation.storage.postgres.url import parse_postgres_url
-from waystation.storage.redis.slot_map_store import RedisClusterStore
+from waystation.storage.redis.cluster_store import RedisClusterStore
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store
 from waystation.testing.conformance.cluster_store import ClusterStoreConformance

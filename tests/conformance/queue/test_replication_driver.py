@@ -19,7 +19,7 @@ from waystation.queue.cluster.replication_driver import ReplicationDriver
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
 from waystation.queue.model import Queue
 from waystation.storage.embedded.queue import EmbeddedQueueStore
-from waystation.storage.memory.cluster import MemoryClusterStore
+from waystation.storage.memory.cluster_store import MemoryClusterStore
 from waystation.storage.settings import Store
 from waystation.testing.conformance.queue_samples import drained, new_message, new_queue, send
 

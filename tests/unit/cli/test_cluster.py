@@ -16,7 +16,7 @@ from waystation.cli.main import build_app
 from waystation.queue.cluster.slot_map import Assignment, NodeId, SlotMap
 from waystation.queue.identity import ensure_identity
 from waystation.queue.model import slot_letters
-from waystation.storage.embedded.cluster import EmbeddedClusterStore
+from waystation.storage.embedded.cluster_store import EmbeddedClusterStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
 from waystation.storage.open import open_cluster_store
 from waystation.storage.settings import Store

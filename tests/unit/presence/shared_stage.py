@@ -12,12 +12,12 @@ from waystation.base.clock import Clock
 from waystation.presence.membership import Membership
 from waystation.presence.store import PresenceNode
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.redis.bell import Bell
-from waystation.storage.redis.link import Argument, Command, LinkStats, Reply
+from waystation.storage.redis.connection import Argument, Command, RedisStats, Reply
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.presence_nodes import NodeRows
 from waystation.storage.redis.presence_rows import PartyKeys
 from waystation.storage.redis.scripts import Script
+from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import Address
 from waystation.testing.presence_world_redis import RedisModel, raw
 
@@ -28,7 +28,7 @@ class NearRedis:
     """`Session` for a store: the server answers before anything else happens."""
 
     def __init__(self, redis: RedisModel) -> None:
-        self.stats = LinkStats()
+        self.stats = RedisStats()
         self.redis = redis
         self.before: dict[str, Callable[[], object]] = {}  # once, before a script of that name
         self.loses_answer: set[str] = set()  # once, of a script that has run
@@ -82,7 +82,7 @@ class NearStore(RedisPresenceStore):
         )
         self._min_replicas = 0
         self._listener = None
-        self._bell = cast(Bell, NearBell(redis, self._hear))
+        self._subscriber = cast(Subscriber, NearBell(redis, self._hear))
 
 
 class SharedStage(Stage):

@@ -25,7 +25,12 @@ from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bulk import UNLIMITED, BulkStore, StoreConfig, read_store_config
-from waystation.storage.bulk_rows import GONE, StoredNotification, UserAgentSnapshot, worth_copying
+from waystation.storage.bulk_rows import (
+    TOMBSTONE_MARK,
+    StoredNotification,
+    UserAgentSnapshot,
+    worth_copying,
+)
 from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tombstone
 from waystation.storage.open import find_backend, open_bulk, open_push_store
 
@@ -230,7 +235,7 @@ class Copy:
     async def _meet(self, uaid: Uaid, row: Notification, copied: Copied) -> None:
         """Something is there under its key. Of a topic the newer one stays."""
         held = await self._held(uaid, row)
-        if held is None or held.message_id.startswith(GONE):
+        if held is None or held.message_id.startswith(TOMBSTONE_MARK):
             copied.gone += 1
         elif row.topic is None:
             copied.refused += 1

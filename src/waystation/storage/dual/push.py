@@ -50,11 +50,11 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.push.store import CursorStore, PushStore, RotatingStore
-from waystation.storage.bulk_rows import GONE
+from waystation.storage.bulk_rows import TOMBSTONE_MARK
 from waystation.storage.capabilities import Capabilities
-from waystation.storage.dual.graves import Graves, without_tombstones
 from waystation.storage.dual.merge import merge_portions, merge_statuses
 from waystation.storage.dual.moves import DualStats, Moves
+from waystation.storage.dual.tombstones import Tombstones, without_tombstones
 from waystation.storage.dual.url import DualUrl
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class DualPushStore:
         self.secondary = secondary
         self.capabilities = both_can(_capabilities(primary), _capabilities(secondary))
         self._writes_to_both = url.write_to_secondary
-        self._graves = Graves(primary, clock) if url.tombstones else None
+        self._tombstones = Tombstones(primary, clock) if url.tombstones else None
         self._allots = url.allots
         self._stats = DualStats()
         self._moves = Moves(primary, secondary, url, clock, self._stats)
@@ -181,7 +181,7 @@ class DualPushStore:
         here = await self.primary.save(uaid, notification)
         if notification.topic is None:
             await self._repeat("save", lambda store: store.save(uaid, notification))
-        return there if here is None or here.message_id.startswith(GONE) else here
+        return there if here is None or here.message_id.startswith(TOMBSTONE_MARK) else here
 
     async def _save_topic_there(self, uaid: Uaid, notification: Notification) -> Replaced | None:
         if not self._writes_to_both:
@@ -222,7 +222,7 @@ class DualPushStore:
         if others:
             await self._repeat("save_if_newer", lambda store: store.save_if_newer(uaid, others))
         replaced = {one.message_id: one for one in (*there.replaced, *here.replaced)}
-        told = (one for one in replaced.values() if not one.message_id.startswith(GONE))
+        told = (one for one in replaced.values() if not one.message_id.startswith(TOMBSTONE_MARK))
         return HandedBack(here.written, tuple(told))
 
     async def fetch(
@@ -263,8 +263,8 @@ class DualPushStore:
         gone = await self._counted("forget", self._forget_each(uaid, rows))
         there = [row for row, known in zip(rows, gone, strict=True) if known]
         others = [row for row, known in zip(rows, gone, strict=True) if not known]
-        if there and self._graves is not None:
-            await self._graves.bury(uaid, there)
+        if there and self._tombstones is not None:
+            await self._tombstones.bury(uaid, there)
         elif there:
             await self.primary.forget(uaid, there)
         return len(there) + (await self.primary.forget(uaid, others) if others else 0)

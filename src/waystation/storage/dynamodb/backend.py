@@ -46,7 +46,7 @@ def _open_bulk(config: StoreConfig, runner: asyncio.Runner) -> BulkStore:
 
 
 async def _init(url: str, settings: Store) -> list[str]:
-    from waystation.storage.dynamodb.upkeep import init_store
+    from waystation.storage.dynamodb.init import init_store
 
     return await init_store(url, settings)
 

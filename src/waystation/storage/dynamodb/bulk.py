@@ -24,8 +24,8 @@ from waystation.storage.bulk_rows import (
     inside,
     version_of,
 )
-from waystation.storage.dynamodb.agents import DAY_S, FENCES, AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import (
     CHANNELS_KEY,
     Item,
@@ -42,9 +42,9 @@ from waystation.storage.dynamodb.layout import (
 from waystation.storage.dynamodb.months import access_keys, month_at
 from waystation.storage.dynamodb.records import RecordRows
 from waystation.storage.dynamodb.session import Dynamo, NotAppliedError, TransactionRefusedError
-from waystation.storage.dynamodb.site import Site
 from waystation.storage.dynamodb.tables import ACCESS_INDEX, MessageTables
 from waystation.storage.dynamodb.url import DynamoUrl
+from waystation.storage.dynamodb.user_agents import DAY_S, FENCES, UserAgentRows
 
 _arrow: Any = import_module("pyarrow")
 
@@ -60,13 +60,13 @@ class DynamoBulk(BulkStore):
     def __init__(self, url: DynamoUrl, config: StoreConfig, runner: asyncio.Runner) -> None:
         super().__init__(_arrow, runner)
         self._url = url
-        self._site = self.run(self._connected(config))
-        self._dynamo = self._site.dynamo
-        self._agents = AgentRows(self._site)
-        self._channels = ChannelRows(self._site, self._agents)
-        self._records = RecordRows(self._site, self._agents, self._channels)
+        self._context = self.run(self._connected(config))
+        self._dynamo = self._context.dynamo
+        self._agents = UserAgentRows(self._context)
+        self._channels = ChannelRows(self._context, self._agents)
+        self._records = RecordRows(self._context, self._agents, self._channels)
 
-    async def _connected(self, config: StoreConfig) -> Site:
+    async def _connected(self, config: StoreConfig) -> StoreContext:
         clock = SystemClock()
         dynamo = await Dynamo.open(self._url, config.patient)
         try:
@@ -75,13 +75,13 @@ class DynamoBulk(BulkStore):
         except BaseException:
             await dynamo.close()
             raise
-        return Site(dynamo, self._url, tables, clock)
+        return StoreContext(dynamo, self._url, tables, clock)
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         count = max(1, min(count, _SEGMENTS_MAX))
         names = [self._url.router_table]
         if table not in ("router", "records"):
-            names = sorted(self._site.tables.names)
+            names = sorted(self._context.tables.names)
         return [f"{name} {at} {count}".encode() for name in names for at in range(count)]
 
     def away_ranges(self, count: int) -> list[bytes]:
@@ -118,14 +118,14 @@ class DynamoBulk(BulkStore):
         tables = {item["uaid"]["S"]: get_string(item, "current_month") for item in items}
         wanted: dict[str, list[Item]] = {}
         for one in found:
-            key = self._site.keys.channels(one.record.uaid)
+            key = self._context.keys.channels(one.record.uaid)
             table = tables[key["uaid"]["S"]]
-            if table is not None and table in self._site.tables.names:
+            if table is not None and table in self._context.tables.names:
                 wanted.setdefault(table, []).append(key)
         rows = await asyncio.gather(
             *(self._dynamo.get_many(table, keys) for table, keys in wanted.items())
         )
-        now_s = self._site.now_s()
+        now_s = self._context.now_s()
         channels = {
             item["uaid"]["S"]: decode_channels(item, now_s=now_s) for page in rows for item in page
         }
@@ -139,7 +139,7 @@ class DynamoBulk(BulkStore):
                 month=one.month,
             )
             for one in found
-            if tables[one.record.uaid.hex()] in self._site.tables.names  # §6.8 d: no record else
+            if tables[one.record.uaid.hex()] in self._context.tables.names  # §6.8 d: no record else
         ]
 
     async def _updates(self, one: UserAgentSnapshot) -> tuple[Update, ...]:
@@ -153,7 +153,7 @@ class DynamoBulk(BulkStore):
             FilterExpression="chidmessageid = :channels",
             ExpressionAttributeValues={":channels": string(CHANNELS_KEY)},
         ):
-            now_s = self._site.now_s()
+            now_s = self._context.now_s()
             yield [
                 (uaid, decode_channels(item, now_s=now_s))
                 for item in items
@@ -190,7 +190,7 @@ class DynamoBulk(BulkStore):
 
     async def remove_if_same(self, agents: Sequence[tuple[Uaid, int]]) -> int:
         seen = {uaid.hex(): version for uaid, version in agents}
-        keys = [self._site.keys.router(uaid) for uaid, _ in agents]
+        keys = [self._context.keys.router(uaid) for uaid, _ in agents]
         items = await self._dynamo.get_many(self._url.router_table, keys)
         same = [item for item in items if _version(item) == seen.get(item["uaid"]["S"])]
         return await self._some_at_once([self._remove(item) for item in same])
@@ -209,12 +209,12 @@ class DynamoBulk(BulkStore):
         in one transaction with the look."""
         nobody = {
             "TableName": self._url.router_table,
-            "Key": self._site.keys.router(uaid),
+            "Key": self._context.keys.router(uaid),
             "ConditionExpression": "attribute_not_exists(uaid)",
         }
-        for table in self._site.tables.names:
+        for table in self._context.tables.names:
             keys = await self._agents.query_keys(table, uaid, "chidmessageid")
-            channels = {"TableName": table, "Key": self._site.keys.channels(uaid)}
+            channels = {"TableName": table, "Key": self._context.keys.channels(uaid)}
             try:
                 await self._dynamo.transact({"ConditionCheck": nobody}, {"Delete": channels})
             except TransactionRefusedError:
@@ -227,9 +227,9 @@ class DynamoBulk(BulkStore):
         await self._dynamo.close()
 
     async def read_user_agents(self, uaids: Sequence[Uaid]) -> list[UserAgentSnapshot]:
-        keys = [self._site.keys.router(uaid) for uaid in uaids]
+        keys = [self._context.keys.router(uaid) for uaid in uaids]
         items = await self._dynamo.get_many(self._url.router_table, keys)
-        now_ms = self._site.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         found = [one for item in items if (one := _user_agent(item)) is not None]
         return await self._whole([one for one in found if not one.over(now_ms)], items)
 
@@ -245,9 +245,9 @@ class DynamoBulk(BulkStore):
         if not await self._agents.add_alone(one.record):
             return False
         if one.channels:
-            table = await self._site.tables.current()
-            expiry = self._site.now_s() + USER_AGENT_LIFETIME_S + DAY_S
-            row = self._site.keys.channels(uaid) | {
+            table = await self._context.tables.current()
+            expiry = self._context.now_s() + USER_AGENT_LIFETIME_S + DAY_S
+            row = self._context.keys.channels(uaid) | {
                 "chids": string_set(sorted(dashed(channel) for channel in one.channels)),
                 "expiry": number(expiry),
             }
@@ -285,7 +285,7 @@ class DynamoBulk(BulkStore):
     async def _away(self, part: bytes, bounds: Bounds) -> AsyncIterator[list[Item]]:
         """The index is behind its table, so what a record says of its last connection counts."""
         name, at, count, index = part.decode().split(" ")
-        now_ms = self._site.clock.now_ms()
+        now_ms = self._context.clock.now_ms()
         _, greatest = bounds.get("connected_at_ms", (None, None))
         last = month_at(now_ms if greatest is None else min(greatest, now_ms))
         months = range(last - AWAY_MONTHS + 1, last + 1)

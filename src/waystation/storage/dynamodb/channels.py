@@ -4,7 +4,7 @@ import contextlib
 
 from waystation.base.ids import dashed
 from waystation.push.model import USER_AGENT_LIFETIME_S, ChannelId, Uaid
-from waystation.storage.dynamodb.agents import DAY_S, AgentRows
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import (
     Item,
     decode_channels,
@@ -18,18 +18,18 @@ from waystation.storage.dynamodb.session import (
     TransactionRefusedError,
     together,
 )
-from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.user_agents import DAY_S, UserAgentRows
 
 
 class ChannelRows:
-    def __init__(self, site: Site, agents: AgentRows) -> None:
-        self._dynamo = site.dynamo
-        self._router = site.url.router_table
-        self._storage = site.url.storage_table
-        self._keys = site.keys
-        self._tables = site.tables
+    def __init__(self, context: StoreContext, agents: UserAgentRows) -> None:
+        self._dynamo = context.dynamo
+        self._router = context.url.router_table
+        self._storage = context.url.storage_table
+        self._keys = context.keys
+        self._tables = context.tables
         self._agents = agents
-        self._now_s = site.now_s
+        self._now_s = context.now_s
 
     async def add(self, uaid: Uaid, channel_id: ChannelId, *, channels_max: int) -> bool:
         """One transaction: the record is there and on this table, and there is room."""

@@ -21,8 +21,8 @@ from waystation.push.model import (
     SortKey,
     Uaid,
 )
-from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import (
     CHANNELS_KEY,
     Item,
@@ -40,7 +40,7 @@ from waystation.storage.dynamodb.session import (
     TransactionRefusedError,
     together,
 )
-from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.user_agents import UserAgentRows
 
 # A row of Autopush has no time in milliseconds: its second decides.
 _OLDER = (
@@ -52,11 +52,11 @@ _OLDER = (
 
 
 class NotificationRows:
-    def __init__(self, site: Site, agents: AgentRows, channels: ChannelRows) -> None:
-        self._dynamo = site.dynamo
-        self._keys = site.keys
-        self._tables = site.tables
-        self._now_s = site.now_s
+    def __init__(self, context: StoreContext, agents: UserAgentRows, channels: ChannelRows) -> None:
+        self._dynamo = context.dynamo
+        self._keys = context.keys
+        self._tables = context.tables
+        self._now_s = context.now_s
         self._agents = agents
         self._channels = channels
 

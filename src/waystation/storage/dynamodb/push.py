@@ -20,18 +20,18 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.backend import CAPABILITIES
 from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.context import StoreContext
+from waystation.storage.dynamodb.init import PREFLIGHT_UAID, make_missing_tables, preflight
+from waystation.storage.dynamodb.month_moves import MonthMoves
 from waystation.storage.dynamodb.notifications import NotificationRows
 from waystation.storage.dynamodb.records import RecordRows
 from waystation.storage.dynamodb.session import Dynamo, DynamoStats
-from waystation.storage.dynamodb.site import Site
-from waystation.storage.dynamodb.switch import MonthMoves
 from waystation.storage.dynamodb.tables import MessageTables
 from waystation.storage.dynamodb.tracking import TrackingRows
-from waystation.storage.dynamodb.upkeep import PREFLIGHT_UAID, make_missing_tables, preflight
 from waystation.storage.dynamodb.url import DynamoUrl
+from waystation.storage.dynamodb.user_agents import UserAgentRows
 from waystation.storage.settings import Store
 
 
@@ -40,14 +40,14 @@ class DynamoPushStore:
 
     capabilities = CAPABILITIES
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._agents = AgentRows(site)
-        self._channels = ChannelRows(site, self._agents)
-        self._notifications = NotificationRows(site, self._agents, self._channels)
-        self._records = RecordRows(site, self._agents, self._channels)
-        self._tracking = TrackingRows(site)
-        self._moves = MonthMoves(site, self._agents, self._notifications)
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._agents = UserAgentRows(context)
+        self._channels = ChannelRows(context, self._agents)
+        self._notifications = NotificationRows(context, self._agents, self._channels)
+        self._records = RecordRows(context, self._agents, self._channels)
+        self._tracking = TrackingRows(context)
+        self._moves = MonthMoves(context, self._agents, self._notifications)
 
     @classmethod
     async def open(
@@ -59,15 +59,15 @@ class DynamoPushStore:
                 await make_missing_tables(dynamo, url, clock, units=settings.table_units)
             tables = MessageTables(dynamo, url, clock)
             await tables.open()
-            site = Site(dynamo, url, tables, clock)
-            await preflight(site)
+            context = StoreContext(dynamo, url, tables, clock)
+            await preflight(context)
         except BaseException:
             await dynamo.close()
             raise
-        return cls(site)
+        return cls(context)
 
     def stats(self) -> DynamoStats:
-        return self._site.dynamo.stats
+        return self._context.dynamo.stats
 
     # User agents and routes
 
@@ -168,8 +168,10 @@ class DynamoPushStore:
         return await self._tracking.expire(now_ms=now_ms, limit=limit)
 
     async def check(self) -> None:
-        site = self._site
-        await site.dynamo.get(site.url.router_table, site.keys.router(PREFLIGHT_UAID), "uaid")
+        context = self._context
+        await context.dynamo.get(
+            context.url.router_table, context.keys.router(PREFLIGHT_UAID), "uaid"
+        )
 
     async def close(self) -> None:
-        await self._site.dynamo.close()
+        await self._context.dynamo.close()

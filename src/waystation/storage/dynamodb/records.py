@@ -19,8 +19,8 @@ from waystation.push.model import (
     Uaid,
     Update,
 )
-from waystation.storage.dynamodb.agents import AgentRows
 from waystation.storage.dynamodb.channels import ChannelRows
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import (
     Item,
     decode_update,
@@ -34,7 +34,7 @@ from waystation.storage.dynamodb.session import (
     TransactionRefusedError,
     together,
 )
-from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.user_agents import UserAgentRows
 
 TRIES_MAX = 64  # of a write that others make void again and again
 _BROADCASTS = string("broadcast")
@@ -42,12 +42,12 @@ _MILESTONE = "at_"  # before the name of a milestone
 
 
 class RecordRows:
-    def __init__(self, site: Site, agents: AgentRows, channels: ChannelRows) -> None:
-        self._dynamo = site.dynamo
-        self._storage = site.url.storage_table
-        self._own = site.url.own_table
-        self._keys = site.keys
-        self._now_s = site.now_s
+    def __init__(self, context: StoreContext, agents: UserAgentRows, channels: ChannelRows) -> None:
+        self._dynamo = context.dynamo
+        self._storage = context.url.storage_table
+        self._own = context.url.own_table
+        self._keys = context.keys
+        self._now_s = context.now_s
         self._agents = agents
         self._channels = channels
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from waystation.push.model import Milestone
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import Item, get_number, get_string, number, string
 from waystation.storage.dynamodb.session import TransactionRefusedError, together
-from waystation.storage.dynamodb.site import Site
 
 SHARDS = 8
 KEPT_S = 86_400  # an ended message, so that a late milestone of it is not another message
@@ -23,9 +23,9 @@ _COUNT = "n_"
 
 
 class TrackingRows:
-    def __init__(self, site: Site) -> None:
-        self._dynamo = site.dynamo
-        self._table = site.url.own_table
+    def __init__(self, context: StoreContext) -> None:
+        self._dynamo = context.dynamo
+        self._table = context.url.own_table
 
     async def track(self, reliability_id: str, milestone: Milestone, *, expires_at_ms: int) -> None:
         await self._move(reliability_id, None, milestone, expires_at_ms)

@@ -57,7 +57,7 @@ async def _open_presence(opening: Opening, presence: Presence) -> PresenceStore:
 
 
 async def _open_cluster(opening: Opening) -> ClusterStore:
-    from waystation.storage.embedded.cluster import EmbeddedClusterStore
+    from waystation.storage.embedded.cluster_store import EmbeddedClusterStore
 
     directory = _directory(opening.url, opening.data_dir) / "cluster"
     return await EmbeddedClusterStore.open(directory, settings=opening.settings)

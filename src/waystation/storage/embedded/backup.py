@@ -21,14 +21,19 @@ import lmdb
 import msgspec
 
 from waystation.push.errors import StoreUnavailableError
-from waystation.storage.embedded import cluster, layout, presence_rows, queue_layout
-from waystation.storage.embedded.archive import Entry, flush_directory, read_archive, write_archive
+from waystation.storage.embedded import cluster_store, layout, presence_rows, queue_layout
+from waystation.storage.embedded.backup_file import (
+    Entry,
+    flush_directory,
+    read_archive,
+    write_archive,
+)
+from waystation.storage.embedded.check import CHUNK_ROWS, Report, check_store, chunks
 from waystation.storage.embedded.environment import Environment, store_error
 from waystation.storage.embedded.layout import AgentRow
-from waystation.storage.embedded.presence_upkeep import check_presence_store, presence_rows_of
-from waystation.storage.embedded.queue_upkeep import check_queue_store, queue_rows
+from waystation.storage.embedded.presence_check import check_presence_store, presence_rows_of
+from waystation.storage.embedded.queue_check import check_queue_store, queue_rows
 from waystation.storage.embedded.tracking import entry_of
-from waystation.storage.embedded.upkeep import CHUNK_ROWS, Report, check_store, chunks
 from waystation.storage.settings import Store
 
 _PUSH_TABLES: Final = (
@@ -110,12 +115,12 @@ PARTS: Final = {
         ),
         Part(
             "cluster",
-            cluster.FORMAT,
-            cluster.TABLES,
-            cluster.SAVED_TABLES,
-            cluster.saved_rows,
+            cluster_store.FORMAT,
+            cluster_store.TABLES,
+            cluster_store.SAVED_TABLES,
+            cluster_store.saved_rows,
             _as_it_is,
-            cluster.check_cluster_store,
+            cluster_store.check_cluster_store,
         ),
     )
 }

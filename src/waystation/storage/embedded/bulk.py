@@ -25,11 +25,11 @@ from waystation.storage.bulk_rows import (
     version_of,
 )
 from waystation.storage.embedded import layout
-from waystation.storage.embedded.changes import PushChanges
+from waystation.storage.embedded.check import open_environment
 from waystation.storage.embedded.environment import Environment, store_error
 from waystation.storage.embedded.layout import AgentRow
-from waystation.storage.embedded.reads import PushReads
-from waystation.storage.embedded.upkeep import open_environment
+from waystation.storage.embedded.push_changes import PushChanges
+from waystation.storage.embedded.push_reads import PushReads
 from waystation.storage.embedded.writer import WriterStats
 from waystation.storage.settings import Store
 

@@ -23,8 +23,8 @@ from waystation.presence.model import MessageType, PartyId, SessionRecord
 from waystation.presence.store import CursorRow, Owner, PartyListener
 from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
+from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.embedded.presence_rows import FORMAT, TABLES, PartyTables, Row, rows_of
-from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Writer, WriterStats
 from waystation.storage.memory.presence import LedgerStore
 from waystation.storage.memory.presence_ledger import PartyLedger
@@ -87,7 +87,7 @@ class EmbeddedPresenceStore(LedgerStore):
         env = Environment.open(path, form=FORMAT, tables=TABLES, settings=settings)
         writer = Writer(
             env,
-            Room(env, disk_reserve_bytes=settings.disk_reserve_bytes),
+            FreeSpace(env, disk_reserve_bytes=settings.disk_reserve_bytes),
             commit_batch_max=settings.commit_batch_max,
             queue_max=settings.queue_max,
             loop=loop,

@@ -33,10 +33,10 @@ from waystation.push.model import (
 )
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.backend import CAPABILITIES
-from waystation.storage.embedded.changes import PushChanges
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
-from waystation.storage.embedded.reads import PushReads
-from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.free_space import FreeSpace
+from waystation.storage.embedded.push_changes import PushChanges
+from waystation.storage.embedded.push_reads import PushReads
 from waystation.storage.embedded.tracking import TrackingChanges
 from waystation.storage.embedded.writer import Operation, Writer, WriterStats
 from waystation.storage.settings import Store
@@ -69,7 +69,7 @@ class EmbeddedPushStore:
         env = Environment.open(path, form=layout.FORMAT, tables=layout.TABLES, settings=settings)
         writer = Writer(
             env,
-            Room(env, disk_reserve_bytes=settings.disk_reserve_bytes),
+            FreeSpace(env, disk_reserve_bytes=settings.disk_reserve_bytes),
             commit_batch_max=settings.commit_batch_max,
             queue_max=settings.queue_max,
             loop=asyncio.get_running_loop(),

@@ -51,10 +51,10 @@ from waystation.queue.store import (
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
+from waystation.storage.embedded.free_space import FreeSpace
+from waystation.storage.embedded.queue_change_feed import ChangeFeed
 from waystation.storage.embedded.queue_changes import QueueChanges, Terms, read_queue
 from waystation.storage.embedded.queue_slots import QueueSlots
-from waystation.storage.embedded.queue_taps import Taps
-from waystation.storage.embedded.room import Room
 from waystation.storage.embedded.writer import Operation, Writer, WriterStats
 from waystation.storage.settings import Store
 
@@ -85,7 +85,7 @@ class EmbeddedQueueStore:
         }
         self._slots = QueueSlots(env)
         self._refs = env.tables["refs"]
-        self._taps = Taps(env, writer)
+        self._feed = ChangeFeed(env, writer)
         self._sink: Sink | None = None
         self._closed = False
 
@@ -100,7 +100,7 @@ class EmbeddedQueueStore:
             raise QueueStoreUnavailableError(str(exc)) from exc
         writer = Writer(
             env,
-            Room(env, disk_reserve_bytes=settings.disk_reserve_bytes),
+            FreeSpace(env, disk_reserve_bytes=settings.disk_reserve_bytes),
             commit_batch_max=settings.commit_batch_max,
             queue_max=settings.queue_max,
             loop=asyncio.get_running_loop(),
@@ -324,7 +324,7 @@ class EmbeddedQueueStore:
         try:
             if self._sink is None:
                 return await self._writer.submit(operation, grows=grows)
-            return await self._taps.submit(operation, self._sink, grows=grows)
+            return await self._feed.submit(operation, self._sink, grows=grows)
         except UnavailableError as exc:
             raise QueueStoreUnavailableError(str(exc)) from exc
 

@@ -33,7 +33,7 @@ from waystation.storage.embedded.environment import (
     is_full,
     store_error,
 )
-from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.free_space import FreeSpace
 
 T = TypeVar("T")
 WriteTransaction: TypeAlias = "lmdb.Transaction[bytes]"  # generic in its stubs only
@@ -79,14 +79,14 @@ class Writer:
     def __init__(
         self,
         env: Environment,
-        room: Room,
+        room: FreeSpace,
         *,
         commit_batch_max: int,
         queue_max: int,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._env = env
-        self._room = room
+        self._free_space = room
         self._commit_batch_max = commit_batch_max
         self._queue_max = queue_max
         self._loop = loop
@@ -202,7 +202,7 @@ class Writer:
         txn = self._env.lmdb.begin(write=True)
         now = time.monotonic()
         try:
-            shortage = self._room.shortage(txn, now)
+            shortage = self._free_space.shortage(txn, now)
         except BaseException:
             txn.abort()
             raise
@@ -266,7 +266,7 @@ class Writer:
         full disk has many names."""
         self.stats.groups_run_again += 1
         error = store_error(exc)
-        if errno_of(exc) == errno.EIO and self._room.disk_nearly_full():
+        if errno_of(exc) == errno.EIO and self._free_space.disk_nearly_full():
             error = StoreFullError(str(exc))
         shrinking = _refuse_growth(left, outcomes, error)
         if len(shrinking) < len(left):

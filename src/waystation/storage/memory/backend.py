@@ -54,7 +54,7 @@ async def _open_presence(opening: Opening, presence: Presence) -> PresenceStore:
 
 
 async def _open_cluster(opening: Opening) -> ClusterStore:
-    from waystation.storage.memory.cluster import MemoryClusterStore
+    from waystation.storage.memory.cluster_store import MemoryClusterStore
 
     return MemoryClusterStore(opening.clock)
 

@@ -43,7 +43,7 @@ async def _open_queue(opening: Opening) -> QueueStore:
 
 
 async def _open_cluster(opening: Opening) -> ClusterStore:
-    from waystation.storage.postgres.cluster import PostgresClusterStore
+    from waystation.storage.postgres.cluster_store import PostgresClusterStore
 
     return await PostgresClusterStore.open(_parse(opening), settings=opening.settings)
 

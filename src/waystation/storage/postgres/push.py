@@ -32,14 +32,14 @@ from waystation.push.model import (
 )
 from waystation.storage.postgres import layout
 from waystation.storage.postgres.backend import CAPABILITIES
-from waystation.storage.postgres.groups import Group
+from waystation.storage.postgres.batching import Batcher
 from waystation.storage.postgres.layout import MessageValues
 from waystation.storage.postgres.schema import ForeignTablesError, make_ready
 from waystation.storage.postgres.session import Session, SessionStats
 from waystation.storage.postgres.statements import Statements
+from waystation.storage.postgres.sweep import Sweep
 from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.tracking import Tracking
-from waystation.storage.postgres.upkeep import Upkeep
 from waystation.storage.postgres.url import PostgresUrl
 from waystation.storage.settings import Store
 
@@ -60,12 +60,12 @@ class PostgresPushStore:
         self._session = Session(url, settings, partial(make_ready, url=url))
         self._sql = Statements(tables)
         self._tracking = Tracking(self._session, tables)
-        self._upkeep = Upkeep(self._session, tables, self._tracking)
+        self._sweep = Sweep(self._session, tables, self._tracking)
         limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
-        self._lookups = Group[_Lookup, Recipient | None](self._look_up_all, **limits)
-        self._saves = Group[_Saving, Replaced | None](self._save_all, **limits)
-        self._inserts = Group[MessageValues, bool](self._save_new_all, **limits)
-        self._forgettings = Group[_Forgetting, int](self._forget_all, **limits)
+        self._lookups = Batcher[_Lookup, Recipient | None](self._look_up_all, **limits)
+        self._saves = Batcher[_Saving, Replaced | None](self._save_all, **limits)
+        self._inserts = Batcher[MessageValues, bool](self._save_new_all, **limits)
+        self._forgettings = Batcher[_Forgetting, int](self._forget_all, **limits)
 
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store, clock: Clock) -> "PostgresPushStore":
@@ -86,7 +86,7 @@ class PostgresPushStore:
 
     async def warnings(self) -> Sequence[str]:
         """What start-up and `doctor` should tell."""
-        return await self._upkeep.warnings()
+        return await self._sweep.warnings()
 
     # User agents and routes
 
@@ -262,10 +262,10 @@ class PostgresPushStore:
     async def count_milestones(self, *, now_ms: int) -> Mapping[str, int]:
         return await self._tracking.count(now_ms)
 
-    # Upkeep
+    # Sweep
 
     async def sweep(self, *, now_ms: int, limit: int) -> int:
-        return await self._upkeep.sweep(now_ms, limit)
+        return await self._sweep.sweep(now_ms, limit)
 
     async def check(self) -> None:
         await self._session.read(self._sql.check)

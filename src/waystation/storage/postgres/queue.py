@@ -44,7 +44,7 @@ from waystation.queue.store import (
 )
 from waystation.storage.postgres import queue_layout as layout
 from waystation.storage.postgres.backend import CAPABILITIES
-from waystation.storage.postgres.groups import Group
+from waystation.storage.postgres.batching import Batcher
 from waystation.storage.postgres.queue_schema import QueueTables, make_queue_tables
 from waystation.storage.postgres.queue_statements import QueueStatements
 from waystation.storage.postgres.session import Session, SessionStats
@@ -82,10 +82,10 @@ class PostgresQueueStore:
         self._session = Session(url, settings, partial(make_queue_tables, url=url))
         self._sql = QueueStatements(QueueTables(url))
         limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
-        self._lookups = Group[_Lookup, Queue | None](self._find_all, **limits)
-        self._heads = Group[RecipientId, Message | None](self._head_all, **limits)
-        self._sendings = Group[_Sending, Appended](self._append_all, **limits, flights_max=1)
-        self._ackings = Group[_Acking, Acknowledged | None](self._acknowledge_all, **limits)
+        self._lookups = Batcher[_Lookup, Queue | None](self._find_all, **limits)
+        self._heads = Batcher[RecipientId, Message | None](self._head_all, **limits)
+        self._sendings = Batcher[_Sending, Appended](self._append_all, **limits, flights_max=1)
+        self._ackings = Batcher[_Acking, Acknowledged | None](self._acknowledge_all, **limits)
 
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store) -> "PostgresQueueStore":
@@ -204,7 +204,7 @@ class PostgresQueueStore:
     ) -> Acknowledged | None:
         return await self._asked(self._ackings, _Acking(recipient_id, message_id))
 
-    # Upkeep
+    # Sweep
 
     async def expire(
         self,
@@ -320,7 +320,7 @@ class PostgresQueueStore:
 
     # Inside
 
-    async def _asked(self, group: Group[Q, A], question: Q) -> A:
+    async def _asked(self, group: Batcher[Q, A], question: Q) -> A:
         try:
             return await group.ask(question)
         except (UnavailableError, BusyError) as exc:

@@ -50,7 +50,7 @@ async def _open_presence(opening: Opening, presence: Presence) -> PresenceStore:
 
 
 async def _open_cluster(opening: Opening) -> ClusterStore:
-    from waystation.storage.redis.slot_map_store import RedisClusterStore
+    from waystation.storage.redis.cluster_store import RedisClusterStore
 
     return await RedisClusterStore.open(_parse(opening), settings=opening.settings)
 
@@ -62,7 +62,7 @@ def _open_bulk(config: StoreConfig, runner: asyncio.Runner) -> BulkStore:
 
 
 async def _init(url: str, settings: Store) -> list[str]:
-    from waystation.storage.redis.upkeep import init_store
+    from waystation.storage.redis.init import init_store
 
     return await init_store(url, settings)
 
@@ -77,7 +77,7 @@ BACKEND = Backend(
     ),
     install="waystation[redis]",
     capabilities=CAPABILITIES,
-    autopush_schemes=("redis", "rediss"),  # Autopush never ran on a Redis Cluster
+    autopush_schemes=("redis", "rediss"),  # Autopush never ran on a Redis RedisCluster
     parse=parse_redis_url,
     open_push=_open_push,
     open_presence=_open_presence,

@@ -32,9 +32,9 @@ from waystation.storage.bulk_rows import (
     inside,
 )
 from waystation.storage.redis import layout, scripts
-from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.cluster_routing import RedisCluster
+from waystation.storage.redis.connection import Command, Reply
 from waystation.storage.redis.layout import PARTITIONS, Keys
-from waystation.storage.redis.link import Command, Reply
 from waystation.storage.redis.session import OneServer, Session
 from waystation.storage.redis.url import RedisUrl
 
@@ -57,7 +57,11 @@ class RedisBulk(BulkStore):
 
     async def _connected(self, config: StoreConfig) -> Session:
         settings = config.patient
-        return Cluster(self._url, settings) if self._url.cluster else OneServer(self._url, settings)
+        return (
+            RedisCluster(self._url, settings)
+            if self._url.cluster
+            else OneServer(self._url, settings)
+        )
 
     def ranges(self, table: str, count: int) -> list[bytes]:
         """`first-end` of 4,096 prefixes of a cluster, of 16 of one server."""

@@ -36,8 +36,7 @@ from waystation.presence.store import (
     Signalled,
 )
 from waystation.storage.redis.backend import CAPABILITIES
-from waystation.storage.redis.bell import Bell
-from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.cluster_routing import RedisCluster
 from waystation.storage.redis.presence_nodes import NodeRows
 from waystation.storage.redis.presence_rows import (
     PartyKeys,
@@ -51,6 +50,7 @@ from waystation.storage.redis.presence_rows import (
 )
 from waystation.storage.redis.scripts import load_party
 from waystation.storage.redis.session import OneServer, Session
+from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import RedisUrl
 from waystation.storage.settings import Store
 
@@ -83,7 +83,7 @@ class RedisPresenceStore(NodeRows):
         super().__init__(session, PartyKeys(prefix), log_max=log_max, linger_s=linger_s)
         self._min_replicas = min_replicas
         self._listener: PartyListener | None = None
-        self._bell = Bell(
+        self._subscriber = Subscriber(
             url, session.server_of, hear=self._hear, on_gap=self._gap, timeout_s=timeout_s
         )
 
@@ -98,7 +98,7 @@ class RedisPresenceStore(NodeRows):
         linger_s: float = 60.0,
         min_replicas: int = 0,
     ) -> "RedisPresenceStore":
-        session = Cluster(url, settings) if url.cluster else OneServer(url, settings)
+        session = RedisCluster(url, settings) if url.cluster else OneServer(url, settings)
         return cls(
             session,
             url,
@@ -118,10 +118,10 @@ class RedisPresenceStore(NodeRows):
     # --- what is told ----------------------------------------------------------------------------
 
     async def subscribe(self, party_id: PartyId) -> None:
-        await self._bell.subscribe(self.keys.bell(party_id))
+        await self._subscriber.subscribe(self.keys.bell(party_id))
 
     def unsubscribe(self, party_id: PartyId) -> None:
-        self._bell.unsubscribe(self.keys.bell(party_id))
+        self._subscriber.unsubscribe(self.keys.bell(party_id))
         self.release_party(party_id)
 
     def _hear(self, channel: str, data: bytes) -> None:
@@ -333,7 +333,7 @@ class RedisPresenceStore(NodeRows):
 
     async def close(self) -> None:
         self._listener = None
-        await self._bell.close()
+        await self._subscriber.close()
         await self.session.close()
 
 

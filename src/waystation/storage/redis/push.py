@@ -31,13 +31,14 @@ from waystation.push.model import (
 )
 from waystation.storage.redis import layout, scripts
 from waystation.storage.redis.backend import CAPABILITIES
-from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.cluster_routing import RedisCluster
+from waystation.storage.redis.connection import Argument, RedisStats, Reply
+from waystation.storage.redis.init import durability_warnings
 from waystation.storage.redis.layout import Keys
-from waystation.storage.redis.link import Argument, LinkStats, Reply
 from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.session import OneServer, Session
+from waystation.storage.redis.sweep import sweep
 from waystation.storage.redis.tracking import Tracking
-from waystation.storage.redis.upkeep import durability_warnings, sweep
 from waystation.storage.redis.url import RedisUrl
 from waystation.storage.settings import Store
 
@@ -48,7 +49,7 @@ _SWAPS_MAX = 8
 
 
 class RedisPushStore:
-    """One Redis or one Redis Cluster, shared by all nodes."""
+    """One Redis or one Redis RedisCluster, shared by all nodes."""
 
     capabilities = CAPABILITIES
 
@@ -63,10 +64,10 @@ class RedisPushStore:
     async def open(cls, url: RedisUrl, *, settings: Store, clock: Clock) -> "RedisPushStore":
         """Connections are made when somebody asks: a Redis that is down keeps nobody from
         starting."""
-        session = Cluster(url, settings) if url.cluster else OneServer(url, settings)
+        session = RedisCluster(url, settings) if url.cluster else OneServer(url, settings)
         return cls(session, url, clock)
 
-    def stats(self) -> LinkStats:
+    def stats(self) -> RedisStats:
         """Commands, round trips, connections and failures of this process."""
         return self.session.stats
 

@@ -16,7 +16,13 @@ from redis.exceptions import (
 )
 
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.storage.redis.link import Argument, Command, Link, LinkStats, Reply
+from waystation.storage.redis.connection import (
+    Argument,
+    Command,
+    RedisConnection,
+    RedisStats,
+    Reply,
+)
 from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.url import Address, RedisUrl
 from waystation.storage.settings import Store
@@ -25,7 +31,7 @@ from waystation.storage.settings import Store
 class Session(Protocol):
     """`key` says which server is asked; one server has them all."""
 
-    stats: LinkStats
+    stats: RedisStats
 
     async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
         """The answers to all commands, in one round trip; raises for the first error."""
@@ -67,8 +73,10 @@ def first_error(replies: Sequence[Reply]) -> ResponseError | None:
     return None
 
 
-def new_link(url: RedisUrl, address: Address, settings: Store, stats: LinkStats) -> Link:
-    return Link(
+def new_connection(
+    url: RedisUrl, address: Address, settings: Store, stats: RedisStats
+) -> RedisConnection:
+    return RedisConnection(
         url,
         address,
         connect_timeout_s=settings.connect_timeout_s,
@@ -82,13 +90,13 @@ class OneServer:
     """A Redis, or whatever stands at one address."""
 
     def __init__(self, url: RedisUrl, settings: Store) -> None:
-        self.stats = LinkStats()
-        self._link = new_link(url, url.addresses[0], settings, self.stats)
+        self.stats = RedisStats()
+        self._connection = new_connection(url, url.addresses[0], settings, self.stats)
         self._address = url.addresses[0]
 
     async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
         try:
-            replies = await self._link.send(commands)
+            replies = await self._connection.send(commands)
             if (error := first_error(replies)) is not None:
                 raise error
         except RedisError as exc:
@@ -98,9 +106,9 @@ class OneServer:
     async def run_script(self, script: Script, keys: Sequence[str], *args: Argument) -> Reply:
         call = script_call(script, keys, args)
         try:
-            reply = (await self._link.send((call,)))[0]
+            reply = (await self._connection.send((call,)))[0]
             if isinstance(reply, NoScriptError):
-                reply = (await self._link.send((script_whole(script, call),)))[0]
+                reply = (await self._connection.send((script_whole(script, call),)))[0]
             if isinstance(reply, ResponseError):
                 raise reply
         except RedisError as exc:
@@ -114,7 +122,7 @@ class OneServer:
         return self._address
 
     async def close(self) -> None:
-        await self._link.close()
+        await self._connection.close()
 
 
 def moved_to(reply: Reply) -> Address | None:

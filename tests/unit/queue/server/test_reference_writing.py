@@ -12,7 +12,7 @@ from waystation.queue.model import SLOTS, RecipientId, Slot
 from waystation.queue.server import reference_writing
 from waystation.queue.server.reference_writing import ReferenceWriting
 from waystation.queue.store import Referenced
-from waystation.storage.memory.cluster import MemoryClusterStore
+from waystation.storage.memory.cluster_store import MemoryClusterStore
 
 HERE = NodeId(1)
 

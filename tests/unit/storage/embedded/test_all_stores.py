@@ -8,21 +8,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.unit.storage.embedded.test_upkeep import ROWS, SETTINGS, fill
+from tests.unit.storage.embedded.test_check import ROWS, SETTINGS, fill
 from waystation.base.clock import ManualClock
 from waystation.push.errors import StoreUnavailableError
 from waystation.queue.cluster.slot_map import SlotMap
 from waystation.queue.model import NotifierId, Queue, RecipientId, Slot
 from waystation.queue.model import SessionId as TlsId
 from waystation.queue.store import Party, PendingNotification, Ref, RefKind
-from waystation.storage.embedded import archive, queue_layout
+from waystation.storage.embedded import backup_file, queue_layout
 from waystation.storage.embedded.backup import PARTS, backup_stores, restore_stores
-from waystation.storage.embedded.cluster import EmbeddedClusterStore
+from waystation.storage.embedded.check import Report, open_environment
+from waystation.storage.embedded.cluster_store import EmbeddedClusterStore
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.embedded.queue import EmbeddedQueueStore
-from waystation.storage.embedded.upkeep import Report, open_environment
 from waystation.testing.conformance.queue_samples import (
     drained,
     new_link,
@@ -209,7 +209,7 @@ async def test_a_backup_of_the_first_kind_is_still_read(tmp_path: Path) -> None:
 
     assert restored["push"].rows == ROWS
     with pytest.raises(StoreUnavailableError, match="store that we do not know"):
-        list(archive.read_archive(tmp_path / "saved", {}))
+        list(backup_file.read_archive(tmp_path / "saved", {}))
 
 
 def _without(table: str) -> Callable[[Environment], None]:

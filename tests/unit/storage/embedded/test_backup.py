@@ -7,16 +7,16 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from tests.unit.storage.embedded.test_upkeep import ROWS, SETTINGS, fill
+from tests.unit.storage.embedded.test_check import ROWS, SETTINGS, fill
 from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
-from waystation.storage.embedded import backup, upkeep
+from waystation.storage.embedded import backup, check
 from waystation.storage.embedded.backup import backup_stores, restore_stores
+from waystation.storage.embedded.check import Report
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import Report
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     fetch_all,
@@ -50,7 +50,7 @@ async def made_backup(folder: Path) -> Path:
 async def test_what_comes_back_is_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(check, "CHUNK_ROWS", 2)
     monkeypatch.setattr(backup, "CHUNK_ROWS", 4)
     clock = ManualClock()
     store = await open_store(tmp_path / "push", clock)
@@ -172,10 +172,10 @@ async def test_a_topic_replaced_while_the_backup_runs_comes_back_once_and_newest
         env: Environment, table: str
     ) -> "Iterator[tuple[lmdb.Transaction[bytes], list[tuple[bytes, bytes]]]]":
         if table == "payloads":
-            key = upkeep.layout.notification_key(uaid, old.sort_key)
-            place = upkeep.layout.place_of(old.expires_at_ms // 1000, 1, 1)
+            key = check.layout.notification_key(uaid, old.sort_key)
+            place = check.layout.place_of(old.expires_at_ms // 1000, 1, 1)
             with env.lmdb.begin() as txn:
-                yield txn, [(place, upkeep.layout.encode_payload(key, old))]
+                yield txn, [(place, check.layout.encode_payload(key, old))]
         yield from original(env, table)
 
     monkeypatch.setattr(backup, "chunks", chunks)

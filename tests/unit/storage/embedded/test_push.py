@@ -18,8 +18,8 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.storage.embedded import layout
+from waystation.storage.embedded.check import check_store
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     new_channel,

@@ -11,7 +11,7 @@ import pytest
 
 from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.embedded.environment import Environment
-from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.embedded.writer import Operation, Writer, WriteTransaction
 from waystation.storage.settings import Store
 
@@ -26,7 +26,7 @@ def env(tmp_path: Path) -> Environment:
 async def writer(env: Environment) -> AsyncIterator[Writer]:
     writer = Writer(
         env,
-        Room(env, disk_reserve_bytes=0),
+        FreeSpace(env, disk_reserve_bytes=0),
         commit_batch_max=8,
         queue_max=20,
         loop=asyncio.get_running_loop(),
@@ -281,7 +281,7 @@ async def test_a_write_that_a_full_disk_took_in_part_counts_as_full(
 ) -> None:
     """LMDB calls it an input/output error."""
     monkeypatch.setattr(env, "lmdb", _BrokenEnvironment(env.lmdb, lambda n: True, BROKEN))
-    monkeypatch.setattr(Room, "disk_nearly_full", lambda self: True)
+    monkeypatch.setattr(FreeSpace, "disk_nearly_full", lambda self: True)
     grow = writer.submit(put(env, b"a"), grows=True)
 
     with pytest.raises(StoreFullError):
@@ -296,7 +296,7 @@ async def test_a_store_whose_directory_is_gone_fails_each_write_and_the_writer_l
     def gone(*_: object) -> str:
         raise FileNotFoundError("the directory is gone")
 
-    monkeypatch.setattr(Room, "shortage", gone)
+    monkeypatch.setattr(FreeSpace, "shortage", gone)
     for future in [writer.submit(put(env, b"%d" % n), grows=bool(n)) for n in range(2)]:
         with pytest.raises(StoreUnavailableError, match="directory is gone"):
             await future

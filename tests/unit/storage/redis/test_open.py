@@ -27,7 +27,7 @@ NOWHERE = "redis://:hunter2@127.0.0.1:1/0"
 async def test_without_the_extra_the_error_names_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in ("push", "upkeep", "presence", "slot_map_store"):
+    for module in ("push", "init", "presence", "cluster_store"):
         monkeypatch.setitem(sys.modules, f"waystation.storage.redis.{module}", None)
 
     with pytest.raises(SettingsError, match=r"pip install 'waystation\[redis\]'"):

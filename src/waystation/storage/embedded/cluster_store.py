@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 import lmdb
 
 from waystation.queue.cluster.slot_map import NodeId, SlotMap, SlotMapError, decode_map, encode_map
-from waystation.storage.embedded.archive import Entry
+from waystation.storage.embedded.backup_file import Entry
+from waystation.storage.embedded.check import Look, Report, check_rows
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
-from waystation.storage.embedded.upkeep import Look, Report, check_rows
 from waystation.storage.settings import Store
 
 FORMAT: Final = "waystation-cluster/1"

@@ -7,7 +7,7 @@ from waystation.storage.dynamodb.tables import MessageTables
 from waystation.storage.dynamodb.url import DynamoUrl
 
 
-class Site:
+class StoreContext:
     def __init__(self, dynamo: Dynamo, url: DynamoUrl, tables: MessageTables, clock: Clock) -> None:
         self.dynamo = dynamo
         self.url = url

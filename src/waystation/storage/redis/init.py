@@ -1,8 +1,7 @@
-"""Looking after a Redis store: the sweep, what `store init` does, and what a person should know.
+"""`waystation store init` for Redis, and warnings about a Redis that may lose data.
 
-The sweep needs no SCAN: `waystation/due/` names every user agent with the moment at which
-something of it ends. Only `store init` walks through all keys, once, to tell the sweep of what
-Autopush's nodes have written.
+Only `init_store` walks through all keys, once, to add the rows of Autopush's nodes to the indexes
+that the sweep reads.
 """
 
 import asyncio
@@ -13,80 +12,16 @@ from waystation.base.ids import parse_uuid
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid
 from waystation.storage.redis import scripts
-from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.cluster_routing import RedisCluster
+from waystation.storage.redis.connection import Reply
 from waystation.storage.redis.layout import Keys
-from waystation.storage.redis.link import Reply
 from waystation.storage.redis.session import OneServer, Session
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
 
 VERSION_MIN = (7, 0)  # PEXPIRETIME; Valkey counts on from 7.2
 
-_AGENTS_PER_CALL = 100
-_ROWS_PER_CALL = 1000
-_TAGS_AT_ONCE = 256
 _KEYS_PER_SCAN = 1000
-
-
-async def sweep(session: Session, keys: Keys, *, now_ms: int, limit: int) -> int:
-    """Remove up to `limit` rows whose time is over."""
-    removed = 0
-    for start in range(0, len(keys.tags), _TAGS_AT_ONCE):
-        tags = await _due_tags(session, keys, keys.tags[start : start + _TAGS_AT_ONCE], now_ms)
-        for tag in tags:
-            removed += await _sweep_agents(session, keys, tag, now_ms, limit - removed)
-            index, begins = keys.statuses(tag), keys.status_prefix(tag)
-            removed += await _sweep_index(session, index, begins, now_ms, limit - removed)
-            if removed >= limit:
-                return removed
-    left = limit - removed
-    return removed + await _sweep_index(session, keys.ended, keys.state_prefix, now_ms, left)
-
-
-async def _due_tags(session: Session, keys: Keys, tags: Sequence[str], now_ms: int) -> list[str]:
-    """Those with something to do: most of a cluster's partitions have nothing at any one time."""
-    if len(tags) == 1:
-        return list(tags)
-    counts = await asyncio.gather(
-        *(
-            session.run(
-                keys.due(tag),
-                (
-                    ("ZCOUNT", keys.due(tag), "-inf", now_ms),
-                    ("ZCOUNT", keys.statuses(tag), "-inf", now_ms),
-                ),
-            )
-            for tag in tags
-        )
-    )
-    return [tag for tag, count in zip(tags, counts, strict=True) if any(count)]
-
-
-async def _sweep_agents(session: Session, keys: Keys, tag: str, now_ms: int, limit: int) -> int:
-    removed = 0
-    more = 1
-    while more and removed < limit:
-        room = min(limit - removed, _ROWS_PER_CALL)
-        gone, more = await session.run_script(
-            scripts.SWEEP_AGENTS, (keys.due(tag),), tag, now_ms, room, _AGENTS_PER_CALL
-        )
-        removed += gone
-    return removed
-
-
-async def _sweep_index(session: Session, index: str, begins: str, now_ms: int, limit: int) -> int:
-    """Keys that one sorted set leads to: their names are `begins` and a member."""
-    removed = 0
-    while removed < limit:
-        room = min(limit - removed, _ROWS_PER_CALL)
-        gone: int = await session.run_script(scripts.SWEEP_INDEX, (index,), now_ms, room, begins)
-        removed += gone
-        if gone < room:
-            break
-    return removed
-
-
-# What a person should know
 
 
 async def durability_warnings(session: Session) -> list[str]:
@@ -115,9 +50,6 @@ def _info(text: bytes) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
-# store init
-
-
 async def init_store(url: str, settings: Store, *, clock: Clock | None = None) -> list[str]:
     """Make what is missing; what was done, a sentence each. May run at any time, again and again,
     beside servers of ours and of Autopush."""
@@ -141,7 +73,7 @@ async def init_store(url: str, settings: Store, *, clock: Clock | None = None) -
 
 
 def _session(url: RedisUrl, settings: Store) -> Session:
-    return Cluster(url, settings) if url.cluster else OneServer(url, settings)
+    return RedisCluster(url, settings) if url.cluster else OneServer(url, settings)
 
 
 async def _check_version(session: Session) -> str:

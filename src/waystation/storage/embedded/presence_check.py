@@ -8,10 +8,10 @@ from typing import Final
 
 import lmdb
 
-from waystation.storage.embedded.archive import Entry
+from waystation.storage.embedded.backup_file import Entry
+from waystation.storage.embedded.check import Look, Report, check_rows
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.presence_rows import TABLES, PartyTables, decode_row
-from waystation.storage.embedded.upkeep import Look, Report, check_rows
 
 PARTY_BYTES: Final = 8
 

@@ -13,24 +13,26 @@ Rule 3: whoever writes to the old table reads the record afterwards (`Notificati
 import contextlib
 
 from waystation.push.model import USER_AGENT_LIFETIME_S, Uaid
-from waystation.storage.dynamodb.agents import DAY_S, AgentRows
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import number, string
 from waystation.storage.dynamodb.months import last_connect
 from waystation.storage.dynamodb.notifications import NotificationRows
 from waystation.storage.dynamodb.session import NotAppliedError
-from waystation.storage.dynamodb.site import Site
+from waystation.storage.dynamodb.user_agents import DAY_S, UserAgentRows
 
 _PORTION = 100
 
 
 class MonthMoves:
-    def __init__(self, site: Site, agents: AgentRows, notifications: NotificationRows) -> None:
-        self._dynamo = site.dynamo
-        self._router = site.url.router_table
-        self._keys = site.keys
-        self._tables = site.tables
-        self._clock = site.clock
-        self._now_s = site.now_s
+    def __init__(
+        self, context: StoreContext, agents: UserAgentRows, notifications: NotificationRows
+    ) -> None:
+        self._dynamo = context.dynamo
+        self._router = context.url.router_table
+        self._keys = context.keys
+        self._tables = context.tables
+        self._clock = context.clock
+        self._now_s = context.now_s
         self._agents = agents
         self._notifications = notifications
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from waystation.base.tasks import kept
 from waystation.presence.errors import PresenceStoreError
-from waystation.storage.redis.link import PlainConnection, TlsConnection, new_connection
+from waystation.storage.redis.connection import PlainConnection, TlsConnection, driver_connection
 from waystation.storage.redis.url import Address, RedisUrl
 
 PAUSE_FIRST_S: Final = 0.05
@@ -28,8 +28,8 @@ Hear = Callable[[str, bytes], None]
 class _Line:
     """The connection to one server."""
 
-    def __init__(self, bell: "Bell", address: Address) -> None:
-        self._bell = bell
+    def __init__(self, bell: "Subscriber", address: Address) -> None:
+        self._subscriber = bell
         self.address = address
         self.channels: dict[str, asyncio.Future[None]] = {}
         self._connection: PlainConnection | TlsConnection | None = None
@@ -39,7 +39,7 @@ class _Line:
     def say(self, *words: str) -> None:
         connection = self._connection
         if connection is not None:
-            self._bell.spawn(self._send(connection, words))
+            self._subscriber.spawn(self._send(connection, words))
 
     async def _send(self, connection: "PlainConnection | TlsConnection", words: Any) -> None:
         with contextlib.suppress(RedisError, OSError):
@@ -48,15 +48,17 @@ class _Line:
     async def _carry(self) -> None:
         pause_s = PAUSE_FIRST_S
         while True:
-            connection = new_connection(self._bell.url, self.address, self._bell.timeout_s)
+            connection = driver_connection(
+                self._subscriber.url, self.address, self._subscriber.timeout_s
+            )
             try:
-                async with asyncio.timeout(self._bell.timeout_s):
+                async with asyncio.timeout(self._subscriber.timeout_s):
                     await connection.connect()
                 self._connection = connection
                 for channel in self.channels:
                     await connection.send_command("SSUBSCRIBE", channel, check_health=False)
                 if self._broke:
-                    self._bell.on_gap(list(self.channels))
+                    self._subscriber.on_gap(list(self.channels))
                 pause_s = PAUSE_FIRST_S
                 await self._listen(connection)
             except (RedisError, OSError):  # a timeout is an OSError
@@ -76,7 +78,7 @@ class _Line:
             reply: Any = await read(timeout=None, disconnect_on_error=False)
             kind, channel = reply[0], reply[1].decode()
             if kind == b"smessage":
-                self._bell.hear(channel, reply[2])
+                self._subscriber.hear(channel, reply[2])
             elif kind == b"ssubscribe":
                 confirmed = self.channels.get(channel)
                 if confirmed is not None and not confirmed.done():
@@ -95,7 +97,7 @@ class _Line:
         self._fail("the store is closed")
 
 
-class Bell:
+class Subscriber:
     def __init__(
         self,
         url: RedisUrl,

@@ -23,6 +23,7 @@ from waystation.push.model import (
     Uaid,
     UserAgent,
 )
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import (
     Item,
     UnreadableRowError,
@@ -37,7 +38,6 @@ from waystation.storage.dynamodb.layout import (
 )
 from waystation.storage.dynamodb.months import Remembered, last_connect, same_month
 from waystation.storage.dynamodb.session import NotAppliedError, together
-from waystation.storage.dynamodb.site import Site
 
 DAY_S = 86_400
 FENCES = ("connected_at", "expiry", "node_id")  # one of them changes with every claim
@@ -55,15 +55,15 @@ class Agent(msgspec.Struct, frozen=True):
     previous: str | None  # a table that may still hold rows of it
 
 
-class AgentRows:
-    def __init__(self, site: Site) -> None:
-        self._dynamo = site.dynamo
-        self._router = site.url.router_table
-        self._storage = site.url.storage_table
-        self._keys = site.keys
-        self._tables = site.tables
-        self._clock = site.clock
-        self._now_s = site.now_s
+class UserAgentRows:
+    def __init__(self, context: StoreContext) -> None:
+        self._dynamo = context.dynamo
+        self._router = context.url.router_table
+        self._storage = context.url.storage_table
+        self._keys = context.keys
+        self._tables = context.tables
+        self._clock = context.clock
+        self._now_s = context.now_s
         self._remembered = Remembered()
 
     # Where a user agent is

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from waystation.storage.embedded.environment import Environment
-from waystation.storage.embedded.room import Room
+from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.settings import Store
 
 MIB = 1 << 20
@@ -20,10 +20,10 @@ def test_a_large_store_keeps_a_twentieth_and_a_small_one_at_most_a_quarter(
 ) -> None:
     settings = Store(map_bytes=map_mib * MIB, sync=False)
     env = Environment.open(tmp_path, form="test/1", tables=("rows",), settings=settings)
-    room = Room(env, disk_reserve_bytes=0)
+    free_space = FreeSpace(env, disk_reserve_bytes=0)
     env.close()
 
-    assert room.reserve_bytes == int(reserve_mib * MIB)
+    assert free_space.reserve_bytes == int(reserve_mib * MIB)
 
 
 def test_the_disk_is_looked_at_once_a_second(
@@ -31,11 +31,13 @@ def test_the_disk_is_looked_at_once_a_second(
 ) -> None:
     settings = Store(map_bytes=MIB, sync=False)
     env = Environment.open(tmp_path, form="test/1", tables=("rows",), settings=settings)
-    room = Room(env, disk_reserve_bytes=100)
+    free_space = FreeSpace(env, disk_reserve_bytes=100)
     free_bytes = [500, 99, 100]
-    monkeypatch.setattr(Room, "_disk_free_bytes", lambda self: free_bytes.pop(0))
+    monkeypatch.setattr(FreeSpace, "_disk_free_bytes", lambda self: free_bytes.pop(0))
     with env.lmdb.begin(write=True) as txn:
-        found = [room.shortage(txn, mono) is not None for mono in (10.0, 10.9, 11.0, 11.9, 12.0)]
+        found = [
+            free_space.shortage(txn, mono) is not None for mono in (10.0, 10.9, 11.0, 11.9, 12.0)
+        ]
     env.close()
 
     assert found == [False, False, True, True, False]
@@ -45,12 +47,12 @@ def test_pages_that_were_freed_count_as_room(tmp_path: Path) -> None:
     """The file never shrinks, so its size alone says nothing."""
     settings = Store(map_bytes=MIB, sync=False)
     env = Environment.open(tmp_path, form="test/1", tables=("rows",), settings=settings)
-    room = Room(env, disk_reserve_bytes=0)
+    free_space = FreeSpace(env, disk_reserve_bytes=0)
     table = env.tables["rows"]
     full: list[bool] = []
     for n in range(100):
         with env.lmdb.begin(table, write=True) as txn:
-            full.append(room.shortage(txn, 0.0) is not None)
+            full.append(free_space.shortage(txn, 0.0) is not None)
             if full[-1]:
                 break
             txn.put(b"%d" % n, b"x" * 9000)
@@ -59,7 +61,7 @@ def test_pages_that_were_freed_count_as_room(tmp_path: Path) -> None:
             txn.delete(b"%d" % n)
     size = env.file_bytes()
     with env.lmdb.begin(table, write=True) as txn:
-        after = room.shortage(txn, 0.0)
+        after = free_space.shortage(txn, 0.0)
     env.close()
 
     assert full[-1]

@@ -77,7 +77,7 @@ WHERE i.indrelid = $1::text::regclass AND i.indisunique AND i.indnkeyatts = 1
 """
 
 
-class Upkeep:
+class Sweep:
     def __init__(self, session: Session, tables: Tables, tracking: Tracking) -> None:
         self._session = session
         self._tables = tables

@@ -1,4 +1,4 @@
-"""A Redis Cluster: which node has a key, and what to do when it has moved.
+"""A Redis RedisCluster: which node has a key, and what to do when it has moved.
 
 Rule 1: a command goes to the master of its key's slot; all commands of one call are for one slot.
 Rule 2: `MOVED` and `ASK` mean that nothing was done, so the call is made again where they point;
@@ -15,12 +15,18 @@ from typing import Any
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, NoScriptError, RedisError, ResponseError
 
-from waystation.storage.redis.link import Argument, Command, Link, LinkStats, Reply
+from waystation.storage.redis.connection import (
+    Argument,
+    Command,
+    RedisConnection,
+    RedisStats,
+    Reply,
+)
 from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.session import (
     first_error,
     moved_to,
-    new_link,
+    new_connection,
     script_call,
     script_whole,
     store_error,
@@ -31,12 +37,12 @@ from waystation.storage.settings import Store
 HOPS_MAX = 5
 
 
-class Cluster:
+class RedisCluster:
     def __init__(self, url: RedisUrl, settings: Store) -> None:
-        self.stats = LinkStats()
+        self.stats = RedisStats()
         self._url = url
         self._settings = settings
-        self._links: dict[Address, Link] = {}
+        self._connections: dict[Address, RedisConnection] = {}
         self._masters: list[tuple[int, int, Address]] = []  # first slot, last slot, who has them
         self._by_slot: dict[int, Address] = {}
         self._doubtful = True
@@ -77,7 +83,7 @@ class Cluster:
         return replies
 
     async def _tell(self, address: Address, command: Command) -> list[Reply]:
-        return await self._link(address).send((command,))
+        return await self._connection(address).send((command,))
 
     async def server_of(self, key: str) -> Address:
         """Who has the key now: for those who listen there instead of asking."""
@@ -91,7 +97,7 @@ class Cluster:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-        for link in self._links.values():
+        for link in self._connections.values():
             await link.close()
 
     async def _ask(self, key: str, commands: Sequence[Command]) -> list[Reply]:
@@ -104,7 +110,7 @@ class Cluster:
             try:
                 # ASKING holds for one command, so each has its own.
                 sent = [part for n in open_ for part in (*asking, commands[n])]
-                answers = await self._link(address).send(sent)
+                answers = await self._connection(address).send(sent)
             except RedisError:
                 self._doubtful = True
                 raise
@@ -120,11 +126,11 @@ class Cluster:
                 self._doubtful = True
         raise RedisError("the key's slot moved on with every try")
 
-    def _link(self, address: Address) -> Link:
-        link = self._links.get(address)
+    def _connection(self, address: Address) -> RedisConnection:
+        link = self._connections.get(address)
         if link is None:
-            link = new_link(self._url, address, self._settings, self.stats)
-            self._links[address] = link
+            link = new_connection(self._url, address, self._settings, self.stats)
+            self._connections[address] = link
         return link
 
     def _master_of(self, slot: int) -> Address:
@@ -157,7 +163,7 @@ class Cluster:
         error: RedisError = RedisError("no node of the cluster is known")
         for address in candidates:
             try:
-                reply = (await self._link(address).send((("CLUSTER", "SLOTS"),)))[0]
+                reply = (await self._connection(address).send((("CLUSTER", "SLOTS"),)))[0]
                 if isinstance(reply, ResponseError):
                     raise reply
             except RedisError as exc:

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _Told = tuple[Any, list[tuple[Slot, Row]]]
 
 
-class Taps:
+class ChangeFeed:
     def __init__(self, env: Environment, writer: Writer) -> None:
         self._env = env
         self._writer = writer

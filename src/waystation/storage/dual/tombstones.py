@@ -15,14 +15,14 @@ from waystation.base.clock import Clock
 from waystation.base.ids import parse_uuid
 from waystation.push.model import TTL_MAX_S, ChannelId, MessageId, Notification, SortKey, Uaid
 from waystation.push.store import PushStore
-from waystation.storage.bulk_rows import GONE
+from waystation.storage.bulk_rows import TOMBSTONE_MARK
 
 KEPT_S = 3600
 _TRIES = 3
 _NO_CHANNEL = ChannelId(bytes(16))
 
 
-class Graves:
+class Tombstones:
     def __init__(self, primary: PushStore, clock: Clock) -> None:
         self._primary = primary
         self._clock = clock
@@ -43,7 +43,7 @@ class Graves:
         begins_s = self._clock.now_ms() // 1000 + KEPT_S - TTL_MAX_S
         return Notification(
             _channel_of(sort_key),
-            MessageId(GONE + message_id),
+            MessageId(TOMBSTONE_MARK + message_id),
             sort_key,
             begins_s * 1000,
             TTL_MAX_S,
@@ -53,11 +53,17 @@ class Graves:
 
 def without_tombstones(rows: Sequence[Notification]) -> Sequence[Notification]:
     """A portion as it is delivered."""
-    gone = {row.message_id[len(GONE) :] for row in rows if row.message_id.startswith(GONE)}
+    gone = {
+        row.message_id[len(TOMBSTONE_MARK) :]
+        for row in rows
+        if row.message_id.startswith(TOMBSTONE_MARK)
+    }
     if not gone:
         return rows
     return [
-        row for row in rows if not row.message_id.startswith(GONE) and row.message_id not in gone
+        row
+        for row in rows
+        if not row.message_id.startswith(TOMBSTONE_MARK) and row.message_id not in gone
     ]
 
 

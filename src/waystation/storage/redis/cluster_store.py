@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from waystation.queue.cluster.slot_map import NodeId, SlotMap, decode_map, encode_map
-from waystation.storage.redis.cluster import Cluster
+from waystation.storage.redis.cluster_routing import RedisCluster
 from waystation.storage.redis.scripts import (
     CLUSTER_AGES,
     CLUSTER_COMMIT,
@@ -32,7 +32,7 @@ class RedisClusterStore:
 
     @classmethod
     async def open(cls, url: RedisUrl, *, settings: Store) -> "RedisClusterStore":
-        return cls(Cluster(url, settings) if url.cluster else OneServer(url, settings))
+        return cls(RedisCluster(url, settings) if url.cluster else OneServer(url, settings))
 
     async def read(self) -> SlotMap:
         (text,) = await self._session.run(_MAP, (("HGET", _MAP, "map"),))

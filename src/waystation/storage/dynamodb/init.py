@@ -4,10 +4,10 @@ import secrets
 
 from waystation.base.clock import Clock, SystemClock
 from waystation.push.model import Uaid
+from waystation.storage.dynamodb.context import StoreContext
 from waystation.storage.dynamodb.layout import number, string
 from waystation.storage.dynamodb.months import month_at, month_of_table, table_name
 from waystation.storage.dynamodb.session import Dynamo
-from waystation.storage.dynamodb.site import Site
 from waystation.storage.dynamodb.tables import definitions, list_tables, make_table, with_units
 from waystation.storage.dynamodb.url import DynamoUrl, parse_dynamodb_url
 from waystation.storage.settings import Store
@@ -61,15 +61,15 @@ async def _wanted_message_table(dynamo: Dynamo, url: DynamoUrl, clock: Clock) ->
     return max(months, key=months.__getitem__) if months else this_month
 
 
-async def preflight(site: Site) -> None:
+async def preflight(context: StoreContext) -> None:
     """Write, read and delete a record and a row that nobody has: may we, and do tables exist?
     Several processes may do so at once, so what is read is not compared."""
-    expiry = number(site.now_s() + _PREFLIGHT_KEPT_S)
-    router_key = site.keys.router(PREFLIGHT_UAID)
-    row_key = site.keys.message(PREFLIGHT_UAID, f"01:preflight:{secrets.token_hex(8)}")
-    places = ((site.url.router_table, router_key), (await site.tables.current(), row_key))
+    expiry = number(context.now_s() + _PREFLIGHT_KEPT_S)
+    router_key = context.keys.router(PREFLIGHT_UAID)
+    row_key = context.keys.message(PREFLIGHT_UAID, f"01:preflight:{secrets.token_hex(8)}")
+    places = ((context.url.router_table, router_key), (await context.tables.current(), row_key))
     for table, key in places:
         item = key | {"expiry": expiry, "node_id": string("preflight")}
-        await site.dynamo.write("put_item", TableName=table, Item=item)
-        await site.dynamo.get(table, key)
-        await site.dynamo.write("delete_item", TableName=table, Key=key)
+        await context.dynamo.write("put_item", TableName=table, Item=item)
+        await context.dynamo.get(table, key)
+        await context.dynamo.write("delete_item", TableName=table, Key=key)

@@ -7,7 +7,7 @@ import pytest
 
 from waystation.base.errors import BusyError, WaystationError
 from waystation.push.errors import StoreFullError, StoreUnavailableError
-from waystation.storage.postgres.groups import FLIGHTS_MAX, Group
+from waystation.storage.postgres.batching import IN_FLIGHT_MAX, Batcher
 
 
 class Server:
@@ -27,8 +27,8 @@ class Server:
         return [StoreFullError("full") if n < 0 else 2 * n for n in numbers]
 
 
-def group_on(server: Server, *, group_max: int = 100, queue_max: int = 100) -> Group[int, int]:
-    return Group(server.perform, group_max=group_max, queue_max=queue_max)
+def group_on(server: Server, *, group_max: int = 100, queue_max: int = 100) -> Batcher[int, int]:
+    return Batcher(server.perform, group_max=group_max, queue_max=queue_max)
 
 
 async def test_what_is_asked_in_one_turn_goes_together() -> None:
@@ -44,15 +44,15 @@ async def test_while_enough_groups_are_on_their_way_the_next_one_grows() -> None
     server.open.clear()
     group = group_on(server)
     answers: list[asyncio.Future[int]] = []
-    for n in range(FLIGHTS_MAX + 3):
+    for n in range(IN_FLIGHT_MAX + 3):
         answers.append(group.ask(n))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-    assert server.asked == [[n] for n in range(FLIGHTS_MAX)]
+    assert server.asked == [[n] for n in range(IN_FLIGHT_MAX)]
 
     server.open.set()
-    assert await asyncio.gather(*answers) == [2 * n for n in range(FLIGHTS_MAX + 3)]
-    assert server.asked[FLIGHTS_MAX:] == [list(range(FLIGHTS_MAX, FLIGHTS_MAX + 3))]
+    assert await asyncio.gather(*answers) == [2 * n for n in range(IN_FLIGHT_MAX + 3)]
+    assert server.asked[IN_FLIGHT_MAX:] == [list(range(IN_FLIGHT_MAX, IN_FLIGHT_MAX + 3))]
 
 
 async def test_a_group_keeps_its_limit() -> None:
@@ -119,10 +119,10 @@ async def test_who_leaves_later_does_not_disturb_the_others() -> None:
 async def test_closing_answers_what_was_asked_and_nothing_more() -> None:
     server = Server()
     group = group_on(server, group_max=1)
-    waiting = [group.ask(n) for n in range(2 * FLIGHTS_MAX)]
+    waiting = [group.ask(n) for n in range(2 * IN_FLIGHT_MAX)]
     await group.close()
 
-    assert [answer.result() for answer in waiting] == [2 * n for n in range(2 * FLIGHTS_MAX)]
+    assert [answer.result() for answer in waiting] == [2 * n for n in range(2 * IN_FLIGHT_MAX)]
     with pytest.raises(StoreUnavailableError, match="closed"):
         await group.ask(1)
     await group.close()

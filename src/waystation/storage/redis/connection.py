@@ -37,7 +37,7 @@ Reply = Any  # what the driver makes of it: bytes, int, None, lists of them, or 
 _pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 
 
-class LinkStats(msgspec.Struct):
+class RedisStats(msgspec.Struct):
     """Shared by all links of a store."""
 
     commands: int = 0
@@ -67,7 +67,7 @@ class _Operation(msgspec.Struct, gc=False):
     sent_mono: float = 0.0
 
 
-class Link:
+class RedisConnection:
     def __init__(
         self,
         url: RedisUrl,
@@ -76,7 +76,7 @@ class Link:
         connect_timeout_s: float,
         operation_timeout_s: float,
         queue_max: int,
-        stats: LinkStats,
+        stats: RedisStats,
     ) -> None:
         self.address = address
         self._url = url
@@ -249,10 +249,10 @@ class Link:
                 operation.answered.set_exception(RedisConnectionError(why))
 
     def _new_connection(self) -> "PlainConnection | TlsConnection":
-        return new_connection(self._url, self.address, self._connect_timeout_s)
+        return driver_connection(self._url, self.address, self._connect_timeout_s)
 
 
-def new_connection(
+def driver_connection(
     url: RedisUrl, address: Address, connect_timeout_s: float
 ) -> "PlainConnection | TlsConnection":
     """Not yet connected; for a link, and for whoever only listens."""

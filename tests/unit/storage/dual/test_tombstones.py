@@ -8,8 +8,8 @@ import msgspec
 from waystation.base.clock import ManualClock
 from waystation.push.model import MessageId, Notification, Uaid, UserAgent
 from waystation.storage.dual.copy import FRESH_S
-from waystation.storage.dual.graves import KEPT_S
 from waystation.storage.dual.push import DualPushStore
+from waystation.storage.dual.tombstones import KEPT_S
 from waystation.storage.dual.url import parse_dual_url
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.testing.conformance.push_samples import (

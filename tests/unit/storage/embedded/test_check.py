@@ -9,9 +9,9 @@ from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Milestone, MilestoneNote, Uaid, Update, UserAgent
-from waystation.storage.embedded import upkeep
+from waystation.storage.embedded import check
+from waystation.storage.embedded.check import check_store, open_environment
 from waystation.storage.embedded.push import EmbeddedPushStore
-from waystation.storage.embedded.upkeep import check_store, open_environment
 from waystation.storage.settings import Store
 from waystation.testing.conformance.push_store import (
     new_channel,
@@ -80,7 +80,7 @@ async def test_a_sound_store_is_counted_and_has_no_problems(store: EmbeddedPushS
 async def test_small_chunks_see_the_same(
     store: EmbeddedPushStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(check, "CHUNK_ROWS", 2)
 
     assert check_store(store.env).rows == ROWS
 
@@ -120,7 +120,7 @@ async def test_a_row_that_is_garbage_is_noticed_and_named_without_its_id(
 async def test_a_long_list_of_problems_is_cut_but_counted(
     store: EmbeddedPushStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "PROBLEMS_MAX", 2)
+    monkeypatch.setattr(check, "PROBLEMS_MAX", 2)
     with store.env.lmdb.begin(write=True) as txn:
         txn.drop(store.env.tables["expiry"], delete=False)
     report = check_store(store.env)

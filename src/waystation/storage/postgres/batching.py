@@ -1,7 +1,7 @@
 """What several callers ask in one turn of the loop goes to the server as one question.
 
-Rule 1: a question waits for the end of the turn, and longer only while `FLIGHTS_MAX` groups are on
-        their way; those that come meanwhile make the next group.
+Rule 1: a question waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are
+        on their way; those that come meanwhile make the next group.
 Rule 2: at most `queue_max` questions wait; one more is refused with `BusyError`.
 Rule 3: each caller gets its own answer, or its own error. A caller that has gone before its group
         left is left out; one that goes later does not take its question back.
@@ -18,10 +18,10 @@ from waystation.push.errors import StoreUnavailableError
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-FLIGHTS_MAX = 2
+IN_FLIGHT_MAX = 2
 
 
-class Group(Generic[Q, A]):
+class Batcher(Generic[Q, A]):
     """`perform` answers a list of questions: an answer or an error for each, in their order."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Group(Generic[Q, A]):
         *,
         group_max: int,
         queue_max: int,
-        flights_max: int = FLIGHTS_MAX,
+        flights_max: int = IN_FLIGHT_MAX,
     ) -> None:
         """With one flight at a time, questions are answered in the order they were asked."""
         self._perform = perform

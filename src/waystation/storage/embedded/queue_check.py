@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from waystation.queue.model import Queue, RecipientId
 from waystation.storage.embedded import queue_layout as layout
-from waystation.storage.embedded.archive import Entry
+from waystation.storage.embedded.backup_file import Entry
+from waystation.storage.embedded.check import Look, Report, check_rows, chunks
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.queue_slots import QueueSlots
-from waystation.storage.embedded.upkeep import Look, Report, check_rows, chunks
 
 if TYPE_CHECKING:
     import lmdb

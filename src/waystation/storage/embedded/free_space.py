@@ -16,7 +16,7 @@ _DISK_NEARLY_FULL_BYTES = 1 << 20
 _SMALL_RESERVE_BYTES = 4 << 20  # enough for a portion of a sweep whose rows all lie apart
 
 
-class Room:
+class FreeSpace:
     def __init__(self, env: Environment, *, disk_reserve_bytes: int) -> None:
         self._env = env
         self._disk_reserve_bytes = disk_reserve_bytes
