@@ -40,35 +40,6 @@ MODULES = {
     "visitor": "edge/client_connection",
     "wishes": "cluster/map_changes",
 }
-# Module below src/waystation, with its folders -> its place and name now.
-MOVED = {
-    "storage/dossier": "storage/bulk_rows",
-    "storage/dual/graves": "storage/dual/tombstones",
-    "storage/dynamodb/agents": "storage/dynamodb/user_agents",
-    "storage/dynamodb/site": "storage/dynamodb/context",
-    "storage/dynamodb/switch": "storage/dynamodb/month_moves",
-    "storage/dynamodb/upkeep": "storage/dynamodb/init",
-    "storage/embedded/archive": "storage/embedded/backup_file",
-    "storage/embedded/changes": "storage/embedded/push_changes",
-    "storage/embedded/cluster": "storage/embedded/cluster_store",
-    "storage/embedded/presence_upkeep": "storage/embedded/presence_check",
-    "storage/embedded/queue_taps": "storage/embedded/queue_change_feed",
-    "storage/embedded/queue_upkeep": "storage/embedded/queue_check",
-    "storage/embedded/reads": "storage/embedded/push_reads",
-    "storage/embedded/room": "storage/embedded/free_space",
-    "storage/embedded/upkeep": "storage/embedded/check",
-    "storage/memory/cluster": "storage/memory/cluster_store",
-    "storage/open_cluster": "storage/open",
-    "storage/open_presence": "storage/open",
-    "storage/postgres/cluster": "storage/postgres/cluster_store",
-    "storage/postgres/groups": "storage/postgres/batching",
-    "storage/postgres/upkeep": "storage/postgres/sweep",
-    "storage/redis/bell": "storage/redis/subscriber",
-    "storage/redis/cluster": "storage/redis/cluster_routing",
-    "storage/redis/cluster_map": "storage/redis/cluster_store",
-    "storage/redis/link": "storage/redis/connection",
-    "storage/redis/upkeep": "storage/redis/sweep",
-}
 # Class of queue/ or of the roles that run it -> its name now, and the module below src/waystation.
 CLASSES = {
     "Asking": "queue/cluster/peer_requests.PeerRequests",
@@ -118,6 +89,32 @@ MOVED_MODULES = {
     "app/serving": "app/serve",
     "app/storage_end": "app/wiring/queue_cluster_links",
     "app/telemetry_part": "app/wiring/process_telemetry",
+    "storage/dossier": "storage/bulk_rows",
+    "storage/dual/graves": "storage/dual/tombstones",
+    "storage/dynamodb/agents": "storage/dynamodb/user_agents",
+    "storage/dynamodb/site": "storage/dynamodb/context",
+    "storage/dynamodb/switch": "storage/dynamodb/month_moves",
+    "storage/dynamodb/upkeep": "storage/dynamodb/init",
+    "storage/embedded/archive": "storage/embedded/backup_file",
+    "storage/embedded/changes": "storage/embedded/push_changes",
+    "storage/embedded/cluster": "storage/embedded/cluster_store",
+    "storage/embedded/presence_upkeep": "storage/embedded/presence_check",
+    "storage/embedded/queue_taps": "storage/embedded/queue_change_feed",
+    "storage/embedded/queue_upkeep": "storage/embedded/queue_check",
+    "storage/embedded/reads": "storage/embedded/push_reads",
+    "storage/embedded/room": "storage/embedded/free_space",
+    "storage/embedded/upkeep": "storage/embedded/check",
+    "storage/memory/cluster": "storage/memory/cluster_store",
+    "storage/open_cluster": "storage/open",
+    "storage/open_presence": "storage/open",
+    "storage/postgres/cluster": "storage/postgres/cluster_store",
+    "storage/postgres/groups": "storage/postgres/batching",
+    "storage/postgres/upkeep": "storage/postgres/sweep",
+    "storage/redis/bell": "storage/redis/subscriber",
+    "storage/redis/cluster": "storage/redis/cluster_routing",
+    "storage/redis/cluster_map": "storage/redis/cluster_store",
+    "storage/redis/link": "storage/redis/connection",
+    "storage/redis/upkeep": "storage/redis/sweep",
 }
 # Package below src/waystation -> its retired classes -> module and class now.
 RENAMED_CLASSES = {
@@ -155,15 +152,6 @@ def test_no_module_of_queue_has_a_retired_name(retired: str) -> None:
     assert now.is_dir() or now.with_suffix(".py").is_file()
     assert not [*QUEUE.rglob(f"{retired}.py")], f"name it {MODULES[retired]}"
     assert not [*QUEUE.rglob(f"{retired}/__init__.py")], f"name it {MODULES[retired]}"
-
-
-@pytest.mark.parametrize("retired", MOVED)
-def test_a_moved_module_is_at_its_new_place_only(retired: str) -> None:
-    now = SRC / MOVED[retired]
-
-    assert now.is_dir() or now.with_suffix(".py").is_file()
-    assert not (SRC / f"{retired}.py").exists()
-    assert not (SRC / retired / "__init__.py").exists()
 
 
 def test_no_class_of_queue_has_a_retired_name() -> None:

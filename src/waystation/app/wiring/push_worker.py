@@ -23,7 +23,7 @@ from waystation.app.descriptor_limits import Shares, passing_max, raise_limit
 from waystation.app.keys import Secrets
 from waystation.app.machine_watch import MachineWatch, machine_id
 from waystation.app.roles import Role
-from waystation.app.settings import Settings, is_loopback, shared_store
+from waystation.app.settings import Settings, is_loopback
 from waystation.app.tls import load_tls
 from waystation.app.version import build
 from waystation.base.clock import SystemClock
