@@ -59,13 +59,26 @@ async def test_an_unknown_path_is_404_without_a_body(server: Serve) -> None:
         assert (answer.status, answer.body) == (404, b"")
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "PATCH"])
-async def test_an_endpoint_takes_posts_only(subscription: Subscription, method: str) -> None:
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
+async def test_an_endpoint_refuses_other_methods_than_post_and_get(
+    subscription: Subscription, method: str
+) -> None:
     """C-091"""
     answer = await http(method, subscription.v1)
 
     assert answer.status == 405
-    assert "POST" in answer.headers["allow"]
+    assert answer.headers["allow"] == "GET, POST, OPTIONS"
+
+
+@pytest.mark.parametrize("method,body", [("GET", b'{"unifiedpush":{"version":1}}'), ("HEAD", b"")])
+async def test_reading_an_endpoint_answers_unifiedpush_discovery(
+    subscription: Subscription, method: str, body: bytes
+) -> None:
+    """C-091"""
+    answer = await http(method, subscription.v1)
+
+    assert (answer.status, answer.body) == (200, body)
+    assert answer.headers["content-type"] == "application/json"
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT"])
@@ -420,7 +433,7 @@ async def test_every_error_has_the_same_five_keys(
         await post(subscription.v1, encoding=None),
         await post(subscription.v2),
         await http("DELETE", f"{server.endpoint_url}/m/nonsense"),
-        await http("GET", subscription.v1),
+        await http("PUT", subscription.v1),
     ]
 
     assert [answer.status for answer in answers] == [

@@ -26,6 +26,7 @@ _PERCENT: Final = ord("%")  # a byte is looked for by its number in a tenth of t
 _JSON: Final = b"application/json"
 _METHODS: Final = b"DELETE, GET, POST, PUT"
 _EXPOSED: Final = b"location, www-authenticate, ttl, retry-after"
+_DISCOVERY: Final = b'{"unifiedpush":{"version":1}}'  # https://unifiedpush.org, push server
 
 HealthRoutes = Callable[[Request], Response | None]
 PendingResponse = Coroutine[Any, Any, Response]
@@ -130,13 +131,12 @@ class EndpointServer:
         return None
 
     def _refuse(self, request: Request) -> Response:
-        """Nobody took it: by another method, perhaps?"""
-        if (
-            request.method in (b"GET", b"HEAD")
-            and request.path == matrix_gateway.PATH
-            and self._matrix is not None
-        ):
-            return self._matrix.discover()
+        """Discovery documents, 405 for a known path with another method, 404."""
+        if request.method in (b"GET", b"HEAD"):
+            if request.path == matrix_gateway.PATH and self._matrix is not None:
+                return self._matrix.discover()
+            if request.path.startswith(b"/wpush/"):
+                return Response.of(200, _DISCOVERY, content_type=_JSON)
         allowed = self._allowed(request.path)
         if allowed is None:
             return Response.of(404)
@@ -146,7 +146,7 @@ class EndpointServer:
     def _allowed(self, path: bytes) -> bytes | None:
         """Methods of a known path; None for one that is not."""
         if path.startswith(b"/wpush/"):
-            return b"POST, OPTIONS"
+            return b"GET, POST, OPTIONS"
         if path.startswith(b"/m/"):
             _, slash, tail = path[3:].partition(b"/")
             if not slash:

@@ -31,8 +31,8 @@ async def test_an_unknown_path_is_404_and_empty(world: World, method: str, path:
 @pytest.mark.parametrize(
     "method, path, allowed",
     [
-        ("GET", "/wpush/v1/abc", "POST, OPTIONS"),
-        ("PUT", "/wpush/v1/abc", "POST, OPTIONS"),
+        ("PUT", "/wpush/v1/abc", "GET, POST, OPTIONS"),
+        ("DELETE", "/wpush/v2/abc", "GET, POST, OPTIONS"),
         ("GET", "/m/abc", "DELETE, OPTIONS"),
         ("HEAD", "/m/abc", "DELETE, OPTIONS"),
         ("POST", "/m/abc/status", "GET, OPTIONS"),
@@ -48,6 +48,16 @@ async def test_a_known_path_with_another_method_is_405(
 
     assert (reply.status, reply.headers["Allow"]) == (405, allowed)
     assert reply.json["code"] == 405
+
+
+@pytest.mark.parametrize("path", ["/wpush/v1/abc", "/wpush/v2/abc"])
+async def test_reading_an_endpoint_answers_unifiedpush_discovery(world: World, path: str) -> None:
+    """C-091"""
+    reply = await world.ask("GET", path, origin=ORIGIN)
+
+    assert reply.status == 200
+    assert reply.json == {"unifiedpush": {"version": 1}}
+    assert reply.headers["Access-Control-Allow-Origin"] == ORIGIN
 
 
 async def test_every_error_body_has_its_five_keys(world: World) -> None:
@@ -104,7 +114,7 @@ class TestCors:
         assert not [name for name in reply.headers if name.startswith("Access-Control")]
 
     async def test_options_without_an_origin_names_the_methods(self, world: World) -> None:
-        assert (await world.ask("OPTIONS", world.path())).headers["Allow"] == "POST, OPTIONS"
+        assert (await world.ask("OPTIONS", world.path())).headers["Allow"] == "GET, POST, OPTIONS"
         assert (await world.ask("OPTIONS", "/nothing")).status == 404
 
 
