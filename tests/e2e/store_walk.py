@@ -193,7 +193,9 @@ class StoreWalk:
         for node in (cluster.a, cluster.b):
             async with user_agent(node.ws_url) as agent:
                 endpoint = await agent.subscribe()
-                for door in cluster.doors(endpoint):
+                doors = list(cluster.doors(endpoint))
+                assert len(doors) == 2
+                for door in doors:
                     answer = await accepted(door, ttl=0)  # can only be direct
                     message = await agent.notification(ack=True)
 

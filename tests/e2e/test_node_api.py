@@ -117,6 +117,7 @@ async def test_a_stream_through_a_window_of_one_arrives_whole(strict_server: Ser
 async def test_who_is_not_there_is_answered_404(server: Serve, path: str) -> None:
     """C-081"""
     unknown = uuid.uuid4().hex
+    assert server.node_ids
     async with user_agent(server.ws_url) as agent:
         body = notification(server, agent, new_channel())
         for uaid in (unknown, str(uuid.UUID(unknown)), "nonsense", "", "0" * 31):

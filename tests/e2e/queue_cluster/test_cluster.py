@@ -229,6 +229,7 @@ async def test_two_people_write_to_each_other_while_servers_are_killed(running: 
 
     outcomes = await exchange(running.address, 60, [killed(number) for number in (1, 2, 0)])
 
+    assert len(outcomes) == 2
     for outcome in outcomes:
         check_outcome(outcome, 60)
 

@@ -150,6 +150,7 @@ def test_a_part_of_a_copy_tells_what_became_of_it(options: dict[str, str], tmp_p
         }
     )
     reader: Any = source.reader(source.schema())
+    assert len(reader.partitions()) == len(parts) > 0
     for expected in ((8, 8, 0), (8, 0, 8)):  # what is there already is not written again
         for part in reader.partitions():
             ((row,),) = [batch.to_pylist() for batch in reader.read(part)]
