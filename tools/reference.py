@@ -32,7 +32,7 @@ from waystation.app.settings_reference import render_markdown
 from waystation.base.errors import WaystationError
 from waystation.cli import daemons, serve
 from waystation.cli.main import COMMANDS, build_app
-from waystation.presence.catalogue import CATALOGUE as PRESENCE
+from waystation.presence.metrics import CATALOGUE as PRESENCE
 from waystation.push.endpoint import simplepush
 from waystation.push.wire.error_forms import HTTP_FORMS, RETRY_AFTER_S, form_of
 from waystation.telemetry import contract

@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
-from waystation.presence import delivery, departures, following, membership, reception
-from waystation.presence.fan_out import FanOut
+from waystation.presence.cluster import membership
 from waystation.presence.model import Status
-from waystation.presence.session import Session
+from waystation.presence.party import party_sync as following
+from waystation.presence.party.fan_out import FanOut
+from waystation.presence.session import delivery, session_end
+from waystation.presence.session import join as join_requests
+from waystation.presence.session.session import Session
 from waystation.storage.redis import presence_nodes
 from waystation.testing import presence_world_scripts as scripts
 from waystation.testing.loop import run_sim
@@ -101,13 +104,13 @@ def test_acknowledging_a_leave_before_it_is_recorded_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def leave(
-        self: departures.Departures, conversation: Any, session: Any, message_id: int
+        self: session_end.SessionEnd, client: Any, session: Any, message_id: int
     ) -> None:
-        conversation.ack(message_id, self._registry.now())
-        await honest(self, conversation, session, message_id)
+        client.ack(message_id, self._registry.now())
+        await honest(self, client, session, message_id)
 
-    honest = departures.Departures.leave
-    monkeypatch.setattr(departures.Departures, "leave", leave)
+    honest = session_end.SessionEnd.leave
+    monkeypatch.setattr(session_end.SessionEnd, "leave", leave)
 
     assert found()
 
@@ -221,12 +224,14 @@ def test_a_resume_that_skips_a_message_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_a_takeover_that_forgets_what_was_missed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody left while the session had no stream, and its new node does not tell."""
 
-    def answer(self: reception.Reception, conversation: Any, session: Any, *args: Any, **more: Any):
+    def answer(
+        self: join_requests.JoinRequests, client: Any, session: Any, *args: Any, **more: Any
+    ):
         session.delivery.behind_at = session.party.seq
-        honest(self, conversation, session, *args, **more)
+        honest(self, client, session, *args, **more)
 
-    honest = reception.Reception._answer
-    monkeypatch.setattr(reception.Reception, "_answer", answer)
+    honest = join_requests.JoinRequests._answer
+    monkeypatch.setattr(join_requests.JoinRequests, "_answer", answer)
 
     assert "never heard" in found()
 
@@ -243,10 +248,10 @@ def test_leaving_out_the_repairing_list_is_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_never_reading_what_a_bell_did_not_bring_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fill(self: following.Following, party: Any) -> None:
+    async def fill(self: following.PartySync, party: Any) -> None:
         return
 
-    monkeypatch.setattr(following.Following, "fill", fill)
+    monkeypatch.setattr(following.PartySync, "fill", fill)
 
     assert found()
 
@@ -255,8 +260,7 @@ def test_putting_back_whoever_is_missing_is_found(monkeypatch: pytest.MonkeyPatc
     """The first mistake that the world found: see `KEPT`."""
 
     async def compare(self: membership.Membership) -> None:
-        broker = self._broker
-        followed = [one for one in broker.registry.parties.values() if one.loaded and one.sessions]
+        followed = [one for one in self._registry.parties.values() if one.loaded and one.sessions]
         positions = await self._store.positions([one.party_id for one in followed])
         for party, position in zip(followed, positions, strict=True):
             if position is None or position[1] != party.seq:
@@ -276,7 +280,7 @@ def test_putting_back_whoever_is_missing_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_forgetting_a_join_whose_answer_was_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departures.Departures, "doubt", lambda _self, _key, _hash: None)
+    monkeypatch.setattr(session_end.SessionEnd, "doubt", lambda _self, _key, _hash: None)
 
     assert found("hiccup")
 

@@ -193,7 +193,7 @@ def _node_here(
     from waystation.app.data_dir import DataDir, DataDirError
     from waystation.app.keys import read_secret
     from waystation.app.server_info import read_server_info
-    from waystation.presence.neighbours import peer_token
+    from waystation.presence.cluster.peer_clients import peer_token
 
     flags = {"data_dir": None if data_dir is None else str(data_dir)}
     settings = settings_or_exit(None, flags, ())

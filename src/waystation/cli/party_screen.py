@@ -24,7 +24,7 @@ class Screen(Protocol):
 def sentence(event: "Event") -> str:
     """What happened, for people."""
     from waystation.client.party import model
-    from waystation.client.party.advice import code_name
+    from waystation.client.party.error_actions import code_name
 
     match event:
         case model.Snapshot(participants):

@@ -22,7 +22,7 @@ from waystation.base.tasks import Tasks
 
 from .errors import NotAllowedError
 from .grants import Authority, Grant
-from .keys import Fetch, Keys, KeySource, decode_with
+from .jwk_set import Fetch, JwkSet, KeySource, decode_with
 from .model import ID_MAX, ClientId, PartyId
 from .settings import PresenceAuth
 
@@ -54,7 +54,7 @@ class _Claims(msgspec.Struct):
 
 
 class JwtAuthority:
-    def __init__(self, settings: PresenceAuth, clock: Clock, keys: Keys | None) -> None:
+    def __init__(self, settings: PresenceAuth, clock: Clock, keys: JwkSet | None) -> None:
         """`keys` is None for HS256, which has one secret."""
         self._settings = settings
         self._clock = clock
@@ -167,6 +167,6 @@ async def open_authority(
         return None
     if settings.secret and "HS256" in settings.algorithms:
         return JwtAuthority(settings, clock, None)
-    keys = Keys(settings, clock, fetch or KeySource(settings.jwks))
+    keys = JwkSet(settings, clock, fetch or KeySource(settings.jwks))
     await keys.start(tasks)
     return JwtAuthority(settings, clock, keys)

@@ -17,34 +17,34 @@ from waystation.base.limits import BoundedLru
 from waystation.base.tasks import Done, Tasks, eager
 from waystation.net.http2.port import Gone, GrpcStatus, Stream
 
-from .conversation import Conversation, Phase
-from .departures import Departures
-from .desk import DeliveryDesk
+from .cluster.handover_tickets import HandoverTickets
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
-from .following import Following
 from .grants import Authority, bearer
-from .handoff import Tickets
-from .log import Now
-from .model import STANDBY, Detached, Entry, MessageType, PartyId, Status
-from .party import Party, Place
-from .reception import Reception
-from .registry import Registry
+from .model import STANDBY, Detached, Entry, MessageType, Now, PartyId, SessionRecord, Status
+from .node_state import NodeState
+from .party.party import Party, Place
+from .party.party_sync import PartySync
+from .party.registry import Registry
+from .periodic_work import PeriodicWork
 from .reports import Reports
-from .requests import Requests
-from .session import Refusal, Session
+from .session.client_stream import ClientStream, Phase
+from .session.delivery_limits import DeliveryLimits
+from .session.join import JoinRequests
+from .session.requests import Requests
+from .session.session import Refusal, Session, store_busy
+from .session.session_end import SessionEnd
+from .session.standby_streams import StandbyStreams
 from .settings import Presence
-from .standbys import Standbys
 from .store import Notice, Owner, PresenceStore
-from .timekeeper import Timekeeper
-from .wire.broker import handoff_info
-from .wire.client import ClientInput, Join, MalformedMessageError, Unfit, decode_client
+from .wire.client_messages import ClientInput, Join, MalformedMessageError, Unfit, decode_client
 from .wire.error_forms import SOFT
 from .wire.party_presence_pb2 import HandoffInfo
+from .wire.server_messages import handoff_info
 
 if TYPE_CHECKING:
-    from .relay import Relay
+    from .cluster.relay import Relay
 
-ADOPTED_MAX: Final = 100_000
+MOVED_HERE_MAX: Final = 100_000
 # Asking an enum's class for a member costs a third of a delivery.
 _STANDBY: Final = Phase.STANDBY
 _GAP: Final = Place.GAP
@@ -69,41 +69,49 @@ class Broker:
         self.settings = settings
         self.store = store
         self.owner = owner
+        self.node = node = NodeState(owner)
         self.reports = reports
         self._mono = clock.mono
         self._tasks = tasks
         self._loop = loop
         self.authority = authority
-        self.tally = reports.tally
-        self._desk = DeliveryDesk(reports, settings, self.end)
-        self._fan_out = self._desk.fan_out
-        self.registry = self._desk.registry = Registry(settings, clock, self._desk)
-        self.tickets = Tickets(settings.ticket_s)
-        self.departures = Departures(self.registry, store, reports, self.run, owner.node_id)
-        self.following = Following(self.registry, store, reports, self._apply)
-        self.following.release = self.departures.release
-        self.adopted: BoundedLru[PartyId, bool] = BoundedLru(ADOPTED_MAX)  # came from other nodes
+        self.counters = reports.counters
+        self._limits = DeliveryLimits(reports, settings, self)
+        self._fan_out = self._limits.fan_out
+        registry = self.registry = self._limits.registry = Registry(settings, clock, self._limits)
+        self.tickets = HandoverTickets(settings.ticket_s)
+        self.session_end = end = SessionEnd(registry, store, reports, self.run, node)
+        self.party_sync = PartySync(registry, store, reports, self._apply)
+        self.party_sync.release = end.release
+        self._moved_here: BoundedLru[PartyId, bool] = BoundedLru(MOVED_HERE_MAX)
         self.relay: Relay | None = None  # without a shared store: streams of parties elsewhere
-        self.reception = Reception(
-            self.registry,
+        self.join_requests = JoinRequests(
+            registry,
             store,
-            self.departures,
-            self.following,
+            end,
+            self.party_sync,
             reports,
             node_id=owner.node_id,
             auth_on=authority is not None,
             tickets=self.tickets,
         )
-        self.requests = Requests(self)
-        self.standbys = Standbys(self)
-        self.timekeeper = Timekeeper(self)
-        self.reception.on_bound = self.watch_token
+        self.requests = Requests(
+            self,
+            registry,
+            store,
+            end,
+            reports,
+            node=node,
+            authority=authority,
+            watch_token=self.watch_token,
+        )
+        self.standby_streams = StandbyStreams(
+            self, registry, store, self.join_requests, reports, node=node
+        )
+        self.periodic_work = PeriodicWork(self, registry, store, end, reports, authority=authority)
+        self.join_requests.on_bound = self.watch_token
         self.serialisations = 0
-        self.draining = False
-        self.shared = False  # other nodes serve the same parties
         self.other_endpoints: Callable[[], Sequence[str]] = tuple
-        self.fenced: Callable[[], bool] = lambda: False
-        self.overloaded = False
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """To its end now, if nothing in it has to wait; else as a task."""
@@ -117,117 +125,123 @@ class Broker:
 
     async def start(self) -> None:
         for record in await self.store.start(self.owner, self):
-            self.adopted.put(record.key.party_id, True)
-            self.timekeeper.expect(record)
+            self._moved_here.put(record.key.party_id, True)
+            self.periodic_work.expect(record)
+
+    def adopt(self, party_id: PartyId, records: Sequence[SessionRecord]) -> None:
+        """A party was moved here by another node; its sessions wait for their clients."""
+        self._moved_here.put(party_id, True)
+        for record in records:
+            self.periodic_work.expect(record)
+
+    def has_party(self, party_id: PartyId) -> bool:
+        """Whether the party lives here although another node may be its home by hash."""
+        return party_id in self._moved_here or party_id in self.registry.parties
 
     # --- streams ---------------------------------------------------------------------------------
 
     def opened(self, stream: Stream) -> None:
-        conversation = stream.holder = Conversation(stream, self._over)
+        client = stream.holder = ClientStream(stream, self._over)
         registry = self.registry
-        registry.conversations.add(conversation)
-        registry.unjoined[conversation] = registry.mono() + self.settings.join_timeout_s
+        registry.open_streams.add(client)
+        registry.unjoined[client] = registry.mono() + self.settings.join_timeout_s
         if self.authority is not None:
-            conversation.busy = True
-            self.run("authenticate", self._authenticate(conversation, self.authority))
+            client.busy = True
+            self.run("authenticate", self._authenticate(client, self.authority))
 
-    async def _authenticate(self, conversation: Conversation, authority: Authority) -> None:
+    async def _authenticate(self, client: ClientStream, authority: Authority) -> None:
         try:
-            grant = await authority.verify(bearer(conversation.stream.authorization))
+            grant = await authority.verify(bearer(client.stream.authorization))
         except NotAllowedError:
             self.reports.auth("refused")
             self.reports.refused("auth", Status.UNAUTHENTICATED)
-            conversation.finish(GrpcStatus.UNAUTHENTICATED, Status.UNAUTHENTICATED.name)
+            client.finish(GrpcStatus.UNAUTHENTICATED, Status.UNAUTHENTICATED.name)
             return
         self.reports.auth("accepted")
-        conversation.grant = grant
-        self.go_on(conversation)
+        client.grant = grant
+        self.go_on(client)
 
     def message(self, stream: Stream, data: bytes) -> None:
-        conversation: Conversation | None = stream.holder
-        if conversation is None:
+        client: ClientStream | None = stream.holder
+        if client is None:
             return
-        if conversation.over:
+        if client.over:
             return
-        if conversation.busy:
-            conversation.wait(data, self.settings.inbox_max)
+        if client.busy:
+            client.wait(data, self.settings.inbox_max)
             return
         try:
-            if conversation.relayed is not None:
-                conversation.relayed.said(data)
+            if client.relayed is not None:
+                client.relayed.send(data)
                 return
             try:
                 message = decode_client(data, self.settings.ack_ids_max)
             except MalformedMessageError:
-                self.end(conversation, Status.MALFORMED_MESSAGE)
+                self.end(client, Status.MALFORMED_MESSAGE)
                 return
-            session = conversation.session
+            session = client.session
             if session is None:
-                self._before_joined(conversation, message, data)
+                self._before_joined(client, message, data)
                 return
             now = self.registry.now()
-            self.requests.take(conversation, session, message, now)
-            if not stream.writable and not conversation.over:
+            self.requests.take(client, session, message, now)
+            if not stream.writable and not client.over:
                 session.delivery.stop(now.mono)  # answers count against who does not read them
         except Exception as exc:
-            self.failed(conversation, exc)
+            self.failed(client, exc)
 
-    def _before_joined(self, conversation: Conversation, message: ClientInput, data: bytes) -> None:
-        if conversation.phase is _STANDBY:
-            self.standbys.take(conversation, message, self.registry.now())
+    def _before_joined(self, client: ClientStream, message: ClientInput, data: bytes) -> None:
+        if client.phase is _STANDBY:
+            self.standby_streams.take(client, message, self.registry.now())
         elif isinstance(message, Join):
-            if self.relay is None or not self._pass_on(conversation, message, data, self.relay):
-                conversation.busy = True
-                self.run("join", self._join(conversation, message))
+            if self.relay is None or not self._pass_on(client, message, data, self.relay):
+                client.busy = True
+                self.run("join", self._join(client, message))
         elif isinstance(message, Unfit) and message.is_join:
-            self.refuse(conversation, Refusal(message.status, message.detail), message.message_id)
+            self.refuse(client, Refusal(message.status, message.detail), message.message_id)
         else:
-            self.end(conversation, Status.JOIN_REQUIRED, answers=message.message_id)
+            self.end(client, Status.JOIN_REQUIRED, answers=message.message_id)
 
-    def _pass_on(self, conversation: Conversation, join: Join, data: bytes, relay: "Relay") -> bool:
+    def _pass_on(self, client: ClientStream, join: Join, data: bytes, relay: "Relay") -> bool:
         """Whether the party lives elsewhere, and the stream goes on there."""
         node = relay.elsewhere(join.key.party_id)
-        if node is None or join.key.party_id in self.departures.moved:
+        if node is None or join.key.party_id in self.session_end.moved:
             return False
-        if relay.redirect or not relay.begin(conversation, data, node):
+        if relay.redirect or not relay.begin(client, data, node):
             status = Status.SESSION_MOVED if relay.redirect else Status.STORE_UNAVAILABLE
             handoff = handoff_info([node.client_endpoint])
-            conversation.end(status, self.registry.now(), answers=join.message_id, handoff=handoff)
+            client.end(status, self.registry.now(), answers=join.message_id, handoff=handoff)
         else:
-            self.registry.joined(conversation)
+            self.registry.joined(client)
         return True
 
-    async def _join(self, conversation: Conversation, join: Join) -> None:
+    async def _join(self, client: ClientStream, join: Join) -> None:
         try:
-            refusal = self._objection(conversation, join)
+            refusal = self._refusal(client, join)
             if refusal is None and join.flags & STANDBY:
-                refusal = await self.standbys.stand_by(conversation, join)
+                refusal = await self.standby_streams.stand_by(client, join)
             elif refusal is None:
-                refusal = await self.reception.enter(conversation, join)
+                refusal = await self.join_requests.enter(client, join)
         except STORE_TROUBLE as exc:
             self.reports.store_trouble("join", exc)
-            refusal = Refusal(
-                Status.STORE_BUSY,
-                "the store does not answer",
-                round(self.settings.store_busy_s * 1000),
-            )
+            refusal = store_busy(self.settings)
         except Exception as exc:
-            self.failed(conversation, exc)
+            self.failed(client, exc)
             return
         if refusal is None:
-            self.registry.joined(conversation)
-            self.go_on(conversation)
+            self.registry.joined(client)
+            self.go_on(client)
             return
         self.reports.refused(
             "rate" if refusal.status is Status.RATE_LIMITED else "join", refusal.status
         )
         soft = refusal.status in (Status.STORE_BUSY, Status.INVALID_FIELD)
         if soft:
-            self.refuse(conversation, refusal, join.message_id)
-            self.go_on(conversation)
+            self.refuse(client, refusal, join.message_id)
+            self.go_on(client)
             return
         self.reports.error(refusal.status)
-        conversation.end(
+        client.end(
             refusal.status,
             self.registry.now(),
             answers=join.message_id,
@@ -236,68 +250,68 @@ class Broker:
             handoff=self.elsewhere(refusal.status, join.key.party_id),
         )
 
-    def _objection(self, conversation: Conversation, join: Join) -> Refusal | None:
+    def _refusal(self, client: ClientStream, join: Join) -> Refusal | None:
         """Why the JOIN is refused without asking the store."""
-        refusal = self.reception.objection(conversation, join, self._mono())
-        if self.fenced():
+        refusal = self.join_requests.early_refusal(client, join, self._mono())
+        if self.node.fenced():
             raise PresenceStoreError("the node could not renew its lease")
         if refusal is not None:
             return refusal
-        if join.key.party_id in self.departures.moved:
+        if join.key.party_id in self.session_end.moved:
             return Refusal(Status.SESSION_MOVED, "the party lives on another node")
-        if self.draining:
+        if self.node.draining:
             return Refusal(Status.DRAINING, "the node takes no more sessions")
-        if self.overloaded:
+        if self.node.overloaded:
             return Refusal(Status.OVERLOADED, "the node is late")
-        if join.party_seq and self.reception.ahead(join):
+        if join.party_seq and self.join_requests.ahead(join):
             return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
         return None
 
-    def go_on(self, conversation: Conversation) -> None:
+    def go_on(self, client: ClientStream) -> None:
         """What waited in the inbox, until something of it has to wait again."""
-        conversation.busy = False
-        while not conversation.busy and not conversation.over:
-            data = conversation.next_waiting()
+        client.busy = False
+        while not client.busy and not client.over:
+            data = client.next_waiting()
             if data is None:
-                if conversation.half_closed:
-                    self._ended_by_client(conversation)
+                if client.half_closed:
+                    self._ended_by_client(client)
                 return
-            self.message(conversation.stream, data)
+            self.message(client.stream, data)
 
     def half_closed(self, stream: Stream) -> None:
-        conversation: Conversation | None = stream.holder
-        if conversation is None or conversation.over:
+        client: ClientStream | None = stream.holder
+        if client is None or client.over:
             return
-        conversation.half_closed = True
-        if not conversation.busy:
-            self._ended_by_client(conversation)
+        client.half_closed = True
+        if not client.busy:
+            self._ended_by_client(client)
 
-    def _ended_by_client(self, conversation: Conversation) -> None:
-        if conversation.relayed is not None:
-            conversation.relayed.half_closed()
+    def _ended_by_client(self, client: ClientStream) -> None:
+        if client.relayed is not None:
+            client.relayed.half_closed()
             return
-        session = conversation.session
-        conversation.finish(GrpcStatus.OK)
+        session = client.session
+        client.finish(GrpcStatus.OK)
         if session is not None:
-            self.departures.detach(session, Detached.EOF, self.registry.now())
+            self.session_end.detach(session, Detached.EOF, self.registry.now())
 
     def closed(self, stream: Stream, why: Gone) -> None:
-        conversation: Conversation | None = stream.holder
-        if conversation is None:
+        client: ClientStream | None = stream.holder
+        if client is None:
             return
-        conversation.lost = True
-        session = conversation.session
-        if conversation.relayed is not None and not conversation.over:
-            conversation.relayed.lost()
-        conversation.over_now()
-        if session is not None and session.conversation is conversation:
-            self.departures.detach(session, _CAUSES[why], self.registry.now())
+        client.lost = True
+        session = client.session
+        if client.relayed is not None and not client.over:
+            client.relayed.lost()
+        client.over_now()
+        if session is not None and session.client is client:
+            self.session_end.detach(session, _CAUSES[why], self.registry.now())
 
     def unblocked(self, stream: Stream) -> None:
-        conversation: Conversation | None = stream.holder
-        session = None if conversation is None else conversation.session
-        if conversation is not None and conversation.relayed is not None:
-            conversation.relayed.unblocked()
+        client: ClientStream | None = stream.holder
+        session = None if client is None else client.session
+        if client is not None and client.relayed is not None:
+            client.relayed.unblocked()
         elif session is not None:
             if session.stall_handle:
                 self.registry.wheel.cancel(session.stall_handle)
@@ -306,28 +320,28 @@ class Broker:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def refuse(self, conversation: Conversation, refusal: Refusal, message_id: int) -> None:
+    def refuse(self, client: ClientStream, refusal: Refusal, message_id: int) -> None:
         """A soft error; too many of them end the stream."""
         now = self.registry.now()
-        status, session = refusal.status, conversation.session
+        status, session = refusal.status, client.session
         assert status in SOFT
         if status is Status.RATE_LIMITED:
             self.reports.refused("rate", status)
         self.reports.error(status)
-        conversation.error(
+        client.error(
             status,
             now,
             answers=message_id,
             detail=refusal.detail,
             retry_after_ms=refusal.retry_after_ms,
         )
-        faulty = conversation if session is None else session
+        faulty = client if session is None else session
         if status is not Status.STORE_BUSY and faulty.fault(status, now.mono):
-            self.end(conversation, Status.PROTOCOL_VIOLATION)
+            self.end(client, Status.PROTOCOL_VIOLATION)
 
     def end(
         self,
-        conversation: Conversation,
+        client: ClientStream,
         status: Status,
         *,
         answers: int = 0,
@@ -335,8 +349,8 @@ class Broker:
         discard_unsent: bool = False,
     ) -> None:
         """The stream ends; its session, if it has one, is detached."""
-        self.departures.end_stream(
-            conversation,
+        self.session_end.end_stream(
+            client,
             status,
             self.registry.now(),
             cause=cause,
@@ -344,14 +358,14 @@ class Broker:
             discard_unsent=discard_unsent,
         )
 
-    def failed(self, conversation: Conversation, exc: Exception) -> None:
+    def failed(self, client: ClientStream, exc: Exception) -> None:
         self.reports.trouble("stream.failed", exc)
-        self.end(conversation, Status.INTERNAL_ERROR, cause=Detached.FAILURE)
+        self.end(client, Status.INTERNAL_ERROR, cause=Detached.FAILURE)
 
-    def _over(self, conversation: Conversation) -> None:
-        self.registry.conversations.discard(conversation)
-        self.registry.joined(conversation)
-        self.standbys.forget(conversation)
+    def _over(self, client: ClientStream) -> None:
+        self.registry.open_streams.discard(client)
+        self.registry.joined(client)
+        self.standby_streams.forget(client)
 
     # --- the store tells -------------------------------------------------------------------------
 
@@ -362,7 +376,7 @@ class Broker:
 
     async def _fill(self, party: Party) -> None:
         try:
-            await self.following.fill(party)
+            await self.party_sync.fill(party)
         except STORE_TROUBLE as exc:
             self.reports.store_trouble("fill", exc)
 
@@ -371,9 +385,9 @@ class Broker:
         if isinstance(one, Place):
             return one
         self.serialisations += 1
-        clock, tally = self._mono, self.tally
+        clock, counters = self._mono, self.counters
         began = clock()
-        before = tally.out
+        before = counters.out
         session = party.sessions.get((entry.client_id, entry.session_id))
         origin = None if session is None else session.delivery
         behind = tuple(party.behind) if party.behind else ()  # before the origin is among them
@@ -383,11 +397,11 @@ class Broker:
             for delivery in behind:
                 delivery.offer_later(one, now)
         took_s = clock() - began
-        self.reports.broadcast(party.party_id, entry, tally.out - before, len(one.data), took_s)
+        self.reports.broadcast(party.party_id, entry, counters.out - before, len(one.data), took_s)
         if session is not None and entry.kind is _LEAVE:
-            self.departures.removed_elsewhere(session, entry)
-        if self._desk.slow:
-            self._desk.let_slow_go()
+            self.session_end.removed_elsewhere(session, entry)
+        if self._limits.slow:
+            self._limits.let_slow_go()
         return None
 
     def notice(self, notice: Notice) -> None:
@@ -399,21 +413,21 @@ class Broker:
             session = self.registry.sessions.get(notice.key)
             elsewhere = notice.node_id != self.owner.node_id
             if session is not None and elsewhere and session.fence < notice.fence:
-                self.departures.moved_on(session, peer=notice.node_id)
+                self.session_end.moved_on(session, peer=notice.node_id)
         elif notice.status is Status.STANDBY_ATTACHED:
-            self.departures.kept_alive(notice.key, now)
+            self.session_end.kept_alive(notice.key, now)
         else:
-            self.departures.connectivity(party, notice, now)
+            self.session_end.connectivity(party, notice, now)
 
     # --- tokens and moves ------------------------------------------------------------------------
 
-    def watch_token(self, session: Session, conversation: Conversation, now: Now) -> None:
+    def watch_token(self, session: Session, client: ClientStream, now: Now) -> None:
         """A stream lives as long as its token, and is told in time."""
         if session.token_handle:
             self.registry.wheel.cancel(session.token_handle)
             session.token_handle = 0
-        if conversation.grant is not None:
-            self.timekeeper.watch_token(session, conversation, conversation.grant, now)
+        if client.grant is not None:
+            self.periodic_work.watch_token(session, client, client.grant, now)
 
     def elsewhere(self, status: Status, party_id: PartyId | None = None) -> HandoffInfo | None:
         """Where else a client may go, for codes that send it away."""
@@ -424,7 +438,7 @@ class Broker:
 
     def home(self, party_id: PartyId) -> Sequence[str]:
         """Where the party lives, if not here."""
-        moved = self.departures.moved.get(party_id)
+        moved = self.session_end.moved.get(party_id)
         if moved is not None:
             return (moved,)
         return () if self.relay is None else self.relay.home(party_id)

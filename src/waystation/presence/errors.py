@@ -25,7 +25,7 @@ class PresenceStoreBusyError(BusyError):
     label = "presence_store_busy"
 
 
-class NeighbourError(UnavailableError):
+class PeerError(UnavailableError):
     """Another node of the cluster does not answer, or does not want what it was asked.
 
     Nothing was changed; another node, or a later attempt, may do.

@@ -17,6 +17,13 @@ SessionId = NewType("SessionId", int)
 ID_MAX: Final = 2**64 - 1
 
 
+class Now(msgspec.Struct, frozen=True, gc=False):
+    """A moment on both clocks; it comes with every input."""
+
+    mono: float
+    ms: int
+
+
 class SessionKey(NamedTuple):
     party_id: PartyId
     client_id: ClientId

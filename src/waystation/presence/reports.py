@@ -24,12 +24,11 @@ from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag
 from waystation.telemetry.metrics import Cell, Metrics
 
-from .catalogue import CATALOGUE
-from .flight import Flight, Tally
-from .log import Now
-from .model import Detached, Entry, MessageType, PartyId, SessionKey, Status
-from .names import Names
-from .session import Session
+from .event_ids import EventIds
+from .metrics import CATALOGUE
+from .model import Detached, Entry, MessageType, Now, PartyId, SessionKey, Status
+from .session.in_flight import DeliveryCounters, SentMessage
+from .session.session import Session
 from .store import Joined
 
 LATENCIES_MAX: Final = 4096  # of which the totals tell the quantiles
@@ -46,7 +45,7 @@ def _signed(message_id: int) -> int:
     return message_id - _UNSIGNED if message_id & _SIGN else message_id
 
 
-class Departure(msgspec.Struct, frozen=True, gc=False):
+class EndedSession(msgspec.Struct, frozen=True, gc=False):
     """A session that ended, as its event and its line need to know it."""
 
     key: SessionKey
@@ -81,12 +80,12 @@ class Reports:
         for spec in CATALOGUE:
             metrics.declare(spec)
         self._sink = sink
-        self._names = Names(hashes)
+        self._event_ids = EventIds(hashes)
         self._metrics = metrics
         self._clock = clock
         self._log = log
         self._failures = Failures(clock.mono)
-        self.tally = Tally()
+        self.counters = DeliveryCounters()
         self.latencies_s: deque[float] = deque(maxlen=TIMES_MAX)
         self._window_s: list[float] = []
         self.ack_every = round(1 / ack_sample) if ack_sample else 0
@@ -101,7 +100,7 @@ class Reports:
         self._cells: dict[tuple[str, str], Cell] = {}
         self._created = metrics.counter("presence_joins", result="created")
         self._left: dict[Status, Cell] = {}
-        self._lines: list[Departure] = []
+        self._lines: list[EndedSession] = []
         self._gaps = metrics.counter("presence_log_gaps")
         metrics.on_read(self._fill)
 
@@ -114,7 +113,7 @@ class Reports:
     def _started_event(
         self, key: SessionKey, joined: Joined, ttl_s: float, auth: bool, ms: int
     ) -> events.Event:
-        party, cli, sess = self._names.session(key, ms)
+        party, cli, sess = self._event_ids.session(key, ms)
         return events.PartySessionStarted(
             party=party,
             cli=cli,
@@ -132,9 +131,9 @@ class Reports:
     def left(self, session: Session, code: Status, seq: int, now: Now) -> None:
         delivery = session.delivery
         in_flight = len(delivery.inflight)
-        self.tally.abandoned += in_flight
+        self.counters.abandoned += in_flight
         self._leaves(code).value += 1
-        one = Departure(
+        one = EndedSession(
             session.key,
             code,
             seq,
@@ -151,8 +150,8 @@ class Reports:
         if len(self._lines) < LINES_MAX:
             self._lines.append(one)
 
-    def _left_event(self, one: Departure, ms: int) -> events.Event:
-        party, cli, sess = self._names.last_of(one.key, ms)
+    def _left_event(self, one: EndedSession, ms: int) -> events.Event:
+        party, cli, sess = self._event_ids.last_of(one.key, ms)
         return events.PartySessionLeft(
             party=party,
             cli=cli,
@@ -206,8 +205,8 @@ class Reports:
 
         def make() -> events.Event:
             return events.PartySessionDetached(
-                party=self._names.party(key.party_id, ms),
-                sess=self._names.session(key, ms)[2],
+                party=self._event_ids.party(key.party_id, ms),
+                sess=self._event_ids.session(key, ms)[2],
                 code=cause,
                 n=count,
             )
@@ -231,8 +230,8 @@ class Reports:
 
         def make() -> events.Event:
             return events.PartySessionResumed(
-                party=self._names.party(key.party_id, ms),
-                sess=self._names.session(key, ms)[2],
+                party=self._event_ids.party(key.party_id, ms),
+                sess=self._event_ids.session(key, ms)[2],
                 dur=gap_ms * 1000,
                 n=redelivered,
                 attrs=events.PartySessionResumedAttrs(how=how, from_node=from_node, resync=resync),
@@ -243,7 +242,7 @@ class Reports:
 
     def moved(self, session: Session, peer: str) -> None:
         key, ms = session.key, self._clock.now_ms()
-        party, sess = self._names.party(key.party_id, ms), self._names.session(key, ms)[2]
+        party, sess = self._event_ids.party(key.party_id, ms), self._event_ids.session(key, ms)[2]
         self._sink.emit(events.PartySessionMoved(party=party, sess=sess, peer=peer or "-", dur=0))
 
     # --- messages --------------------------------------------------------------------------------
@@ -259,49 +258,49 @@ class Reports:
         self, party_id: PartyId, entry: Entry, recipients: int, size: int
     ) -> events.Event:
         return events.PartyMessageSent(
-            party=self._names.party(party_id, entry.at_ms),
+            party=self._event_ids.party(party_id, entry.at_ms),
             msg=_signed(entry.message_id),
             n=recipients,
             size=size,
             attrs=events.PartyMessageSentAttrs(type=entry.kind.name.lower(), seq=entry.seq),
         )
 
-    def acked(self, key: SessionKey, flight: Flight, mono: float) -> None:
+    def acked(self, key: SessionKey, sent: SentMessage, mono: float) -> None:
         """One of `ack_every`."""
         ms = self._clock.now_ms()
         self._sink.emit(
             events.PartyMessageAcked(
-                party=self._names.party(key.party_id, ms),
-                sess=self._names.session(key, ms)[2],
-                msg=_signed(flight.message_id),
-                n=flight.deliveries,
-                dur=round((mono - flight.first_mono) * 1e6),
+                party=self._event_ids.party(key.party_id, ms),
+                sess=self._event_ids.session(key, ms)[2],
+                msg=_signed(sent.message_id),
+                n=sent.deliveries,
+                dur=round((mono - sent.first_mono) * 1e6),
             ),
             max(1, self.ack_every),
         )
 
-    def retried(self, key: SessionKey, flight: Flight, mono: float) -> None:
-        ms, n, age_us = self._clock.now_ms(), flight.deliveries, _age_us(flight, mono)
+    def retried(self, key: SessionKey, sent: SentMessage, mono: float) -> None:
+        ms, n, age_us = self._clock.now_ms(), sent.deliveries, _age_us(sent, mono)
         self._sink.defer(
             lambda: events.PartyMessageRetried(
-                party=self._names.party(key.party_id, ms),
-                sess=self._names.session(key, ms)[2],
-                msg=_signed(flight.message_id),
+                party=self._event_ids.party(key.party_id, ms),
+                sess=self._event_ids.session(key, ms)[2],
+                msg=_signed(sent.message_id),
                 n=n,
                 dur=age_us,
                 code=_NO_ACK,
             )
         )
 
-    def dropped(self, key: SessionKey, flight: Flight, mono: float) -> None:
+    def dropped(self, key: SessionKey, sent: SentMessage, mono: float) -> None:
         ms = self._clock.now_ms()
         self._sink.emit(
             events.PartyMessageDropped(
-                party=self._names.party(key.party_id, ms),
-                sess=self._names.session(key, ms)[2],
-                msg=_signed(flight.message_id),
-                n=flight.deliveries,
-                dur=_age_us(flight, mono),
+                party=self._event_ids.party(key.party_id, ms),
+                sess=self._event_ids.session(key, ms)[2],
+                msg=_signed(sent.message_id),
+                n=sent.deliveries,
+                dur=_age_us(sent, mono),
                 code=_CAUSE_MAX_DELIVERIES,
             )
         )
@@ -309,12 +308,14 @@ class Reports:
     # --- parties, refusals, the node -------------------------------------------------------------
 
     def opened(self, party_id: PartyId) -> None:
-        self._sink.emit(events.PartyOpened(party=self._names.party(party_id, self._clock.now_ms())))
+        self._sink.emit(
+            events.PartyOpened(party=self._event_ids.party(party_id, self._clock.now_ms()))
+        )
 
     def closed(self, party_id: PartyId, *, size_max: int, lived_s: float) -> None:
         self._sink.emit(
             events.PartyClosed(
-                party=self._names.party(party_id, self._clock.now_ms()),
+                party=self._event_ids.party(party_id, self._clock.now_ms()),
                 n=size_max,
                 dur=round(lived_s * 1e6),
             )
@@ -379,18 +380,21 @@ class Reports:
     def totals(self) -> None:
         """Every 10 s: what was delivered since the process began."""
         self.look_at_latencies()
-        tally = self.tally
+        counters = self.counters
         window, self._window_s = sorted(self._window_s), []
         self._sink.emit(
             events.PartyDeliveryTotals(
                 attrs=events.PartyDeliveryTotalsAttrs(
-                    out=tally.out,
-                    acked=tally.acked,
-                    dropped=tally.dropped,
-                    superseded=tally.superseded,
-                    outstanding=tally.out - tally.acked - tally.dropped - tally.superseded,
-                    retried=tally.retried,
-                    redelivered=tally.redelivered,
+                    out=counters.out,
+                    acked=counters.acked,
+                    dropped=counters.dropped,
+                    superseded=counters.superseded,
+                    outstanding=counters.out
+                    - counters.acked
+                    - counters.dropped
+                    - counters.superseded,
+                    retried=counters.retried,
+                    redelivered=counters.redelivered,
                     latency_us=_quantiles(window) if window else None,
                 )
             )
@@ -398,23 +402,23 @@ class Reports:
 
     def _fill(self) -> None:
         self.look_at_latencies()
-        tally = self.tally
+        counters = self.counters
 
         def put(cell: Cell, value: int) -> None:
             cell.value = value
 
-        put(self._metrics.counter("presence_deliveries"), tally.out)
-        put(self._metrics.counter("presence_acks", kind="new"), tally.acked)
-        put(self._metrics.counter("presence_acks", kind="repeat"), tally.acked_again)
-        put(self._metrics.counter("presence_acks", kind="unknown"), tally.acked_unknown)
-        put(self._metrics.counter("presence_retries"), tally.retried)
-        put(self._metrics.counter("presence_drops", cause="max_deliveries"), tally.dropped)
-        put(self._metrics.counter("presence_drops", cause="superseded"), tally.superseded)
-        put(self._metrics.counter("presence_resync", cause="repair"), tally.resyncs)
+        put(self._metrics.counter("presence_deliveries"), counters.out)
+        put(self._metrics.counter("presence_acks", kind="new"), counters.acked)
+        put(self._metrics.counter("presence_acks", kind="repeat"), counters.acked_again)
+        put(self._metrics.counter("presence_acks", kind="unknown"), counters.acked_unknown)
+        put(self._metrics.counter("presence_retries"), counters.retried)
+        put(self._metrics.counter("presence_drops", cause="max_deliveries"), counters.dropped)
+        put(self._metrics.counter("presence_drops", cause="superseded"), counters.superseded)
+        put(self._metrics.counter("presence_resync", cause="repair"), counters.resyncs)
 
 
-def _age_us(flight: Flight, mono: float) -> int:
-    return round((mono - flight.first_mono) * 1e6)
+def _age_us(sent: SentMessage, mono: float) -> int:
+    return round((mono - sent.first_mono) * 1e6)
 
 
 def _quantiles(ordered_s: Sequence[float]) -> dict[str, int]:

@@ -200,11 +200,17 @@ class PresenceWorld:
             if node.life is None or not node.up:
                 continue
             broker = node.life.server.broker
-            tally = broker.tally
+            counters = broker.counters
             inflight = sum(len(one.delivery.inflight) for one in broker.registry.sessions.values())
-            known = tally.acked + tally.dropped + tally.superseded + tally.abandoned + inflight
-            if tally.out != known:
-                self.complain(f"{node.name}: {tally.out} went out and {known} are accounted for")
+            known = (
+                counters.acked
+                + counters.dropped
+                + counters.superseded
+                + counters.abandoned
+                + inflight
+            )
+            if counters.out != known:
+                self.complain(f"{node.name}: {counters.out} went out and {known} are accounted for")
 
     # --- bad luck --------------------------------------------------------------------------------
 

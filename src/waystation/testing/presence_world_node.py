@@ -12,8 +12,8 @@ from waystation.net.http2.limits import Limits
 from waystation.net.http2.port import StreamHandler
 from waystation.net.http2.server import Http2Server
 from waystation.presence.reports import Reports
-from waystation.presence.server import PresenceServer
 from waystation.presence.store import Owner
+from waystation.presence.transport.server import PresenceServer
 from waystation.telemetry.events import RecordedEvents
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
@@ -109,9 +109,9 @@ class Life:
             shared=self.store,
             endpoints=(name, ""),
         )
-        self.server.broker.registry.conversations = InOrder()
-        tick = self.server.broker.timekeeper.tick
-        self.server.broker.timekeeper.tick = lambda: not self._asleep and tick()
+        self.server.broker.registry.open_streams = InOrder()
+        tick = self.server.broker.periodic_work.tick
+        self.server.broker.periodic_work.tick = lambda: not self._asleep and tick()
 
     def _make_port(self, routes: Mapping[str, StreamHandler]) -> Http2Server:
         return Http2Server(

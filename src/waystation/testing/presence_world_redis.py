@@ -24,7 +24,7 @@ def raw(value: object) -> bytes:
 
 
 class RedisModel:
-    """Keys and values as bytes; hashes, sets, sorted sets, streams and strings."""
+    """JwkSet and values as bytes; hashes, sets, sorted sets, streams and strings."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -13,7 +13,7 @@ from waystation.net.http2 import frames
 from waystation.net.http2.frames import ErrorCode
 from waystation.net.http2.hpack import Decoder, literal
 from waystation.net.http2.port import GrpcStatus
-from waystation.presence.rpc import RPC_PATH
+from waystation.presence.transport.rpc import RPC_PATH
 from waystation.testing.sim_sockets import Address, SimHost, SimSocket
 
 WINDOW_BYTES: Final = 200

@@ -83,14 +83,14 @@ class House:
         broker = node.server.broker
         registry = broker.registry
         with contextlib.suppress(TimeoutError):
-            await until(lambda: not registry.conversations, 5)
+            await until(lambda: not registry.open_streams, 5)
         for session in list(registry.sessions.values()):
-            await broker.departures.remove(session, Status.REMOVED_BY_ADMIN)
+            await broker.session_end.remove(session, Status.REMOVED_BY_ADMIN)
         await until(lambda: not registry.parties and not len(registry.wheel), 5)
         await asyncio.sleep(0)
 
         assert not registry.sessions
-        assert not registry.conversations
+        assert not registry.open_streams
 
 
 @pytest.fixture(params=STORES)

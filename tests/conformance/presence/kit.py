@@ -21,14 +21,14 @@ from waystation.net.http2.limits import Limits
 from waystation.net.http2.port import StreamHandler
 from waystation.net.http2.server import Http2Server
 from waystation.net.loop import NetLoop
+from waystation.presence.cluster.peer_clients import PeerClients
 from waystation.presence.grants import Authority
 from waystation.presence.model import MessageType, PartyId, Status
-from waystation.presence.neighbours import Neighbours
 from waystation.presence.reports import Reports
-from waystation.presence.rpc import RPC_PATH
-from waystation.presence.server import PresenceServer
 from waystation.presence.settings import Presence
 from waystation.presence.store import Owner, PresenceStore
+from waystation.presence.transport.rpc import RPC_PATH
+from waystation.presence.transport.server import PresenceServer
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.storage.embedded.presence import EmbeddedPresenceStore
 from waystation.storage.memory.presence import MemoryPresenceStore
@@ -133,7 +133,7 @@ class Node:
             make_port=self._transport,
             authority=authority,
             shared=store if is_shared(store) else None,
-            neighbours=Neighbours(PEER_TOKEN),
+            peer_clients=PeerClients(PEER_TOKEN),
             peer_token=PEER_TOKEN,
             reflects=True,
         )
@@ -203,10 +203,10 @@ class Node:
 
     async def kill(self) -> None:
         """As if the process had ended: nothing is said, nothing is saved."""
-        conversations = self.server.broker.registry.conversations
-        for conversation in conversations:
-            conversation.stream.holder = None  # a dead broker does not notice lost streams
-        conversations.clear()
+        open_streams = self.server.broker.registry.open_streams
+        for client in open_streams:
+            client.stream.holder = None  # a dead broker does not notice lost streams
+        open_streams.clear()
         if self.server._ticking is not None:
             self.server._ticking.cancel()
         await self._tasks.close()

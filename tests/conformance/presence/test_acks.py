@@ -6,8 +6,8 @@ import grpc
 
 from tests.conformance.presence.conftest import House
 from tests.conformance.presence.kit import Guest, Node, until
-from waystation.presence.delivery import Delivery
 from waystation.presence.model import MessageType, Status
+from waystation.presence.session.delivery import Delivery
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
 PING = MessageType.PING

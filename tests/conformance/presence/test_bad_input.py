@@ -12,8 +12,8 @@ from tests.conformance.presence.kit import Guest, kinds, listed, until
 from tests.e2e.presence.h2_client import H2Client
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
-from waystation.presence.rpc import RPC_PATH
-from waystation.presence.session import State
+from waystation.presence.session.session import State
+from waystation.presence.transport.rpc import RPC_PATH
 from waystation.presence.wire.party_presence_pb2 import ClientMessage, ClientSessionIdEntry
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST

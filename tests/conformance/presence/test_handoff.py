@@ -10,9 +10,9 @@ import pytest
 from tests.conformance.presence.kit import PEER_TOKEN, Guest, Node, until
 from tests.conformance.presence.test_nodes import Town, own_redis, town
 from waystation.client.party.member import PartyMember
-from waystation.presence.handover import excess
+from waystation.presence.cluster.peer_clients import PeerClients
+from waystation.presence.cluster.session_handover import excess
 from waystation.presence.model import MessageType, Status
-from waystation.presence.neighbours import Neighbours
 from waystation.presence.store import PresenceNode
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.presence.wire.presence_cluster_pb2 import HandoffOffer, HandoffRequest, SessionKey
@@ -118,7 +118,7 @@ async def test_a_drained_node_hands_everybody_over(town: Town, crowd: int) -> No
     draining = asyncio.create_task(first.server.drain(60.0))
     late = Guest(first.target, 5000)
     town.guests.append(late)
-    await until(lambda: first.broker.draining)
+    await until(lambda: first.broker.node.draining)
     assert not first.server.health.serving
     await late.join()
     refused = await late.expect_end(Status.DRAINING, grpc.StatusCode.UNAVAILABLE)
@@ -184,13 +184,13 @@ def request_for(*keys: tuple[int, int, int]) -> HandoffRequest:
 
 
 async def ticket_for(node: Node, guest: Guest) -> bytes:
-    neighbours = Neighbours(PEER_TOKEN)
+    peer_clients = PeerClients(PEER_TOKEN)
     try:
-        reply = await neighbours.prepare(
+        reply = await peer_clients.prepare(
             node.server.describe(), request_for((guest.party, guest.client, guest.session))
         )
     finally:
-        await neighbours.close()
+        await peer_clients.close()
     (grant,) = reply.grants
     assert grant.accepted
     assert len(grant.ticket) == 16
@@ -239,7 +239,7 @@ async def test_a_ticket_survives_a_store_that_is_busy(town: Town) -> None:
 
 async def test_nobody_without_the_clusters_token_gets_a_ticket(town: Town) -> None:
     node = await town.node()
-    stranger = Neighbours("of another cluster")
+    stranger = PeerClients("of another cluster")
     try:
         with pytest.raises(Exception, match="unauthenticated"):
             await stranger.prepare(node.server.describe(), request_for((1, 2, 3)))
@@ -252,11 +252,13 @@ async def test_nobody_without_the_clusters_token_gets_a_ticket(town: Town) -> No
 async def test_a_node_that_takes_nobody_gives_no_ticket(town: Town) -> None:
     node = await town.node(node_sessions_max=1)
     await town.member(node, 1)
-    neighbours = Neighbours(PEER_TOKEN)
+    peer_clients = PeerClients(PEER_TOKEN)
     try:
-        reply = await neighbours.prepare(node.server.describe(), request_for((1, 2, 3), (0, 2, 3)))
+        reply = await peer_clients.prepare(
+            node.server.describe(), request_for((1, 2, 3), (0, 2, 3))
+        )
     finally:
-        await neighbours.close()
+        await peer_clients.close()
 
     assert [grant.accepted for grant in reply.grants] == [False, False]
 

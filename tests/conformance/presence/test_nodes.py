@@ -10,9 +10,9 @@ import pytest
 from tests.conformance.presence.kit import PARTY, Guest, Node, kinds, listed, open_store, until
 from tests.servers.redis import RedisServer, running_redis
 from waystation.base.clock import SystemClock
-from waystation.presence import directory
+from waystation.presence.cluster import directory
 from waystation.presence.model import Flags, MessageType, PartyId, SessionKey, Status
-from waystation.presence.session import State
+from waystation.presence.session.session import State
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceStore
 from waystation.presence.wire.presence_cluster_pb2 import ListNodesRequest, NodeList
@@ -357,7 +357,7 @@ async def test_a_redis_that_stays_away_ends_streams_and_later_everybody_resumes(
             assert await one.status() is grpc.StatusCode.UNAVAILABLE
     finally:
         town.server.start()
-    await until(lambda: not node.broker.fenced())
+    await until(lambda: not node.broker.node.fenced())
     for one in (a, b):
         while True:
             await one.resume()
@@ -382,14 +382,14 @@ async def test_without_redis_nobody_is_gone_and_nobody_comes(town: Town) -> None
         busy = await late.expect_kind(MessageType.ERROR)
         assert busy.status_code == Status.STORE_BUSY
         assert busy.retry_after_ms > 0
-        await until(node.broker.fenced)
+        await until(node.broker.node.fenced)
         for _ in range(5):
             await asyncio.sleep(0.3)
             await a.ping()
             assert (await a.expect_kind(ACK)).message_type == ACK
     finally:
         town.server.start()
-    await until(lambda: not node.broker.fenced())
+    await until(lambda: not node.broker.node.fenced())
 
     assert a.call is not None
     await a.ping()

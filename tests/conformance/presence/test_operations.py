@@ -15,11 +15,12 @@ from tests.conformance.presence.conftest import House
 from tests.conformance.presence.kit import Node, TlsFiles, kinds, until
 from tests.unit.presence.tokens import AUTH, Signer, key_set
 from waystation.base.clock import SystemClock
-from waystation.presence import admin, directory, health, neighbours
 from waystation.presence.auth import JwtAuthority
-from waystation.presence.keys import Keys
+from waystation.presence.cluster import directory, peer_clients
+from waystation.presence.jwk_set import JwkSet
 from waystation.presence.model import MessageType, Status
-from waystation.presence.session import State
+from waystation.presence.session.session import State
+from waystation.presence.transport import admin, health
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -74,7 +75,7 @@ async def test_reflection_lists_what_its_port_serves(house: House) -> None:
     node = await house.node()
 
     assert await listed_services(node.peer_target, "v1") == {
-        neighbours.SERVICE,
+        peer_clients.SERVICE,
         admin.SERVICE,
         directory.SERVICE,
         *BESIDE,
@@ -240,7 +241,7 @@ async def test_tokens_in_the_metadata(house: House) -> None:
     async def fetch() -> bytes:
         return key_set(signer)
 
-    judge = JwtAuthority(AUTH, clock, Keys(AUTH, clock, fetch))
+    judge = JwtAuthority(AUTH, clock, JwkSet(AUTH, clock, fetch))
     node = await house.node(auth=AUTH, authority=judge)
     now_s = clock.now_ms() / 1000
 

@@ -22,10 +22,10 @@ from tests.conformance.presence.kit import (
     until,
 )
 from waystation.base.clock import SystemClock
-from waystation.presence.errors import NeighbourError
+from waystation.presence.cluster.peer_clients import PeerClients
+from waystation.presence.errors import PeerError
 from waystation.presence.model import ClientId, PartyId, SessionId, SessionKey
-from waystation.presence.neighbours import Neighbours
-from waystation.presence.session import State
+from waystation.presence.session.session import State
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceNode
 from waystation.presence.wire import presence_cluster_pb2 as pb
@@ -119,17 +119,17 @@ def asking(client: int, session: int, fence: int = 0) -> pb.ProbeRequest:
     return pb.ProbeRequest(key=key, fence=fence)
 
 
-async def answer(neighbours: Neighbours, node: PresenceNode) -> pb.ProbeReply:
+async def answer(peer_clients: PeerClients, node: PresenceNode) -> pb.ProbeReply:
     try:
-        return await neighbours.probe(node, asking(1, 1))
+        return await peer_clients.probe(node, asking(1, 1))
     finally:
-        await neighbours.close()
+        await peer_clients.close()
 
 
 async def test_a_node_with_a_certificate_of_the_cluster_is_answered(
     guarded: PresenceNode, cluster: ClusterAuthority
 ) -> None:
-    mine = Neighbours(PEER_TOKEN, shown(cluster.ca, cluster.node("other")))
+    mine = PeerClients(PEER_TOKEN, shown(cluster.ca, cluster.node("other")))
 
     assert await answer(mine, guarded) == pb.ProbeReply()
 
@@ -138,9 +138,9 @@ async def test_a_node_without_a_certificate_is_refused(
     guarded: PresenceNode, cluster: ClusterAuthority
 ) -> None:
     """The cluster's token alone is not enough."""
-    bare = Neighbours(PEER_TOKEN, shown(cluster.ca, None))
+    bare = PeerClients(PEER_TOKEN, shown(cluster.ca, None))
 
-    with pytest.raises(NeighbourError, match="unavailable"):
+    with pytest.raises(PeerError, match="unavailable"):
         await answer(bare, guarded)
 
 
@@ -149,18 +149,18 @@ async def test_a_node_with_a_foreign_certificate_is_refused(
 ) -> None:
     """Of another authority, though of the same name."""
     foreign = ClusterAuthority(tmp_path / "foreign", "our cluster").node("other")
-    stranger = Neighbours(PEER_TOKEN, shown(cluster.ca, foreign))
+    stranger = PeerClients(PEER_TOKEN, shown(cluster.ca, foreign))
 
-    with pytest.raises(NeighbourError, match="unavailable"):
+    with pytest.raises(PeerError, match="unavailable"):
         await answer(stranger, guarded)
 
 
 async def test_a_certificate_does_not_stand_for_the_token(
     guarded: PresenceNode, cluster: ClusterAuthority
 ) -> None:
-    mine = Neighbours("of another cluster", shown(cluster.ca, cluster.node("other")))
+    mine = PeerClients("of another cluster", shown(cluster.ca, cluster.node("other")))
 
-    with pytest.raises(NeighbourError, match="unauthenticated"):
+    with pytest.raises(PeerError, match="unauthenticated"):
         await answer(mine, guarded)
 
 
@@ -169,16 +169,16 @@ async def test_a_node_does_not_speak_to_a_peer_of_a_foreign_authority(
 ) -> None:
     """Its token would be in the hands of whoever answers."""
     other = ClusterAuthority(tmp_path / "foreign", "another cluster")
-    mine = Neighbours(PEER_TOKEN, shown(other.ca, cluster.node("other")))
+    mine = PeerClients(PEER_TOKEN, shown(other.ca, cluster.node("other")))
 
-    with pytest.raises(NeighbourError, match="unavailable"):
+    with pytest.raises(PeerError, match="unavailable"):
         await answer(mine, guarded)
 
 
 async def test_a_peer_learns_whether_a_session_has_its_stream(node: Node) -> None:
     """ProbeSession: with a stream, without it, with another fence, and of nobody."""
     peer = PresenceNode(node_id="node.1", incarnation=0, peer_endpoint=node.peer_target)
-    neighbours = Neighbours(PEER_TOKEN)
+    peer_clients = PeerClients(PEER_TOKEN)
     guest = await Guest(node.target, 7).join()
     await guest.welcomed()
     session = node.broker.registry.sessions[
@@ -188,16 +188,16 @@ async def test_a_peer_learns_whether_a_session_has_its_stream(node: Node) -> Non
     await guest.ping()
     await until(lambda: session.messages_in > 0)
     try:
-        alive = await neighbours.probe(peer, asking(7, guest.session))
-        same = await neighbours.probe(peer, asking(7, guest.session, session.fence))
-        later = await neighbours.probe(peer, asking(7, guest.session, session.fence + 1))
-        nobody = await neighbours.probe(peer, asking(8, guest.session))
+        alive = await peer_clients.probe(peer, asking(7, guest.session))
+        same = await peer_clients.probe(peer, asking(7, guest.session, session.fence))
+        later = await peer_clients.probe(peer, asking(7, guest.session, session.fence + 1))
+        nobody = await peer_clients.probe(peer, asking(8, guest.session))
         await guest.cut()
         await until(lambda: session.state is State.DETACHED)
-        cut_off = await neighbours.probe(peer, asking(7, guest.session))
+        cut_off = await peer_clients.probe(peer, asking(7, guest.session))
     finally:
         await guest.gone()
-        await neighbours.close()
+        await peer_clients.close()
 
     assert alive.stream_alive
     assert same.stream_alive
@@ -211,5 +211,5 @@ async def test_a_peer_learns_whether_a_session_has_its_stream(node: Node) -> Non
 async def test_nobody_probes_without_the_token(node: Node) -> None:
     peer = PresenceNode(node_id="node.1", incarnation=0, peer_endpoint=node.peer_target)
 
-    with pytest.raises(NeighbourError, match="unauthenticated"):
-        await answer(Neighbours("a guess"), peer)
+    with pytest.raises(PeerError, match="unauthenticated"):
+        await answer(PeerClients("a guess"), peer)

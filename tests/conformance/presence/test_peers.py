@@ -20,13 +20,13 @@ from tests.conformance.presence.kit import (
 from tests.ports import free_ports
 from tests.unit.presence.tokens import AUTH, Signer, key_set
 from waystation.base.clock import SystemClock
-from waystation.presence import admin
 from waystation.presence.auth import JwtAuthority
-from waystation.presence.directory import ranked
-from waystation.presence.keys import Keys
+from waystation.presence.cluster.directory import ranked
+from waystation.presence.jwk_set import JwkSet
 from waystation.presence.model import MessageType, PartyId, Status
 from waystation.presence.settings import Presence
 from waystation.presence.store import PresenceNode, PresenceStore
+from waystation.presence.transport import admin
 from waystation.presence.wire import presence_cluster_pb2 as pb
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
@@ -360,7 +360,7 @@ async def test_an_operator_drains_a_node_and_thinks_better_of_it(village: Villag
     async with grpc.aio.insecure_channel(node.peer_target) as channel:
         drain = ask(channel, "Drain", pb.Node)
         row = await drain(pb.DrainRequest(timeout_ms=60_000), metadata=OPERATOR)
-        await until(lambda: node.broker.draining)
+        await until(lambda: node.broker.node.draining)
         assert not node.server.health.serving
         row = await drain(pb.DrainRequest(node_id="node.1", undo=True), metadata=OPERATOR)
         assert (row.node_id, row.state) == ("node.1", pb.READY)
@@ -379,7 +379,7 @@ async def test_tokens_of_operators(village: Village) -> None:
     async def fetch() -> bytes:
         return key_set(signer)
 
-    village.authority = JwtAuthority(AUTH, clock, Keys(AUTH, clock, fetch))
+    village.authority = JwtAuthority(AUTH, clock, JwkSet(AUTH, clock, fetch))
     (node,) = await village.build(1, auth=AUTH)
     now_s = clock.now_ms() / 1000
 

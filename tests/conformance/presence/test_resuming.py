@@ -7,7 +7,7 @@ import grpc
 from tests.conformance.presence.conftest import House
 from tests.conformance.presence.kit import Guest, Node, kinds, listed, until
 from waystation.presence.model import Flags, MessageType, SessionKey, Status
-from waystation.presence.session import Session, State
+from waystation.presence.session.session import Session, State
 
 ACK, JOIN, LEAVE, LIST = MessageType.ACK, MessageType.JOIN, MessageType.LEAVE, MessageType.LIST
 Code = grpc.StatusCode

@@ -135,9 +135,12 @@ async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: 
     assert resyncs or again[-1] + 40 / 30 >= 4.0
     ends = [m for m in never.seen if m.message_type == MessageType.ERROR]
     assert [m.status_code for m in ends] == [Status.ACK_TIMEOUT]
-    tally = node.broker.tally
+    counters = node.broker.counters
     flying = sum(len(one.delivery.inflight) for one in node.broker.registry.sessions.values())
-    assert tally.out == tally.acked + tally.dropped + tally.superseded + tally.abandoned + flying
+    assert (
+        counters.out
+        == counters.acked + counters.dropped + counters.superseded + counters.abandoned + flying
+    )
 
 
 async def test_a_round_that_repeats_the_past_is_repaired(house: House) -> None:

@@ -21,7 +21,7 @@ from waystation.net.http2.limits import Limits
 from waystation.net.http2.port import Gone, GrpcStatus, Stream
 from waystation.net.http2.server import Http2Server
 from waystation.net.loop import NetLoop
-from waystation.presence.rpc import RPC_PATH, paths
+from waystation.presence.transport.rpc import RPC_PATH, paths
 
 pytestmark = pytest.mark.e2e
 PATIENCE_S = 20.0

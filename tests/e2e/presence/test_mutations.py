@@ -17,8 +17,8 @@ from tests.e2e.presence.oracle import Oracle
 from waystation.base.clock import SystemClock
 from waystation.net.http2.port import Gone, GrpcStatus, Stream, StreamHandler
 from waystation.net.http2.server import Http2Server
-from waystation.presence.rpc import RPC_PATH
 from waystation.presence.settings import Presence
+from waystation.presence.transport.rpc import RPC_PATH
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 

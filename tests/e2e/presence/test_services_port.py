@@ -11,7 +11,8 @@ from grpc_health.v1 import health_pb2
 from tests.conformance.presence.kit import Guest
 from tests.conformance.presence.test_operations import certificate
 from tests.e2e.presence.node import Node
-from waystation.presence import admin, directory
+from waystation.presence.cluster import directory
+from waystation.presence.transport import admin
 from waystation.presence.wire.presence_cluster_pb2 import (
     ListNodesRequest,
     NodeList,

@@ -12,8 +12,8 @@ from waystation.presence.model import (
     Status,
     session_key,
 )
-from waystation.presence.wire import broker as write
-from waystation.presence.wire.client import (
+from waystation.presence.wire import server_messages as write
+from waystation.presence.wire.client_messages import (
     Ack,
     Input,
     Join,

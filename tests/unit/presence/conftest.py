@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.presence.stage import Stage
+from tests.unit.presence.broker_harness import Stage
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.unit.presence.stage import PARTY, START_MS, Stage, codes
+from tests.unit.presence.broker_harness import PARTY, START_MS, Stage, codes
 from tests.unit.presence.tokens import AUDIENCE, AUTH, ISSUER, Signer, handmade, key_set
 from waystation.base.clock import ManualClock
 from waystation.base.tasks import Tasks
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.auth import JwtAuthority, open_authority
 from waystation.presence.errors import NotAllowedError, PresenceStoreError
-from waystation.presence.keys import Keys
+from waystation.presence.jwk_set import JwkSet
 from waystation.presence.model import MessageType, PartyId, Status
 from waystation.presence.settings import Presence, PresenceAuth, contradictions
 
@@ -40,7 +40,7 @@ class Source:
 def authority(
     clock: ManualClock, source: Source | None = None, settings: PresenceAuth = AUTH
 ) -> JwtAuthority:
-    keys = Keys(settings, clock, source or Source(SIGNER))
+    keys = JwkSet(settings, clock, source or Source(SIGNER))
     return JwtAuthority(settings, clock, keys)
 
 
@@ -374,7 +374,7 @@ def test_a_withdrawn_token_ends_its_streams(guarded: Guarded) -> None:
     a.welcomed()
 
     judge.deny("gone")
-    stage.broker.timekeeper.end_revoked()
+    stage.broker.periodic_work.end_revoked()
 
     assert a.status is GrpcStatus.UNAUTHENTICATED
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.unit.presence.stage import Stage, kinds
+from tests.unit.presence.broker_harness import Stage, kinds
 from waystation.presence.reports import LATENCIES_MAX, TIMES_MAX
 from waystation.telemetry.contract import KINDS
 from waystation.telemetry.eventlog import EventLines, EventLog

@@ -1,4 +1,4 @@
-"""Keys and tokens for tests."""
+"""JwkSet and tokens for tests."""
 
 import base64
 import json

@@ -23,10 +23,10 @@ from waystation.net.http2.server import Http2Server
 from waystation.net.loop import NetLoop
 from waystation.ops.ops_port import ERROR, OK, Condition, OpsPort, as_json
 from waystation.presence.auth import open_authority
-from waystation.presence.neighbours import Neighbours, peer_token
+from waystation.presence.cluster.peer_clients import PeerClients, peer_token
 from waystation.presence.reports import Reports
-from waystation.presence.server import PresenceServer
 from waystation.presence.store import Owner, PresenceStore
+from waystation.presence.transport.server import PresenceServer
 from waystation.storage.open import is_shared, open_presence_store
 from waystation.telemetry.hashes import EventHashes
 
@@ -100,7 +100,7 @@ class PresenceWorker:
             authority=authority,
             shared=store if is_shared(store) else None,
             endpoints=(presence.endpoint, presence.peer_endpoint),
-            neighbours=Neighbours(token, self._peer_credentials()) if among_others else None,
+            peer_clients=PeerClients(token, self._peer_credentials()) if among_others else None,
             peer_token=token,
             reflects=self._reflects,
         )
@@ -210,7 +210,7 @@ class PresenceWorker:
     # --- operations ------------------------------------------------------------------------------
 
     def _connections(self) -> int:
-        return 0 if self.server is None else len(self.server.broker.registry.conversations)
+        return 0 if self.server is None else len(self.server.broker.registry.open_streams)
 
     def _condition(self) -> Condition:
         if self.server is None:
@@ -237,9 +237,9 @@ class PresenceWorker:
             for name, cell in states.items():
                 cell.value = numbers[name]
             parties.value = numbers["parties"]
-            joined = sum(one.session is not None for one in registry.conversations)
+            joined = sum(one.session is not None for one in registry.open_streams)
             streams["joined"].value = joined
-            streams["waiting"].value = len(registry.conversations) - joined
+            streams["waiting"].value = len(registry.open_streams) - joined
             wheel.value = server.lag_s
 
         metrics.on_read(fill)

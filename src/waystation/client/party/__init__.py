@@ -1,1 +1,1 @@
-"""A participant of a party: joins, is told who comes and goes, and survives broken connections."""
+"""Client of parties: joins, reports who joins and leaves, resumes after broken connections."""

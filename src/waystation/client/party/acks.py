@@ -1,8 +1,9 @@
-"""Which messages we still have to acknowledge, and when to say so. No I/O.
+"""Collects message ids to acknowledge and decides when to send them. No I/O.
 
-Rule 1: an ack leaves within `delay_s` of its message, or as soon as `batch` of them wait.
-Rule 2: whatever we send takes the waiting ones along, up to what one message may carry.
-Rule 3: after a broken stream what was sent may be lost: the broker will repeat it, and so do we.
+Rule 1: an id is due `delay_s` after its message arrived, or as soon as `batch` ids wait.
+Rule 2: each message that the client sends carries waiting ids, at most `ACK_IDS_MAX`.
+Rule 3: acks on a broken stream may be lost. The broker then repeats the messages, and their ids
+        are added again.
 """
 
 ACK_IDS_MAX = 1024
@@ -28,7 +29,7 @@ class AckBatch:
         return self._due_at
 
     def take(self) -> list[int]:
-        """The oldest that fit into one message."""
+        """Removes and returns the oldest ids, at most `ACK_IDS_MAX`."""
         taken = list(self._ids)[:ACK_IDS_MAX]
         for message_id in taken:
             del self._ids[message_id]

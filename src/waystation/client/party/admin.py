@@ -1,4 +1,4 @@
-"""What operators ask of a presence node: `PresenceAdmin` of the cluster protocol."""
+"""Client of `PresenceAdmin`, the service of the cluster protocol for operators."""
 
 from types import TracebackType
 from typing import Any, Self, cast
@@ -15,7 +15,7 @@ TIMEOUT_S = 10.0
 
 
 class AdminError(UnavailableError):
-    """The node did not do what it was asked; the text says why."""
+    """The node refused the request or did not answer; the text says why."""
 
     label = "presence_admin"
 
@@ -54,7 +54,7 @@ class PartyDetail(msgspec.Struct, frozen=True):
 
 
 class PresenceAdmin:
-    """One node, asked as an operator. Methods raise `AdminError`."""
+    """Client of one node. Methods raise `AdminError`."""
 
     def __init__(
         self, target: str, token: str, credentials: grpc.ChannelCredentials | None = None
@@ -120,19 +120,19 @@ class PresenceAdmin:
         )
 
     async def kick(self, party_id: int, client_id: int, session_id: int | None = None) -> int:
-        """Ends one session of a client, or all of them; how many there were."""
+        """Ends one session of a client, or all of them; returns how many ended."""
         key = pb.SessionKey(party_id=party_id, client_id=client_id, session_id=session_id or 0)
         request = pb.KickRequest(key=key, all_sessions_of_client=session_id is None)
         answer: Any = await self._ask("Kick", request, pb.Count)
         return answer.affected
 
     async def close_party(self, party_id: int) -> int:
-        """Ends every session of a party; how many there were."""
+        """Ends every session of a party; returns how many ended."""
         answer: Any = await self._ask("CloseParty", pb.PartyRequest(party_id=party_id), pb.Count)
         return answer.affected
 
     async def drain(self, timeout_s: float = 0.0, *, undo: bool = False) -> int:
-        """Lets the node take no sessions and hand over those it has; how many it has now."""
+        """The node refuses new sessions and hands over its own; returns how many it has."""
         request = pb.DrainRequest(timeout_ms=round(timeout_s * 1000), undo=undo)
         answer: Any = await self._ask("Drain", request, pb.Node)
         return answer.sessions

@@ -1,4 +1,4 @@
-"""How long to wait before another attempt: a random part of a time that doubles."""
+"""Waits between attempts: random, below a limit that doubles with each failure."""
 
 import random
 

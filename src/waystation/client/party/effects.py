@@ -1,4 +1,4 @@
-"""What a session of the client asks of its shell."""
+"""Effects of a client session, performed by `member`."""
 
 import msgspec
 
@@ -8,40 +8,40 @@ from .model import Event
 
 
 class Open(msgspec.Struct, frozen=True):
-    """Begin a stream there; `received` and `ended` carry its number."""
+    """Open a stream to `endpoint`; `received` and `ended` are called with its number."""
 
-    line: int
+    stream: int
     endpoint: str
 
 
-class Say(msgspec.Struct, frozen=True):
-    line: int
+class Send(msgspec.Struct, frozen=True):
+    stream: int
     message: ClientMessage
 
 
 class Close(msgspec.Struct, frozen=True):
-    line: int
+    stream: int
 
 
-class Tell(msgspec.Struct, frozen=True):
-    """For the application."""
+class Notify(msgspec.Struct, frozen=True):
+    """Hand an event to the application."""
 
     event: Event
 
 
 class FetchToken(msgspec.Struct, frozen=True):
-    """Get a new JWT and call `renewed`."""
+    """Fetch a new JWT and call `renewed`."""
 
 
 class FindNodes(msgspec.Struct, frozen=True):
-    """Ask the directory which nodes there are and call `nodes_found`."""
+    """Ask the node directory for nodes and call `nodes_found`."""
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """It is over: by our own leave (code 0) or because the broker will not have us."""
+    """The session is over: the client left (code 0) or the broker refused it."""
 
     code: int
     reason: str
 
 
-Effect = Open | Say | Close | Tell | FetchToken | FindNodes | Finish
+Effect = Open | Send | Close | Notify | FetchToken | FindNodes | Finish

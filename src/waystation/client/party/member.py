@@ -1,12 +1,12 @@
-"""A participant over gRPC: what the application holds in its hands.
+"""Party client over gRPC, for applications.
 
     async with PartyMember("127.0.0.1:50051", party_id=7, client_id=42) as member:
         async for event in member:
             print(event)
 
-Rule 1: at most `inbox_max` events wait for the application. One more replaces them by the present
-        state: whoever reads too slowly learns the truth, not every step to it.
-Rule 2: the token is asked for when a stream opens and whenever the broker wants a newer one.
+At most `inbox_max` events wait for the application. One more replaces them by a `Resynced` with the
+current participants. The token is fetched when a stream opens and when the broker asks for a newer
+one.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ import grpc
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 from waystation.presence.wire.presence_cluster_pb2 import ListNodesRequest, NodeList
 
-from .effects import Close, Effect, FetchToken, FindNodes, Finish, Open, Say, Tell
+from .effects import Close, Effect, FetchToken, FindNodes, Finish, Notify, Open, Send
 from .model import (
     Event,
     Participant,
     PartyRefusedError,
     PartyUnreachableError,
     Resynced,
+    SessionOptions,
     State,
     StateChanged,
-    Wishes,
 )
 from .session import Session
 
@@ -41,14 +41,16 @@ INBOX_MAX = 10_000
 OUTBOX_MAX = 1000  # messages that the stream has not taken yet
 NODES_WANTED = 8
 _CALL_OPTIONS = (
-    # Several members of one process may want connections of their own, as on several devices.
+    # Each member of a process has connections of its own, as on several devices.
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),  # a resume is ours to do
+    ("grpc.enable_retries", 0),  # the session resumes by itself
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2000),
 )
 
-Token = Callable[[], Awaitable[str] | str]  # one that raises OSError is asked again
+Token = Callable[
+    [], Awaitable[str] | str
+]  # after an OSError it is called again for the next stream
 
 
 class PartyMember:
@@ -63,15 +65,15 @@ class PartyMember:
         on_event: Callable[[Event], None] | None = None,
         chance: random.Random | None = None,
         inbox_max: int = INBOX_MAX,
-        **wishes: Any,
+        **options: Any,
     ) -> None:
-        """`endpoints` are HOST:PORT; further keywords are those of `Wishes`. With `on_event`,
-        events go there instead of to the iterator."""
-        self.wishes = Wishes(
+        """`endpoints` are HOST:PORT; other keywords are fields of `SessionOptions`. With
+        `on_event`, events go there and not to the iterator."""
+        self.options = SessionOptions(
             party_id=party_id,
             client_id=client_id,
             session_id=session_id or secrets.randbits(63) | 1,
-            **wishes,
+            **options,
         )
         self._endpoints = endpoints
         self._token = token
@@ -84,7 +86,7 @@ class PartyMember:
         self._session: Session | None = None
         self._outboxes: dict[int, asyncio.Queue[bytes | None]] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._tasks: dict[asyncio.Task[None], int] = {}  # -> line, 0 for others
+        self._tasks: dict[asyncio.Task[None], int] = {}  # -> stream, 0 for others
         self._timer: asyncio.TimerHandle | None = None
         self._outcome: asyncio.Future[Finish] | None = None
         self._joined = asyncio.Event()
@@ -107,13 +109,14 @@ class PartyMember:
         assert self._session is None, "a member starts once"
         loop = asyncio.get_running_loop()
         self._outcome = loop.create_future()
-        self._session = Session(self.wishes, self._endpoints, chance=self._chance, now=loop.time())
+        self._session = Session(self.options, self._endpoints, chance=self._chance, now=loop.time())
         self._wake()
 
     async def joined(self, timeout_s: float = 10.0) -> None:
-        """Waits until the broker has taken us in.
+        """Waits until the session has joined.
 
-        Raises `PartyRefusedError` if it will not, `PartyUnreachableError` if none answers."""
+        Raises `PartyRefusedError` if the broker refuses it, `PartyUnreachableError` if no broker
+        answers within `timeout_s`."""
         assert self._outcome is not None
         waiting = asyncio.ensure_future(self._joined.wait())
         try:
@@ -132,13 +135,13 @@ class PartyMember:
             raise PartyUnreachableError(f"no broker at {where} answered in {timeout_s:g} s{why}")
 
     async def leave(self) -> None:
-        """Says goodbye and waits for the answer, for at most `leave_timeout_s`."""
+        """Sends LEAVE and waits for the answer, at most `leave_timeout_s`."""
         if self._session is not None and self._outcome is not None and not self._outcome.done():
             self._perform(self._session.leave(self._now()))
             await self._outcome
 
     async def close(self) -> None:
-        """Without a goodbye: the session stays until it is resumed or times out."""
+        """Ends without LEAVE: the session stays until it is resumed or times out."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -163,16 +166,16 @@ class PartyMember:
 
     @property
     def participants(self) -> tuple[Participant, ...]:
-        """Who is there, as far as we were told; ourselves aside."""
+        """The other participants, as of the last message."""
         return () if self._session is None else self._session.view.participants
 
     @property
     def resumes(self) -> int:
-        """How often the session went on over another stream."""
+        """How often the session was resumed on another stream."""
         return 0 if self._session is None else self._session.resumes
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Ends when the session does; raises `PartyRefusedError` if the broker ended it."""
+        """Ends when the session ends; raises `PartyRefusedError` if the broker ended it."""
         assert self._outcome is not None
         while True:
             while self._inbox:
@@ -184,22 +187,22 @@ class PartyMember:
             await self._news.wait()
 
     def signal(self, payload: bytes) -> None:
-        """To every other session of the party, if the broker allows signals."""
+        """Sends a payload to every other session of the party, if the broker allows signals."""
         assert self._session is not None
         self._perform(self._session.signal(payload, self._now()))
 
     async def renew_token(self) -> None:
-        """Fetches a token and hands it to the broker, before it asks for one."""
+        """Fetches a token and sends it to the broker without waiting to be asked."""
         await self._fetch_token()
 
     def drop_connections(self) -> None:
-        """As a network would: every stream is cut, nobody is told."""
-        for line in set(self._tasks.values()) - {0}:
-            self._drop(line)
+        """Cancels every stream without LEAVE, as a lost network would."""
+        for stream in set(self._tasks.values()) - {0}:
+            self._drop(stream)
 
-    def _drop(self, line: int) -> None:
+    def _drop(self, stream: int) -> None:
         for task, number in list(self._tasks.items()):
-            if number == line:
+            if number == stream:
                 task.cancel()
 
     def _raise_if_refused(self) -> None:
@@ -221,19 +224,19 @@ class PartyMember:
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Say(line, message):
-                    outbox = self._outboxes.get(line)
+                case Send(stream, message):
+                    outbox = self._outboxes.get(stream)
                     if outbox is not None and outbox.full():
-                        self._drop(line)  # a broker that reads nothing is as good as gone
+                        self._drop(stream)  # a broker that does not read is treated as lost
                     elif outbox is not None:
                         outbox.put_nowait(message.SerializeToString())
-                case Tell(event):
-                    self._tell(event)
-                case Open(line, endpoint):
-                    self._outboxes[line] = asyncio.Queue(OUTBOX_MAX)
-                    self._spawn(self._carry(line, endpoint), line)
-                case Close(line):
-                    self._hang_up(line)
+                case Notify(event):
+                    self._emit(event)
+                case Open(stream, endpoint):
+                    self._outboxes[stream] = asyncio.Queue(OUTBOX_MAX)
+                    self._spawn(self._run_stream(stream, endpoint), stream)
+                case Close(stream):
+                    self._close_stream(stream)
                 case FetchToken():
                     self._spawn(self._fetch_token(), 0)
                 case FindNodes():
@@ -253,7 +256,7 @@ class PartyMember:
         if wake_at is not None and not self._closed:
             self._timer = asyncio.get_running_loop().call_at(wake_at, self._wake)
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         if isinstance(event, StateChanged) and event.state in {State.SINGLE, State.PAIRED}:
             self._joined.set()
         if self._on_event is not None:
@@ -274,46 +277,46 @@ class PartyMember:
 
     # --- streams ---------------------------------------------------------------------------------
 
-    def _spawn(self, coro: Any, line: int) -> None:
+    def _spawn(self, coro: Any, stream: int) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(coro)
-        self._tasks[task] = line
+        self._tasks[task] = stream
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
-    def _hang_up(self, line: int) -> None:
-        """After what was said is out."""
-        outbox = self._outboxes.pop(line, None)
+    def _close_stream(self, stream: int) -> None:
+        """Closes the stream after its waiting messages were written."""
+        outbox = self._outboxes.pop(stream, None)
         if outbox is None:
             return
         if outbox.full():
-            self._drop(line)
+            self._drop(stream)
         else:
             outbox.put_nowait(None)
 
-    async def _carry(self, line: int, endpoint: str) -> None:
-        """One stream from its beginning to its end."""
+    async def _run_stream(self, stream: int, endpoint: str) -> None:
+        """Runs one stream and reports its end to the session."""
         status = grpc.StatusCode.UNAVAILABLE
-        outbox = self._outboxes[line]
+        outbox = self._outboxes[stream]
         try:
-            status = await self._talk(line, endpoint, outbox)
+            status = await self._exchange(stream, endpoint, outbox)
         except asyncio.CancelledError:
-            if line not in self._outboxes or not self._alive:
+            if stream not in self._outboxes or not self._alive:
                 raise
         except grpc.aio.AioRpcError as exc:
             status = exc.code()
             self.last_problem = exc.details() or status.name
-        except OSError as exc:  # of who gives us tokens: tried again like a broken line
+        except OSError as exc:  # from the token source: retried like a broken stream
             self.last_problem = str(exc)
         finally:
-            self._outboxes.pop(line, None)
+            self._outboxes.pop(stream, None)
         if self._session is not None and self._alive:
-            self._perform(self._session.ended(line, cast(Any, status).value[0], self._now()))
+            self._perform(self._session.ended(stream, cast(Any, status).value[0], self._now()))
 
     @property
     def _alive(self) -> bool:
         return not self._closed and self._outcome is not None and not self._outcome.done()
 
-    async def _talk(
-        self, line: int, endpoint: str, outbox: asyncio.Queue[bytes | None]
+    async def _exchange(
+        self, stream: int, endpoint: str, outbox: asyncio.Queue[bytes | None]
     ) -> grpc.StatusCode:
         channel = self._channel(endpoint)
         metadata = await self._metadata()
@@ -323,7 +326,7 @@ class PartyMember:
             async for data in call:
                 assert self._session is not None
                 message = ClientMessage.FromString(data)
-                self._perform(self._session.received(line, message, self._now()))
+                self._perform(self._session.received(stream, message, self._now()))
             return await call.code()
         finally:
             writer.cancel()
@@ -353,15 +356,15 @@ class PartyMember:
     async def _fetch_token(self) -> None:
         try:
             token = await self._current_token()
-        except OSError as exc:  # the broker ends the stream in its time; the next one asks again
+        except OSError as exc:  # the next stream fetches a token again
             self.last_problem = str(exc)
             return
         if token and self._session is not None:
             self._perform(self._session.renewed(token, self._now()))
 
     async def _find_nodes(self) -> None:
-        """Of the first node that answers; a broker on its own knows no others."""
-        request = ListNodesRequest(party_id=self.wishes.party_id, limit=NODES_WANTED)
+        """Asks the node directory of the first node that answers."""
+        request = ListNodesRequest(party_id=self.options.party_id, limit=NODES_WANTED)
         try:
             metadata = await self._metadata()
         except OSError as exc:
@@ -384,7 +387,7 @@ class PartyMember:
 
 
 async def _write(call: Any, outbox: asyncio.Queue[bytes | None]) -> None:
-    """Until the line is hung up, or the stream takes nothing more: its reader says why."""
+    """Writes until the stream is closed or fails; the reader reports why it failed."""
     try:
         while (data := await outbox.get()) is not None:
             await call.write(data)

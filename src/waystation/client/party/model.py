@@ -1,4 +1,4 @@
-"""What a participant is told, and what it may wish for."""
+"""Events, options and errors of a party client."""
 
 import enum
 
@@ -8,7 +8,7 @@ from waystation.base.errors import RejectedError, UnavailableError
 
 
 class PartyRefusedError(RejectedError):
-    """The broker does not let us take part, and asking again would not help.
+    """The broker refused the session; joining again would not help.
 
     `code` is its status code; docs/protocols/presence.md says what each means.
     """
@@ -21,19 +21,19 @@ class PartyRefusedError(RejectedError):
 
 
 class PartyUnreachableError(UnavailableError):
-    """No broker has answered in time."""
+    """No broker answered in time."""
 
     label = "party_unreachable"
 
 
 class State(enum.Enum):
-    """Where the session stands."""
+    """State of a session."""
 
     IDLE = "idle"
     CONNECTING = "connecting"
-    SINGLE = "single"  # one stream
-    PAIRED = "paired"  # and a standby on another node
-    PROMOTING = "promoting"  # the standby is asked to take over
+    SINGLE = "single"  # joined, one stream
+    PAIRED = "paired"  # joined, with a standby on another node
+    PROMOTING = "promoting"  # PROMOTE was sent on the standby
     CLOSED = "closed"
 
 
@@ -45,7 +45,7 @@ class Participant(msgspec.Struct, frozen=True, order=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """Who is there, ourselves aside; everything that was told before is replaced."""
+    """The other participants; replaces everything from earlier events."""
 
     participants: tuple[Participant, ...]
     party_seq: int
@@ -53,7 +53,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 class Joined(msgspec.Struct, frozen=True):
     who: Participant
-    sessions: int  # that the client has now; 1: it has just come online
+    sessions: int  # of the client after the join; 1: the client has come online
     at_ms: int
     party_seq: int
 
@@ -61,20 +61,20 @@ class Joined(msgspec.Struct, frozen=True):
 class Left(msgspec.Struct, frozen=True):
     who: Participant
     reason: int  # a StatusCode: 0 left, 2 timed out, …
-    sessions: int  # that the client has left; 0: it is offline now
+    sessions: int  # of the client that remain; 0: the client is offline
     at_ms: int
     party_seq: int
 
 
 class Resynced(msgspec.Struct, frozen=True):
-    """As a snapshot, after single messages could not be delivered."""
+    """Like `Snapshot`; replaces messages that could not be delivered one by one."""
 
     participants: tuple[Participant, ...]
     party_seq: int
 
 
 class Reachability(msgspec.Struct, frozen=True):
-    """A participant lost its connection, or has it back (only if asked for)."""
+    """A participant lost or regained its stream (only with `want_updates`)."""
 
     who: Participant
     attached: bool
@@ -90,7 +90,7 @@ class Signalled(msgspec.Struct, frozen=True):
 
 
 class ContinuityLost(msgspec.Struct, frozen=True):
-    """We were away for too long: the party saw us leave, and we may have missed something."""
+    """Disconnected for longer than the TTL: the party saw us leave, and events may be missing."""
 
 
 class StateChanged(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class StateChanged(msgspec.Struct, frozen=True):
 
 
 class TokenRefused(msgspec.Struct, frozen=True):
-    """The broker did not take the renewed token; the old one stays in force until it ends."""
+    """The broker refused the renewed token; the old one is valid until it expires."""
 
 
 Event = (
@@ -114,8 +114,8 @@ Event = (
 )
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session behaves; the defaults are those of the protocol."""
+class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a session; the defaults are those of the protocol."""
 
     party_id: int
     client_id: int
@@ -129,14 +129,14 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     answer_timeout_s: float = 10.0
     ha_ping_s: float = 10.0
     ha_answer_timeout_s: float = 5.0
-    avoid_s: float = 30.0  # how long a node that failed is not asked to be the standby
+    avoid_s: float = 30.0  # how long a node that failed is not used for a standby
     backoff_min_s: float = 0.1
     backoff_max_s: float = 10.0
     leave_timeout_s: float = 5.0
 
     @property
     def answer_s(self) -> float:
-        """How long an answer may take before the stream counts as dead."""
+        """Time without an answer after which a stream is dead."""
         return self.ha_answer_timeout_s if self.highly_available else self.answer_timeout_s
 
     def ping_s(self, ttl_s: float) -> float:

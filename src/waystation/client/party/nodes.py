@@ -1,4 +1,4 @@
-"""Which nodes we know, in which order we ask them, and which ones we leave alone for a while."""
+"""Known nodes: the order of attempts, and nodes to avoid after a failure."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ class Nodes:
         self._endpoints += [one for one in endpoints if one not in self._endpoints]
 
     def recommend(self, endpoints: Sequence[str]) -> None:
-        """What a node names itself is tried first, and at once."""
+        """Endpoints named by a node are tried first, even if they failed before."""
         for endpoint in reversed(endpoints):
             if endpoint in self._endpoints:
                 self._endpoints.remove(endpoint)
@@ -27,14 +27,14 @@ class Nodes:
         self._avoided[endpoint] = now + self._avoid_s
 
     def next(self, now: float) -> str:
-        """In turn, those first that did not just fail; there is always one."""
+        """The next endpoint in turn that is not avoided; the next of all if every one is."""
         count = len(self._endpoints)
         order = [self._endpoints[(self._turn + step) % count] for step in range(count)]
         self._turn += 1
         return next((one for one in order if self._avoided.get(one, 0.0) <= now), order[0])
 
     def another(self, than: str, now: float) -> str | None:
-        """For a standby: not there, and nowhere that failed lately."""
+        """An endpoint for a standby: not `than`, and not avoided."""
         for endpoint in self._endpoints:
             if endpoint != than and self._avoided.get(endpoint, 0.0) <= now:
                 return endpoint

@@ -1,16 +1,16 @@
-"""The life of one session from the client's side: join, resume, hand-off, standby, leave. No I/O.
+"""A session on the client's side: join, resume, hand-off, standby, leave. No I/O.
 
-Rule 1: streams come and go, the session stays: every new stream begins with JOIN, the same ids, the
-        newest resume token, what is known (`party_seq`) and what is not yet acknowledged.
-Rule 2: a broken stream is replaced after a random part of a time that doubles from `backoff_min_s`
-        to `backoff_max_s`. When nothing was acknowledged for a TTL, continuity is lost: the
-        application is told once, and the next JOIN begins anew.
-Rule 3: with a standby, the failure of the primary (its end, no answer, DRAIN or HANDOFF) makes
-        the standby the primary by PROMOTE; its place is taken by another node, for `avoid_s` not
-        by the one that failed.
+Rule 1: a session outlives its streams. Each new stream begins with a JOIN that carries the same
+        ids, the newest resume token, the position reached (`party_seq`) and the waiting acks.
+Rule 2: a broken stream is replaced after a random wait, whose limit doubles from `backoff_min_s`
+        to `backoff_max_s`. When the broker has acknowledged nothing for a TTL, continuity is lost:
+        one event says so, and the next JOIN starts a new session.
+Rule 3: when the primary fails (its end, no answer, DRAIN or HANDOFF), PROMOTE makes the standby the
+        primary. The next standby is opened on another node; the failed one is avoided for
+        `avoid_s`.
 Rule 4: HANDOFF without a standby opens the next stream with the ticket while the old one is still
-        read; the old one is let go when the new one is answered.
-Rule 5: what the application is told is free of duplicates, whichever streams it came on.
+        read. The old stream is closed when the JOIN of the new one is answered.
+Rule 5: events for the application contain no duplicates, on whichever streams messages arrive.
 """
 
 import random
@@ -21,66 +21,71 @@ from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
 from .acks import AckBatch
-from .advice import Advice, advise, advise_grpc, code_name
 from .backoff import Backoff
-from .effects import Close, Effect, FetchToken, FindNodes, Finish, Open, Say, Tell
-from .line import Line, Role
-from .model import ContinuityLost, Event, State, StateChanged, TokenRefused, Wishes
+from .effects import Close, Effect, FetchToken, FindNodes, Finish, Notify, Open, Send
+from .error_actions import ErrorAction, action_for_grpc_status, action_for_status, code_name
+from .model import ContinuityLost, Event, SessionOptions, State, StateChanged, TokenRefused
 from .nodes import Nodes
-from .view import View
-from .words import Words
+from .outgoing_messages import OutgoingMessages
+from .session_stream import Role, SessionStream
+from .view import PartyView
 
-SIGNALS_MAX = 64  # sent and not answered
+SIGNALS_MAX = 64  # waiting for their answer
 FIND_AGAIN_S = 10.0
 
 
 class Session:
     def __init__(
-        self, wishes: Wishes, endpoints: Sequence[str], *, chance: random.Random, now: float
+        self,
+        options: SessionOptions,
+        endpoints: Sequence[str],
+        *,
+        chance: random.Random,
+        now: float,
     ) -> None:
-        self._wishes = wishes
-        self._nodes = Nodes(endpoints, avoid_s=wishes.avoid_s)
-        self._lines: dict[int, Line] = {}
-        self._line_count = 0
-        self._primary: Line | None = None
-        self._standby: Line | None = None
-        self._words = Words(wishes)
+        self._options = options
+        self._nodes = Nodes(endpoints, avoid_s=options.avoid_s)
+        self._streams: dict[int, SessionStream] = {}
+        self._stream_count = 0
+        self._primary: SessionStream | None = None
+        self._standby: SessionStream | None = None
+        self._outgoing = OutgoingMessages(options)
         self._resume_token = b""
-        self._ttl_s = wishes.session_ttl_ms / 1000
+        self._ttl_s = options.session_ttl_ms / 1000
         self._joined_once = False
-        self._lost_told = False
-        self._with_seq = True  # a broker that has lost its log refuses the position we name
+        self._loss_reported = False
+        self._with_seq = True  # False after a broker that lost its log refused our position
         self._token_asked = False
         self._first_list = True
-        self._backoff = Backoff(wishes.backoff_min_s, wishes.backoff_max_s, chance)
+        self._backoff = Backoff(options.backoff_min_s, options.backoff_max_s, chance)
         self._retry_at: float | None = now
         self._answered_at = now
         self._find_at = now
         self._leaving_until: float | None = None
         self._signals: dict[int, ClientMessage] = {}
-        self._acks = AckBatch(delay_s=wishes.ack_delay_s, batch=wishes.ack_batch)
+        self._acks = AckBatch(delay_s=options.ack_delay_s, batch=options.ack_batch)
         self._effects: list[Effect] = []
-        self.view = View()
+        self.view = PartyView()
         self.state = State.IDLE
         self.resumes = 0
 
     # --- inputs ----------------------------------------------------------------------------------
 
     def received(self, number: int, message: ClientMessage, now: float) -> list[Effect]:
-        line = self._lines.get(number)
-        if line is not None and self.state is not State.CLOSED:
-            self._take(line, message, now)
+        stream = self._streams.get(number)
+        if stream is not None and self.state is not State.CLOSED:
+            self._take(stream, message, now)
         return self._taken()
 
     def ended(self, number: int, grpc_status: int, now: float) -> list[Effect]:
-        """The stream is over, or could not be opened."""
-        line = self._lines.get(number)
-        if line is not None and self.state is not State.CLOSED:
-            leaving = self._leaving_until is not None and line is self._primary
+        """The stream has ended, or could not be opened."""
+        stream = self._streams.get(number)
+        if stream is not None and self.state is not State.CLOSED:
+            leaving = self._leaving_until is not None and stream is self._primary
             if leaving and grpc_status == 0:
                 self._finish(0, "left")
             else:
-                self._gone(line, *advise_grpc(grpc_status), now)
+                self._stream_ended(stream, *action_for_grpc_status(grpc_status), now)
         return self._taken()
 
     def nodes_found(self, endpoints: Sequence[str], now: float) -> list[Effect]:
@@ -89,16 +94,16 @@ class Session:
         return self._taken()
 
     def renewed(self, token: str, now: float) -> list[Effect]:
-        """A new JWT is there; streams that open from now on use it."""
-        for line in self._lines.values():
-            if line.up and line.role is not Role.FORMER:
-                self._say(line, pb.AUTH, now, auth_token=token)
+        """Sends a new JWT on the open streams; later streams begin with it."""
+        for stream in self._streams.values():
+            if stream.up and stream.role is not Role.FORMER:
+                self._send_new(stream, pb.AUTH, now, auth_token=token)
         return self._taken()
 
     def signal(self, payload: bytes, now: float) -> list[Effect]:
         if len(self._signals) >= SIGNALS_MAX:
-            raise BusyError("too many signals wait for their answer")
-        message = self._words.message(pb.SIGNAL, payload=payload)
+            raise BusyError(f"{SIGNALS_MAX} signals wait for their answer (limit {SIGNALS_MAX})")
+        message = self._outgoing.message(pb.SIGNAL, payload=payload)
         self._signals[message.message_id] = message
         if self._primary is not None and self._primary.up:
             self._send(self._primary, message, now)
@@ -107,29 +112,29 @@ class Session:
     def leave(self, now: float) -> list[Effect]:
         if self.state is State.CLOSED:
             return []
-        self._leaving_until = now + self._wishes.leave_timeout_s
+        self._leaving_until = now + self._options.leave_timeout_s
         if self._primary is not None and self._primary.up:
-            self._say(self._primary, pb.LEAVE, now)
-        elif not self._joined_once and not self._lines:
+            self._send_new(self._primary, pb.LEAVE, now)
+        elif not self._joined_once and not self._streams:
             self._finish(0, "left before it had joined")
         return self._taken()
 
     def wake(self, now: float) -> list[Effect]:
-        """Does what is due. Call it at `wake_at()`."""
+        """Performs what is due; to be called at `wake_at()`."""
         if self.state is State.CLOSED:
             return []
         if self._leaving_until is not None and now >= self._leaving_until:
             self._finish(0, "left without an answer")
             return self._taken()
-        for line in list(self._lines.values()):
-            dead_at = line.dead_at(self._wishes.answer_s)
+        for stream in list(self._streams.values()):
+            dead_at = stream.dead_at(self._options.answer_s)
             if dead_at is not None and now >= dead_at:
-                self._effects.append(Close(line.number))
-                self._gone(line, Advice.RESUME, pb.INTERNAL_ERROR, now)
+                self._effects.append(Close(stream.number))
+                self._stream_ended(stream, ErrorAction.RESUME, pb.INTERNAL_ERROR, now)
             elif (
-                ping_at := line.ping_at(self._wishes.ping_s(self._ttl_s))
+                ping_at := stream.ping_at(self._options.ping_s(self._ttl_s))
             ) is not None and now >= ping_at:
-                self._say(line, pb.PING, now)
+                self._send_new(stream, pb.PING, now)
         self._wake_session(now)
         return self._taken()
 
@@ -137,28 +142,28 @@ class Session:
         if self.state is State.CLOSED:
             return None
         times = [self._leaving_until, self._retry_at]
-        for line in self._lines.values():
+        for stream in self._streams.values():
             times += [
-                line.dead_at(self._wishes.answer_s),
-                line.ping_at(self._wishes.ping_s(self._ttl_s)),
+                stream.dead_at(self._options.answer_s),
+                stream.ping_at(self._options.ping_s(self._ttl_s)),
             ]
         if self._primary is not None and self._primary.up:
             times.append(self._acks.due_at)
             if self._lacks_standby():
                 times.append(self._find_at)
-        elif not self._lost_told and self._joined_once:
+        elif not self._loss_reported and self._joined_once:
             times.append(self._answered_at + self._ttl_s)
         return min((time for time in times if time is not None), default=None)
 
     # --- messages --------------------------------------------------------------------------------
 
-    def _take(self, line: Line, message: ClientMessage, now: float) -> None:
+    def _take(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
         kind = message.message_type
         if kind == pb.ACK:
-            self._acked(line, message, now)
+            self._acked(stream, message, now)
             return
         if kind == pb.ERROR:
-            self._failed(line, message, now)
+            self._failed(stream, message, now)
             return
         self._acks.add(message.message_id, now)
         event: Event | None = None
@@ -169,40 +174,40 @@ class Session:
         elif kind in {pb.JOIN, pb.LEAVE, pb.SIGNAL, pb.UPDATE}:
             event = self.view.announced(message)
         elif kind == pb.HANDOFF:
-            self._handed_off(line, message, now)
+            self._handed_off(stream, message, now)
         elif kind == pb.DRAIN:
             self._nodes.recommend(message.handoff.endpoints)
-            self._drained(line, now)
+            self._drained(stream, now)
         elif kind == pb.AUTH:
             self._effects.append(FetchToken())
         if event is not None:
-            self._effects.append(Tell(event))
+            self._effects.append(Notify(event))
         self._flush_acks(now)
 
-    def _acked(self, line: Line, message: ClientMessage, now: float) -> None:
+    def _acked(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
         ids = list(message.ack_message_ids)
-        line.answered(ids)
+        stream.answered(ids)
         self._answered_at = now
         for message_id in ids:
             self._signals.pop(message_id, None)
-        if line.join_id in ids and not line.up:
-            self._attached(line, message, now)
+        if stream.join_id in ids and not stream.up:
+            self._attached(stream, message, now)
 
-    def _attached(self, line: Line, message: ClientMessage, now: float) -> None:
-        line.up = True
-        line.node_id = message.node_id
+    def _attached(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
+        stream.up = True
+        stream.node_id = message.node_id
         if message.session_ttl_ms:
             self._ttl_s = message.session_ttl_ms / 1000
         if message.status_code == pb.STANDBY_ATTACHED:
-            line.role = Role.STANDBY
-            self._standby = line
+            stream.role = Role.STANDBY
+            self._standby = stream
             self._enter(State.PAIRED)
             return
         if message.resume_token:
             self._resume_token = message.resume_token
-        self._let_go_of_others(line)
-        self._primary = line
-        line.role = Role.PRIMARY
+        self._close_others(stream)
+        self._primary = stream
+        stream.role = Role.PRIMARY
         self._backoff.reset()
         self._retry_at = None
         self._with_seq = True
@@ -213,157 +218,170 @@ class Session:
         self.resumes += resumed
         self._first_list = resumed
         self._joined_once = True
-        self._lost_told = False
+        self._loss_reported = False
         self._enter(State.PAIRED if self._standby is not None else State.SINGLE)
         for signal in list(self._signals.values()):
-            self._send(line, signal, now)
+            self._send(stream, signal, now)
         if self._leaving_until is not None:
-            self._say(line, pb.LEAVE, now)
+            self._send_new(stream, pb.LEAVE, now)
         self._seek_standby(now)
 
-    def _failed(self, line: Line, message: ClientMessage, now: float) -> None:
+    def _failed(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
         code = message.status_code
         ids = list(message.ack_message_ids)
-        line.answered(ids)
-        advice = advise(code, message.retry_after_ms)
-        if line.join_id in ids and not line.up:
-            self._join_failed(line, message, advice, now)
-        elif advice is not Advice.GO_ON:
+        stream.answered(ids)
+        action = action_for_status(code, message.retry_after_ms)
+        if stream.join_id in ids and not stream.up:
+            self._join_failed(stream, message, action, now)
+        elif action is not ErrorAction.GO_ON:
             self._nodes.recommend(message.handoff.endpoints)
-            self._effects.append(Close(line.number))
-            self._gone(line, advice, code, now, message.retry_after_ms)
+            self._effects.append(Close(stream.number))
+            self._stream_ended(stream, action, code, now, message.retry_after_ms)
         elif code == pb.TOKEN_REJECTED:
-            self._effects.append(Tell(TokenRefused()))
+            self._effects.append(Notify(TokenRefused()))
         for message_id in ids:
             self._signals.pop(message_id, None)
 
-    def _join_failed(self, line: Line, message: ClientMessage, advice: Advice, now: float) -> None:
+    def _join_failed(
+        self, stream: SessionStream, message: ClientMessage, action: ErrorAction, now: float
+    ) -> None:
         code = message.status_code
         self._nodes.recommend(message.handoff.endpoints)
-        if line.role is Role.STANDBY:
-            advice = Advice.RESUME  # this node will not be it; another may
+        if stream.role is Role.STANDBY:
+            action = ErrorAction.RESUME  # another node may accept the standby
         elif code == pb.INVALID_FIELD and self._with_seq:
             self._with_seq = False
-            self._join(line, now)
+            self._join(stream, now)
             return
         elif code == pb.SESSION_NOT_FOUND and self._leaving_until is not None:
             self._finish(0, "left")
             return
-        elif code == pb.SESSION_ID_IN_USE and self._line_count > 1:
-            advice = Advice.RESUME  # by a stream of ours whose end was not noticed yet
+        elif code == pb.SESSION_ID_IN_USE and self._stream_count > 1:
+            action = ErrorAction.RESUME  # the broker still holds an earlier stream of ours
         elif code in {pb.STORE_BUSY, pb.RATE_LIMITED} or (
-            line.ticket and advice is Advice.DROP_TOKEN
+            stream.ticket and action is ErrorAction.DROP_TOKEN
         ):
-            advice = Advice.RESUME
-        elif advice is Advice.GO_ON:
-            advice = Advice.GIVE_UP
-        self._effects.append(Close(line.number))
-        self._gone(line, advice, code, now, message.retry_after_ms)
+            action = ErrorAction.RESUME
+        elif action is ErrorAction.GO_ON:
+            action = ErrorAction.GIVE_UP
+        self._effects.append(Close(stream.number))
+        self._stream_ended(stream, action, code, now, message.retry_after_ms)
 
-    # --- lines -----------------------------------------------------------------------------------
+    # --- streams ---------------------------------------------------------------------------------
 
-    def _open(self, role: Role, endpoint: str, now: float, ticket: bytes = b"") -> Line:
-        self._line_count += 1
-        line = Line(self._line_count, endpoint, role, now)
-        line.ticket = ticket
-        self._lines[line.number] = line
-        self._effects.append(Open(line.number, endpoint))
-        self._join(line, now)
-        return line
+    def _open(self, role: Role, endpoint: str, now: float, ticket: bytes = b"") -> SessionStream:
+        self._stream_count += 1
+        stream = SessionStream(self._stream_count, endpoint, role, now)
+        stream.ticket = ticket
+        self._streams[stream.number] = stream
+        self._effects.append(Open(stream.number, endpoint))
+        self._join(stream, now)
+        return stream
 
-    def _join(self, line: Line, now: float) -> None:
-        message = self._words.join(
-            line.ticket or self._resume_token,
-            standby=line.role is Role.STANDBY,
+    def _join(self, stream: SessionStream, now: float) -> None:
+        message = self._outgoing.join(
+            stream.ticket or self._resume_token,
+            standby=stream.role is Role.STANDBY,
             only_resume=self._leaving_until is not None,
         )
-        if line.role is not Role.STANDBY and self._joined_once and not self._lost_told:
+        if stream.role is not Role.STANDBY and self._joined_once and not self._loss_reported:
             message.ack_message_ids.extend(self._acks.take())
-            if self._with_seq and line.role is Role.PRIMARY:
+            if self._with_seq and stream.role is Role.PRIMARY:
                 message.party_seq = self.view.seq
-        line.join_id = message.message_id
-        self._send(line, message, now)
+        stream.join_id = message.message_id
+        self._send(stream, message, now)
 
-    def _gone(
-        self, line: Line, advice: Advice, code: int, now: float, retry_after_ms: int = 0
+    def _stream_ended(
+        self,
+        stream: SessionStream,
+        action: ErrorAction,
+        code: int,
+        now: float,
+        retry_after_ms: int = 0,
     ) -> None:
-        """A line is over. What follows depends on what it was to us."""
-        self._lines.pop(line.number, None)
-        if line is self._standby or line.role is Role.STANDBY:
-            if line is self._standby:
+        """Reacts to the end of a stream, according to its role."""
+        self._streams.pop(stream.number, None)
+        if stream is self._standby or stream.role is Role.STANDBY:
+            if stream is self._standby:
                 self._standby = None
-            self._nodes.avoid(line.endpoint, now)
+            self._nodes.avoid(stream.endpoint, now)
             if self.state is State.PROMOTING:
                 self._reconnect(now)
             elif self.state is State.PAIRED:
                 self._enter(State.SINGLE)
             self._find_at = now + self._backoff.next_s()
             return
-        if line.role is Role.FORMER or self._primary not in {None, line}:
-            return  # a hand-off that came to nothing: the old line is still there
+        if stream.role is Role.FORMER or self._primary not in {None, stream}:
+            return  # a failed hand-off: the old stream still works
         self._primary = None
-        heir = next((one for one in self._lines.values() if one.role is Role.SUCCESSOR), None)
-        if heir is not None:
-            heir.role = Role.PRIMARY
+        successor = next(
+            (one for one in self._streams.values() if one.role is Role.SUCCESSOR), None
+        )
+        if successor is not None:
+            successor.role = Role.PRIMARY
             return
         if self.state is State.PROMOTING:
             return
-        self._nodes.avoid(line.endpoint, now)
-        if self._standby is not None and advice is Advice.RESUME:
+        self._nodes.avoid(stream.endpoint, now)
+        if self._standby is not None and action is ErrorAction.RESUME:
             self._promote(now)
             return
-        if self._prepare_return(advice):
+        if self._prepare_return(action):
             self._reconnect(now, retry_after_ms / 1000)
         else:
             self._finish(code, code_name(code))
 
-    def _prepare_return(self, advice: Advice) -> bool:
-        """Whether there is any use in coming back."""
-        if advice is Advice.DROP_TOKEN:
+    def _prepare_return(self, action: ErrorAction) -> bool:
+        """Whether the session can be joined again."""
+        if action is ErrorAction.DROP_TOKEN:
             had, self._resume_token = self._resume_token, b""
             return bool(had)
-        if advice is Advice.NEW_JWT:
+        if action is ErrorAction.NEW_JWT:
             asked, self._token_asked = self._token_asked, True
             self._effects.append(FetchToken())
             return not asked
-        if advice is Advice.JOIN_ANEW:
+        if action is ErrorAction.JOIN_ANEW:
             self._lose_continuity()
-        return advice is not Advice.GIVE_UP
+        return action is not ErrorAction.GIVE_UP
 
     def _reconnect(self, now: float, at_least_s: float = 0.0) -> None:
         self._primary = None
-        for line in self._lines.values():
-            if line.role is not Role.STANDBY:
-                line.role = Role.FORMER
+        for stream in self._streams.values():
+            if stream.role is not Role.STANDBY:
+                stream.role = Role.FORMER
         self._enter(State.CONNECTING)
         self._retry_at = now + max(at_least_s, self._backoff.next_s())
 
-    def _let_go_of_others(self, line: Line) -> None:
-        """`line` carries the session now."""
-        for other in list(self._lines.values()):
-            if other is not line and other is not self._standby and other.role is not Role.STANDBY:
+    def _close_others(self, stream: SessionStream) -> None:
+        """Closes all streams but `stream`, the new primary, and the standby."""
+        for other in list(self._streams.values()):
+            if (
+                other is not stream
+                and other is not self._standby
+                and other.role is not Role.STANDBY
+            ):
                 other.role = Role.FORMER
                 self._effects.append(Close(other.number))
-                del self._lines[other.number]
-        if line is self._standby:
+                del self._streams[other.number]
+        if stream is self._standby:
             self._standby = None
 
-    def _handed_off(self, line: Line, message: ClientMessage, now: float) -> None:
+    def _handed_off(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
         self._nodes.recommend(message.handoff.endpoints)
-        if self._drained(line, now) or line is not self._primary:
+        if self._drained(stream, now) or stream is not self._primary:
             return
         if message.handoff.endpoints:
             where = message.handoff.endpoints[0]
             self._open(Role.SUCCESSOR, where, now, message.handoff.ticket)
 
-    def _drained(self, line: Line, now: float) -> bool:
-        """Rule 3: whether the standby takes over from a node that is about to go."""
-        if line is not self._primary or self._standby is None:
+    def _drained(self, stream: SessionStream, now: float) -> bool:
+        """Rule 3: whether the standby takes over from a node that drains."""
+        if stream is not self._primary or self._standby is None:
             return False
         if self.state is State.PROMOTING:
             return True
         self._flush_acks(now, at_once=True)
-        self._nodes.avoid(line.endpoint, now)
+        self._nodes.avoid(stream.endpoint, now)
         self._promote(now)
         return True
 
@@ -372,7 +390,7 @@ class Session:
         assert standby is not None
         self._enter(State.PROMOTING)
         standby.up = False
-        message = self._words.message(pb.PROMOTE)
+        message = self._outgoing.message(pb.PROMOTE)
         standby.join_id = message.message_id
         self._send(standby, message, now)
 
@@ -380,10 +398,10 @@ class Session:
 
     def _lacks_standby(self) -> bool:
         return (
-            self._wishes.highly_available
+            self._options.highly_available
             and self.state is State.SINGLE
             and self._leaving_until is None
-            and not any(line.role is Role.STANDBY for line in self._lines.values())
+            and not any(stream.role is Role.STANDBY for stream in self._streams.values())
         )
 
     def _seek_standby(self, now: float) -> None:
@@ -393,7 +411,7 @@ class Session:
         if endpoint is not None:
             self._open(Role.STANDBY, endpoint, now)
 
-    # --- time, words, ends -----------------------------------------------------------------------
+    # --- time, messages, ends --------------------------------------------------------------------
 
     def _wake_session(self, now: float) -> None:
         if self._retry_at is not None and now >= self._retry_at:
@@ -403,7 +421,9 @@ class Session:
         up = self._primary is not None and self._primary.up
         if up:
             self._flush_acks(now)
-        elif self._joined_once and not self._lost_told and now >= self._answered_at + self._ttl_s:
+        elif (
+            self._joined_once and not self._loss_reported and now >= self._answered_at + self._ttl_s
+        ):
             self._lose_continuity()
         if self._lacks_standby() and now >= self._find_at:
             self._find_at = now + FIND_AGAIN_S
@@ -414,33 +434,33 @@ class Session:
         primary = self._primary
         due = self._acks.due_at
         if primary is not None and primary.up and due is not None and (at_once or now >= due):
-            self._say(primary, pb.ACK, now)
+            self._send_new(primary, pb.ACK, now)
 
     def _lose_continuity(self) -> None:
-        if not self._lost_told:
-            self._lost_told = True
+        if not self._loss_reported:
+            self._loss_reported = True
             self.view.forget()
-            self._effects.append(Tell(ContinuityLost()))
+            self._effects.append(Notify(ContinuityLost()))
 
-    def _say(self, line: Line, kind: int, now: float, **fields: object) -> None:
-        message = self._words.message(kind, **fields)
-        if line is self._primary and kind in {pb.ACK, pb.PING, pb.LEAVE}:
+    def _send_new(self, stream: SessionStream, kind: int, now: float, **fields: object) -> None:
+        message = self._outgoing.message(kind, **fields)
+        if stream is self._primary and kind in {pb.ACK, pb.PING, pb.LEAVE}:
             message.ack_message_ids.extend(self._acks.take())
-        self._send(line, message, now)
+        self._send(stream, message, now)
 
-    def _send(self, line: Line, message: ClientMessage, now: float) -> None:
-        line.said(message, now)
-        self._effects.append(Say(line.number, message))
+    def _send(self, stream: SessionStream, message: ClientMessage, now: float) -> None:
+        stream.said(message, now)
+        self._effects.append(Send(stream.number, message))
 
     def _enter(self, state: State) -> None:
         if state is not self.state:
             self.state = state
-            self._effects.append(Tell(StateChanged(state)))
+            self._effects.append(Notify(StateChanged(state)))
 
     def _finish(self, code: int, reason: str) -> None:
-        for line in self._lines.values():
-            self._effects.append(Close(line.number))
-        self._lines.clear()
+        for stream in self._streams.values():
+            self._effects.append(Close(stream.number))
+        self._streams.clear()
         self._primary = self._standby = None
         self._enter(State.CLOSED)
         self._effects.append(Finish(code, reason))

@@ -1,10 +1,10 @@
-"""Who is in the party, as the messages of one session tell it (the view rule). No I/O.
+"""Computes who is in the party from the messages of one session (the view rule). No I/O.
 
 Rule 1: a LIST replaces everything and sets the floor; a JOIN or LEAVE counts only if its
         `party_seq` is above the floor and above the last one that counted for that session.
-Rule 2: a message id that was seen before changes nothing, whichever stream it comes on. So what an
-        older stream told beyond the LIST of a newer one still counts after that LIST.
-Rule 3: another epoch is another life of the party: its numbers start anew.
+Rule 2: a message id that was seen before changes nothing, on any stream. A message above the floor
+        that arrived on an older stream still counts after the LIST of a newer stream.
+Rule 3: a new epoch means that the party's numbers start again.
 """
 
 from waystation.presence.wire.party_presence_pb2 import (
@@ -22,7 +22,7 @@ from .model import Event, Joined, Left, Participant, Reachability, Resynced, Sig
 IDS_MAX = 4096  # remembered message ids; the protocol asks for at least so many
 
 
-class View:
+class PartyView:
     def __init__(self, ids_max: int = IDS_MAX) -> None:
         self._ids_max = ids_max
         self._ids: dict[int, None] = {}
@@ -30,7 +30,7 @@ class View:
         self._last: dict[Participant, tuple[int, bool]] = {}  # seq, joined; above the floor only
         self._floor = 0
         self._epoch = 0
-        self.seq = 0  # everything up to here is known: what a resume may start from
+        self.seq = 0  # everything up to here was received: where a resume starts
 
     @property
     def participants(self) -> tuple[Participant, ...]:
@@ -41,18 +41,18 @@ class View:
         return self._epoch
 
     def forget(self) -> None:
-        """Continuity is lost: what comes next is a new story. Ids stay remembered."""
+        """Continuity is lost: the view is emptied. Message ids stay remembered."""
         self._present.clear()
         self._last.clear()
         self._floor = self.seq = self._epoch = 0
 
     def listed(self, message: ClientMessage, *, covers: bool = True) -> Event | None:
-        """`covers`: nothing below it is still to come, as it is after a resume."""
+        """`covers`: no message below the LIST is still to come, as there is after a resume."""
         if not self._is_new(message.message_id):
             return None
         self._enter(message.party_epoch)
         if message.party_seq < self._floor:
-            return None  # overtaken by a newer one on another stream
+            return None  # older than a LIST from another stream
         self._floor = message.party_seq
         if covers:
             self.seq = max(self.seq, message.party_seq)
@@ -68,7 +68,7 @@ class View:
         return told(self.participants, message.party_seq)
 
     def announced(self, message: ClientMessage) -> Event | None:
-        """JOIN, LEAVE, SIGNAL or UPDATE: what to tell, if anything."""
+        """The event of a JOIN, LEAVE, SIGNAL or UPDATE; None if it changes nothing."""
         if not self._is_new(message.message_id):
             return None
         who = Participant(message.client_id, message.session_id)

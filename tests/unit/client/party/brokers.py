@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
-from waystation.client.party.effects import Close, Effect, FetchToken, FindNodes, Finish, Open, Say
-from waystation.client.party.effects import Tell as TellEffect
-from waystation.client.party.model import Event, StateChanged, Wishes
+from waystation.client.party.effects import Close, Effect, FetchToken, FindNodes, Finish, Open, Send
+from waystation.client.party.effects import Notify as TellEffect
+from waystation.client.party.model import Event, SessionOptions, StateChanged
 from waystation.client.party.session import Session
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
@@ -17,10 +17,10 @@ SERVER_BIT = 1 << 63
 class Table:
     """A session and the other end of all its streams."""
 
-    def __init__(self, *endpoints: str, **wishes: object) -> None:
+    def __init__(self, *endpoints: str, **options: object) -> None:
         self.now = 100.0
         self.session = Session(
-            Wishes(party_id=7, client_id=1, session_id=11, **wishes),  # type: ignore[arg-type]
+            SessionOptions(party_id=7, client_id=1, session_id=11, **options),  # type: ignore[arg-type]
             endpoints or ("a:1",),
             chance=random.Random(1),
             now=self.now,
@@ -38,13 +38,13 @@ class Table:
     def take(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Open(line, endpoint):
-                    self.opened.append((line, endpoint))
-                    self.said[line] = []
-                case Say(line, message):
-                    self.said[line].append(message)
-                case Close(line):
-                    self.closed.append(line)
+                case Open(stream, endpoint):
+                    self.opened.append((stream, endpoint))
+                    self.said[stream] = []
+                case Send(stream, message):
+                    self.said[stream].append(message)
+                case Close(stream):
+                    self.closed.append(stream)
                 case TellEffect(StateChanged(state)):
                     self.states.append(state.value)
                 case TellEffect(event):
@@ -65,7 +65,7 @@ class Table:
         self.now = end
 
     def until_opened(self) -> int:
-        """The line of the next stream."""
+        """The stream of the next stream."""
         count = len(self.opened)
         for _ in range(200):
             if len(self.opened) > count:
@@ -74,31 +74,33 @@ class Table:
         return self.opened[-1][0]
 
     @property
-    def line(self) -> int:
+    def stream(self) -> int:
         return self.opened[-1][0]
 
-    def last(self, line: int | None = None) -> ClientMessage:
-        return self.said[self.line if line is None else line][-1]
+    def last(self, stream: int | None = None) -> ClientMessage:
+        return self.said[self.stream if stream is None else stream][-1]
 
-    def hear(self, line: int | None = None, **fields: object) -> ClientMessage:
+    def hear(self, stream: int | None = None, **fields: object) -> ClientMessage:
         message = ClientMessage(**fields)  # type: ignore[arg-type]
         if message.message_type not in {pb.ACK, pb.ERROR} and not message.message_id:
             self._ids += 1
             message.message_id = self._ids
-        number = self.line if line is None else line
+        number = self.stream if stream is None else stream
         self.take(self.session.received(number, message, self.now))
         return message
 
-    def ack(self, line: int | None = None, **fields: object) -> None:
+    def ack(self, stream: int | None = None, **fields: object) -> None:
         """Of the last thing that was said there."""
-        self.hear(line, message_type=pb.ACK, ack_message_ids=[self.last(line).message_id], **fields)
-
-    def refuse(self, code: int, line: int | None = None, **fields: object) -> None:
         self.hear(
-            line,
+            stream, message_type=pb.ACK, ack_message_ids=[self.last(stream).message_id], **fields
+        )
+
+    def refuse(self, code: int, stream: int | None = None, **fields: object) -> None:
+        self.hear(
+            stream,
             message_type=pb.ERROR,
             status_code=code,
-            ack_message_ids=[self.last(line).message_id],
+            ack_message_ids=[self.last(stream).message_id],
             **fields,
         )
 
@@ -128,11 +130,11 @@ class Table:
         client_id: int,
         session_id: int,
         seq: int,
-        line: int | None = None,
+        stream: int | None = None,
         **fields: object,
     ) -> ClientMessage:
         return self.hear(
-            line,
+            stream,
             message_type=kind,
             client_id=client_id,
             session_id=session_id,
@@ -142,8 +144,8 @@ class Table:
             **{"message_id": SERVER_BIT | 1 << 40 | seq, **fields},
         )
 
-    def end(self, status: int = 14, line: int | None = None) -> None:
-        number = self.line if line is None else line
+    def end(self, status: int = 14, stream: int | None = None) -> None:
+        number = self.stream if stream is None else stream
         self.take(self.session.ended(number, status, self.now))
 
     def sit(self, *present: tuple[int, int]) -> None:

@@ -8,7 +8,7 @@ from waystation.base.clock import SystemClock
 from waystation.net.http2.port import Gone, GrpcStatus, Stream
 from waystation.net.http2.server import Http2Server
 from waystation.net.loop import NetLoop
-from waystation.presence.rpc import paths
+from waystation.presence.transport.rpc import paths
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 

@@ -104,7 +104,7 @@ def test_a_ping_without_an_answer_means_a_dead_stream() -> None:
     table.pass_time(71.0)
 
     assert table.closed == [1]
-    assert [line for line, _ in table.opened] == [1, 2]
+    assert [stream for stream, _ in table.opened] == [1, 2]
     assert table.last().resume_token == b"t1"
 
 

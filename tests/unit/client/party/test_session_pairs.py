@@ -6,7 +6,7 @@ from waystation.presence.wire import party_presence_pb2 as pb
 
 
 def paired() -> Table:
-    """The primary on a:1 is line 1, the standby on b:1 line 2."""
+    """The primary on a:1 is stream 1, the standby on b:1 stream 2."""
     table = Table("a:1", "b:1", "c:1", highly_available=True)
     table.sit()
     assert table.opened == [(1, "a:1"), (2, "b:1")]
@@ -15,9 +15,9 @@ def paired() -> Table:
     return table
 
 
-def promoted(table: Table, line: int) -> None:
-    assert table.last(line).message_type == pb.PROMOTE
-    table.ack(line, status_code=pb.PROMOTED, resume_token=b"t2", session_ttl_ms=120_000)
+def promoted(table: Table, stream: int) -> None:
+    assert table.last(stream).message_type == pb.PROMOTE
+    table.ack(stream, status_code=pb.PROMOTED, resume_token=b"t2", session_ttl_ms=120_000)
 
 
 # --- hand-off ------------------------------------------------------------------------------------
@@ -38,10 +38,10 @@ def test_a_hand_off_opens_the_next_stream_while_the_old_one_is_read() -> None:
     handoff(table)
     assert table.opened[-1] == (2, "z:9")
     assert table.last(2).resume_token == b"ticket"
-    table.announce(pb.JOIN, 2, 20, 2, line=1)
+    table.announce(pb.JOIN, 2, 20, 2, stream=1)
     table.ack(2, status_code=pb.SESSION_RESUMED, resume_token=b"t2", session_ttl_ms=120_000)
     table.list(2, (2, 20))
-    table.announce(pb.JOIN, 2, 20, 2, line=2)
+    table.announce(pb.JOIN, 2, 20, 2, stream=2)
 
     assert [type(event) for event in table.told if not isinstance(event, Joined)]
     assert len([event for event in table.told if isinstance(event, Joined)]) == 1
@@ -53,7 +53,7 @@ def test_the_old_stream_may_end_before_the_new_one_answers() -> None:
     table = Table()
     table.sit()
     handoff(table)
-    table.end(0, line=1)
+    table.end(0, stream=1)
     table.ack(2, status_code=pb.SESSION_RESUMED, resume_token=b"t2", session_ttl_ms=120_000)
     table.pass_time(1.0)
 
@@ -67,10 +67,10 @@ def test_a_hand_off_that_fails_leaves_the_old_stream_in_use() -> None:
     table.sit()
     handoff(table)
     table.refuse(pb.RESUME_REJECTED, 2)
-    table.announce(pb.JOIN, 2, 20, 2, line=1)
+    table.announce(pb.JOIN, 2, 20, 2, stream=1)
     assert table.closed == [2]
     assert len(table.told) == 1
-    table.end(14, line=1)
+    table.end(14, stream=1)
     table.until_opened()
 
     assert table.last().resume_token == b"t1", "the ticket was wrong, not the token"
@@ -123,9 +123,9 @@ def test_both_streams_are_pinged_every_ten_seconds() -> None:
     table = paired()
     for _ in range(3):
         table.pass_time(10.3)
-        for line in (1, 2):
-            assert table.last(line).message_type == pb.PING
-            table.ack(line)
+        for stream in (1, 2):
+            assert table.last(stream).message_type == pb.PING
+            table.ack(stream)
 
     assert table.closed == []
 
@@ -133,13 +133,13 @@ def test_both_streams_are_pinged_every_ten_seconds() -> None:
 def test_when_the_primary_ends_the_standby_is_promoted_at_once() -> None:
     """P-123: within the second, nothing lost or doubled, and a new standby on a third node."""
     table = paired()
-    table.announce(pb.JOIN, 2, 20, 2, line=1)
+    table.announce(pb.JOIN, 2, 20, 2, stream=1)
     before = table.now
-    table.end(14, line=1)
+    table.end(14, stream=1)
     assert table.states[-1] == "promoting"
     promoted(table, 2)
     table.hear(2, message_type=pb.LIST, party_seq=2, party_epoch=5)
-    table.announce(pb.JOIN, 2, 20, 2, line=2, delivery_attempt=2)
+    table.announce(pb.JOIN, 2, 20, 2, stream=2, delivery_attempt=2)
 
     assert table.now - before < 1.0
     assert len([event for event in table.told if isinstance(event, Joined)]) == 1
@@ -178,9 +178,9 @@ def test_a_drain_promotes_the_standby_once() -> None:
 
 def test_acks_go_to_the_new_primary() -> None:
     table = paired()
-    table.end(14, line=1)
+    table.end(14, stream=1)
     promoted(table, 2)
-    table.announce(pb.JOIN, 2, 20, 2, line=2)
+    table.announce(pb.JOIN, 2, 20, 2, stream=2)
     table.pass_time(0.3)
 
     assert table.last(2).message_type == pb.ACK
@@ -189,8 +189,8 @@ def test_acks_go_to_the_new_primary() -> None:
 def test_when_both_fail_the_session_is_resumed_elsewhere() -> None:
     """P-126."""
     table = paired()
-    table.end(14, line=1)
-    table.end(14, line=2)
+    table.end(14, stream=1)
+    table.end(14, stream=2)
     table.until_opened()
 
     assert table.opened[-1] == (3, "c:1")
@@ -201,7 +201,7 @@ def test_when_both_fail_the_session_is_resumed_elsewhere() -> None:
 
 def test_a_promotion_without_an_answer_falls_back_to_a_resume() -> None:
     table = paired()
-    table.end(14, line=1)
+    table.end(14, stream=1)
     table.pass_time(5.1)
     assert 2 in table.closed
 
@@ -214,7 +214,7 @@ def test_leaving_lets_go_of_both() -> None:
     table.take(table.session.leave(table.now))
     assert table.last(1).message_type == pb.LEAVE
     table.ack(1)
-    table.end(0, line=1)
+    table.end(0, stream=1)
 
     assert table.finished is not None
     assert 2 in table.closed

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from waystation.client.party.model import Joined, Left, Participant, Resynced, Snapshot
-from waystation.client.party.view import View
+from waystation.client.party.view import PartyView
 from waystation.presence.wire import party_presence_pb2 as pb
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
 
@@ -38,7 +38,7 @@ def listing(seq: int, *who: Participant, message_id: int = 0, epoch: int = 9) ->
 
 
 def test_joins_and_leaves_are_applied_in_order() -> None:
-    view = View()
+    view = PartyView()
 
     assert view.listed(listing(1, A)) == Snapshot((A,), 1)
     assert view.announced(announcement(pb.JOIN, B, 2)) == Joined(B, 1, 50, 2)
@@ -49,7 +49,7 @@ def test_joins_and_leaves_are_applied_in_order() -> None:
 
 
 def test_a_repetition_is_told_once() -> None:
-    view = View()
+    view = PartyView()
     join = announcement(pb.JOIN, A, 2)
     view.announced(join)
 
@@ -59,7 +59,7 @@ def test_a_repetition_is_told_once() -> None:
 
 def test_what_a_list_covers_makes_no_ghost() -> None:
     """The JOIN of somebody whose LEAVE was acknowledged is delivered again after a resume."""
-    view = View()
+    view = PartyView()
     view.listed(listing(1))
     view.listed(listing(5))
 
@@ -69,7 +69,7 @@ def test_what_a_list_covers_makes_no_ghost() -> None:
 
 def test_an_older_announcement_of_the_same_participant_changes_nothing() -> None:
     """A round of repetitions brings the JOIN after the LEAVE has counted."""
-    view = View()
+    view = PartyView()
     view.listed(listing(1))
     view.announced(announcement(pb.LEAVE, A, 4))
 
@@ -78,7 +78,7 @@ def test_an_older_announcement_of_the_same_participant_changes_nothing() -> None
 
 
 def test_a_list_that_was_overtaken_is_not_taken() -> None:
-    view = View()
+    view = PartyView()
     view.listed(listing(9, A))
 
     assert view.listed(listing(4, B)) is None
@@ -87,7 +87,7 @@ def test_a_list_that_was_overtaken_is_not_taken() -> None:
 
 def test_what_an_older_stream_told_beyond_a_list_still_counts() -> None:
     """A hand-off: the old stream was ahead of the LIST that the new one begins with."""
-    view = View()
+    view = PartyView()
     view.listed(listing(1, B))
     view.announced(announcement(pb.JOIN, A, 6))
     view.announced(announcement(pb.LEAVE, B, 7))
@@ -98,7 +98,7 @@ def test_what_an_older_stream_told_beyond_a_list_still_counts() -> None:
 
 
 def test_a_resync_is_told_as_such() -> None:
-    view = View()
+    view = PartyView()
     message = listing(7, A)
     message.status_code = pb.LIST_RESYNC
 
@@ -106,7 +106,7 @@ def test_a_resync_is_told_as_such() -> None:
 
 
 def test_another_epoch_begins_from_zero() -> None:
-    view = View()
+    view = PartyView()
     view.listed(listing(900, A))
 
     assert view.listed(listing(2, B, epoch=10, message_id=77)) == Snapshot((B,), 2)
@@ -115,7 +115,7 @@ def test_another_epoch_begins_from_zero() -> None:
 
 
 def test_ids_are_forgotten_after_so_many() -> None:
-    view = View(ids_max=10)
+    view = PartyView(ids_max=10)
     for seq in range(1, 100):
         view.announced(announcement(pb.JOIN, Participant(seq, seq), seq))
 
@@ -132,7 +132,7 @@ def test_whatever_is_repeated_the_view_is_the_truth(
     history: list[tuple[bool, int]], repeats: list[int], lists: set[int]
 ) -> None:
     """Announcements in order, earlier ones again between them, and snapshots here and there."""
-    view = View()
+    view = PartyView()
     truth: set[Participant] = set()
     sent: list[ClientMessage] = []
     view.listed(listing(0, message_id=1))

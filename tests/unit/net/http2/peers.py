@@ -12,7 +12,7 @@ from waystation.net.http2.hpack import literal
 from waystation.net.http2.limits import Limits
 from waystation.net.http2.port import Gone, GrpcStatus, Stream, StreamHandler
 from waystation.net.loop import NetLoop, Port
-from waystation.presence.rpc import RPC_PATH
+from waystation.presence.transport.rpc import RPC_PATH
 
 REQUEST = (
     (b":method", b"POST"),

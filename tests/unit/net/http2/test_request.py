@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.net.http2.peers import REQUEST, changed
 from waystation.net.http2.request import MalformedRequestError, read_request
-from waystation.presence.rpc import RPC_PATH
+from waystation.presence.transport.rpc import RPC_PATH
 
 
 def test_the_token_comes_with_the_request() -> None:

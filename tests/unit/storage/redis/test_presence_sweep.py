@@ -1,6 +1,6 @@
 """Sessions without a node are found when their time is over, whatever happens at the same time."""
 
-from tests.unit.presence.shared_stage import NearStore
+from tests.unit.presence.shared_broker_harness import NearStore
 from waystation.base.clock import ManualClock
 from waystation.presence.model import Detached
 from waystation.presence.store import Joined, Owner

@@ -1,0 +1,1 @@
+"""Several nodes: leases, handing sessions over, relaying, finding nodes."""

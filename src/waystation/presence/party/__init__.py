@@ -1,0 +1,1 @@
+"""Parties as a node follows them: log, participants, announcements."""

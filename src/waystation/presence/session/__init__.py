@@ -1,0 +1,1 @@
+"""One client's session: its stream, its requests, what it was sent, how it begins and ends."""

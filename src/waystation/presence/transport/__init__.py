@@ -1,0 +1,1 @@
+"""The node as a server: its ports and gRPC services."""

@@ -1,0 +1,71 @@
+"""Peers that do not read, do not ask or ask too much cost little, whatever they do."""
+
+from tests.unit.presence.broker_harness import Stage, kinds
+from waystation.net.http2.port import GrpcStatus
+from waystation.presence.model import MessageType, Status
+
+
+def test_answers_count_against_a_peer_that_does_not_read_them() -> None:
+    """P-087: it pings and reads nothing; nothing happens in its party that would show it."""
+    stage = Stage()
+    a = stage.member(1)
+    a.stream.writable = False
+    for _ in range(19):
+        a.ping()
+        stage.pass_time(1.0)
+    assert a.stream.status is None
+    stage.pass_time(2.0)
+
+    assert a.stream.status is GrpcStatus.RESOURCE_EXHAUSTED
+    assert (a.stream.detail, a.stream.discarded) == (Status.WRITE_STALLED.name, True)
+    stage.close()
+
+
+def test_a_peer_that_reads_again_in_time_is_forgiven() -> None:
+    """P-087"""
+    stage = Stage()
+    a = stage.member(1)
+    a.stream.writable = False
+    a.ping()
+    stage.pass_time(15.0)
+    a.stream.writable = True
+    stage.broker.unblocked(a.stream)
+    stage.pass_time(30.0)
+    a.ping()
+
+    assert a.stream.status is None
+    assert kinds(a.take())[-1] == "ACK"
+    stage.close()
+
+
+def test_a_stream_whose_join_was_refused_softly_is_not_open_for_ever() -> None:
+    """P-019: the time to join also ran out while the store was asked."""
+    stage = Stage()
+    a = stage.actor(1).open()
+    client = a.stream.holder
+    client.busy = True  # as while the store is asked
+    stage.pass_time(11.0)
+    assert a.stream.status is None
+    stage.broker.go_on(client)  # it refused, and the stream goes on
+    stage.pass_time(2.0)
+
+    assert a.stream.status is GrpcStatus.FAILED_PRECONDITION
+    assert kinds(a.take()) == ["ERROR"]
+    assert not len(stage.broker.registry.wheel)
+    stage.close()
+
+
+def test_nothing_is_remembered_of_losses_that_are_recorded() -> None:
+    """P-078"""
+    stage = Stage()
+    a = stage.member(1)
+    b = stage.member(2)
+    for _ in range(3):
+        a.cut()
+        a.resume()
+        assert a.take()[0].status_code == Status.SESSION_RESUMED
+    a.leave()
+
+    assert not stage.broker.session_end.recording
+    assert [one.client_id for one in b.take() if one.message_type == MessageType.LEAVE] == [1]
+    stage.close()
