@@ -1,12 +1,10 @@
-"""Which addresses are in force: free ports, reservations, and the URLs that follow from them.
+"""Ports and URLs of a server: reserves ports and fills in the URLs that settings leave empty.
 
-Rule 1: a port is probed without SO_REUSEPORT before anything shares it, so a port that a
-        stranger (or a second server of ours) holds is refused with its number and its setting.
-Rule 2: the supervisor keeps every port bound, without listening, for as long as it runs:
-        a port cannot be lost while the worker behind it restarts, and port 0 becomes one
-        number for all workers.
-Rule 3: `endpoint.url` is the one source for endpoint URLs, `Location` and the VAPID
-        audience; what is not set follows from host, port and TLS.
+A port is probed without SO_REUSEPORT before workers share it, so that a port held by another
+program, or by a second server, is refused with its number and its setting. The supervisor keeps
+every port bound, without listening, while it runs: no port is lost while a worker restarts, and
+port 0 becomes one number for all workers. `endpoint.url` is the only source for endpoint URLs,
+`Location` and the VAPID audience; its default is built from host, port and TLS.
 """
 
 import errno
@@ -22,11 +20,11 @@ LISTEN_BACKLOG = 4096
 
 
 class PortTakenError(Exception):
-    """Somebody listens there already, or we may not."""
+    """The port is in use, or this process may not bind it."""
 
 
 class Reservation:
-    """A port that is ours until we end."""
+    """A bound port, held until it is released."""
 
     def __init__(self, held: socket.socket, setting: str) -> None:
         self._held = held
@@ -43,7 +41,7 @@ def reserve(host: str, port: int, setting: str) -> Reservation:
     with _socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # pass over TIME_WAIT only
         try:
-            probe.bind(address)  # never listens: nobody is to meet a door that closes again
+            probe.bind(address)  # never listens: a client would be accepted and cut off
         except OSError as exc:
             raise PortTakenError(_why(exc, host, port, setting)) from exc
     held = _socket(family)
@@ -57,7 +55,7 @@ def reserve(host: str, port: int, setting: str) -> Reservation:
 
 
 def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
-    """A worker's own listening socket on a port that it shares with its siblings."""
+    """The listening socket of one worker on a port that all workers of the machine share."""
     family, address = _resolve(host, port, setting)
     listener = _socket(family)
     try:
@@ -73,9 +71,9 @@ def listen(host: str, port: int, setting: str, *, backlog: int = LISTEN_BACKLOG)
 
 
 def open_listening_sockets(settings: Settings, roles: tuple[Role, ...]) -> dict[str, socket.socket]:
-    """By setting: sockets that listen already, for a process that will take a while to answer.
+    """Listening sockets by setting, opened before the process can answer.
 
-    A host that is a name may stand for several addresses; those are left to whoever serves there.
+    A host name may stand for several addresses; the server of the role resolves and binds those.
     """
     listening_sockets: dict[str, socket.socket] = {}
     for port, number in ports_of(settings, roles):
@@ -86,7 +84,7 @@ def open_listening_sockets(settings: Settings, roles: tuple[Role, ...]) -> dict[
 
 
 def _socket(family: int) -> socket.socket:
-    """`::` takes IPv4 as well, whatever the machine's default is."""
+    """A TCP socket; `::` also accepts IPv4, whatever the machine's default is."""
     made = socket.socket(family, socket.SOCK_STREAM)
     if family == socket.AF_INET6:
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -193,7 +191,7 @@ def settle(settings: Settings, ports: dict[str, int]) -> Settings:
 
 
 def listening(settings: Settings, roles: tuple[Role, ...]) -> tuple[ListenAddress, ...]:
-    """The table of what listens where, from settled settings."""
+    """The rows of the address table that `serve` prints, from settled settings."""
     rows: list[ListenAddress] = []
     for port, number in ports_of(settings, roles):
         relay = port.setting == "connect.relay_port"
@@ -220,6 +218,6 @@ def _shown_scheme(port: Port, secure: bool) -> str:
 
 
 def node_id(settings: Settings, index: int, count: int) -> str:
-    """What a route records: leads any node to worker `index` of this one."""
+    """The node id that a route records: the relay URL of worker `index` of this node."""
     relay_url = settings.connect.relay_url
     return relay_url if count == 1 else f"{relay_url}/w/{index}"

@@ -1,14 +1,13 @@
-"""Settings of the drop-in daemons: Autopush's names and defaults, in our terms (webpush §8.4).
+"""Settings of the drop-in daemons: maps Autopush's names and defaults to ours (webpush §8.4).
 
-Rule 1: `AUTOCONNECT__NAME` and `AUTOEND__NAME`, nested with two more underscores; a TOML file
-        given with `-c` holds the same names; the environment wins.
-Rule 2: Autopush's names first. Then ours: a setting's own name, with or without its unit
-        (`delivery_window`, `min_ping_interval`), or its full path (`connect__drain_s`).
-Rule 3: a name that nobody knows is ignored, as Autopush does, but told of once; so is one whose
-        part of Autopush we do not have.
-Rule 4: on a store that has Autopush's layout, sort keys are Autopush's unless `sort_keys` says
-        otherwise: its nodes may stand on the same rows, and refuse other keys.
-Rule 5: a bad value is refused under the name that was written, not under ours.
+Names are `AUTOCONNECT__NAME` and `AUTOEND__NAME`, nested with two more underscores; a TOML file
+given with `-c` uses the same names; the environment wins. Autopush's names come first, then ours:
+the name of a setting with or without its unit (`delivery_window`, `min_ping_interval`), or its full
+path (`connect__drain_s`). Unknown names, and names without effect here, are ignored as in Autopush,
+but logged once. A retired setting and a bad value are refused under the name that was written.
+
+On a store with Autopush's layout the default of `sort_keys` is Autopush's: its nodes may use the
+same rows and refuse other keys.
 """
 
 import socket
@@ -23,7 +22,7 @@ from waystation.storage.open import has_autopush_layout, shared_by_machines
 
 from .addresses import bracketed, origin
 from .roles import Role
-from .settings import Settings, cross_check, read_toml, replaced
+from .settings import RETIRED, Settings, cross_check, read_toml, replaced
 
 Daemon = Literal["autoconnect", "autoendpoint"]
 PREFIXES: Mapping[Daemon, str] = {"autoconnect": "AUTOCONNECT__", "autoendpoint": "AUTOEND__"}
@@ -47,7 +46,7 @@ _DEFAULTS: Mapping[Daemon, Mapping[str, Any]] = {
     },
 }
 
-# Autopush's name -> our path. What is missing here has our name, or is below.
+# Autopush's name -> our setting. Names that are missing here equal ours, or are below.
 _SHARED_NAMES = {
     "db_dsn": "store.url",
     "db_settings": "store.db_settings",
@@ -78,7 +77,7 @@ _NAMES: Mapping[Daemon, Mapping[str, str]] = {
 }
 _MILLIS = ("connection_timeout_millis", "request_timeout_millis")
 
-# Read here, because several of them make one of ours.
+# Names of which several together make one of our settings.
 _OWN_NAMES: Mapping[Daemon, frozenset[str]] = {
     "autoconnect": frozenset(
         {
@@ -95,7 +94,7 @@ _OWN_NAMES: Mapping[Daemon, frozenset[str]] = {
     "autoendpoint": frozenset({"scheme", "human_logs", "no_table_rotation"}),
 }
 
-# Autopush knows them; nothing here depends on them.
+# Known to Autopush, without effect here.
 _WITHOUT_EFFECT = frozenset(
     {
         "statsd_host",
@@ -133,9 +132,9 @@ _WITHOUT_EFFECT = frozenset(
         "stub.server_credentials",
     }
 )
-# Of bridges that are no more, and of the generation in Python, whose credentials had other forms.
-_RETIRED = ("gcm.", "adm.", "gcm_", "fcm_", "apns_", "adm_", "senderid_")
-# Tables of names that people choose; below them are no settings.
+# Of discontinued bridges, and of Autopush's Python generation, which had other credentials.
+_DISCONTINUED = ("gcm.", "adm.", "gcm_", "fcm_", "apns_", "adm_", "senderid_")
+# Tables whose keys are chosen by the operator, not settings.
 _TABLES = frozenset({"fcm.credentials", "apns.channels"})
 
 _NOT_FOR_DAEMONS = frozenset({"port_base"})
@@ -144,7 +143,7 @@ _UNITS = ("_s", "_ms", "_bytes")
 
 
 class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a daemon runs with, and what it should say about its settings."""
+    """The settings of a daemon, and the messages about them for its log."""
 
     settings: Settings
     unknown: tuple[str, ...] = ()  # names, as they were written
@@ -153,7 +152,7 @@ class DaemonSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A value and how its place is called, for messages."""
+    """A value, and the name under which it was written."""
 
     text: str
     written: str
@@ -167,23 +166,28 @@ def load_daemon_settings(
     hostname: Callable[[], str] = socket.gethostname,
     resolve: Callable[[str], str] = socket.gethostbyname,
 ) -> DaemonSettings:
-    """Raises `SettingsError` with every objection."""
+    """Raises `SettingsError` with all problems."""
     given = _given(daemon, config, env)
     table = _name_table(daemon)
     values: dict[str, _Named] = {}  # our path -> value
     own: dict[str, str] = {}
     unknown: list[str] = []
     without_effect: list[str] = []
+    retired: list[str] = []
     for name, value in given.items():
         if name in _OWN_NAMES[daemon]:
             own[name] = value.text
+        elif name in RETIRED:
+            retired.append(f"{value.written}: this setting was retired: {RETIRED[name]}")
         elif name in table:
             values[table[name]] = _in_seconds(value) if name in _MILLIS else value
-        elif name in _WITHOUT_EFFECT or name.startswith(_RETIRED):
+        elif name in _WITHOUT_EFFECT or name.startswith(_DISCONTINUED):
             without_effect.append(value.written)
         else:
             unknown.append(value.written)
-    unknown += _almost_ours(daemon, env)
+    if retired:
+        raise SettingsError(retired)
+    unknown += _misspelled_prefixes(daemon, env)
     prefix = PREFIXES[daemon]
     translated = {prefix + path.replace(".", "__").upper(): v for path, v in values.items()}
     try:
@@ -212,9 +216,9 @@ def load_daemon_settings(
     problems = cross_check(settings, (ROLE_OF[daemon],))
     if daemon == "autoendpoint" and not settings.push.auth_keys.strip("[]\"' ,"):
         problems.append(
-            "AUTOEND__AUTH_KEYS is empty. Without it anyone could make the registration secrets"
+            "AUTOEND__AUTH_KEYS is empty. Without it anyone could compute the registration secret"
             " of any user agent, so autoendpoint does not start. Set it to a list of long random"
-            " texts, newest first, such as `waystation keys auth-key` makes"
+            " texts, newest first; `waystation keys auth-key` makes one"
         )
     if problems:
         raise SettingsError(problems)
@@ -227,7 +231,7 @@ def load_daemon_settings(
 
 
 def daemon_names(daemon: Daemon) -> dict[str, str]:
-    """Our path -> the name to write in documents for that daemon, where it has one."""
+    """Our setting -> its name for that daemon, as documents show it."""
     names: dict[str, str] = {}
     for name, path in _name_table(daemon).items():
         known = names.get(path)
@@ -237,7 +241,7 @@ def daemon_names(daemon: Daemon) -> dict[str, str]:
 
 
 def _given(daemon: Daemon, config: Path | None, env: Mapping[str, str]) -> dict[str, _Named]:
-    """Every name that was written, lower case and dotted; the environment over the file."""
+    """All given names, in lower case with dots; the environment wins over the file."""
     given: dict[str, _Named] = {}
     if config is not None:
         for name, value in _flat(read_toml(config)):
@@ -250,8 +254,8 @@ def _given(daemon: Daemon, config: Path | None, env: Mapping[str, str]) -> dict[
     return given
 
 
-def _almost_ours(daemon: Daemon, env: Mapping[str, str]) -> list[str]:
-    """Autopush's documents have these prefixes too, and it never read them."""
+def _misspelled_prefixes(daemon: Daemon, env: Mapping[str, str]) -> list[str]:
+    """Variables with a wrong prefix that Autopush's documents mention but that it never read."""
     prefix = PREFIXES[daemon]
     others = (prefix[:-1], "AUTOENDPOINT_") if daemon == "autoendpoint" else (prefix[:-1],)
     return [
@@ -262,7 +266,7 @@ def _almost_ours(daemon: Daemon, env: Mapping[str, str]) -> list[str]:
 
 
 def _with_good_tracking_keys(settings: Settings) -> tuple[Settings, tuple[str, ...]]:
-    """Autopush takes any text for a key; what is no key never matches a sender's."""
+    """Drop malformed tracking keys with a warning: Autopush accepts them, and they never match."""
     if not settings.push.tracking_keys:
         return settings, ()
     from waystation.push.token import parse_list, parse_public_key  # noqa: PLC0415 seldom needed
@@ -280,7 +284,7 @@ def _with_good_tracking_keys(settings: Settings) -> tuple[Settings, tuple[str, .
 
 
 def _with_rotation(settings: Settings, no_table_rotation: bool) -> Settings:
-    """Autopush's flag goes where its other settings of the store are; those win."""
+    """Put Autopush's flag into `store.db_settings`, whose own value wins."""
     try:
         said = msgspec.json.decode(settings.store.db_settings or "{}", type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -312,11 +316,11 @@ def _in_seconds(value: _Named) -> _Named:
 
 
 def _name_table(daemon: Daemon) -> dict[str, str]:
-    """Every name that leads to a setting of ours."""
+    """Every accepted name -> our setting."""
     first = ROLE_OF[daemon]
     table: dict[str, str] = {}
     rows = [row for row in describe(Settings) if row.name not in _NOT_FOR_DAEMONS]
-    # Sections that both roles have settings in: the daemon's own role gives the short names.
+    # Short names belong to the section of the daemon's own role first.
     rows.sort(key=lambda row: row.name.partition(".")[0] != first)
     for row in rows:
         section, _, leaf = row.name.rpartition(".")
@@ -346,7 +350,7 @@ def _as_written(problem: str, translated: Mapping[str, _Named]) -> str:
 def _derived_for_endpoint(
     settings: Settings, own: Mapping[str, str], **_names: Callable[..., str]
 ) -> Settings:
-    """What Autopush composes from several settings."""
+    """The settings that Autopush composes from several of its own."""
     changes = {"log": _log_form(own)}
     if not settings.endpoint.url:
         scheme = own.get("scheme", "http")
@@ -367,7 +371,7 @@ def _derived_for_connect(
     if not settings.connect.relay_url:
         name = own.get("router_hostname") or own.get("hostname", "")
         if not name:
-            # The embedded store is this machine's alone, and so is whoever asks for its clients.
+            # With an embedded store, only this machine asks for its user agents.
             store = settings.store
             name = hostname() if shared_by_machines(store.url, store.db_settings) else "127.0.0.1"
         if _switched_on(own.get("resolve_hostname", "")):

@@ -1,11 +1,10 @@
-"""Runs one drop-in daemon: in this very process for one worker, under a supervisor for more.
+"""Runs `autoconnect` or `autoendpoint`: one worker in this process, several under a supervisor.
 
-Rule 1: it listens within a second, so with one worker nothing is spawned, and its ports are opened
-        before the store, whose client may take seconds to load. Whoever comes meanwhile, health
-        checks included, waits in the backlog and is answered when all is ready.
-Rule 2: both daemons on one machine may share a data directory: keys and the embedded store in it
-        are then common to both, and each locks only its own role. A second process of the same
-        daemon takes another part of the directory (see `data_dir`).
+A daemon must listen within a second. So one worker needs no spawned process, and its ports are
+opened before the store, whose client may take seconds to load; early connections, health checks
+included, wait in the backlog. Both daemons of a machine may share a data directory with its keys
+and embedded store: each locks only its own role. A second process of the same daemon takes another
+part of the directory (see `data_dir`).
 """
 
 import asyncio
@@ -34,8 +33,8 @@ from .supervisor import EXIT_CONFIG, EXIT_FAILED, Job, Supervisor
 
 
 def run(daemon: Daemon, loaded: DaemonSettings, *, complain: Callable[[str], None]) -> int:
-    """Until a signal ends it. The exit code."""
-    signal.signal(signal.SIGTERM, end_early)  # before anybody can see a port of ours
+    """Run until a signal; returns the exit code."""
+    signal.signal(signal.SIGTERM, end_early)  # before the first port is bound
     settings = loaded.settings
     roles: tuple[Role, ...] = (ROLE_OF[daemon],)
     try:
@@ -104,14 +103,13 @@ def _alone(
 
 
 def end_early(_number: int, _frame: object) -> NoReturn:
-    """Before the loop runs: nobody has been answered yet, so there is nothing to drain, and locks
-    and ports are the system's to free. Not by an exception: one that is raised in a callback of the
-    interpreter's is ignored, and with it the signal."""
+    """SIGTERM before the event loop runs: nothing to drain, and the kernel frees locks and ports.
+    Does not raise: an exception in an interpreter callback is ignored, and with it the signal."""
     os._exit(0)
 
 
 def _hand_over(listening_sockets: dict[str, socket.socket], worker: Runtime) -> None:
-    from waystation.app.wiring.push_worker import PushWorker  # noqa: PLC0415 after the listening_sockets are open: it is large
+    from waystation.app.wiring.push_worker import PushWorker  # noqa: PLC0415 after ports are open: it is large
 
     assert isinstance(worker, PushWorker)
     worker.listening_sockets = listening_sockets

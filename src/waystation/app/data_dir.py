@@ -1,4 +1,4 @@
-"""The data directory: what lies where, and who may use it.
+"""The data directory: its layout, its permissions and its locks.
 
     keys/       secrets, one file each, readable by the owner alone
     store/      the embedded store
@@ -7,13 +7,14 @@
     run/        locks, sockets and numbers of workers, serve.json with the addresses in force
     part-N/     inflight/ and run/ of the N-th process of a daemon that uses this directory
 
-Rule 1: the directory is made with mode 0700; one that others may write to is refused.
-Rule 2: a role is locked while any process of it runs, so that a second server on the same
-        directory is refused with a sentence instead of a broken store. It waits only for workers
-        of a server that was killed a moment ago: one that runs is named at once.
-Rule 3: several processes of a daemon may use one directory: keys, store and events are common, and
-        each has a part of its own for the rest. It takes the first part that nobody else has, so
-        that a journal finds a successor.
+The directory is created with mode 0700; one that others may write to is refused.
+
+A role is locked while any of its processes runs, so that a second server on the same directory is
+refused instead of breaking the store. A lock held by workers of a server that was just killed is
+waited for; a running server is reported at once.
+
+Several processes of a daemon may use one directory: keys, store and events are common; inflight/
+and run/ are per process. A process takes the first free part, so each journal gets a successor.
 """
 
 import contextlib
@@ -26,17 +27,17 @@ import time
 from pathlib import Path
 
 PARTS_MAX = 64  # processes of one daemon on one data directory
-TAKE_OVER_S = 3.0  # what workers of a server that was killed may take to put their things away
+TAKE_OVER_S = 3.0  # workers of a killed server may take this long to end
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 SOCKET_PATH_MAX_BYTES = 100  # sockaddr_un holds 108 on Linux; some room for a suffix
 
 
 class DataDirError(Exception):
-    """The data directory cannot be used; the text says why and what to do."""
+    """The data directory cannot be used; the message says why and what to do."""
 
 
 class DataDir:
-    """Paths of one data directory, as the process sees them that has this part of it."""
+    """Paths of one data directory, for the process that uses `part` of it."""
 
     def __init__(self, root: Path, part: int = 1) -> None:
         self.root = root.absolute()
@@ -50,7 +51,7 @@ class DataDir:
         self._run_fd: int | None = None
 
     def make(self) -> None:
-        """Create what is missing; refuse what is not safe."""
+        """Create missing folders; refuse unsafe permissions."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             for path in (self.keys, self.events, self.root / "run", self.inflight, self.run):
@@ -86,16 +87,16 @@ class DataDir:
         return self.inflight / f"{index}.log"
 
     def journals(self) -> dict[int, Path]:
-        """Every worker index that ever left a journal here."""
+        """Journals of this part, by worker index."""
         return _journals(self.inflight)
 
     def journals_of_other_parts(self) -> list[Path]:
-        """Of processes that run, too; their journals are held under locks."""
+        """Includes journals of running processes, which hold locks on them."""
         folders = {self.root / "inflight", *self.root.glob("part-*/inflight")} - {self.inflight}
         return [path for folder in sorted(folders) for path in _journals(folder).values()]
 
     def parts(self) -> "list[DataDir]":
-        """All that there are, the first of them first."""
+        """All parts of this directory, in order."""
         numbers = sorted(
             int(path.name.removeprefix("part-"))
             for path in self.root.glob("part-*")
@@ -105,13 +106,13 @@ class DataDir:
 
     @property
     def sweeper_lock(self) -> Path:
-        """One process on this directory sweeps the store."""
+        """Held by the one process on this directory that sweeps the store."""
         return self.root / "run" / "sweeper.lock"
 
     def socket(self, name: str) -> str:
-        """A path for a unix socket in run/ that fits into an address.
+        """A path for a unix socket in run/, short enough for a socket address.
 
-        Deep directories do not fit; then the same place is named through a descriptor of run/.
+        A path that is too long is addressed through a descriptor of run/ instead.
         """
         path = str(self.run / name)
         if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:
@@ -121,11 +122,11 @@ class DataDir:
         return f"/proc/self/fd/{self._run_fd}/{name}"
 
     def reports(self, service: str) -> Path:
-        """What the workers of `serve`, `autoconnect` or `autoendpoint` report of themselves."""
+        """Status and metrics files of the workers of `serve`, `autoconnect` or `autoendpoint`."""
         return self.run / f"reports-{service}"
 
     def begin_reports(self, service: str) -> Path:
-        """Without those of an earlier run: we count from zero."""
+        """Remove the reports of an earlier run: counters start at zero."""
         folder = self.reports(service)
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # a full disk: the workers make it when there is room
@@ -133,7 +134,7 @@ class DataDir:
         return folder
 
     def numbers(self, service: str, kind: str) -> Path:
-        """The reports of workers of one kind, which one port serves together."""
+        """Reports of the workers of one kind; one port serves them together."""
         return self.reports(service) / kind
 
     @property
@@ -142,7 +143,7 @@ class DataDir:
 
 
 def _journals(folder: Path) -> dict[int, Path]:
-    """By index: those that are there, and those of which something waits to be replayed."""
+    """By worker index: existing journals, and those with files waiting for replay."""
     stems = {
         path.name.partition(".")[0]
         for pattern in ("*.log", "*.owed")
@@ -153,7 +154,7 @@ def _journals(folder: Path) -> dict[int, Path]:
 
 
 class Lock:
-    """An exclusive flock; the system releases it when its process ends, however it ends."""
+    """An exclusive flock; the kernel releases it when its process ends."""
 
     def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
@@ -161,7 +162,7 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path) -> "Lock | None":
-        """None if somebody else holds it. The holder's pid is the file's content."""
+        """None if another process holds it. The file contains the holder's pid."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,13 +171,13 @@ class Lock:
             if exc.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return None
             raise
-        with contextlib.suppress(OSError):  # on a full disk it does not say who holds it
+        with contextlib.suppress(OSError):  # on a full disk the pid is missing
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return cls(fd, path)
 
     def fileno(self) -> int:
-        """For a child: whoever inherits the descriptor holds the lock too."""
+        """For a child process: an inherited descriptor holds the lock too."""
         return self._fd
 
     def release(self) -> None:
@@ -186,7 +187,7 @@ class Lock:
 
 
 def lock_roles(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
-    """Lock each role, or raise and hold none."""
+    """Lock all roles, or raise `DataDirError` and lock none."""
     taken: list[Lock] = []
     for role in roles:
         lock = _take_over(data.run / f"{role}.lock")
@@ -202,7 +203,7 @@ def lock_roles(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
 
 
 def lock_all(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
-    """As `lock_roles`, of every part: nobody else uses the directory, or it raises."""
+    """As `lock_roles`, on every part: raises if any process uses the directory."""
     taken: list[Lock] = []
     for part in data.parts():
         part.make()
@@ -216,7 +217,7 @@ def lock_all(data: DataDir, roles: tuple[str, ...]) -> list[Lock]:
 
 
 def take_part(root: Path, roles: tuple[str, ...]) -> tuple[DataDir, list[Lock]]:
-    """The first part of a directory on which nobody runs these roles."""
+    """The first part of a directory on which these roles are not locked."""
     refused: DataDirError | None = None
     for part in range(1, PARTS_MAX + 1):
         data = DataDir(root, part)
@@ -230,8 +231,8 @@ def take_part(root: Path, roles: tuple[str, ...]) -> tuple[DataDir, list[Lock]]:
 
 
 def _take_over(path: Path) -> Lock | None:
-    """None if a process that runs holds it. One that was killed may have left workers that hold it
-    for another moment."""
+    """None if a running process holds it. Workers of a killed server may hold it for a moment
+    longer, so those are waited for."""
     deadline = time.monotonic() + TAKE_OVER_S
     while (lock := Lock.take(path)) is None:
         if _runs(path) or time.monotonic() >= deadline:
@@ -247,7 +248,7 @@ def _holder(data: DataDir, role: str) -> str:
 
 
 def _runs(path: Path) -> bool:
-    """Whether the process that a lock file names is there; one that named nobody is."""
+    """Whether the process named by a lock file runs; true if the file names none."""
     try:
         os.kill(int(path.read_text()), 0)
     except ProcessLookupError:

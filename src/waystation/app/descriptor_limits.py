@@ -1,9 +1,8 @@
-"""How a process shares out its descriptors, so that nobody's sockets take everybody's.
+"""Divides the file descriptors of a process among user agents, app servers and its own files.
 
-Rule 1: a process allows itself what the system allows it: the soft limit is raised to the hard.
-Rule 2: user agents, app servers and all the rest (store, journal, logs, relay) have a share each.
-        Who comes when a share is used up is answered 503. Without shares, idle user agents would
-        leave no descriptor to take a POST with, and the kernel would reset it.
+The soft limit is raised to the hard limit. User agents, app servers and the rest (store, journal,
+logs, relay) get a share each; a connection beyond its share is answered 503. Without shares, idle
+user agents could use all descriptors, and the kernel would reset every POST.
 """
 
 import contextlib
@@ -12,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-LIMIT_MAX = 1_048_576  # some systems allow a billion; nobody needs it, and tables grow with it
+LIMIT_MAX = 1_048_576  # some systems allow a billion; tables grow with the limit
 REST_MIN = 32
 REST_MAX = 1024
 APP_SERVERS_MAX = 16_384
@@ -25,7 +24,7 @@ class Shares(msgspec.Struct, frozen=True):
 
     user_agents: int
     app_servers: int
-    nodes: int = 0  # of the rest: whoever asks at an internal port
+    nodes: int = 0  # of the rest: connections at internal ports
 
     @staticmethod
     def of(limit: int, roles: Collection[str]) -> "Shares":
@@ -40,22 +39,22 @@ class Shares(msgspec.Struct, frozen=True):
 
 
 def raise_limit() -> int:
-    """The descriptors that this process may have open from now on."""
+    """Raise the soft limit and return it: the descriptors that this process may have open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LIMIT_MAX if hard == resource.RLIM_INFINITY else min(hard, LIMIT_MAX)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return wanted if soft == resource.RLIM_INFINITY else soft
-    with contextlib.suppress(OSError, ValueError):  # a container may know better: what we have
+    with contextlib.suppress(OSError, ValueError):  # a container may forbid it: keep the soft limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         return wanted
     return soft
 
 
 def within(share: int, setting: int) -> int:
-    """A limit that a person has set, if it is within the share; 0 means none was set."""
+    """The smaller of share and setting; a setting of 0 is unset."""
     return min(setting, share) if setting else share
 
 
 def passing_max(share: int) -> int:
-    """How many sockets of a share may be arriving, or leaving."""
+    """How many sockets of a share may be in the handshake, or closing."""
     return min(max(share // 48, min(PASSING_MIN, share // 6), 1), PASSING_MAX)

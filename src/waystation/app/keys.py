@@ -1,10 +1,8 @@
-"""Secrets of a data directory: made once, at first start, and read ever after.
+"""Secrets of a data directory: created at the first start, read afterwards.
 
-Rule 1: a secret is a file of its own under keys/, mode 0600; what an operator sets in the
-        settings wins over the file.
-Rule 2: making is atomic and never replaces: two daemons that start together on one
-        directory end with the same secrets.
-Rule 3: here keys are text; `push.token` reads them, in every spelling that people use.
+Each secret is a file under keys/ with mode 0600; a value in the settings wins over the file.
+Creation is atomic and never replaces a file, so two daemons that start together on one directory
+get the same secrets. Keys are texts here; `push.token` parses them.
 """
 
 import os
@@ -21,18 +19,18 @@ SECRET_BYTES = 32
 
 
 class KeyFormatError(ValueError):
-    """A file of secrets cannot be used."""
+    """The content of a secret file is malformed."""
 
 
 class BroadcastTokens(msgspec.Struct, frozen=True):
-    """Who may publish for which broadcaster, and who may read them all."""
+    """Bearer tokens of the broadcasts API: one reader, and a publisher per broadcaster."""
 
     reader: str
     publishers: dict[str, str]  # broadcaster, or `*` for all of them -> token
 
 
 class Secrets(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that must stay between us."""
+    """All secrets of a data directory."""
 
     crypto_keys: str  # a list in any spelling, as are the auth keys
     auth_keys: str
@@ -81,7 +79,7 @@ def ensure_secrets(
     operator_token: str = "",
     metrics_token: str = "",
 ) -> tuple[Secrets, list[Path]]:
-    """The secrets in force, and the files that were made for them just now."""
+    """The secrets in force, and the files that were created now."""
     texts: dict[str, str] = {}
     made: list[Path] = []
     for name, make in _FILES.items():
@@ -108,7 +106,7 @@ def ensure_secrets(
 
 
 def read_secret(data: DataDir, name: str) -> str | None:
-    """One secret as its file has it; looking makes none."""
+    """The text of one secret file, or None; never creates it."""
     text = _read(data.keys / name)
     return None if text is None else text.strip()
 
@@ -157,7 +155,7 @@ def _read(path: Path) -> str | None:
 
 
 def _create(path: Path, text: str) -> bool:
-    """Whether it is ours: false if another process made it at the same moment."""
+    """Whether this process created it: false if another one did at the same moment."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -1,10 +1,9 @@
-"""The life of one process: start, serve, drain, stop.
+"""Runs one process: start, serve, drain, stop.
 
-Rule 1: SIGTERM (and Ctrl-C) stops accepting, hands back what is un-acked and spreads the
-        closes over `drain_s`; a second one ends at once, which loses nothing that was promised.
-Rule 2: without a supervisor nobody waits for us, so there is no spreading then.
-Rule 3: a start that is told to stop is broken off; what it holds already is as safe as in a kill.
-Rule 4: a stop that hangs is ended by the system's alarm, not by good will.
+SIGTERM (and Ctrl-C) stops accepting, hands back unacknowledged messages and spreads the closes over
+`drain_s`; a second one ends at once, which loses nothing that was promised. If the supervisor has
+ended, closes are not spread. A signal during the start cancels the start. SIGALRM ends a stop that
+hangs for `STOP_PATIENCE_S`.
 """
 
 import asyncio
@@ -19,28 +18,28 @@ from .supervisor import SAME_SIGNAL_S
 from .supervisor_protocol import Ready, SupervisorLine
 
 STOP_PATIENCE_S = 10.0
-# Few cycles are made while serving, and a full collection stops everybody.
+# Serving makes few cycles, and a full collection blocks the event loop.
 GC_THRESHOLDS = (50_000, 20, 50)
 EXIT_AT_ONCE = 128 + signal.SIGTERM
 
 
 class Runtime(Protocol):
-    """What a process runs: one worker's roles."""
+    """The roles of one worker, as a process runs them."""
 
     async def start(self) -> None:
         """When it returns, all ports accept connections."""
         ...
 
     async def drain(self, over_s: float) -> None:
-        """Accept nothing new, hand back what is un-acked, spread the closes."""
+        """Accept nothing new, hand back unacknowledged messages, spread the closes."""
         ...
 
     async def stop(self) -> None:
-        """Close everything; also after a start that failed half-way."""
+        """Close everything; also called after a failed start."""
         ...
 
     def reload(self) -> None:
-        """Read certificates again."""
+        """Reload certificates (SIGHUP)."""
         ...
 
 
@@ -52,8 +51,8 @@ async def live(
     beat_s: float = 0.0,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run until a signal, or the end of our supervisor, says otherwise. Every `beat_s` it is told
-    that we run; 0 is never."""
+    """Run until a signal or the end of the supervisor. Sends it `Alive` every `beat_s`; 0 is
+    never."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     spread_s = drain_s
@@ -66,7 +65,7 @@ async def live(
             told_at = loop.time()
             told.set()
         elif line is None and loop.time() - told_at >= SAME_SIGNAL_S:
-            os._exit(EXIT_AT_ONCE)  # with a supervisor, ending at once is the supervisor's to do
+            os._exit(EXIT_AT_ONCE)  # a supervisor kills its workers itself
 
     def line_readable() -> None:
         nonlocal spread_s
@@ -85,7 +84,7 @@ async def live(
         if not await _start(runtime, told):
             return
         gc.collect()
-        gc.freeze()  # what start made stays: no collection needs to look at it again
+        gc.freeze()  # objects of the start live until the end: collections skip them
         gc.set_threshold(*GC_THRESHOLDS)
         if line is not None:
             line.report(Ready())
@@ -107,7 +106,7 @@ def _beat(loop: asyncio.AbstractEventLoop, line: SupervisorLine, every_s: float)
 
 
 async def _start(runtime: Runtime, told: asyncio.Event) -> bool:
-    """Whether it has started, or was told to stop before; raises what the start raises."""
+    """Whether the start finished before a stop was requested; raises what the start raises."""
     starting = asyncio.ensure_future(runtime.start())
     telling = asyncio.ensure_future(told.wait())
     try:

@@ -1,10 +1,9 @@
-"""Which machines share a push store, so that a loopback relay address is noticed where it is wrong.
+"""Detects a second machine on the push store of a node whose relay address is loopback.
 
-Rule 1: a node on a store that several machines can share writes down now and then that its machine
-        uses it. The store keeps that among the broadcasts, under ids that are never sent.
-Rule 2: another machine is there if what it wrote changes while we look: no clock of another
-        machine is compared with ours, and machines that have left are no reason to complain.
-Rule 3: a node whose relay address is a loopback address logs an error for each other machine, once.
+Each node writes the time under its machine id every `LOOK_S`. The store keeps these entries among
+the broadcasts, under ids that are never sent. Another machine counts as present when its entry
+changes between two looks: clocks of two machines are never compared, and entries of machines that
+have left do not change. A node with a loopback relay address logs one error per other machine.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ LOOK_S: Final = 60.0
 
 
 def machine_id(hostname: str | None = None, path: Path = Path("/etc/machine-id")) -> str:
-    """The same for all processes of a machine or container, and for no others."""
+    """An id shared by all processes of one machine or container, and by no other."""
     try:
         installed = path.read_text().strip()
     except OSError:
@@ -33,7 +32,7 @@ def machine_id(hostname: str | None = None, path: Path = Path("/etc/machine-id")
 
 
 class MachineWatch:
-    """`loopback_url` is the relay address that is wrong on several machines; empty: it is right."""
+    """`loopback_url` is the relay URL to complain about; empty if it is not a loopback address."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""What `waystation serve` says once all its processes are ready.
+"""Output of `waystation serve` once all its processes are ready.
 
-What a person sees on stdout is one table of what listens where, what Firefox needs, and the line
-`waystation is ready`; programs find the same in `run/serve.json`. Everything else is a log line on
-stderr.
+stdout gets the table of addresses, the settings that Firefox needs, and the line `waystation is
+ready`. Programs read the same from `run/serve.json`. Log lines go to stderr.
 """
 
 import os
@@ -41,7 +40,8 @@ class ReadyReport:
         self._first_queue = not (data.keys / IDENTITY_FOLDER).exists()
 
     def ready(self) -> None:
-        """Raises when the file could not be written; called again, it only writes the file."""
+        """Write serve.json, then print once. Raises if the file cannot be written; a repeated
+        call only writes the file."""
         serving = self._serving()
         try:
             write_server_info(self._data, serving)
@@ -77,8 +77,8 @@ class ReadyReport:
         )
 
     def _queue_address(self) -> str:
-        """Its process has made the identity by now. In a cluster the edge is where clients come
-        to, whoever else runs here."""
+        """The address of the queue server, whose process has made the identity by now. In a
+        cluster clients connect to the edge, so its port is shown."""
         queue = self._settings.queue
         if "edge" in self._roles:
             queue = msgspec.structs.replace(queue, port=self._settings.edge.port)
@@ -95,7 +95,7 @@ def render_table(rows: tuple[ListenAddress, ...]) -> str:
 
 
 def firefox_settings(settings: Settings) -> str:
-    """What to enter in about:config so that Firefox uses this server."""
+    """The about:config preferences with which Firefox uses this server."""
     prefs = [("dom.push.serverURL", settings.connect.url)]
     if settings.connect.url.startswith("ws:"):
         prefs.append(("dom.push.testing.allowInsecureServerURL", "true"))

@@ -1,18 +1,17 @@
-"""When a worker that died is started again.
+"""Restart delay of one worker.
 
-Rule 1: one that lived a while is started again at once.
-Rule 2: one that dies young again and again waits twice as long each time, up to a limit, so
-        that a broken set-up neither burns the machine nor fills the log.
-Rule 3: we never give up: what broke it (a full disk, a store that is away) may be mended.
+A worker that ran for `LIVED_S` is restarted at once. One that ends earlier, several times in a
+row, waits twice as long each time, up to `DELAY_MAX_S`, so that a broken installation neither
+burns the CPU nor fills the log. Restarts never stop: a full disk or an unreachable store recovers.
 """
 
-LIVED_S = 10.0  # a life of this length counts as sound
+LIVED_S = 10.0  # a worker that ran this long starts with no delay again
 FIRST_DELAY_S = 0.5
 DELAY_MAX_S = 30.0
 
 
 class RestartBackoff:
-    """The deaths of one worker."""
+    """Counts the early ends of one worker and computes its restart delay."""
 
     __slots__ = ("_born", "_young_deaths")
 
@@ -28,7 +27,7 @@ class RestartBackoff:
         self._born = mono
 
     def died(self, mono: float) -> float:
-        """How long to wait before it is started again."""
+        """The seconds to wait before the restart."""
         if mono - self._born >= LIVED_S:
             self._young_deaths = 0
             return 0.0

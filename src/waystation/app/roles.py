@@ -1,8 +1,8 @@
-"""The roles a server can play, and the ports that come with each.
+"""Roles of a server, and the ports of each role.
 
-Rule 1: one row a port, in the order of the table that `serve` prints. Reserving, settling,
-        `--port-base`, the search for clashes and `doctor` all read these rows.
-Rule 2: a port whose setting is "off" is not there at all.
+`PORTS` has one row per port, in the order of the table that `serve` prints. Reservation,
+`--port-base`, the check for clashes and `doctor` all read these rows. A port set to "off" is left
+out everywhere.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,11 +20,11 @@ ROLES: tuple[Role, ...] = (
     "controller",
     "console",
 )
-RETIRED_ROLES = {"proxy": "edge"}  # names that roles had, and those they have
+RETIRED_ROLES = {"proxy": "edge"}  # old name -> new name
 DEFAULT_ROLES: tuple[Role, ...] = ("connect", "endpoint", "queue", "presence", "console")
 PUSH_ROLES: tuple[Role, ...] = ("connect", "endpoint")
 
-# `ws` and `http` get TLS from `tls`; `plain` is HTTP for operators; the others bring their own.
+# `ws` and `http` use the settings `tls`; `plain` is HTTP for operators; others have their own TLS.
 Scheme = Literal["ws", "http", "plain", "smp", "grpc", "lines"]
 
 
@@ -62,11 +62,11 @@ PORTS = (
     Port("presence.ops_port", "presence", 13, "presence health and metrics", "plain"),
     Port("console.port", "console", 3, "console and broadcasts API", "http"),
 )
-PORT_OFFSET_MAX = 13  # design: the last of the ports that a base gives
+PORT_OFFSET_MAX = 13  # the last port that `--port-base` assigns
 
 
 class PortSettings(Protocol):
-    """What of the settings says where a port is."""
+    """The settings that determine the host of a port."""
 
     @property
     def host(self) -> str: ...
@@ -85,9 +85,9 @@ class PortSettings(Protocol):
 
 
 def number_of(settings: Any, port: Port) -> int | None:
-    """As it is set; None if it is off."""
+    """The configured number; None if the port is off."""
     number: Any = getattr(getattr(settings, port.section), port.leaf)
-    # In a cluster clients come to an edge, and a storage server is reached by links alone.
+    # In a cluster, clients connect to an edge; a storage server has only its link port.
     if port.setting == ("queue.port" if settings.in_cluster else "queue.link_port"):
         return None
     return None if number == "off" else int(number)
@@ -108,7 +108,7 @@ def host_of(settings: PortSettings, port: Port) -> str:
 
 
 def ports_of(settings: object, roles: Iterable[str]) -> Iterator[tuple[Port, int]]:
-    """Those of `roles` that are on, with their numbers."""
+    """Ports of `roles` that are on, with their numbers."""
     wanted = {*roles}
     for port in PORTS:
         if port.role in wanted:

@@ -1,7 +1,7 @@
-"""`waystation serve`: from settings to processes that run, and back to an exit code.
+"""`waystation serve`: checks settings, plans the processes and runs their supervisor.
 
-Whatever can be refused is refused before the first process starts: settings, data directory, keys,
-ports. Each refusal is a sentence that says what to do.
+Bad settings, an unusable data directory, bad keys and taken ports are reported before the first
+process starts, each with a sentence that says what to do.
 """
 
 import sys
@@ -25,7 +25,7 @@ from .tls import load_tls
 if TYPE_CHECKING:
     from .process_log import LazyLog
 
-# Read by OpenSSL when a process starts and in force for all of it: hence a process of its own.
+# OpenSSL reads it when a process starts, for the whole process: queue and edge have their own.
 OPENSSL_CONF = str(Path(__file__).parents[1] / "queue" / "server" / "openssl.cnf")
 
 
@@ -34,13 +34,13 @@ class RoleError(ValueError):
 
 
 def parse_roles(names: Iterable[str]) -> tuple[Role, ...]:
-    """In our order, each once; if none is named, all that one machine needs."""
+    """The named roles in the order of `ROLES`; without names, `DEFAULT_ROLES`."""
     wanted = set(names)
     for name in sorted(wanted):
         if name in RETIRED_ROLES:
-            raise RoleError(f"the role {name!r} is named {RETIRED_ROLES[name]!r} now")
+            raise RoleError(f"role {name!r} was renamed: use {RETIRED_ROLES[name]!r}")
         if name not in ROLES:
-            raise RoleError(f"there is no role {name!r}; there are {', '.join(ROLES)}")
+            raise RoleError(f"unknown role {name!r}; known roles: {', '.join(ROLES)}")
     return tuple(role for role in ROLES if role in wanted) or DEFAULT_ROLES
 
 
@@ -77,7 +77,7 @@ def serve(
     say: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> int:
-    """Runs until a signal ends it. The exit code."""
+    """Run until a signal; returns the exit code."""
     if sys.platform != "linux":
         complain(
             f"`waystation serve` needs Linux (epoll, SO_REUSEPORT, parent-death signals); this is"
@@ -120,7 +120,7 @@ def serve(
 
         def ready() -> None:
             announcement.ready()
-            lines.load()  # now: after a death there may be no descriptor left to load it with
+            lines.load()  # now: when a worker has died, no descriptor may be left to load it
 
         return Supervisor(
             jobs,
@@ -137,7 +137,7 @@ def serve(
 
 
 class WorkerFiles:
-    """What workers that ended leave behind: reports of metrics, open segments of events."""
+    """Files of ended workers: metric snapshots and open event segments."""
 
     def __init__(self, data: DataDir, lines: Lines) -> None:
         self._events = data.events
@@ -146,7 +146,7 @@ class WorkerFiles:
         self._reports = data.begin_reports("serve")
 
     def tidy(self) -> None:
-        # Loaded at the start, while the workers import: after a death there may be no descriptor.
+        # Imported at the start, while workers import: later no descriptor may be left.
         from waystation.telemetry.segments import seal_abandoned  # noqa: PLC0415
         from waystation.telemetry.snapshots import fold  # noqa: PLC0415
 
@@ -162,7 +162,7 @@ class WorkerFiles:
 
 
 def drain_s(settings: Settings, kind: WorkerKind) -> float:
-    """Over how long such a process spreads its closes when it is told to stop."""
+    """The time over which a stopping process of this kind spreads its closes."""
     match kind:
         case "push":
             return settings.connect.drain_s

@@ -1,9 +1,8 @@
-"""All settings of the platform, composed from those of its services, and how they are loaded.
+"""All settings of the platform: composed from those of its services, loaded and cross-checked.
 
-Rule 1: defaults < TOML file < environment (`WAYSTATION_CONNECT__PORT`) < flags.
-Rule 2: what one setting says about another is checked here, after loading, and all
-        objections are reported together.
-Rule 3: `port_base` stands below single ports: a port that is set stays as it is set.
+Precedence: defaults < TOML file < environment (`WAYSTATION_CONNECT__PORT`) < flags. Settings that
+depend on each other are checked after loading, and all problems are reported together. A port that
+is set keeps its number when `port_base` is set too.
 """
 
 import os
@@ -39,9 +38,9 @@ from waystation.telemetry.kafka_topic import TOPIC, KafkaTopic
 from .roles import DEFAULT_ROLES, PORT_OFFSET_MAX, PORTS, Role, number_of, ports_of
 
 PREFIX = "WAYSTATION_"
-# Options of commands that are not called like the end of their setting's name.
+# Command options whose name differs from the last part of their setting.
 FLAG_NAMES = {"store.url": "--store", "log.level": "--log-level"}
-# Settings that are no more, and what to do.
+
 _EDGE_NAMES = (
     "port",
     "ops_port",
@@ -53,6 +52,7 @@ _EDGE_NAMES = (
     "new_per_min",
     "new_per_address_per_min",
 )
+# Retired setting -> what to do instead.
 RETIRED = {
     "proxy": "the front of a queue cluster is an edge; rename the section to `edge`",
     **{
@@ -61,7 +61,7 @@ RETIRED = {
     },
     "presence.transport": "presence serves HTTP/2 itself, as `native` did; remove the setting",
 }
-# Names that carry our prefix and are read elsewhere: by the CLI, by tests, by benchmarks.
+# Environment variables with our prefix that are not settings: read by CLI, tests, benchmarks.
 ENV_BESIDE = (
     "WAYSTATION_CONFIG",
     "WAYSTATION_COMMIT",
@@ -76,7 +76,7 @@ WORKERS_MAX = 256
 
 
 class Log(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Lines for people, on stderr."""
+    """Log lines on stderr."""
 
     level: Annotated[
         Literal["debug", "info", "warning", "error"], doc("The least severe line that is written.")
@@ -102,7 +102,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Numbers for machines."""
+    """The Prometheus exposition."""
 
     public: Annotated[bool, doc("Serve `/metrics` to everybody, on the public ports as well.")] = (
         False
@@ -165,7 +165,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What nodes of one cluster share."""
+    """Settings that all nodes of one cluster share."""
 
     secret: Annotated[
         str,
@@ -183,7 +183,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that can be set."""
+    """All settings."""
 
     host: Annotated[str, doc("Address on which public ports listen.")] = "127.0.0.1"
     data_dir: Annotated[Path, doc("Keys, store, journals and events live here.")] = Path(
@@ -231,8 +231,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def stall_limit_s(self) -> float:
-        """Of all workers; 0 is off. Longer than endpoint nodes wait: a pause that they would have
-        sat out is not ended."""
+        """Silence after which a worker is killed; 0 is off. Longer than endpoint nodes wait for an
+        answer, so a pause that they tolerate kills no worker."""
         if not self.worker_stall_s:
             return 0.0
         return self.endpoint.request_timeout_s + self.worker_stall_s
@@ -245,7 +245,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def in_cluster(self) -> bool:
-        """Whether this data directory is that of a member of a queue cluster."""
+        """Whether the data directory belongs to a member of a queue cluster."""
         return (self.data_dir / "keys" / "cluster" / "member.json").exists()
 
     @property
@@ -267,8 +267,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def presence_peer_host(self) -> str:
-        """Where the peer port listens: beside the client port if other nodes come there; otherwise
-        operators of this machine alone come."""
+        """Where the peer port listens: on the client host if there are other nodes, otherwise on
+        loopback, for operators on this machine."""
         others = self.presence_shared or bool(self.presence.peers)
         return self.presence_host if others else "127.0.0.1"
 
@@ -281,7 +281,7 @@ def load_settings(
     on_unknown: Callable[[str], None] | None = None,
     roles: Sequence[Role] = DEFAULT_ROLES,
 ) -> Settings:
-    """From all layers, checked. Raises `SettingsError` with every objection."""
+    """Load all layers and check them. Raises `SettingsError` with all problems."""
     toml: Mapping[str, Any] = {} if config is None else read_toml(config)
     settings = load(
         Settings,
@@ -335,7 +335,7 @@ def _with_port_base(
 
 
 def replaced(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """The same settings with some values of some sections exchanged."""
+    """A copy of the settings with some values of some sections replaced."""
     return msgspec.structs.replace(
         settings,
         **{
@@ -346,7 +346,7 @@ def replaced(settings: Settings, changes: Mapping[str, Mapping[str, Any]]) -> Se
 
 
 def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> list[str]:
-    """What no single setting can say of itself, as far as it matters to these roles."""
+    """Problems of settings that depend on each other, as far as they concern `roles`."""
     problems: list[str] = []
     if bool(settings.tls.cert) != bool(settings.tls.key):
         problems.append("tls.cert and tls.key must be set together")
@@ -400,7 +400,7 @@ def cross_check(settings: Settings, roles: Sequence[Role] = DEFAULT_ROLES) -> li
 
 
 def _unnamed_public_ports(settings: Settings, roles: Sequence[Role]) -> list[str]:
-    """An address that stands for all of this machine's is none that a client could connect to."""
+    """Problems of a wildcard host (0.0.0.0): clients need a URL or name to connect to."""
     if not is_any_host(settings.host):
         return []
     problems: list[str] = []
@@ -420,7 +420,7 @@ def _unnamed_public_ports(settings: Settings, roles: Sequence[Role]) -> list[str
 
 
 def open_node_api(settings: Settings) -> str | None:
-    """What start-up and `doctor` should tell of a node API that other machines can reach."""
+    """A warning for start-up and `doctor` if other machines can reach the node API."""
     if is_loopback_host(settings.host):
         return None
     return (
@@ -431,7 +431,7 @@ def open_node_api(settings: Settings) -> str | None:
 
 
 def loopback_relay(settings: Settings) -> str | None:
-    """What start-up and `doctor` should tell of a relay address that only this machine can use."""
+    """A warning for start-up and `doctor` if the relay URL works on this machine only."""
     url = settings.connect.relay_url
     here = is_loopback(url) if url else is_loopback_host(settings.host)
     if not (here and shared_by_machines(settings.store.url, settings.store.db_settings)):
@@ -444,8 +444,8 @@ def loopback_relay(settings: Settings) -> str | None:
 
 
 def relay_out_of_reach(settings: Settings) -> str | None:
-    """What start-up and `doctor` should tell of a relay port that others are sent to in vain; a
-    proxy on this machine may lead there all the same."""
+    """A warning for start-up and `doctor` if the relay URL is public but the relay port listens on
+    loopback only; a reverse proxy on this machine may still forward to it."""
     url = settings.connect.relay_url
     shared = shared_by_machines(settings.store.url, settings.store.db_settings)
     if not (shared and url and is_loopback_host(settings.host)) or is_loopback(url):
@@ -457,7 +457,7 @@ def relay_out_of_reach(settings: Settings) -> str | None:
 
 
 def presence_out_of_reach(settings: Settings) -> str | None:
-    """What start-up and `doctor` should tell of a presence node that leads others to themselves."""
+    """A warning for start-up and `doctor` if presence gives other nodes a loopback address."""
     host = settings.presence_host
     if not (settings.presence_shared and is_any_host(host)) or settings.presence.peer_endpoint:
         return None
@@ -495,7 +495,7 @@ def _bad_url(name: str, url: str, schemes: Sequence[str]) -> str | None:
 
 
 def is_any_host(host: str) -> bool:
-    """Whether it stands for every address of the machine, however it is written (0, ::0)."""
+    """Whether it is a wildcard address, in any notation (0, ::0)."""
     try:
         address = ip_address(host or "::")
     except ValueError:
@@ -520,7 +520,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def encode_settings(settings: Settings) -> bytes:
-    """For a process of ours; contains secrets, so it goes through a pipe and nowhere else."""
+    """Encode for a worker process. Contains secrets: send it through a socket pair only."""
     return msgspec.json.encode(settings, enc_hook=_encode_path)
 
 

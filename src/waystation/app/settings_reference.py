@@ -1,4 +1,4 @@
-"""The settings as people read them: the reference page, and what is in force as TOML."""
+"""Renders settings: the reference page in Markdown, and the values in force as TOML."""
 
 import math
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def _default(row: SettingDoc) -> str:
 
 
 def render_toml(settings: Settings, *, changed_only: bool = False) -> str:
-    """The settings in force; what is secret is only said to be set."""
+    """The settings in force; secrets are shown as set, without their value."""
     docs = {row.name: row for row in describe(Settings, prefix=PREFIX)}
     defaults = dict(_leaves(Settings()))
     lines: list[str] = []

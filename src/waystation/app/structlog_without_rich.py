@@ -1,8 +1,8 @@
-"""Import this first in a process that should listen soon.
+"""Loads structlog without rich. Import this module first in a process that must start fast.
 
-structlog loads rich with its highlighters if it can, for tracebacks that our lines never show (they
-could print secrets). That costs a third of a worker's start, so rich is hidden while structlog is
-loaded.
+structlog imports rich, if it is installed, to format tracebacks. Our log lines never contain
+tracebacks with values (they could print secrets). The import takes a third of a worker's start
+time, so rich is hidden while structlog is loaded.
 """
 
 import sys

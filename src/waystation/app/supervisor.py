@@ -1,15 +1,15 @@
 """Starts the processes of a server, keeps them running and ends them together.
 
 Rule 1: processes are spawned, never forked: gRPC and LMDB do not survive a fork.
-Rule 2: until all are ready for the first time, the failure of one is the failure of the
-        server: all end, and the sentence and the exit code are the worker's.
-Rule 3: afterwards one that dies is started again with the same index (see `restarts`).
-Rule 4: SIGTERM and SIGINT are passed on and waited for; a second one, or the end of our
-        patience, kills. SIGHUP is passed on (workers read their TLS certificates again).
-Rule 5: a worker whose line to us is broken has ended, or is made to.
-Rule 6: a worker that says nothing for too long is killed, and then it has died (see `watchdog`).
-Rule 7: once all were ready, no call of ours that fails (no descriptor, no room on the disk) ends
-        the server: its reason is logged once, the call is made again, the other workers run on.
+Rule 2: until all are ready for the first time, the failure of one ends all; the message and
+        the exit code are those of the failed worker.
+Rule 3: afterwards a worker that ends is restarted with the same index (see `restart_backoff`).
+Rule 4: SIGTERM and SIGINT are passed on to the workers and waited for; a second one, or
+        `STOP_GRACE_S` after the drain, kills. SIGHUP is passed on (workers reload certificates).
+Rule 5: a worker whose socket is closed has ended, or is killed.
+Rule 6: a worker that sends nothing for too long is killed and restarted (see `watchdog`).
+Rule 7: once all were ready, a failed call of the supervisor (no descriptor, full disk) does not
+        end the server: its reason is logged once, the call is repeated, the workers run on.
 """
 
 import contextlib
@@ -48,10 +48,10 @@ EXIT_CONFIG = 78  # EX_CONFIG of sysexits.h
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 START_TIMEOUT_S = 60.0
-SAME_SIGNAL_S = 0.03  # tools that tell a process and then its whole group mean one signal
-STOP_GRACE_S = 10.0  # beyond the drain, before we kill
-RETRY_S = 1.0  # after a call of ours that failed
-FAILED_TURN_S = 0.1  # after a turn that failed: without a pause we would spin
+SAME_SIGNAL_S = 0.03  # some tools signal a process and then its group: one signal for us
+STOP_GRACE_S = 10.0  # after the drain, before workers are killed
+RETRY_S = 1.0  # after a failed call of the supervisor
+FAILED_TURN_S = 0.1  # pause after a failed turn, so that the loop does not spin
 
 
 class Lines(Protocol):
@@ -65,7 +65,7 @@ class Lines(Protocol):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """One process that should run."""
+    """One process that the supervisor keeps running."""
 
     kind: WorkerKind
     index: int
@@ -81,12 +81,12 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def worker_command(control_fd: int) -> list[str]:
-    # -P: what lies in the current directory is never imported in our place.
+    # -P: modules in the current directory never shadow ours.
     return [sys.executable, "-P", "-m", "waystation.app.worker", "--control", str(control_fd)]
 
 
 class _Child:
-    """A job and the process that does it at present."""
+    """A job and its current process."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -212,7 +212,7 @@ class Supervisor:
     # What may fail
 
     def _do(self, what: str, step: Callable[[], None]) -> None:
-        """Now, or every `RETRY_S` until it succeeds."""
+        """Run `step` now, and every `RETRY_S` again until it succeeds."""
         if self._try(what, step):
             self._owed.pop(what, None)
         else:
@@ -220,7 +220,7 @@ class Supervisor:
             self._retry_at = time.monotonic() + RETRY_S
 
     def _try(self, what: str, step: Callable[[], None]) -> bool:
-        """Rule 7: whether `step` succeeded."""
+        """Whether `step` succeeded; its failure is logged (rule 7)."""
         try:
             step()
         except Exception as exc:
@@ -233,7 +233,7 @@ class Supervisor:
             self._say("error", "supervisor.failed", during=what, reason=str(error) or repr(error))
 
     def _say(self, level: str, event: str, /, **fields: object) -> None:
-        """A line that cannot be written is no reason to end."""
+        """Log; a line that cannot be written does not end the supervisor."""
         with contextlib.suppress(Exception):
             getattr(self._lines, level)(event, **fields)
 
@@ -251,7 +251,7 @@ class Supervisor:
                 self._fail(f"worker {name} could not be started: {exc}")
 
     def _spawn(self, child: _Child) -> None:
-        """What is left behind when it raises is nothing."""
+        """Start the process and send its order; undoes everything if it raises."""
         job = child.job
         order = Order(
             kind=job.kind,
@@ -266,9 +266,8 @@ class Supervisor:
         with contextlib.ExitStack() as undo:
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
-            # Ctrl-C reaches the whole process group but is for us, who pass it on in order: a
-            # worker inherits that it is blocked. What comes in this moment waits and is not lost
-            # for us.
+            # Ctrl-C reaches the whole process group. Only the supervisor handles it and passes it
+            # on, so workers inherit it blocked; one that arrives now stays pending for us.
             with theirs, _blocked(signal.SIGINT):
                 process = subprocess.Popen(  # noqa: S603 our own module
                     self._command(theirs.fileno()),
@@ -298,7 +297,7 @@ class Supervisor:
         except OSError:
             part = b""
         if not part:
-            self._bury(child)
+            self._ended(child)
             return
         child.received += part
         try:
@@ -307,10 +306,10 @@ class Supervisor:
                 del child.received[: end + 1]
                 self._heard(child, line)
         except msgspec.MsgspecError:
-            self._bury(child)  # rule 5: what it says is no report
+            self._ended(child)  # rule 5: not a report
             return
         if len(child.received) > LINE_MAX_BYTES:
-            self._bury(child)
+            self._ended(child)
 
     def _heard(self, child: _Child, line: bytes) -> None:
         match decode_report(line):
@@ -334,11 +333,12 @@ class Supervisor:
                     "worker.stalled",
                     worker=child.job.name,
                     silent_s=round(silent_s, 1),
-                    note="its event loop does not run; it is killed and started again",
+                    note="event loop blocked; the worker is killed and restarted",
                 )
                 child.process.kill()
 
-    def _bury(self, child: _Child) -> None:
+    def _ended(self, child: _Child) -> None:
+        """The worker has ended, or is made to: fail, finish stopping, or schedule the restart."""
         assert child.line is not None
         assert child.process is not None
         self._watchdog.forget(child.job.name)
@@ -346,7 +346,7 @@ class Supervisor:
         child.line.close()
         child.line = None
         if not self._stopping:
-            # Rule 5. One that closes its line while it ends gets the time it needs for that.
+            # Rule 5. A worker may close its socket shortly before its process ends.
             try:
                 child.process.wait(2.0)
             except subprocess.TimeoutExpired:
@@ -355,25 +355,27 @@ class Supervisor:
         child.process = None
         child.ready = False
         if self._stopping:
-            # Of a start that failed the reason was told: it is the last line.
+            # After a failed start its reason stays the last line.
             expected = not self._announced and child.failure is not None
             if not expected and status not in (EXIT_OK, -signal.SIGTERM, -signal.SIGKILL):
-                self._say("warning", "worker.ended", worker=child.job.name, **_told(status))
+                self._say(
+                    "warning", "worker.ended", worker=child.job.name, **_status_fields(status)
+                )
             return
         if not self._announced:
             if child.failure is not None:
                 self._fail(child.failure.reason, child.failure.exit_code)
             else:
-                self._fail(f"worker {child.job.name} ended during start: {_story(status)}")
+                self._fail(f"worker {child.job.name} ended during start: {_status_text(status)}")
             return
-        self._try("put a worker's files aside", lambda: self._on_died(child.job))
+        self._try("set aside files of a worker", lambda: self._on_died(child.job))
         delay_s = child.restarts.died(time.monotonic())
         child.start_at = time.monotonic() + delay_s
         self._say(
             "error",
             "worker.died",
             worker=child.job.name,
-            **_told(status),
+            **_status_fields(status),
             reason=child.failure.reason if child.failure else "",
             restart_in_s=delay_s,
             young_deaths=child.restarts.young_deaths,
@@ -429,7 +431,7 @@ class Supervisor:
                 else:
                     self._say("info", "stop", signal=name, drain_s=self._drain_s)
                     self._stop()
-                self._told_at = time.monotonic()  # now: the first line loads what writes lines
+                self._told_at = time.monotonic()  # after the line: the first one loads structlog
 
 
 @contextlib.contextmanager
@@ -442,7 +444,7 @@ def _blocked(number: signal.Signals) -> Generator[None]:
 
 
 def _only_wake(_number: int, _frame: object) -> None:
-    """The wake-up descriptor tells the loop; there is nothing to do here."""
+    """Does nothing: the wake-up descriptor tells the loop."""
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -457,16 +459,16 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _told(status: int) -> dict[str, object]:
+def _status_fields(status: int) -> dict[str, object]:
     if status < 0:
         return {"signal": _signal_name(-status)}
     return {"exit_code": status}
 
 
-def _story(status: int) -> str:
+def _status_text(status: int) -> str:
     if status < 0:
-        return f"it was ended by {_signal_name(-status)}"
-    return f"exit code {status}; its lines above say more"
+        return f"ended by {_signal_name(-status)}"
+    return f"exit code {status}; see its log lines above"
 
 
 def notify_service_manager(state: str) -> None:

@@ -1,9 +1,8 @@
-"""What the supervisor and a worker say to each other.
+"""Messages between the supervisor and a worker: JSON lines over one socket pair per worker.
 
-One socket pair per worker, JSON lines. Down goes one `Order`; up goes `Ready` once all its
-ports accept connections, or `Failed` with a sentence and an exit code, and after `Ready` now and
-then `Alive` (see `watchdog`). The end of the line is
-a message too: the worker has ended, or the supervisor has, and then the worker ends as well.
+The supervisor sends one `Order`. The worker answers `Ready` once all its ports accept connections,
+or `Failed` with a sentence and an exit code; after `Ready` it sends `Alive` regularly (see
+`watchdog`). A closed socket means that the other process has ended; a worker then ends as well.
 """
 
 import contextlib
@@ -26,7 +25,7 @@ Service = Literal["serve", "autoconnect", "autoendpoint"]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is to be."""
+    """The roles, index and settings that a worker process runs with."""
 
     kind: WorkerKind
     service: Service
@@ -43,7 +42,7 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """This worker cannot start, and why."""
+    """This worker cannot start; `reason` is shown to the operator."""
 
     reason: str
     exit_code: int
@@ -70,7 +69,7 @@ def decode_report(line: bytes) -> Report:
 
 
 class SupervisorLine:
-    """A worker's end of the line."""
+    """The worker's end of the socket pair."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -95,16 +94,17 @@ class SupervisorLine:
         return _orders.decode(line)
 
     def report(self, report: Report) -> None:
-        with contextlib.suppress(OSError):  # nobody listens any more: noticed elsewhere
+        with contextlib.suppress(OSError):  # the supervisor has ended: `ended` tells
             self._sock.sendall(encode_line(report))
 
     def beat(self) -> None:
-        """As `report`, of `Alive`; never waits for a supervisor that stands still."""
+        """Send `Alive` without waiting, even if the supervisor does not read."""
         with contextlib.suppress(OSError):
             self._sock.send(encode_line(Alive()), socket.MSG_DONTWAIT)
 
     def ended(self) -> bool:
-        """Call when the line is readable: nothing but its end comes after the order."""
+        """Whether the supervisor has ended. Call when the socket is readable: the supervisor sends
+        nothing after the order."""
         try:
             return not self._sock.recv(4096)
         except BlockingIOError:
@@ -114,7 +114,7 @@ class SupervisorLine:
 
 
 def end_with_parent(supervisor_pid: int) -> None:
-    """Have the system send us SIGTERM when our supervisor ends; exit if it already has."""
+    """Have the kernel send SIGTERM when the supervisor ends; exit if it already has."""
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:

@@ -1,4 +1,4 @@
-"""TLS for the public ports: loaded once, and again on SIGHUP."""
+"""Loads the TLS certificate of the public ports, at the start and on SIGHUP."""
 
 import ssl
 from pathlib import Path
@@ -9,7 +9,7 @@ from .settings import Tls
 
 
 def load_tls(settings: Tls) -> ssl.SSLContext | None:
-    """None if TLS is off. Raises `SettingsError` that names the file at fault."""
+    """None if TLS is off. Raises `SettingsError` that names the faulty file."""
     if not settings.on:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -27,8 +27,8 @@ def load_tls(settings: Tls) -> ssl.SSLContext | None:
     except ssl.SSLError as exc:
         raise SettingsError(
             [
-                f"tls.cert {settings.cert} and tls.key {settings.key} do not fit together or are"
-                f" not PEM: {exc.reason or exc}"
+                f"tls.cert {settings.cert} and tls.key {settings.key} do not match or are not PEM:"
+                f" {exc.reason or exc}"
             ]
         ) from exc
     return context

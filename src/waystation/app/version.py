@@ -1,4 +1,4 @@
-"""Which build this is, for `/__version__`, `--version` and log lines."""
+"""Version and commit of this build, for `/__version__`, `--version` and log lines."""
 
 import os
 from functools import cache
@@ -9,7 +9,7 @@ SOURCE = "https://github.com/waystation/waystation"
 
 
 class Build(msgspec.Struct, frozen=True):
-    """The keys that load balancers and operators of Autopush know."""
+    """The same keys as Autopush's `/__version__`."""
 
     source: str
     version: str

@@ -1,13 +1,12 @@
-"""Which workers no longer answer, from what each says now and then.
+"""Finds stalled workers: those whose last `Alive` message is older than a limit.
 
-Rule 1: a worker that is ready says that its event loop runs, four times within the limit. One that
-        was silent for longer than the limit is stalled: stopped by a signal, or in a call that does
-        not return. The kernel goes on to give it new connections, so it has to end.
-Rule 2: whoever has never said so is not watched.
-Rule 3: a watchdog that stood still itself knows nothing of the others: when it goes on, all of them
-        get the whole limit again.
+Rule 1: a ready worker sends `Alive` four times within the limit. A worker silent for longer is
+        stalled: stopped by a signal, or in a call that does not return. The kernel still gives
+        it new connections, so it must be killed.
+Rule 2: a worker that never sent `Alive` is not watched.
+Rule 3: a watchdog that was itself paused gives all workers the whole limit again.
 
-No clock and no process in here: times come in, names go out.
+A core: takes times, returns names; no clock and no processes.
 """
 
 from typing import Final
@@ -16,12 +15,12 @@ BEATS: Final = 4  # within the limit
 
 
 def beat_s(limit_s: float) -> float:
-    """How often a worker says that it runs."""
+    """The interval at which a worker sends `Alive`."""
     return limit_s / BEATS
 
 
 class Watchdog:
-    """`limit_s` of 0 watches nobody."""
+    """Records when each worker was last heard; a limit of 0 watches none."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -33,11 +32,12 @@ class Watchdog:
             self._heard[worker] = now
 
     def forget(self, worker: str) -> None:
-        """It has ended, or is about to."""
+        """Stop watching a worker that has ended or is being killed."""
         self._heard.pop(worker, None)
 
     def stalled(self, now: float) -> list[tuple[str, float]]:
-        """Who was silent for too long, and for how long. Ask once all that was said is `heard`."""
+        """Names of stalled workers and their silence in seconds. Call after all received messages
+        went to `heard`."""
         late = now - self._looked_at > 2 * beat_s(self._limit_s)
         self._looked_at = now
         if late:
@@ -47,5 +47,5 @@ class Watchdog:
         ]
 
     def wake_at(self) -> float | None:
-        """When to ask again."""
+        """When to call `stalled` again."""
         return self._looked_at + beat_s(self._limit_s) if self._heard else None

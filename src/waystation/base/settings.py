@@ -146,7 +146,7 @@ class _Layers:
     def _is_retired(self, path: tuple[str, ...], source: str) -> bool:
         advice = self._retired.get(path)
         if advice is not None:
-            self.problems.append(f"{'.'.join(path)} in {source} is no setting any more: {advice}")
+            self.problems.append(f"{'.'.join(path)} in {source} was retired: {advice}")
         return advice is not None
 
     def converted(self) -> dict[tuple[str, ...], Any]:

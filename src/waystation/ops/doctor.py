@@ -1,7 +1,7 @@
-"""What `waystation doctor` looks at: each finding is ok, a warning or a failure with advice.
+"""Checks of `waystation doctor`: each yields findings (ok, warning, failure) with advice.
 
-Nothing here changes anything, except that the self-test subscribes a user agent of its own at the
-running server and sends it one notification.
+The checks change nothing. Only the self-test subscribes a user agent at the running server and
+sends it one notification.
 """
 
 import os
@@ -34,7 +34,7 @@ from waystation.base.settings import SettingsError
 FILES_MIN = 65_536
 CERTIFICATE_DAYS_MIN = 14
 DISK_BYTES_MIN = 1 << 30
-EARLIEST_S = 1_735_689_600  # 2025: a clock before this was never set
+EARLIEST_S = 1_735_689_600  # 2025: an earlier clock was never set
 SELF_TEST_TIMEOUT_S = 10.0
 
 
@@ -90,7 +90,7 @@ def _check_keys(settings: Settings, data: DataDir) -> Iterator[Finding]:
 
     path = data.keys / "crypto_keys"
     if not settings.push.crypto_keys and not path.exists():
-        yield _warn("keys", "none yet", "they are made at the first start")
+        yield _warn("keys", "none yet", "the first start creates them")
         return
     for file in data.keys.glob("*"):
         if file.is_file() and stat.S_IMODE(file.stat().st_mode) & 0o077:
@@ -104,7 +104,7 @@ def _check_keys(settings: Settings, data: DataDir) -> Iterator[Finding]:
 
 
 def check_machine() -> Iterator[Finding]:
-    """What the system allows us."""
+    """Descriptor limit and clock."""
     limit = raise_limit()  # as a worker does
     if limit < FILES_MIN:
         yield _warn(
@@ -115,22 +115,22 @@ def check_machine() -> Iterator[Finding]:
     else:
         yield _ok("open files", f"{limit:,} per process")
     if time.time() < EARLIEST_S:
-        yield _fail("clock", f"it says {time.strftime('%Y-%m-%d')}", "switch on NTP")
+        yield _fail("clock", f"shows {time.strftime('%Y-%m-%d')}", "enable NTP")
     else:
         yield _ok("clock", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
 
 def check_ports(settings: Settings, serving: ServerInfo | None) -> Iterator[Finding]:
-    """Free, or ours."""
+    """Each port is free, or served by the running server."""
     for port, number in ports_of(settings, DEFAULT_ROLES):
         ours = serving.ports.get(port.setting) if serving is not None else None
         if ours is not None:
-            yield _ok("port", f"{ours} ({port.setting}) is served by us")
+            yield _ok("port", f"{ours} ({port.setting}) is served by the running server")
             continue
         try:
             reserve(host_of(settings, port), number, port.setting).release()
         except PortTakenError as exc:
-            yield _fail("port", str(exc), "see which program it is: ss -ltnp")
+            yield _fail("port", str(exc), "find the program: ss -ltnp")
         else:
             yield _ok("port", f"{number} ({port.setting}) is free")
     if exposed := open_node_api(settings):
@@ -152,7 +152,7 @@ def check_tls(settings: Settings) -> Iterator[Finding]:
         url = settings.endpoint.url
         here = is_loopback(url) if url else is_loopback_host(settings.host)
         if url.startswith("https:") or here:
-            yield _ok("tls", "off here; a reverse proxy does it, or this is a private machine")
+            yield _ok("tls", "off; a reverse proxy terminates TLS, or the server is on loopback")
         else:
             yield _warn(
                 "tls",
@@ -196,7 +196,7 @@ async def check_store(settings: Settings) -> Finding:
     where = (settings.store.url, settings.store.db_settings)
     is_local = any(backend.directory for backend in backends_of(*where))
     if is_local and not data.root.exists():
-        return _warn("store", "not made yet", "it is made at the first start")
+        return _warn("store", "not created yet", "the first start creates it")
     try:
         store = await open_push_store(
             settings.store.url, data_dir=data.root, settings=settings.store, clock=SystemClock()
@@ -207,15 +207,15 @@ async def check_store(settings: Settings) -> Finding:
         finally:
             await store.close()
     except (WaystationError, OSError) as exc:
-        return _fail("store", str(exc), "waystation store check says more")
+        return _fail("store", str(exc), "for details: waystation store check")
     if warnings:
-        text = f"{shown_url(*where)} answers, but it may lose what it took"
+        text = f"{shown_url(*where)} answers, but may lose accepted data"
         return _warn("store", text, "; ".join(warnings))
     return _ok("store", f"{shown_url(*where)} opens and answers")
 
 
 async def check_bridges(settings: Settings) -> list[Finding]:
-    """Each app of each bridge by a dry run: nothing reaches a device."""
+    """Check each app of each bridge with a dry run: no device receives anything."""
     from waystation.app.wiring.bridges import Bridges  # noqa: PLC0415
     from waystation.base.clock import SystemClock  # noqa: PLC0415
     from waystation.telemetry.logs import get  # noqa: PLC0415 loads structlog
@@ -240,7 +240,7 @@ async def check_bridges(settings: Settings) -> list[Finding]:
 
 
 async def check_cluster(settings: Settings) -> list[Finding]:
-    """The queue cluster that this directory is a member of: its map, and its servers' links."""
+    """Check the queue cluster of this data directory: its slot map and links to its servers."""
     from waystation.base.clock import SystemClock  # noqa: PLC0415
     from waystation.base.errors import WaystationError  # noqa: PLC0415
     from waystation.queue.cluster.link_check import link_complaints  # noqa: PLC0415
@@ -261,14 +261,14 @@ async def check_cluster(settings: Settings) -> list[Finding]:
         finally:
             await opened.close()
     except (SettingsError, WaystationError, OSError) as exc:
-        return [_fail("cluster", str(exc), "the store of the map must be reached by all members")]
+        return [_fail("cluster", str(exc), "every member must reach the store of the slot map")]
     node_id = membership.member.node_id
     if node_id and node_id not in slot_map.nodes:
-        text = f"node {node_id}, this one, was removed from the cluster"
+        text = f"this node ({node_id}) was removed from the cluster"
         return [_fail("cluster", text, "stop it; its data directory can be deleted")]
     context = link_context(membership, server_side=False)
     wrong = await link_complaints(context, slot_map, ages, SystemClock())
-    advice = "clients of queues on it are not served through members that do not reach it"
+    advice = "edges that cannot reach that server do not serve its queues"
     findings = [_fail("cluster", complaint, advice) for complaint in wrong]
     findings += [
         _warn("cluster", line, "start that server, and wait") for line in references(slot_map, ages)

@@ -1,9 +1,8 @@
 """Health and diagnostic routes, the same on every HTTP port (webpush §8.1).
 
-Rule 1: an answer never waits. The store is looked at in the background, every `PROBE_INTERVAL_S`;
-        a heartbeat tells what was found last, so a flood of heartbeats costs the store nothing.
-Rule 2: `/__lbheartbeat__` says that the process answers, and nothing about the store.
-Rule 3: `/metrics` is for the relay and console ports; elsewhere only if it is made public.
+An answer never waits for the store: a background task checks the store every `PROBE_INTERVAL_S`,
+and heartbeats report its last result. `/__lbheartbeat__` tells only that the process answers.
+`/metrics` is served on the relay and console ports; on other ports only with `metrics.public`.
 """
 
 import asyncio
@@ -27,11 +26,11 @@ JSON = "application/json"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_BRIDGES: Mapping[str, bool] = {"apns": False, "fcm": False}
 LOG_CHECK = {"code": 418, "errno": 999, "error": "LogCheck"}
-LOG_CHECK_NOTE = "asked for by a request, to try alerts"
+LOG_CHECK_NOTE = "test line, requested over HTTP to try out alerts"
 
 
 class HealthAnswer(msgspec.Struct, frozen=True):
-    """A health route's answer, ready for the wire."""
+    """The answer of a health route."""
 
     status: int
     content_type: str
@@ -47,13 +46,13 @@ class ProbedStore(Protocol):
 
 
 class CriticalLines(Protocol):
-    """Where the error routes write, to try out the alert chain."""
+    """The log of the error routes, with which operators test their alerts."""
 
     def critical(self, event: str, /, **fields: object) -> object: ...
 
 
 class StoreProbe:
-    """Looks at the store now and then, and remembers."""
+    """Checks the store periodically and keeps the last result."""
 
     def __init__(self, store: ProbedStore, clock: Clock) -> None:
         self._store = store
@@ -78,7 +77,7 @@ class StoreProbe:
             self.trouble = None
 
     def tracked(self) -> bytes:
-        """Lines for `/metrics`. Of the whole store, so they are nobody's among the workers."""
+        """Lines for `/metrics` that describe the whole store, not one worker."""
         return reliability_lines(self.milestones).encode()
 
     async def run(self) -> None:
@@ -88,7 +87,7 @@ class StoreProbe:
 
 
 class Health:
-    """Answers for one worker."""
+    """Health routes of one worker."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class Health:
     def answer(
         self, role: Role, method: str, path: str, *, internal: bool = False
     ) -> HealthAnswer | None:
-        """None for a path that is not ours. `internal`: a port that is never public."""
+        """None for an unknown path. `internal`: a port that is never public."""
         if method not in ("GET", "HEAD"):
             return None
         match path:
@@ -186,7 +185,7 @@ def health_response(
     health: Health, role: Role, request: Request, *, internal: bool = False
 ) -> Response | None:
     """For a `HttpServer`."""
-    # latin-1: any byte may stand in a path, and none of ours is beyond ASCII.
+    # latin-1 decodes any byte; our paths are ASCII.
     method, path = request.method.decode("latin-1"), request.path.decode("latin-1")
     answer = health.answer(role, method, path, internal=internal)
     if answer is None:

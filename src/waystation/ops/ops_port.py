@@ -1,10 +1,9 @@
-"""The port of a role that operators, load balancers and scrapers look at; plain HTTP.
+"""The ops port of a role: plain HTTP for operators, load balancers and metrics scrapers.
 
-Rule 1: every role answers the same questions at the same paths, and adds pages of its own.
-Rule 2: `/__lbheartbeat__` says that the process answers, and nothing else; `/__heartbeat__` says
-        503 when this process should get no work.
-Rule 3: on loopback nobody needs a token. Elsewhere only `/__lbheartbeat__` and `/healthz`, which
-        say nothing, are answered without `metrics.token`, and `/metrics` if `metrics.public` is on.
+Every role serves the same paths and may add pages. `/__lbheartbeat__` tells that the process
+answers; `/__heartbeat__` is 503 when the process should get no work. Loopback needs no token.
+Elsewhere all paths need `metrics.token`, except `/__lbheartbeat__` and `/healthz`, and `/metrics`
+with `metrics.public`.
 """
 
 import hmac
@@ -29,7 +28,7 @@ OK, DEGRADED, ERROR = "OK", "degraded", "ERROR"
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """How a role is: it works, it works in part, or it should get no work; and its numbers."""
+    """Status of a role (OK, degraded, ERROR: send it no work), with numbers to show."""
 
     status: str
     numbers: Mapping[str, int | str | bool]
@@ -39,7 +38,7 @@ Page = Callable[[], Awaitable[Response]]
 
 
 class OpsPort:
-    """Listens after `listen`, until `close`; both may be called of a start that failed half-way."""
+    """Listens from `listen` until `close`; `close` is allowed without `listen`."""
 
     def __init__(
         self,
@@ -115,7 +114,7 @@ class OpsPort:
 
 
 def port_token(settings: Settings, host: str) -> str:
-    """The token that numbers need at a port on `host`; empty on loopback, where they need none."""
+    """The token that a metrics port on `host` asks for; empty on loopback."""
     if is_loopback_host(host):
         return ""
     data = DataDir(settings.data_dir)
@@ -123,7 +122,7 @@ def port_token(settings: Settings, host: str) -> str:
 
 
 def has_token(request: Request, token: str) -> bool:
-    """Whether it carries `token` as its bearer token; compared in constant time."""
+    """Whether the request has this bearer token; compared in constant time."""
     scheme, _, given = request.headers.get(b"authorization", b"").partition(b" ")
     return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode())
 
@@ -131,7 +130,7 @@ def has_token(request: Request, token: str) -> bool:
 def unauthorized() -> Response:
     return Response.of(
         401,
-        b"a bearer token is needed: metrics.token, or keys/metrics_token in the data directory\n",
+        b"bearer token required: metrics.token, or keys/metrics_token in the data directory\n",
         content_type=b"text/plain",
         headers=b'WWW-Authenticate: Bearer realm="waystation metrics"\r\n',
     )

@@ -1,4 +1,4 @@
-"""What a process knows of itself: memory, descriptors, how late its loop is, its own status."""
+"""Status of the running process: memory, descriptors, event loop lag, and its status file."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ def event_node(machine: str, worker: str) -> str:
 
 
 class LoopLag:
-    """How much later than asked the loop wakes us: the price that everybody pays."""
+    """Measures how late the event loop runs its timers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -54,12 +54,12 @@ class LoopLag:
             asked = self._clock.mono()
             await asyncio.sleep(LAG_INTERVAL_S)
             late_s = max(0.0, self._clock.mono() - asked - LAG_INTERVAL_S)
-            # The worst fades a little with every look, so what is shown is recent.
+            # The maximum decays with every sample, so that it stays recent.
             self.worst_recent_s = max(late_s, self.worst_recent_s * 0.9)
 
 
-class Reports:
-    """Leaves a worker's numbers and status where whoever is asked finds them."""
+class StatusFiles:
+    """Writes metrics and status of a worker to files, for the port that serves all workers."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The information page of a queue server."""
+"""The HTML information page of a queue server."""
 
 import html
 
@@ -18,8 +18,8 @@ It keeps no accounts, reads no messages, and logs neither connections nor comman
 """
 
 
-class Page(msgspec.Struct, frozen=True):
-    """What the information page tells."""
+class InformationPage(msgspec.Struct, frozen=True):
+    """The content of the page."""
 
     address: str
     lowest: int

@@ -1,13 +1,12 @@
-"""The statistics of a queue server: their files, and when what is told.
+"""Statistics of a queue server: counter and daily files, events and metrics, and when each is due.
 
     queue-statistics/smp-server-stats.daily.log   a row for each day, in 96 columns
-    queue-statistics/counters                     what was counted since the last row
+    queue-statistics/counters                     counters since the last row
 
-Rule 1: totals of the slots become events every ten seconds; a row is written at midnight (UTC), or
-        at the next start if the server did not run then.
-Rule 2: the counters are kept at a stop and every few minutes, so a kill costs a few minutes of
-        statistics and nothing else. A file that cannot be read or written is a line in the log,
-        never a reason not to serve.
+Slot totals become events every ten seconds. A row is written at midnight (UTC), or at the next
+start if the server did not run then. Counters are saved at a stop and every few minutes, so a kill
+loses a few minutes of statistics. A file that cannot be read or written is logged; the server runs
+on.
 """
 
 import asyncio
@@ -66,7 +65,7 @@ class QueueStatistics:
         subscriptions: Callable[[], tuple[int, int]],
         relay_links: Callable[[], int],
     ) -> None:
-        """Numbers that are looked up when somebody reads them."""
+        """Register gauges that are computed on each read."""
         open_now = self._metrics.gauge("queue_connections")
         queues = self._metrics.gauge("queue_subscribed", kind="queue")
         notifiers = self._metrics.gauge("queue_subscribed", kind="notifier")
@@ -86,7 +85,7 @@ class QueueStatistics:
             await self.tick(store, notifications())
 
     async def tick(self, store: QueueStore, notifications: int) -> None:
-        """Whatever is due."""
+        """Run whatever is due."""
         self._totals.tell()
         mono = self._clock.mono()
         if self._today() > self._daily.began_on or mono - self._looked_at >= LOOK_INTERVAL_S:
@@ -97,7 +96,7 @@ class QueueStatistics:
             self.keep()
 
     async def look(self, store: QueueStore, notifications: int) -> None:
-        """How much is stored now; and the row of a day that is over."""
+        """Update the gauges of stored rows, and write the row of a finished day."""
         try:
             stored = await store.counts()
             await self._tell_loads(store)
@@ -115,17 +114,17 @@ class QueueStatistics:
             self._write_row(stored, notifications)
 
     async def _tell_loads(self, store: QueueStore) -> None:
-        """Of the slots in which something happened; one at a time, with others in between."""
+        """Emit the load of each changed slot, yielding to the event loop between slots."""
         for slot, operations in self._totals.take_changed().items():
             self._totals.tell_load(slot, await store.slot_load(Slot(slot)), operations)
             await asyncio.sleep(0)
 
     def lines(self) -> list[str]:
-        """What happened since the last row, for an operator."""
+        """Counters since the last row, for the control port."""
         return [f"{name}: {self._daily.since(name)}" for name in self.observer.cells]
 
     def close(self) -> None:
-        """The last word: what the slots did, and the counters for the next start."""
+        """Emit the last slot totals and save the counters for the next start."""
         self._totals.tell()
         self.keep()
 

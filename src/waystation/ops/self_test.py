@@ -1,6 +1,7 @@
-"""One notification through a running server: subscribe, send, receive, ack, leave.
+"""Self-test of `waystation doctor`: one notification through a running server.
 
-With the public addresses, as Firefox and an app server use them: what fails here fails for them.
+Subscribes, sends, receives, acks and unsubscribes over the public addresses, as Firefox and an app
+server do.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ TEXT = b"waystation doctor was here"
 
 
 async def check_server(connect_url: str, endpoint_url: str) -> AsyncIterator[Finding]:
-    """Findings in the order of a notification's way."""
+    """Findings about the endpoint first, then about one notification."""
     if endpoint_url:
         yield await _check_endpoint(endpoint_url)
     if not connect_url:
@@ -33,7 +34,7 @@ async def check_server(connect_url: str, endpoint_url: str) -> AsyncIterator[Fin
             Verdict.FAIL,
             "self-test",
             f"no notification arrived within {SELF_TEST_TIMEOUT_S:.0f} s",
-            "look at the server's lines; if a proxy is in front, does it pass WebSocket upgrades?",
+            "see the server's log; if a proxy is in front, it must pass WebSocket upgrades",
         )
     except (WaystationError, OSError) as exc:
         yield Finding(
@@ -56,8 +57,7 @@ async def _check_endpoint(endpoint_url: str) -> Finding:
             f"{endpoint_url} cannot be reached from here: {exc}",
             _advice(
                 exc,
-                "endpoint.url is what senders post to:"
-                f" do name, proxy and firewall lead {host} to us?",
+                f"endpoint.url is what senders post to: check DNS, proxy and firewall for {host}",
             ),
         )
     if answer.status != 200:
@@ -65,7 +65,7 @@ async def _check_endpoint(endpoint_url: str) -> Finding:
             Verdict.FAIL,
             "endpoint",
             f"{endpoint_url}/__lbheartbeat__ answers {answer.status}",
-            "the proxy in front must pass every path on unchanged",
+            "the proxy in front must pass every path unchanged",
         )
     return Finding(
         Verdict.OK, "endpoint", f"{endpoint_url} answers; VAPID aud is {origin_of(endpoint_url)}"
@@ -75,13 +75,13 @@ async def _check_endpoint(endpoint_url: str) -> Finding:
 def _advice(problem: Exception, usual: str) -> str:
     if "CERTIFICATE_VERIFY_FAILED" not in str(problem):
         return usual
-    return "browsers and senders must trust it, too; a CA of your own: SSL_CERT_FILE=FILE"
+    return "browsers and senders must trust the certificate; for a private CA: SSL_CERT_FILE=FILE"
 
 
 async def _walk(connect_url: str, endpoint_url: str) -> Finding:
     vapid = VapidKey.generate()
     async with UserAgent(connect_url) as agent, AppServer(vapid) as app_server:
-        await agent.connected(SELF_TEST_TIMEOUT_S / 2)  # so that its reason is told, not ours
+        await agent.connected(SELF_TEST_TIMEOUT_S / 2)  # raises the agent's own reason first
         subscription = await agent.subscribe(vapid.public_text)
         minted = origin_of(subscription.endpoint)
         began = time.monotonic()
@@ -91,7 +91,7 @@ async def _walk(connect_url: str, endpoint_url: str) -> Finding:
         await agent.unsubscribe(subscription.channel_id)
     if received.payload != TEXT:
         return Finding(
-            Verdict.FAIL, "self-test", "another text arrived than was sent", "report this as a bug"
+            Verdict.FAIL, "self-test", "the received text differs", "report this as a bug"
         )
     if endpoint_url and minted != origin_of(endpoint_url):
         return Finding(

@@ -1,4 +1,4 @@
-"""The console's view of the whole server: what each worker reports, the store's size, rates."""
+"""Status of the whole server for the console: workers, rates, store size, addresses."""
 
 import asyncio
 import contextlib
@@ -22,11 +22,11 @@ from .process_status import STATUS_SUFFIX
 
 SERVE = "serve"
 REPORT_AGE_MAX_S = 5.0
-RATE_AGE_S_MIN = 1.0  # looks closer together than this keep the rates of the look before
+RATE_AGE_S_MIN = 1.0  # calls closer together get the previous rates
 
 
 class Rates:
-    """Counts become rates by looking twice."""
+    """Computes rates from two successive readings of counters."""
 
     def __init__(self) -> None:
         self._at: float | None = None
@@ -39,7 +39,7 @@ class Rates:
         elif mono - self._at >= RATE_AGE_S_MIN:
             elapsed_s = mono - self._at
             self._rates = {
-                # A worker that restarted counts from zero again: no negative rates.
+                # A restarted worker counts from zero again: avoid negative rates.
                 name: max(0, count - self._totals.get(name, 0)) / elapsed_s
                 for name, count in totals.items()
             }
@@ -48,7 +48,7 @@ class Rates:
 
 
 class ServerOverview:
-    """Asks everybody, each time somebody looks."""
+    """Reads the reports of all workers on each request."""
 
     def __init__(
         self, data: DataDir, store_url: str, store: PushStore, probe: StoreProbe, clock: Clock
@@ -94,7 +94,7 @@ class ServerOverview:
 
 
 def read_reports(data: DataDir) -> list[WorkerStatus]:
-    """What each worker of this server said of itself last."""
+    """The last status report of each worker."""
     found: list[WorkerStatus] = []
     for path in sorted(data.reports(SERVE).glob(f"*/*{STATUS_SUFFIX}")):
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
@@ -103,14 +103,14 @@ def read_reports(data: DataDir) -> list[WorkerStatus]:
 
 
 def bytes_on_disk(directory: Path) -> int:
-    """What is in use; the store's file is sparse, so its length says nothing."""
+    """Allocated bytes: the store's file is sparse, so its length says nothing."""
     total = 0
     for folder, _, files in os.walk(directory):
         for file in files:
             try:
                 total += (Path(folder) / file).stat().st_blocks * 512
             except FileNotFoundError:
-                continue  # gone between the listing and the look
+                continue  # removed since the listing
     return total
 
 

@@ -1,4 +1,4 @@
-"""What a store counts by itself, among the numbers of its process."""
+"""Exports counters of the dual store as metrics of the process."""
 
 from typing import Protocol, runtime_checkable
 
@@ -13,7 +13,7 @@ class Counting(Protocol):
 
 
 def count_moves(store: PushStore, metrics: Metrics) -> None:
-    """Of two stores as one: who was moved, and what failed. Of others nothing."""
+    """Metrics of a dual store: moved user agents and failed calls. Other stores have none."""
     stats = store.stats() if isinstance(store, Counting) else None
     if not isinstance(stats, DualStats):
         return

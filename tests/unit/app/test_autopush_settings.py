@@ -140,6 +140,13 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     assert settings.log.form == "text"
 
 
+@pytest.mark.parametrize("daemon", ["autoconnect", "autoendpoint"])
+def test_a_retired_setting_is_refused_with_its_new_name(daemon: Daemon) -> None:
+    name = f"{PREFIXES[daemon]}PROXY__PORT"
+    with pytest.raises(SettingsError, match=rf"{name}: .*retired.*set `edge\.port`"):
+        load_daemon_settings(daemon, env={name: "5223", "AUTOEND__AUTH_KEYS": "secret"})
+
+
 def test_unknown_names_are_ignored_and_reported_as_they_were_written(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text("answer = 42\n[gcm]\nttl = 60\n")

@@ -36,7 +36,7 @@ def test_a_role_that_does_not_exist_is_refused_with_those_that_do() -> None:
 
 
 def test_a_retired_role_is_refused_with_its_new_name() -> None:
-    with pytest.raises(RoleError, match="'proxy' is named 'edge' now"):
+    with pytest.raises(RoleError, match="role 'proxy' was renamed: use 'edge'"):
         parse_roles(["proxy"])
 
 

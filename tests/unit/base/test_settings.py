@@ -156,7 +156,7 @@ def test_a_retired_setting_says_what_to_do(layer: dict[str, Any], place: str) ->
     with pytest.raises(SettingsError) as refused:
         load(House, retired={"old.door": "remove it"}, on_unknown=lambda _: None, **layer)
 
-    assert refused.value.problems == [f"old.door in {place} is no setting any more: remove it"]
+    assert refused.value.problems == [f"old.door in {place} was retired: remove it"]
 
 
 def test_a_bad_value_names_the_setting_its_place_and_what_is_expected() -> None:

@@ -66,7 +66,7 @@ def test_a_role_that_does_not_exist_is_a_usage_error(env: Run) -> None:
     code, _, err = run(*env, "serve", "prxy")
 
     assert code == 2
-    assert "there is no role 'prxy'" in err
+    assert "unknown role 'prxy'" in err
 
 
 def test_bad_settings_are_a_configuration_error_with_every_objection(env: Run) -> None:

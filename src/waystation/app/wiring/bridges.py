@@ -1,4 +1,4 @@
-"""The bridges of one worker, as they are configured."""
+"""Builds the configured bridges of one endpoint worker."""
 
 import asyncio
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from waystation.push.errors import UnknownAppError, UnknownChannelError, Unknown
 if TYPE_CHECKING:
     from waystation.net.http2.client import Http2Clients
 
-SHOWN = ("apns", "fcm")  # by health
+SHOWN = ("apns", "fcm")  # in health answers
 
 
 class Bridges:
-    """Libraries are loaded for what is configured only."""
+    """Bridges by router type; libraries are loaded for configured ones only."""
 
     def __init__(self, settings: Settings, *, clock: Clock, log: FilteringBoundLogger) -> None:
         """Raises `SettingsError` for credentials that cannot be used."""
@@ -50,7 +50,7 @@ class Bridges:
         return FcmBridge(settings.fcm, clients=clients, clock=clock, log=log)
 
     def working(self) -> dict[str, bool]:
-        """Which are configured and did not fail when they were used last."""
+        """By router type: whether it is configured and its last use succeeded."""
         found = {name: self.by_type[name].conditions() for name in SHOWN}
         return {name: bool(apps) and all(one.ok for one in apps) for name, apps in found.items()}
 

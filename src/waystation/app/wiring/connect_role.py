@@ -1,4 +1,4 @@
-"""The role connect of one worker: user agents on the public port, the node API on the relay's."""
+"""The role connect of one worker: WebSocket server for user agents, node API on the relay port."""
 
 import contextlib
 import hashlib
@@ -34,7 +34,7 @@ CLOSE_RESTART = 1012
 
 
 class ConnectRole:
-    """Made within the running loop, after the journal before us was handed back."""
+    """Created within the running loop, after the journal of the previous worker was replayed."""
 
     def __init__(
         self,
@@ -128,9 +128,9 @@ class ConnectRole:
         context = self._context
         if not context.settings.metrics.public:
             self._metrics_token = port_token(context.settings, context.settings.host)
-        await self._poller.poll()  # so that the first hello already hears of them
+        await self._poller.poll()  # so that the first hello is answered with all broadcasts
         context.tasks.keep("broadcasts", self._poller.run)
-        # Whoever looks for a user agent must find us before user agents do.
+        # Other nodes must be able to reach this worker before user agents connect to it.
         self._link_path = context.data.socket(link_name(context.index))
         serve_link_socket(self._links, self._link_path, self.driver, context.clock)
         sock = context.listening_sockets.get("connect.relay_port") or listen(
@@ -149,7 +149,7 @@ class ConnectRole:
         self._shell.stop_accepting()
 
     async def drain(self, over_s: float) -> None:
-        """End the conversations one by one; what is un-acked is saved before this returns."""
+        """Close the sessions one by one; unacked notifications are saved before this returns."""
         await self.driver.drain(spread_s=over_s)
         await self._shell.close_all(CLOSE_RESTART, "Restart")
 
@@ -185,7 +185,7 @@ class ConnectRole:
 
 
 class EndpointMint:
-    """Makes the URL that an app server will post to (webpush §5.1, §9)."""
+    """Builds the endpoint URL of a subscription (webpush §5.1, §9)."""
 
     def __init__(self, keys: Keys, endpoint_url: str, simplepush: str) -> None:
         self._keys = keys
@@ -225,13 +225,13 @@ def make_hand_back(context: PushContext, reports: Reports) -> HandBack:
 
 
 def link_name(index: int) -> str:
-    """The socket in run/ on which worker `index` hears from its siblings."""
+    """The unix socket in run/ on which worker `index` accepts links of the other workers."""
     return f"w{index}.sock"
 
 
 def websocket_limits(settings: Connect, descriptors: int) -> WebSocketLimits:
-    """All that user agents hold is within their share: arriving, connected and leaving. Of those
-    that arrive, as many as are let in are refused with an answer."""
+    """Limits that keep user agents within their share of descriptors: arriving, connected and
+    closing. As many arriving ones may be answered with a refusal as may be upgraded."""
     passing = passing_max(descriptors)
     arriving = min(WebSocketLimits().upgrading_max, passing)
     room = max(descriptors - 2 * arriving - passing, 1)

@@ -1,4 +1,4 @@
-"""The process of the role `console`: its HTTP server, and what it asks the workers."""
+"""The process of the role `console`: HTTP server, push store and status of the workers."""
 
 from structlog.typing import FilteringBoundLogger
 
@@ -30,7 +30,7 @@ LIMITS = HttpLimits(connections_max=200, idle_timeout_s=20.0)
 
 
 class ConsoleWorker:
-    """A `Runtime` of one web application."""
+    """A `Runtime`."""
 
     def __init__(self, settings: Settings, lines: FilteringBoundLogger) -> None:
         self._settings = settings
@@ -113,7 +113,7 @@ class ConsoleWorker:
         return failure()
 
     async def drain(self, over_s: float) -> None:
-        """Pages are short: nothing to spread."""
+        """Requests are short: there are no closes to spread."""
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -128,7 +128,7 @@ class ConsoleWorker:
 
     def reload(self) -> None:
         try:
-            tls = load_tls(self._settings.tls)  # a pair that does not fit replaces nothing
+            tls = load_tls(self._settings.tls)  # an invalid pair keeps the old one
         except SettingsError as exc:
             self._lines.error("tls.not_reloaded", reason=str(exc))
             return

@@ -1,4 +1,4 @@
-"""The process of the role `controller`: one of those who watch over a cluster's slot map."""
+"""The process of the role `controller`: one controller of a queue cluster's slot map."""
 
 import os
 import socket
@@ -73,7 +73,7 @@ class ControllerWorker:
         await self._ops.listen(settings, chosen.port, net)
 
     async def drain(self, over_s: float) -> None:
-        """Nobody is connected; the lead is given up so that the next one need not wait."""
+        """Give up the lead, so that the next controller need not wait for the lease to end."""
         if self.controller_driver is not None:
             try:
                 await self.controller_driver.resign()
@@ -91,7 +91,7 @@ class ControllerWorker:
         await self._telemetry.close()
 
     def reload(self) -> None:
-        """It holds no certificate that changes."""
+        """A controller serves no certificate."""
 
     # --- operations ------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The numbers of an edge."""
+"""Metrics of an edge of a queue cluster."""
 
 from collections.abc import Callable
 
@@ -50,7 +50,7 @@ class EdgeMetrics:
     def watch(
         self, driver: EdgeDriver, links: Upstreams, refs: RefCache, connections: Callable[[], int]
     ) -> None:
-        """Numbers that are looked up when somebody reads them."""
+        """Register gauges that are computed on each read."""
         metrics = self._metrics
         clients = metrics.gauge("edge_connections")
         shared, own = (metrics.gauge("edge_links", kind=kind) for kind in ("shared", "own"))

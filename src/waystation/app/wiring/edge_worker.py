@@ -1,8 +1,8 @@
 """The process of the role `edge`: one edge of a queue cluster.
 
-It logs that something in it went wrong; never a connection, never a command (design, *Queue
-privacy*). Any number of edges run side by side: each shows a leaf of the same identity, reads the
-same map, and keeps nothing.
+It logs its own failures, never connections or commands (design, *Queue privacy*). Any number of
+edges run side by side: each presents a leaf certificate of the same identity, reads the same slot
+map and stores nothing.
 """
 
 import random
@@ -96,7 +96,7 @@ class EdgeWorker:
             maps=maps,
             handshake=self._handshake,
             proxies=Proxying(
-                relays=relays, dispatch=_Nobody(), settings=queue, observer=NoProxyObserver()
+                relays=relays, dispatch=_NoDispatch(), settings=queue, observer=NoProxyObserver()
             ),
             refs=refs,
             settings=queue,
@@ -118,7 +118,7 @@ class EdgeWorker:
         )
         driver.use(links)
         numbers.watch(driver, links, refs, self._connections)
-        # Clients that came before would be sent away again; those of a server that is down are.
+        # Wait for links first: commands without one are refused, as they are if a server is down.
         if not await links.settle(LINKS_S):
             self._log.warning("edge.links", up=len(links), of=len(driver.edge.slot_map.nodes))
         legacy = queue.min_version == VERSION_LEGACY
@@ -157,7 +157,7 @@ class EdgeWorker:
         await self._telemetry.close()
 
     def reload(self) -> None:
-        """A new leaf of the same identity may be there."""
+        """Reload the certificate: a new leaf of the same identity may exist."""
         if self._server is None:
             return
         try:
@@ -198,8 +198,8 @@ class EdgeWorker:
         )
 
 
-class _Nobody:
-    """What others pass on to an edge goes to the servers, not through here."""
+class _NoDispatch:
+    """Refuses forwarded commands: an edge passes them to storage servers instead."""
 
     async def answer(
         self, caller: Caller, transmission: Transmission, begun: Begun | None = None

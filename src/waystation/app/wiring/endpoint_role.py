@@ -1,4 +1,4 @@
-"""The role endpoint of one worker: what app servers post to."""
+"""The role endpoint of one worker: HTTP server for app servers."""
 
 import hashlib
 import ssl
@@ -125,7 +125,7 @@ class EndpointRole:
         self._http.stop_accepting()
 
     async def close(self) -> None:
-        """What was accepted is answered first."""
+        """Answer accepted requests, then close."""
         await self._http.close()
         await self.bridges.close()
 
@@ -144,7 +144,7 @@ def auth_keys_of(text: str) -> AuthKeys:
 
 
 def audience_of(endpoint_url: str) -> str:
-    """What a VAPID token for this server names: the origin, without a port that is implied."""
+    """The `aud` of VAPID tokens for this server: the origin, without a default port."""
     parts = urlsplit(endpoint_url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
@@ -154,7 +154,7 @@ def audience_of(endpoint_url: str) -> str:
 
 
 def tracked_hashes(tracking_keys: str) -> frozenset[bytes]:
-    """Of VAPID public keys."""
+    """SHA-256 hashes of the VAPID public keys in `push.tracking_keys`."""
     hashes: set[bytes] = set()
     for place, text in enumerate(parse_list(tracking_keys), start=1):
         raw = parse_public_key(text)

@@ -1,4 +1,4 @@
-"""The process of the role `presence`: one node with its store, its ports and its numbers."""
+"""The process of the role `presence`: store, server, client and peer ports, metrics."""
 
 import socket
 import ssl
@@ -110,7 +110,7 @@ class PresenceWorker:
         self._fill(server)
 
     def _refuse_insecure_ports(self) -> None:
-        """Plain text, or nobody at the door, is for loopback."""
+        """Raise unless ports without TLS or authentication are on loopback."""
         settings, presence = self._settings, self._settings.presence
         if presence.insecure or is_loopback_host(settings.presence_host):
             return
@@ -123,8 +123,8 @@ class PresenceWorker:
             )
         if presence.auth.mode == "off":
             problems.append(
-                f"presence.auth.mode is off on {settings.presence_host}: anybody could join any"
-                " party; set it to jwt, or presence.insecure = true"
+                f"presence.auth.mode is off and presence listens on {settings.presence_host}: any"
+                " client could join any party; set it to jwt, or presence.insecure = true"
             )
         if problems:
             raise SettingsError(problems)
@@ -145,11 +145,11 @@ class PresenceWorker:
         )
 
     def _open_peer_port(self, server: PresenceServer) -> None:
-        """For other nodes and operators, with health and the directory as on the client port. It
-        has the TLS of the client port; with `presence.peer_ca` it refuses peers
-        without a certificate of the cluster."""
+        """The port for other nodes and operators, with health and directory as on the client port.
+        It uses the TLS of the client port; with `presence.peer_ca` it refuses peers without a
+        certificate of the cluster."""
         presence, host = self._settings.presence, self._settings.presence_peer_host
-        # Workers share the port of clients; but each is a node that others must reach.
+        # Workers share the client port, but each is a node of its own for its peers.
         number = presence.peer_port if self._index == 0 else 0
         self._peer_port = port = self._port(
             server.peer_routes,

@@ -1,10 +1,8 @@
-"""What every worker tells of itself: its events, its numbers, its status.
+"""Event log, metrics and status of one worker process.
 
-Rule 1: `node.start` is the first line of a process and `node.stop` its last, so an end without one
-        was no orderly end.
-Rule 2: what the two logs lose is a number too: their own lines are what was lost.
-Rule 3: each metric is served by one port. A worker's `/metrics` has the numbers of all workers of
-        its kind on this machine, which share the port, and of no others.
+`node.start` is the first event of a process, `node.stop` the last: a missing `node.stop` means a
+crash. Events and log lines that are dropped are counted in metrics. Each metric is served by one
+port: a worker's `/metrics` has those of all workers of its kind on this machine, and no others.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ from waystation.app.version import build
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
 from waystation.base.tasks import Tasks
-from waystation.ops.process_status import LoopLag, Reports, event_node, rss_bytes
+from waystation.ops.process_status import LoopLag, StatusFiles, event_node, rss_bytes
 from waystation.telemetry import events, logs
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.metrics import Metrics
@@ -30,7 +28,7 @@ NODE_STATS_INTERVAL_S = 10.0
 
 
 class ProcessTelemetry:
-    """Made with the worker, started before its store opens, closed last."""
+    """Created with the worker, started before its store opens, closed last."""
 
     def __init__(
         self,
@@ -62,7 +60,7 @@ class ProcessTelemetry:
             sink=_kafka(settings.events, self.node, clock),
             on_failure=_events_failed,
         )
-        self._reports = Reports(
+        self._status_files = StatusFiles(
             self._numbers,
             name,
             roles,
@@ -79,7 +77,7 @@ class ProcessTelemetry:
         self.events.emit(events.NodeStart(attrs=events.NodeStartAttrs(version=build().version)))
         for name, duty in (
             ("loop lag", self.lag.run),
-            ("reports", self._reports.run),
+            ("reports", self._status_files.run),
             ("node stats", self._tell_stats),
         ):
             tasks.keep(name, duty)
@@ -89,7 +87,7 @@ class ProcessTelemetry:
         await self.events.close()
 
     def exposition(self) -> bytes:
-        """The numbers of all workers of this kind. Those of others are a second old."""
+        """Metrics of all workers of this kind; those of other workers are a second old."""
         from waystation.telemetry.exposition import expose  # noqa: PLC0415 slow to load
 
         now_ms = self._clock.now_ms()
@@ -113,8 +111,8 @@ class ProcessTelemetry:
     async def _tell_stats(self) -> None:
         while True:
             await asyncio.sleep(NODE_STATS_INTERVAL_S)
-            # Made when its turn in the log comes, so that its counters tell of exactly the lines
-            # before it, and the pipeline can compare them with what it holds.
+            # Built when the log writes it, so that its counters cover exactly the lines before it
+            # and the pipeline can compare them with its own.
             self.events.defer(self._stats)
 
     def _stats(self) -> events.NodeStats:
@@ -135,7 +133,7 @@ def _events_failed(error: Exception) -> None:
 
 
 def _kafka(settings: Events, node: str, clock: Clock) -> LineSink | None:
-    """The sink if it is to be Kafka; its client is an extra."""
+    """The Kafka sink if `events.sink` says so; its client is an optional extra."""
     if settings.sink != "kafka":
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the roles of one push worker share, made once and handed to each."""
+"""Objects that the roles of one push worker share."""
 
 import socket
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from waystation.telemetry.metrics import Metrics
 
 
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Settled settings, and everything that is made of them before a role starts."""
+    """Settled settings, and the objects built from them before a role starts."""
 
     settings: Settings
     secrets: Secrets
@@ -47,4 +47,4 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics
     health: Health
     log: FilteringBoundLogger
-    listening_sockets: Mapping[str, socket.socket]  # that listen already, by setting
+    listening_sockets: Mapping[str, socket.socket]  # opened early, by setting

@@ -1,12 +1,10 @@
 """One push worker: the roles connect and endpoint, their store, sockets and tasks.
 
-Rule 1: a worker has an index K that a successor takes over, and with it the journal K.log.
-Rule 2: what the one before left in that journal is handed back before anything new comes in, unless
-        the store takes nothing now: then we listen, and go on handing back when there is room.
-Rule 3: one worker of the node sweeps: whoever holds run/sweeper.lock. The first hands back the
-        journals of workers that no longer exist, and those of parts of the data directory that
-        nobody uses.
-Rule 4: a stop closes listening_sockets first, then conversations, then tasks, then the store.
+A restarted worker has the same index K and replays the journal K.log of its predecessor before it
+accepts connections. If the store refuses writes at that moment, the worker listens anyway and
+replays later. One worker of the node sweeps the store: the holder of run/sweeper.lock. Worker 0
+also replays journals of workers that no longer exist and of unused parts of the data directory. A
+stop closes listening sockets first, then sessions, then tasks, then the store.
 """
 
 import asyncio
@@ -50,11 +48,11 @@ from .process_telemetry import ProcessTelemetry
 from .push_context import PushContext
 from .worker_tasks import worker_tasks
 
-SWEEP_ROWS_MAX = 1000  # rows removed in one go, so that others get their turn
+SWEEP_ROWS_MAX = 1000  # rows removed per call, so that other work is not delayed
 SWEEPER_LOOK_S = 5.0
 OLD_EVENTS_LOOK_S = 3600.0
 
-# For the status page: event codes of the contract, by the name of what they count.
+# Counters of the status page -> event codes of the contract.
 COUNTED = {
     "received": (events.PushReceived.k,),
     "direct": (events.PushIntAccepted.k,),
@@ -107,7 +105,7 @@ class PushWorker:
         self._endpoint: EndpointRole | None = None
         self._sweeper: Lock | None = None
         self._tls: ssl.SSLContext | None = None
-        self.listening_sockets: dict[str, socket.socket] = {}  # that listen already, by setting
+        self.listening_sockets: dict[str, socket.socket] = {}  # opened early, by setting
 
     async def start(self) -> None:
         settings, clock, loop = self._settings, self._clock, asyncio.get_running_loop()
@@ -230,7 +228,7 @@ class PushWorker:
         return 0 if self._connect is None else self._connect.connections
 
     def _counts(self) -> dict[str, int]:
-        """What the status page makes rates of; by the codes of the event contract."""
+        """Counters from which the status page computes rates."""
         counts = self._telemetry.events.counts
         return {name: sum(counts.get(code, 0) for code in codes) for name, codes in COUNTED.items()}
 
@@ -243,19 +241,19 @@ class PushWorker:
 
         self._telemetry.metrics.on_read(fill)
 
-    # What a worker does beside its requests
+    # Background tasks
 
     async def _replay(self, path: Path, hand_back: HandBack) -> None:
         try:
             count = await replay(path, hand_back)
         except OSError:
-            hand_back.troubled.set()  # it is begun again: nobody waits for that
+            hand_back.troubled.set()  # the start does not wait for the retry
             raise
         if count:
             self._log.info("journal.replayed", index=int(path.stem), notifications=count)
 
     async def _replay_others(self, hand_back: HandBack) -> None:
-        """Journals of workers that no longer exist, and of parts of the directory without any."""
+        """Replay journals of workers that no longer exist and of other parts of the directory."""
         for index, path in self._data.journals().items():
             if index >= self._count:
                 await self._replay(path, hand_back)
@@ -263,9 +261,8 @@ class PushWorker:
             await self._replay(path, hand_back)
 
     async def _tidy_up(self) -> None:
-        """The events of a daemon that no longer exists. Then, now and then, events that are older
-        than they may be."""
-        if self._service != "serve":  # there the supervisor does it
+        """Seal event segments of ended daemons, then remove old segments periodically."""
+        if self._service != "serve":  # the supervisor of `serve` seals them
             await asyncio.to_thread(seal_abandoned, self._data.events)
         while True:
             removed = await asyncio.to_thread(self._remove_old_events)
@@ -274,7 +271,8 @@ class PushWorker:
             await asyncio.sleep(OLD_EVENTS_LOOK_S)
 
     def _remove_old_events(self) -> int:
-        """Without a pipeline nobody reads them, and a disk must not fill with what nobody reads."""
+        """Remove segments older than `events.keep_s`, so that the disk does not fill if no pipeline
+        reads them."""
         return len(
             remove_old(
                 self._data.events,
@@ -336,11 +334,11 @@ class PushWorker:
 
     def reload(self) -> None:
         try:
-            tls = load_tls(self._settings.tls)  # a pair that does not fit replaces nothing
+            tls = load_tls(self._settings.tls)  # an invalid pair keeps the old one
         except SettingsError as exc:
             self._log.error("tls.not_reloaded", reason=str(exc))
             return
         if tls is not None and self._tls is not None:
-            # The context that listeners have: connections from now on get the new certificate.
+            # Listeners hold this context: new connections get the new certificate.
             self._tls.load_cert_chain(self._settings.tls.cert, self._settings.tls.key)
             self._log.info("tls.reloaded")

@@ -1,8 +1,7 @@
-"""A storage server's end of the cluster put together: its slots, its peers, and edges' links.
+"""Builds the cluster side of a storage server: slots, replication, links of peers and edges.
 
-Rule 1: clients come through edges only; edges pass commands on to other relays themselves.
-
-What connects is handed over: a TLS context, a store of maps, and the handshake of clients.
+Clients reach it through edges only; edges forward commands to other relays themselves. TLS context,
+slot map store and client handshake are passed in, so that tests replace them.
 """
 
 import random
@@ -32,7 +31,7 @@ from .queue_cores import QueueCores
 
 
 class QueueClusterLinks:
-    """Made within a running loop; links are let in once `start` has returned."""
+    """Created within a running loop; accepts links once `start` has returned."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class QueueClusterLinks:
         )
 
     async def start(self) -> None:
-        """Returns when the map is known and the lease is ours."""
+        """Returns when the slot map is read and this server holds its lease."""
         await self.replication_driver.start()
         self._tasks.spawn("references of older queues", self._writing.run())
         self._tasks.keep(

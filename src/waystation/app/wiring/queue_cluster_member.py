@@ -1,8 +1,8 @@
-"""A queue server as one of many: its part in the cluster, and the links that lead to it.
+"""Runs a queue server as member of a cluster: opens the slot map store and the link port.
 
-Rule 1: a data directory with a membership makes a storage server of the cluster: clients come
-        through edges only, so the port for clients stays closed.
-Rule 2: nothing is answered before the map is known and the lease is ours.
+A data directory with a membership makes the queue role a storage server. Clients reach it through
+edges only, so the client port stays closed. It answers no command before it has read the slot map
+and holds its lease.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ from .queue_service import QueueService
 
 
 class QueueClusterMember:
-    """Made within a running loop; `start` before the queues' own."""
+    """Created within a running loop; started before the queue service."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ async def open_cluster_member(
 
 
 def rows_of(store: QueueStore) -> EmbeddedQueueStore:
-    """Slots travel as rows of the embedded store; a shared database has no need of that yet."""
+    """The embedded store: slots move between servers as its rows. Raises for other stores."""
     if not isinstance(store, EmbeddedQueueStore):
         raise SettingsError(
             ["queue.store: a storage server of a cluster keeps its queues in the embedded store"]

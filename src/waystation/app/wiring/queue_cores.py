@@ -1,7 +1,7 @@
-"""The cores of a queue server put together: what decides about queues, whoever carries it.
+"""Builds the cores of a queue server: subscribers, delivery, notifications, dispatch, moderation.
 
-A server of its own, one of a cluster and one of the simulated world differ in what checks proofs,
-draws ids and keeps rows; these are handed over.
+A single server, a cluster member and a simulated server use the same cores with different
+signature checks, id generators and stores, which are passed in.
 """
 
 from waystation.base.clock import Clock

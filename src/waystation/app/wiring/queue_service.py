@@ -1,7 +1,7 @@
-"""The queue service put together: store, identity, cores, shell, and what runs beside them.
+"""Builds the queue service from store, identity and cores, and runs its periodic tasks.
 
-Rule 1: a stop closes the door first, answers what is under way, then ends the connections, then
-        keeps the notifications that wait, then closes the store.
+A stop closes the port, answers commands in progress, closes the connections, saves waiting
+notifications, and then closes the store.
 """
 
 import asyncio
@@ -45,16 +45,16 @@ from waystation.queue.wire.handshake import ServerHandshake
 
 from .queue_cores import QueueCores
 
-EXPIRE_PORTION = 5000  # messages looked at in one go
+EXPIRE_PORTION = 5000  # messages examined per call
 TOUCH_INTERVAL_S = 5.0
 NTF_EXPIRY_INTERVAL_S = 3600.0
-RESTORE_AGAIN_S = 5.0  # after a start at which the store gave no notifications out
-TRIM_INTERVAL_S = 0.4  # how long it is quiet before memory is given back
-TRIM_BURST_BLOCKS = 500  # and how much must have happened before
+RESTORE_AGAIN_S = 5.0  # retry, if the store gave out no notifications at the start
+TRIM_INTERVAL_S = 0.4  # quiet time before unused memory is returned to the system
+TRIM_BURST_BLOCKS = 500  # blocks that must have passed before
 
 
 class QueueService:
-    """One storage server: made within a running loop, started once."""
+    """One queue server; created within a running loop, started once."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class QueueService:
         )
 
     async def start(self, listener: socket.socket | None) -> None:
-        """Without a listener no client comes directly: edges bring them."""
+        """Start; without a listener (in a cluster), clients connect through edges only."""
         restored = await self._tolerantly("restore", self.cores.notifiers.restore)
         await self._tolerantly("expiry", self._expire_messages)
         if not restored:
@@ -170,7 +170,7 @@ class QueueService:
         self.cores.checks.close()
 
     def reload(self) -> None:
-        """Read the certificates again; a new leaf of the same identity may be there."""
+        """Reload the certificates: a new leaf of the same identity may exist."""
         identity = ensure_identity(
             self.identity.key_file.parent, host="", algorithm=self.settings.identity_algorithm
         )
@@ -180,7 +180,7 @@ class QueueService:
     def operations(
         self, stats: Callable[[], Sequence[str]], about: Callable[[], Sequence[str]]
     ) -> ServerOperations:
-        """What the control port may do here."""
+        """The operations that the control port offers."""
         return ServerOperations(
             moderation=self.cores.moderation,
             subscribers=self.cores.subscribers,
@@ -220,7 +220,7 @@ class QueueService:
             after = expired.after
             if after is None:
                 return
-            await asyncio.sleep(0.01)  # commands first
+            await asyncio.sleep(0.01)  # lets commands through
 
     async def _run_expiry(self) -> None:
         while True:
@@ -228,7 +228,7 @@ class QueueService:
             await self._tolerantly("expiry", self._expire_messages)
 
     async def _run_restore(self) -> None:
-        """Notifications of the process before us: a full disk gives none out."""
+        """Retry to restore saved notifications: a store on a full disk gives out none."""
         while not await self._tolerantly(  # noqa: ASYNC110 no event tells of free room
             "restore", self.cores.notifiers.restore
         ):
@@ -251,7 +251,7 @@ class QueueService:
             await asyncio.sleep(interval_s)
 
     async def _tolerantly(self, what: str, step: Callable[[], Awaitable[None]]) -> bool:
-        """Whether the store took part; its refusal is logged once."""
+        """Whether `step` succeeded; a store error is logged once."""
         try:
             await step()
         except WaystationError as exc:
@@ -262,7 +262,7 @@ class QueueService:
 
 
 def own_identity(keys: Path, settings: QueueSettings, host: str) -> Identity:
-    """Below the data directory's keys; made at first start."""
+    """The server's identity in keys/; created at the first start."""
     hosts = own_hosts(settings.hosts, host)
     return ensure_identity(
         keys / IDENTITY_FOLDER, host=hosts[0], algorithm=settings.identity_algorithm

@@ -1,7 +1,6 @@
-"""The process of the role `queue`: one storage server, its ops port and its control port.
+"""The process of the role `queue`: one queue server, its ops port and its control port.
 
-It logs that something in it went wrong; never a connection, never a command (design, *Queue
-privacy*).
+It logs its own failures, never connections or commands (design, *Queue privacy*).
 """
 
 import secrets
@@ -21,7 +20,7 @@ from waystation.base.tasks import Tasks
 from waystation.net.loop import NetLoop
 from waystation.ops.health import StoreProbe
 from waystation.ops.ops_port import ERROR, OK, Condition, OpsPort
-from waystation.ops.queue_information_page import Page
+from waystation.ops.queue_information_page import InformationPage
 from waystation.ops.queue_statistics import FOLDER, QueueStatistics
 from waystation.queue.address import own_address
 from waystation.queue.cluster.membership import load_membership
@@ -67,7 +66,7 @@ class QueueWorker:
 
     async def start(self) -> None:
         settings, queue, clock = self._settings, self._settings.queue, self._clock
-        # Clients must not take the descriptors that store, links and operators need.
+        # Keep descriptors for the store, links and operators.
         room = Shares.of(raise_limit(), ("connect",)).user_agents
         queue = msgspec.structs.replace(
             queue, connections_max=min(queue.connections_max or room, room)
@@ -86,7 +85,7 @@ class QueueWorker:
             sink=self._telemetry.events,
             clock=clock,
             log=self._log,
-            # Nobody is to compare what a test traced with anything later: the key goes with us.
+            # A random key: traced hashes cannot be compared after this process ends.
             trace=EventHashes(secrets.token_bytes(32)) if queue.trace_events else None,
         )
         self._part = part = QueueService(
@@ -115,7 +114,7 @@ class QueueWorker:
         if membership is None:
             await part.start(listen(settings.host, queue.port, "queue.port"))
         else:
-            from .queue_cluster_member import open_cluster_member  # noqa: PLC0415 few servers are many
+            from .queue_cluster_member import open_cluster_member  # noqa: PLC0415 seldom needed
 
             self._cluster = cluster = await open_cluster_member(
                 membership,
@@ -135,15 +134,15 @@ class QueueWorker:
         )
 
     async def _listen(self, part: QueueService, probe: StoreProbe, net: NetLoop) -> None:
-        """The ports beside the queues' own."""
+        """Open the ops port and the control port."""
         settings, queue = self._settings, self._settings.queue
         days = queue.expire_messages_days
-        page = Page(
+        page = InformationPage(
             address=own_address(self._data.keys, queue, settings.host),
             lowest=queue.min_version,
             highest=VERSION_MAX,
             new_queues=_new_queues(queue.new_queues, bool(queue.create_password)),
-            days=f"{days:g} days" if days else "as long as it takes",
+            days=f"{days:g} days" if days else "an unlimited time",
             information=queue.information,
         )
         self._ops = ops = OpsPort(
@@ -212,7 +211,7 @@ class QueueWorker:
 
 
 class _Probed:
-    """A queue store as health looks at it: it has no milestones."""
+    """A queue store as `ProbedStore`: it has no milestones."""
 
     def __init__(self, store: QueueStore) -> None:
         self._store = store
@@ -226,11 +225,11 @@ class _Probed:
 
 def _new_queues(allowed: bool, with_password: bool) -> str:
     if not allowed:
-        return "nobody may create any"
-    return "whoever knows the password may create them" if with_password else "anybody may"
+        return "disabled"
+    return "with the password of this server" if with_password else "open to everyone"
 
 
-def _about(page: Page) -> list[str]:
+def _about(page: InformationPage) -> list[str]:
     return [
         f"version: {build().version}",
         f"address: {page.address}",

@@ -1,4 +1,4 @@
-"""Background tasks of a worker: what one of them fails with stands in its log."""
+"""Creates the background tasks of a worker; a failed task is logged."""
 
 from structlog.typing import FilteringBoundLogger
 
