@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim.monthly_store import FaultyMonthlyStore, MonthlyStore, MonthlyWorld
+from tests.sim.push.monthly_store import FaultyMonthlyStore, MonthlyStore, MonthlyWorld
 from tests.sim.test_push_world import _report
 from waystation.push.model import Notification, Uaid
 from waystation.testing.faults import FaultyStore

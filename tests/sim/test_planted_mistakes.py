@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.sim.push.world import PushWorld
 from waystation.base.clock import Clock
 from waystation.push.connect import effects as do
 from waystation.push.connect.client import Client
@@ -36,7 +37,6 @@ from waystation.push.store import PushStore
 from waystation.push.wire.relay import Answer, Relay
 from waystation.testing.faults import FaultyStore
 from waystation.testing.loop import run_sim
-from waystation.testing.world import PushWorld
 
 SEEDS_MAX = 200
 

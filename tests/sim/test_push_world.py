@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sim.push.world import PushWorld
 from waystation.testing.loop import run_sim
-from waystation.testing.world import PushWorld
 
 SEEDS = 600  # in `make test`
 SOAK_SEEDS = 10_000

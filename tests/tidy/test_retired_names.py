@@ -135,6 +135,19 @@ MOVED_MODULES = {
     "client/party/advice": "client/party/error_actions",
     "client/party/line": "client/party/session_stream",
     "client/party/words": "client/party/outgoing_messages",
+    "testing/agents": "../../tests/sim/push/clients",
+    "testing/checkers": "../../tests/sim/push/checkers",
+    "testing/nodes": "../../tests/sim/push/nodes",
+    "testing/network": "../../tests/sim/push/relay",
+    "testing/wires": "../../tests/sim/push/websocket_client",
+    "testing/world": "../../tests/sim/push/world",
+    "testing/cluster_world": "../../tests/sim/queue/replication_world",
+    "testing/cluster_server": "../../tests/sim/queue/replicating_server",
+    "testing/edge_world": "../../tests/sim/queue/world",
+    "testing/edge_world_edges": "../../tests/sim/queue/edges",
+    "testing/edge_world_people": "../../tests/sim/queue/clients",
+    "testing/edge_world_servers": "../../tests/sim/queue/servers",
+    "testing/sim_sockets": "../../tests/sim/sockets",
 }
 # Package below src/waystation -> its retired classes -> module and class now.
 RENAMED_CLASSES = {

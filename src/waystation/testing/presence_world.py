@@ -18,6 +18,8 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from tests.sim.sockets import Luck as NetworkLuck
+from tests.sim.sockets import SimNetwork
 from waystation.presence.model import PartyId
 from waystation.presence.settings import Presence
 from waystation.testing.loop import SimClock
@@ -26,8 +28,6 @@ from waystation.testing.presence_world_node import SimNode
 from waystation.testing.presence_world_redis import RedisModel
 from waystation.testing.presence_world_truth import Truth
 from waystation.testing.presence_world_way import Luck, RedisWay, WorldStore
-from waystation.testing.sim_sockets import Luck as NetworkLuck
-from waystation.testing.sim_sockets import SimNetwork
 
 NODES: Final = 3
 TTL_S: Final = 4.0

@@ -8,6 +8,7 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.sockets import SimHost
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
     ClientId,
@@ -22,7 +23,6 @@ from waystation.testing.presence_world_hearing import Hearing, Receipts
 from waystation.testing.presence_world_node import PORT
 from waystation.testing.presence_world_wire import Wire
 from waystation.testing.presence_world_witness import Witness
-from waystation.testing.sim_sockets import SimHost
 
 if TYPE_CHECKING:
     from waystation.testing.presence_world import PresenceWorld

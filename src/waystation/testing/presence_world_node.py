@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tests.sim.sockets import SimHost, SimNetLoop, SimNetwork, SimSocket
 from waystation.base.tasks import Tasks
 from waystation.net.http2.limits import Limits
 from waystation.net.http2.port import StreamHandler
@@ -18,7 +19,6 @@ from waystation.telemetry.events import RecordedEvents
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
 from waystation.testing.presence_world_way import RedisWay
-from waystation.testing.sim_sockets import SimHost, SimNetLoop, SimNetwork, SimSocket
 
 if TYPE_CHECKING:
     from waystation.testing.presence_world import PresenceWorld

@@ -9,12 +9,12 @@ Rule 3: the caller hears of one end: with the status of the trailers, or without
 import asyncio
 from typing import Final, Protocol
 
+from tests.sim.sockets import Address, SimHost, SimSocket
 from waystation.net.http2 import frames
 from waystation.net.http2.frames import ErrorCode
 from waystation.net.http2.hpack import Decoder, literal
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.transport.rpc import RPC_PATH
-from waystation.testing.sim_sockets import Address, SimHost, SimSocket
 
 WINDOW_BYTES: Final = 200
 _SETTING_WINDOW: Final = frames.settings({frames.SETTING_INITIAL_WINDOW_SIZE: WINDOW_BYTES})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.sim.push.checkers import History
 from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.memory.push import MemoryPushStore
-from waystation.testing.checkers import History
 from waystation.testing.faults import FaultyProxy, FaultyStore, StoreLuck
 from waystation.testing.loop import SimClock, run_sim
 

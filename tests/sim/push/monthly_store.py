@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tests.sim.push.world import PushWorld
 from waystation.base.clock import Clock
 from waystation.push.model import (
     ChannelId,
@@ -20,7 +21,6 @@ from waystation.push.model import (
 )
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.testing.faults import FaultyStore
-from waystation.testing.world import PushWorld
 
 MONTH_MS = 6_000
 SKEW_MS = 4_000  # clocks of a world are at most that far apart

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pybase64
 
+from tests.sim.push.checkers import History, Post
+from tests.sim.push.clients import ENDPOINT_PORT
+from tests.sim.sockets import SimNetLoop
 from waystation.base.ids import new_uuid4
 from waystation.net.http1.server import HttpServer
 from waystation.net.websocket.connection import WebSocket
@@ -40,14 +43,11 @@ from waystation.push.settings import Connect, Endpoint
 from waystation.push.token import Keys, MessageIds
 from waystation.push.vapid import Vapid
 from waystation.push.wire.relay import ServedNode
-from waystation.testing.agents import ENDPOINT_PORT
-from waystation.testing.checkers import History, Post
 from waystation.testing.faults import FaultyStore
 from waystation.testing.loop import NodeTasks
-from waystation.testing.sim_sockets import SimNetLoop
 
 if TYPE_CHECKING:
-    from waystation.testing.world import PushWorld
+    from tests.sim.push.world import PushWorld
 
 DRAIN_PATIENCE_S = 30.0
 PUSH_PORT = 8080
@@ -267,7 +267,7 @@ class ConnectNode:
             return
         for connection in net.held():
             if isinstance(connection, LinkServer):
-                for task in list(connection._tasks):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  they die as well
+                for task in list(connection._tasks):  # they die as well
                     task.cancel()
         for server in (self._relay_server, self.server.http if self.server else None):
             if server is not None:
@@ -322,7 +322,7 @@ class _ConnectWitness(ConnectObserver):
     def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
         assert isinstance(notification, Notification)
         self._history.taken(self._name, uaid, notification.message_id)
-        window = self._sessions[uaid]._window  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  where the limit is kept
+        window = self._sessions[uaid]._window  # where the limit is kept
         if len(window.unacked_directs) > self._settings.delivery_window:
             self._history.problem(f"{self._name} took more than its window allows")
 
@@ -433,8 +433,8 @@ def kill_server(server: HttpServer) -> None:
     """A process that dies answers nothing."""
     for task in list(server.tasks):
         task.cancel()
-    if server._timer is not None:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        server._timer.cancel()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    if server._timer is not None:
+        server._timer.cancel()
 
 
 class _EndpointWitness(EndpointObserver):

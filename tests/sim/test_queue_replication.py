@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from tests.sim.queue.replication_world import World, WorldError
 from waystation.queue.cluster import controller, replication, slot_lease, slot_map
 from waystation.queue.cluster.effects import Effect, Freeze
-from waystation.testing.cluster_world import World, WorldError
 
 SEEDS = 30
 CHUNK = 10

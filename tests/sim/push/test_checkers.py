@@ -1,7 +1,7 @@
 import pytest
 
+from tests.sim.push.checkers import History, Post, broken_promises
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid
-from waystation.testing.checkers import History, Post, broken_promises
 from waystation.testing.loop import SimClock
 
 UAID = Uaid(b"\x11" * 16)

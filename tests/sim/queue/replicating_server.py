@@ -28,7 +28,7 @@ from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.store import Row
 
 if TYPE_CHECKING:
-    from .cluster_world import World
+    from tests.sim.queue.replication_world import World
 
 CHUNK_ROWS = 4
 TICK_S = 0.25

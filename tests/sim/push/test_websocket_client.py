@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from tests.sim.push.websocket_client import Wire, take_frame
+from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.net.websocket.connection import Ending, Handler, WebSocket
 from waystation.net.websocket.frames import close_frame, ping_frame, text_frame
 from waystation.net.websocket.limits import WebSocketLimits
 from waystation.net.websocket.server import WebSocketServer
 from waystation.net.websocket.upgrade import Upgrade
 from waystation.testing.loop import SimClock, run_sim
-from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
-from waystation.testing.wires import Wire, take_frame
 
 
 class Recorder:

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
+from tests.sim.push.relay import SimRelay
+from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.net.http1.server import HttpServer, Request, Response, no_body
 from waystation.push.connect.node_api import NodeApi
 from waystation.push.link_doors import TOKEN, link_port
 from waystation.push.model import MessageId, Notification, SortKey, Uaid, Update
 from waystation.push.wire.relay import Answer, ServedNode
 from waystation.testing.loop import SimClock, run_sim
-from waystation.testing.network import SimRelay
-from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 UAID = Uaid(b"\x11" * 16)
 NODE = "http://c0:8081"

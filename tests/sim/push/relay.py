@@ -10,12 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Protocol
 
+from tests.sim.sockets import SimNetLoop
 from waystation.base.clock import Clock
 from waystation.push.endpoint.relay_client import RelayClient
 from waystation.push.model import MessageId, Notification, Uaid, Update
 from waystation.push.settings import Endpoint
 from waystation.push.wire.relay import Answer, ServedNode
-from waystation.testing.sim_sockets import SimNetLoop
 
 
 class Witness(Protocol):

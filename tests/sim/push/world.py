@@ -18,6 +18,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.sim.push.checkers import History, Post, broken_promises
+from tests.sim.push.clients import SimAppServer, SimUserAgent
+from tests.sim.push.nodes import ConnectNode, EndpointNode, SimKeys, endpoint_path
+from tests.sim.push.relay import SimRelay
+from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.base.clock import Clock
 from waystation.net.http1.message import Request, Response
 from waystation.push.connect.driver import ConnectDriver
@@ -30,13 +35,8 @@ from waystation.push.settings import Connect
 from waystation.push.store import PushStore
 from waystation.push.wire.relay import Relay
 from waystation.storage.memory.push import MemoryPushStore
-from waystation.testing.agents import SimAppServer, SimUserAgent
-from waystation.testing.checkers import History, Post, broken_promises
 from waystation.testing.faults import FaultyStore, StoreLuck
 from waystation.testing.loop import SimClock
-from waystation.testing.network import SimRelay
-from waystation.testing.nodes import ConnectNode, EndpointNode, SimKeys, endpoint_path
-from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 ON_THE_WAY_S = 15.0  # until then, what began in the chaos may still fail because of it
 QUIET_S = 60.0

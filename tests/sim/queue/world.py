@@ -10,7 +10,7 @@ know what every client was told:
 4. every command is answered, or its connection ends; nobody is told END or AUTH for no reason;
 5. when the bad luck ends, every slot is served, and whoever subscribed gets what waits.
 
-`cluster_world` has the storage servers' cores alone, and many more seeds.
+`replication_world` has the storage servers' cores alone, and many more seeds.
 """
 
 import asyncio
@@ -22,6 +22,19 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 
+from tests.sim.queue.clients import (
+    Contact,
+    Notified,
+    OlderAddress,
+    Person,
+    Recipient,
+    Sender,
+    Visitor,
+    older_queue,
+)
+from tests.sim.queue.edges import EdgeNode
+from tests.sim.queue.servers import LINK_PORT, LifeTasks, StorageNode
+from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.base.errors import UnavailableError
 from waystation.net.loop import Port
 from waystation.queue.cluster.controller import Terms
@@ -32,20 +45,7 @@ from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.identity import ensure_identity
 from waystation.queue.model import SLOTS, Slot, slot_letters
 from waystation.storage.memory.cluster_store import MemoryClusterStore
-from waystation.testing.edge_world_edges import EdgeNode
-from waystation.testing.edge_world_people import (
-    Contact,
-    Notified,
-    OlderAddress,
-    Person,
-    Recipient,
-    Sender,
-    Visitor,
-    older_queue,
-)
-from waystation.testing.edge_world_servers import LINK_PORT, LifeTasks, StorageNode
 from waystation.testing.loop import SimClock, SimLoop, run_sim
-from waystation.testing.sim_sockets import Luck, SimNetLoop, SimNetwork
 
 T = TypeVar("T")
 TROUBLED_S = 20.0

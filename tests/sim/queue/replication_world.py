@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 
+from tests.sim.queue.replicating_server import Call, Rows, Server
 from waystation.queue.cluster.controller import Controller, Terms
 from waystation.queue.cluster.copies import CONFIRM_MAX_S
 from waystation.queue.cluster.replication import Replication
@@ -26,8 +27,6 @@ from waystation.queue.cluster.slot_lease import FENCE_S
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
 from waystation.queue.model import slot_letters
 from waystation.queue.store import Row
-
-from .cluster_server import Call, Rows, Server
 
 QUEUES_OF_A_SLOT = 2
 SLEEP_MAX_S = 4.0  # of a controller

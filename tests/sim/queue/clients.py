@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.sim.queue.edges import VERSION, Connection, GoneError
+from tests.sim.queue.servers import id_in
 from waystation.queue import model
 from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import (
@@ -60,11 +62,9 @@ from waystation.queue.wire.responses import (
     Sok,
 )
 from waystation.queue.wire.transmission import authorized_bytes, encode_transmission
-from waystation.testing.edge_world_edges import VERSION, Connection, GoneError
-from waystation.testing.edge_world_servers import id_in
 
 if TYPE_CHECKING:
-    from waystation.testing.edge_world import EdgeWorld
+    from tests.sim.queue.world import EdgeWorld
 
 ANSWER_S = 40.0  # longer than an edge lets anybody wait
 BATCH_MAX = 3  # commands in one block

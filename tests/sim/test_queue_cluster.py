@@ -1,6 +1,6 @@
 """Edges and storage servers under bad luck: what clients were told holds, through every edge.
 
-`WAYSTATION_TEST_SEED=118 pytest tests/sim/test_edge_world.py -k asked_for` lives one world again.
+`WAYSTATION_TEST_SEED=118 pytest tests/sim -k asked_for` runs one seed again.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import os
 import msgspec
 import pytest
 
+from tests.sim.queue.world import EdgeWorld, WorldError
 from waystation.queue.cluster.plan import merged
 from waystation.queue.cluster.slot_map import Move, SlotMap
 from waystation.queue.edge.client_session import Lane
@@ -17,7 +18,6 @@ from waystation.queue.edge.renewals import Renewals
 from waystation.queue.model import Slot
 from waystation.queue.server import reference_writing
 from waystation.queue.server.uncommitted_queues import UncommittedQueues
-from waystation.testing.edge_world import EdgeWorld, WorldError
 
 SEEDS = 4
 CHUNK = 2

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tests.sim.push.checkers import Outcome, Post
+from tests.sim.push.websocket_client import Wire
+from tests.sim.sockets import SimNetLoop
 from waystation.base.ids import dashed, new_uuid4, parse_uuid, simple
 from waystation.net.http1.client import HttpClientConnection, StaleError
 from waystation.net.loop import Port
 from waystation.net.websocket.frames import OPCODE_PING
 from waystation.push.model import ChannelId, MessageId, Uaid
-from waystation.testing.checkers import Outcome, Post
-from waystation.testing.sim_sockets import SimNetLoop
-from waystation.testing.wires import Wire
 
 if TYPE_CHECKING:
-    from waystation.testing.nodes import ConnectNode
-    from waystation.testing.world import PushWorld
+    from tests.sim.push.nodes import ConnectNode
+    from tests.sim.push.world import PushWorld
 
 CHANNELS_MAX = 3
 HELLO_PATIENCE_S = 8.0

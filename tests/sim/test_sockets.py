@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from waystation.net.connection import Connection
-from waystation.net.loop import Port
-from waystation.testing.loop import SimClock, run_sim
-from waystation.testing.sim_sockets import (
+from tests.sim.sockets import (
     Luck,
     SimHost,
     SimNetLoop,
@@ -18,6 +15,9 @@ from waystation.testing.sim_sockets import (
     SimSocket,
     SimTls,
 )
+from waystation.net.connection import Connection
+from waystation.net.loop import Port
+from waystation.testing.loop import SimClock, run_sim
 
 PORT = 80
 

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from tests.sim.sockets import SimHost, SimNetLoop, SimTls
 from waystation.app.wiring.queue_cluster_links import QueueClusterLinks
 from waystation.app.wiring.queue_cores import QueueCores
 from waystation.queue.cluster import membership
@@ -36,10 +37,9 @@ from waystation.storage.embedded.queue_changes import QueueChanges
 from waystation.storage.embedded.writer import Writer
 from waystation.storage.settings import Store
 from waystation.testing.loop import NodeTasks
-from waystation.testing.sim_sockets import SimHost, SimNetLoop, SimTls
 
 if TYPE_CHECKING:
-    from waystation.testing.edge_world import EdgeWorld
+    from tests.sim.queue.world import EdgeWorld
 
 MAP_BYTES = 16 << 20
 SWEEP_S = 3.0

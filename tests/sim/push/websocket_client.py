@@ -7,13 +7,13 @@ Rule 2: a user agent that stalls does not read: the connection's window fills, a
 
 from typing import Protocol
 
+from tests.sim.sockets import Address, SimHost, SimSocket
 from waystation.net.websocket.frames import (
     OPCODE_CLOSE,
     OPCODE_PONG,
     OPCODE_TEXT,
     apply_mask,
 )
-from waystation.testing.sim_sockets import Address, SimHost, SimSocket
 
 _OPENING = (
     b"GET / HTTP/1.1\r\nHost: push\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n"

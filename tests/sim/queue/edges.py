@@ -9,6 +9,8 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from tests.sim.queue.servers import LifeTasks, member_tls
+from tests.sim.sockets import SimHost, SimNetLoop, SimTls
 from waystation.net.blocks import Blocks
 from waystation.net.loop import Port
 from waystation.queue.cluster.link_connection import Links
@@ -41,11 +43,9 @@ from waystation.queue.wire.transmission import (
     join_batch,
     split_batch,
 )
-from waystation.testing.edge_world_servers import LifeTasks, member_tls
-from waystation.testing.sim_sockets import SimHost, SimNetLoop, SimTls
 
 if TYPE_CHECKING:
-    from waystation.testing.edge_world import EdgeWorld
+    from tests.sim.queue.world import EdgeWorld
 
 VERSION = 18
 PORT = 5223
