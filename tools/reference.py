@@ -3,7 +3,7 @@
 | page | from |
 |---|---|
 | settings.md | the settings structs (`waystation config docs` prints the same) |
-| errors.md | push/errors.py (docstrings) and push/wire/error_forms.py |
+| errors.md | base/errors.py, push/errors.py (docstrings) and push/wire/error_forms.py |
 | metrics.md | telemetry/catalogue.py |
 | events.md | telemetry/contract.py |
 | cli.md | the commands themselves |

@@ -9,8 +9,8 @@ import pytest
 
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import dashed, new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import RotatingStore
 from waystation.storage.dynamodb.init import init_store

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import dashed, new_uuid4, simple
 from waystation.cli.store import app as commands
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,

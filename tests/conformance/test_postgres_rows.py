@@ -13,8 +13,8 @@ import pytest
 
 from tests.servers.postgres import PostgresServer, autopush_url, postgres_server, postgres_url
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import dashed, new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,

@@ -9,8 +9,8 @@ import pytest
 
 from tests.servers.postgres import PostgresServer, autopush_url, postgres_server, postgres_url
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, SavedUpdate, Uaid, Update, UserAgent
 from waystation.storage.open import init_push_store
 from waystation.storage.postgres import schema, sweep

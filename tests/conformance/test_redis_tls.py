@@ -8,7 +8,7 @@ from tests.certificates import Certificates
 from tests.ports import free_ports
 from tests.servers.redis import running_redis
 from waystation.base.clock import SystemClock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.redis.url import parse_redis_url
 from waystation.storage.settings import Store

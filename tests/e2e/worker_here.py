@@ -17,7 +17,7 @@ from waystation.app.keys import ensure_secrets
 from waystation.app.roles import Role
 from waystation.app.settings import load_settings
 from waystation.app.wiring import push_worker
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.store import PushStore
 
 Hook = Callable[..., Awaitable[None]]

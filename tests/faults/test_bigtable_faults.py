@@ -13,9 +13,8 @@ from google.auth.credentials import AnonymousCredentials
 from tests.servers.bigtable import BigtableEmulator, bigtable_emulator, bigtable_url
 from waystation.base.breaker import FAILURES_MAX, OPEN_S
 from waystation.base.clock import SystemClock
-from waystation.base.errors import BusyError
+from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import session

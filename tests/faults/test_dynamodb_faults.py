@@ -11,7 +11,7 @@ from botocore.exceptions import ClientError
 from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
 from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.push import DynamoPushStore

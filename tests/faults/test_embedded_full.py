@@ -12,10 +12,10 @@ from typing import TypeVar
 import pytest
 
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.base.ids import new_uuid4
 from waystation.presence.model import Status
 from waystation.presence.store import Attached, Joined
-from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.queue.errors import QueueStoreUnavailableError
 from waystation.queue.store import PendingNotification
@@ -288,7 +288,7 @@ import asyncio, json, resource, sys
 from pathlib import Path
 from waystation.base.clock import ManualClock
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
 from waystation.storage.embedded.push import EmbeddedPushStore
 from waystation.storage.embedded.check import check_store

@@ -15,9 +15,8 @@ from tests.servers.postgres import (
     running_postgres,
 )
 from waystation.base.clock import ManualClock
-from waystation.base.errors import BusyError
+from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.postgres.push import PostgresPushStore
 from waystation.storage.postgres.url import parse_postgres_url

@@ -15,7 +15,7 @@ from tests.servers.redis import (
     running_redis,
 )
 from waystation.base.clock import ManualClock, SystemClock
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.redis.push import RedisPushStore
 from waystation.storage.redis.session import OneServer
 from waystation.storage.redis.url import parse_redis_url

@@ -56,3 +56,21 @@ class UnavailableError(WaystationError):
     """
 
     label = "unavailable"
+
+
+class StoreUnavailableError(UnavailableError):
+    """The store did not answer, or too much waits for it; nothing was accepted.
+
+    Send again after `Retry-After` seconds, later each time.
+    """
+
+    label = "store_unavailable"
+
+
+class StoreFullError(StoreUnavailableError):
+    """No room for another row; deletes and sweeps still work.
+
+    Send again after `Retry-After` seconds, later each time. Direct deliveries still work.
+    """
+
+    label = "store_full"

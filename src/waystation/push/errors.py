@@ -332,24 +332,6 @@ class RateLimitedError(BusyError):
     label = "rate_limited"
 
 
-class StoreUnavailableError(UnavailableError):
-    """The store did not answer, or too much waits for it; nothing was accepted.
-
-    Send again after `Retry-After` seconds, later each time.
-    """
-
-    label = "store_unavailable"
-
-
-class StoreFullError(StoreUnavailableError):
-    """No room for another row; deletes and sweeps still work.
-
-    Send again after `Retry-After` seconds, later each time. Direct deliveries still work.
-    """
-
-    label = "store_full"
-
-
 class BadFrameError(RejectedError):
     """A client message that is not JSON of a known form; never an answer over HTTP.
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
     HandedBack,

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.redis.connection import Argument, Command, RedisStats, Reply
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.presence_nodes import NodeRows

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from waystation.base.clock import Clock
+from waystation.base.errors import StoreUnavailableError
 from waystation.presence.cluster.membership import Membership
 from waystation.presence.store import PresenceNode
-from waystation.push.errors import StoreUnavailableError
 from waystation.storage.redis.connection import Argument, Command, RedisStats, Reply
 from waystation.storage.redis.presence import RedisPresenceStore
 from waystation.storage.redis.presence_nodes import NodeRows

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 
 from tests.unit.waiting import until
 from waystation.base.clock import ManualClock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.milestones import BATCH_MAX, MilestoneWriter, reliability_lines
 from waystation.push.model import (
     ChannelId,

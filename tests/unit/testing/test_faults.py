@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.sim.push.checkers import History
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.testing.faults import FaultyProxy, FaultyStore, StoreLuck

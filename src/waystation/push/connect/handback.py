@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.errors import BusyError, UnavailableError
+from waystation.base.errors import BusyError, StoreFullError, UnavailableError
 from waystation.push.connect.journal import (
     Abandoned,
     JournalHeldError,
@@ -33,7 +33,6 @@ from waystation.push.connect.journal import (
     set_aside,
 )
 from waystation.push.connect.observer import Observer
-from waystation.push.errors import StoreFullError
 from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
 from waystation.push.store import PushStore
 from waystation.push.token import fresh_key, key_ms

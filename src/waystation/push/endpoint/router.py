@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
-from waystation.base.errors import UnavailableError
+from waystation.base.errors import StoreUnavailableError, UnavailableError
 from waystation.push.endpoint.observer import Observer
-from waystation.push.errors import StoreUnavailableError, UserAgentLeftError
+from waystation.push.errors import UserAgentLeftError
 from waystation.push.milestones import MilestoneWriter
 from waystation.push.model import (
     MessageId,

@@ -14,6 +14,8 @@ from waystation.base.errors import (
     BusyError,
     GoneError,
     RejectedError,
+    StoreFullError,
+    StoreUnavailableError,
     UnavailableError,
     WaystationError,
 )
@@ -70,8 +72,8 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
     errors.BridgeStubError: HttpForm(500, None, "The stub failed as it was told"),
     errors.LostRaceError: HttpForm(503, None, "Please try again"),
     errors.RateLimitedError: HttpForm(429, None, "Too many requests"),
-    errors.StoreUnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
-    errors.StoreFullError: HttpForm(503, 201, "The store is full, please try again later"),
+    StoreUnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
+    StoreFullError: HttpForm(503, 201, "The store is full, please try again later"),
     errors.BadFrameError: HttpForm(400, None, "Ill-formed message"),
 }
 

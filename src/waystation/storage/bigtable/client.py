@@ -9,7 +9,7 @@ from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable.data import BigtableDataClientAsync
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.bigtable.url import DEFAULT_HOST, BigtableUrl
 
 EMULATOR_VARIABLE = "BIGTABLE_EMULATOR_HOST"  # how Google's own tools are told of one

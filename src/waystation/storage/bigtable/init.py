@@ -22,7 +22,7 @@ from google.cloud.bigtable_admin_v2.services.bigtable_table_admin.transports imp
 )
 from grpc.aio import insecure_channel
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.bigtable.client import emulator_of, find_credentials
 from waystation.storage.bigtable.layout import (
     KEPT,

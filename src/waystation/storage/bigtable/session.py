@@ -38,11 +38,11 @@ from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.breaker import Breaker
 from waystation.base.clock import Clock
-from waystation.base.errors import BusyError
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.storage.bigtable.cells import Cell, Cells, Row
 from waystation.storage.bigtable.client import find_credentials, new_client
 from waystation.storage.bigtable.url import BigtableUrl
+from waystation.storage.calls import too_many_waiting
 from waystation.storage.settings import Store
 
 T = TypeVar("T")
@@ -259,7 +259,7 @@ class Session:
             return
         if len(self._queue) >= self._queue_max:
             self.stats.refused += 1
-            raise BusyError("store.queue_max: too many operations wait for Bigtable")
+            raise too_many_waiting(self._queue_max, "Bigtable")
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
         try:

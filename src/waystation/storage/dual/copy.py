@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from waystation.base.clock import Clock, SystemClock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bulk import UNLIMITED, BulkStore, StoreConfig, read_store_config

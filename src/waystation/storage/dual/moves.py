@@ -20,8 +20,8 @@ import asyncio
 import msgspec
 
 from waystation.base.clock import Clock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.limits import BoundedLru
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,

@@ -30,8 +30,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.errors import BusyError, UnavailableError
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError, UnavailableError
 from waystation.push.model import (
     ChannelId,
     HandedBack,

@@ -33,8 +33,8 @@ from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
     HTTPClientError,
 )
 
-from waystation.base.errors import BusyError
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError
+from waystation.storage.calls import too_many_waiting
 from waystation.storage.dynamodb.url import DynamoUrl
 from waystation.storage.settings import Store
 
@@ -155,7 +155,7 @@ class Dynamo:
         if url.endpoint:
             options["endpoint_url"] = url.endpoint
             if not {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"} & os.environ.keys():
-                # DynamoDB Local wants a signature, whoever's it is.
+                # DynamoDB Local wants a signature by any key.
                 options |= {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
         stack = AsyncExitStack()
         try:
@@ -195,7 +195,7 @@ class Dynamo:
             table: {"Keys": [key], "ConsistentRead": True} for table, key in wanted.items()
         }
         found: dict[str, Item] = {}
-        patience = self._patience()
+        deadline = self._retry_deadline()
         while True:
             answer = await self.read("batch_get_item", RequestItems=asked)
             for table, rows in answer["Responses"].items():
@@ -205,7 +205,7 @@ class Dynamo:
             if not asked:
                 return found
             self.stats.unprocessed += len(asked)
-            await patience.pause("DynamoDB leaves keys unprocessed")
+            await deadline.pause("DynamoDB leaves keys unprocessed")
 
     async def get_many(self, table: str, keys: Sequence[Key]) -> list[Item]:
         """Those of many rows of a table that exist, in any order; a hundred to a call."""
@@ -214,14 +214,14 @@ class Dynamo:
             asked: dict[str, Any] = {
                 table: {"Keys": list(keys[at : at + BATCH_GET_MAX]), "ConsistentRead": True}
             }
-            patience = self._patience()
+            deadline = self._retry_deadline()
             while asked:
                 answer = await self.read("batch_get_item", RequestItems=asked)
                 found += answer["Responses"].get(table, [])
                 asked = answer.get("UnprocessedKeys") or {}
                 if asked:
                     self.stats.unprocessed += len(asked[table]["Keys"])
-                    await patience.pause("DynamoDB leaves keys unprocessed")
+                    await deadline.pause("DynamoDB leaves keys unprocessed")
         return found
 
     async def delete_all(self, table: str, keys: Sequence[Key]) -> None:
@@ -234,28 +234,28 @@ class Dynamo:
 
     async def _delete_batch(self, table: str, keys: Sequence[Key]) -> None:
         asked: dict[str, Any] = {table: [{"DeleteRequest": {"Key": key}} for key in keys]}
-        patience = self._patience()
+        deadline = self._retry_deadline()
         while True:
             answer = await self.write("batch_write_item", RequestItems=asked)
             asked = answer.get("UnprocessedItems") or {}
             if not asked:
                 return
             self.stats.unprocessed += len(asked[table])
-            await patience.pause("DynamoDB leaves items unprocessed")
+            await deadline.pause("DynamoDB leaves items unprocessed")
 
     async def _call(
         self, operation: str, request: Mapping[str, Any], *, repeatable: bool
     ) -> dict[str, Any]:
         if self._under_way >= self._queue_max:
             self.stats.refused += 1
-            raise BusyError(f"store.queue_max {self._queue_max} operations wait for DynamoDB")
+            raise too_many_waiting(self._queue_max, "DynamoDB")
         method = getattr(self._client, operation)
         self._under_way += 1
         try:
-            # Our caller may be taking its first step (`tasks.eager`), where the current task is
-            # somebody else's; the driver and timeouts need one of their own.
+            # An eager task (`tasks.eager`) takes its first step inside another task; the driver
+            # and timeouts need a current task of their own.
             await asyncio.sleep(0)
-            patience = self._patience()
+            deadline = self._retry_deadline()
             while True:
                 try:
                     return await self._once(method, request)
@@ -266,7 +266,7 @@ class Dynamo:
                     why = exc
                 self.stats.retries += 1
                 try:
-                    await patience.pause("")
+                    await deadline.pause("")
                 except StoreUnavailableError:
                     self.stats.failures += 1
                     raise store_error(why) from why
@@ -310,12 +310,12 @@ class Dynamo:
             return True
         return repeatable and isinstance(exc, (HTTPClientError, TimeoutError))
 
-    def _patience(self) -> "_Patience":
-        return _Patience(self._timeout_s, self.chance)
+    def _retry_deadline(self) -> "_RetryDeadline":
+        return _RetryDeadline(self._timeout_s, self.chance)
 
 
-class _Patience:
-    """How long one operation is tried again: pauses of full jitter, until its time is over."""
+class _RetryDeadline:
+    """Pauses of full jitter between the attempts of one operation, until its time is over."""
 
     def __init__(self, timeout_s: float, chance: Callable[[], float]) -> None:
         self._deadline = asyncio.get_running_loop().time() + timeout_s

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from waystation.base.clock import Clock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.dynamodb.months import (
     DATELESS,
     month_at,

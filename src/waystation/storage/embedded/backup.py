@@ -20,7 +20,7 @@ from typing import Final
 import lmdb
 import msgspec
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.embedded import cluster_store, layout, presence_rows, queue_layout
 from waystation.storage.embedded.backup_file import (
     Entry,

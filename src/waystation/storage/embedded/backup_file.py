@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 
 Entry = tuple[str, bytes, bytes]  # table, key, value
 Saved = Mapping[str, tuple[str, ...]]  # store -> its tables that are saved; later ones go last

@@ -15,7 +15,7 @@ from typing import Final
 import lmdb
 import msgspec
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import ChannelId
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment, store_error

@@ -21,9 +21,9 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.base.file_systems import file_system_of
 from waystation.base.settings import SettingsError
-from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.settings import Store
 
 Database = lmdb._Database  # noqa: SLF001  # lmdb gives this type no other name

@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
     HandedBack,

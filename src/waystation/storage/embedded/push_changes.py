@@ -8,7 +8,7 @@ Rule 3: an operation that could touch many rows takes a limit and says whether m
 from collections.abc import Sequence
 
 from waystation.base.clock import Clock
-from waystation.push.errors import StoreFullError
+from waystation.base.errors import StoreFullError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,

@@ -24,8 +24,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 import lmdb
 import msgspec
 
-from waystation.base.errors import WaystationError
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError, WaystationError
 from waystation.storage.embedded.environment import (
     STORE_ERRORS,
     Environment,

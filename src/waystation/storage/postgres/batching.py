@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from waystation.base.errors import BusyError, WaystationError
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError, WaystationError
+from waystation.storage.calls import too_many_waiting
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -47,7 +47,7 @@ class Batcher(Generic[Q, A]):
         if self._closed:
             raise StoreUnavailableError("the store is closed")
         if len(self._waiting) >= self._queue_max:
-            raise BusyError(f"store.queue_max {self._queue_max} operations wait for PostgreSQL")
+            raise too_many_waiting(self._queue_max, "PostgreSQL")
         answered: asyncio.Future[A] = self._loop.create_future()
         self._waiting.append((question, answered))
         self._plan()

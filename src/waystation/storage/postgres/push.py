@@ -10,9 +10,8 @@ from functools import partial
 from itertools import starmap
 
 from waystation.base.clock import Clock
-from waystation.base.errors import WaystationError
+from waystation.base.errors import StoreUnavailableError, WaystationError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
     HandedBack,

@@ -9,7 +9,7 @@ Rule 3: a step that has been released is never changed; a new one follows it.
 
 from collections.abc import Awaitable, Callable
 
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.storage.postgres.session import Connection, DriverError, connect, part, store_error
 from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url

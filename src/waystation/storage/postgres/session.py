@@ -5,31 +5,27 @@ Rule 1: at most `connections_max` connections, and at most `queue_max` operation
 Rule 2: an operation has `operation_timeout_s`, its wait included. Then its connection is cut, and
         whether it took effect is unknown: a change is not tried again. A read whose connection
         broke is, once, because a server that was restarted has broken all of them.
-Rule 3: after a failed attempt to connect, operations fail at once until the next attempt is due;
-        the pause grows from PAUSE_FIRST_S to PAUSE_LAST_S. The first one after it tries again.
-Rule 4: two statements that wait for each other end with one of them undone; it is done again.
+Rule 3: after a failed attempt to connect, operations fail at once for a `ReconnectPause`.
+Rule 4: a statement that the server rolled back because of a deadlock is sent again.
 
 The driver's exceptions become the store's own in `store_error` and nowhere else.
 """
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 import msgspec
 
-from waystation.base.errors import BusyError
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.base.tasks import in_task
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.storage.calls import ReconnectPause, too_many_waiting
 from waystation.storage.postgres.layout import Row
 from waystation.storage.postgres.url import PostgresUrl
 from waystation.storage.settings import Store
 
-PAUSE_FIRST_S = 0.1
-PAUSE_LAST_S = 2.0
 UNDONE_TRIES_MAX = 5
 PARTING_S = 1.0
 
@@ -42,7 +38,7 @@ DriverError: tuple[type[Exception], ...] = (
     asyncpg.InternalClientError,
     OSError,  # a timeout is one
 )
-# A row stands in the way of another; the group it came in is tried one by one.
+# A constraint refuses a row; the rows of its group are then sent one by one.
 CollisionError: type[Exception] = asyncpg.IntegrityConstraintViolationError
 _Undone: tuple[type[Exception], ...] = (
     asyncpg.DeadlockDetectedError,
@@ -89,13 +85,14 @@ async def connect(url: PostgresUrl, settings: Store) -> Connection:
 
 
 async def part(connection: Connection) -> None:
-    """Say good-bye, but do not wait for an answer for long."""
+    """Close the connection; the server gets PARTING_S to answer."""
     with contextlib.suppress(*DriverError):
         await connection.close(timeout=PARTING_S)
 
 
 class Session:
-    """`make_ready` sees the first connection before anybody else; what it raises is the answer."""
+    """`make_ready` is called with the first connection before any operation; what it raises is
+    raised by that operation."""
 
     def __init__(
         self,
@@ -111,9 +108,7 @@ class Session:
         self._queued = 0
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
-        self._paused_until_mono = -math.inf
-        self._pause_s = 0.0
-        self._why = ""
+        self._pause = ReconnectPause()
         self._closed = False
         self._make_ready = make_ready
         self._ready = False
@@ -135,7 +130,7 @@ class Session:
             raise store_error(exc) from exc
 
     async def change_or_collide(self, statement: str, *args: object) -> list[Row] | None:
-        """As `change`, but None when a row stood in the way and nothing was changed."""
+        """As `change`, but None when a constraint refused a row and nothing was changed."""
         try:
             return await self._run(statement, args)
         except CollisionError:
@@ -178,9 +173,7 @@ class Session:
             return
         if self._queued >= self._settings.queue_max:
             self.stats.refused += 1
-            raise BusyError(
-                f"store.queue_max {self._settings.queue_max} operations wait for PostgreSQL"
-            )
+            raise too_many_waiting(self._settings.queue_max, "PostgreSQL")
         self._queued += 1
         try:
             await in_task()
@@ -199,17 +192,16 @@ class Session:
             if not connection.is_closed():
                 return connection
             self._all.discard(connection)
-        if self._loop.time() < self._paused_until_mono:
-            raise ConnectionError(self._why)
+        if self._loop.time() < self._pause.until_mono:
+            raise ConnectionError(self._pause.why)
         await in_task()  # the driver has a timeout of its own
         try:
             connection = await connect(self._url, self._settings)
         except DriverError as exc:
             self.stats.failures += 1
-            self._pause_s = min(max(2 * self._pause_s, PAUSE_FIRST_S), PAUSE_LAST_S)
-            self._paused_until_mono = self._loop.time() + self._pause_s
-            self._why = f"{self._url.address} cannot be reached: {str(exc) or type(exc).__name__}"
-            raise ConnectionError(self._why) from exc
+            why = f"{self._url.address} cannot be reached: {str(exc) or type(exc).__name__}"
+            self._pause.failed(why, self._loop.time())
+            raise ConnectionError(why) from exc
         if not self._ready:
             try:
                 await self._make_ready(connection)
@@ -217,7 +209,7 @@ class Session:
                 connection.terminate()
                 raise
             self._ready = True
-        self._pause_s = 0.0
+        self._pause.connected()
         self._all.add(connection)
         return connection
 

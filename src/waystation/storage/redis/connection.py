@@ -1,12 +1,11 @@
-"""One connection to one Redis server: all commands of a loop turn leave in one write.
+"""One pipelined connection to one Redis server: all commands of a loop turn leave in one write.
 
-Rule 1: nobody waits for an answer before the next batch is sent; answers come in order.
+Rule 1: the next batch is sent without waiting for answers; answers come in order.
 Rule 2: at most `queue_max` operations are under way; one more is refused with `BusyError`.
-Rule 3: a server that has not answered the oldest command within `operation_timeout_s` is taken for
-        gone: the connection is cut, and whoever waits for an answer is told that there is none.
-        Whether those commands took effect is unknown, so none is sent again.
-Rule 4: after a failed attempt to connect, calls fail at once until the next attempt is due; the
-        pause grows from PAUSE_FIRST_S to PAUSE_LAST_S. The first call after it tries again.
+Rule 3: when the server has not answered the oldest command within `operation_timeout_s`, the
+        connection is cut and all pending operations fail. Whether their commands took effect is
+        unknown, so none is sent again.
+Rule 4: after a failed attempt to connect, calls fail at once for a `ReconnectPause`.
 """
 
 import asyncio
@@ -22,11 +21,8 @@ from redis.asyncio.connection import Connection, SSLConnection
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
-from waystation.base.errors import BusyError
+from waystation.storage.calls import ReconnectPause, too_many_waiting
 from waystation.storage.redis.url import Address, RedisUrl
-
-PAUSE_FIRST_S = 0.1
-PAUSE_LAST_S = 2.0
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
@@ -91,9 +87,7 @@ class RedisConnection:
         self._carrier: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._stalled: asyncio.Event = asyncio.Event()
-        self._paused_until_mono = -math.inf
-        self._pause_s = 0.0
-        self._why = ""
+        self._pause = ReconnectPause()
         self._closed = False
 
     def send(self, commands: Sequence[Command]) -> "asyncio.Future[list[Reply]]":
@@ -105,9 +99,9 @@ class RedisConnection:
             raise RedisConnectionError("the store is closed")
         if len(self._queue) + len(self._sent) >= self._queue_max:
             self._stats.refused += 1
-            raise BusyError(f"store.queue_max {self._queue_max} operations wait for Redis")
-        if self._loop.time() < self._paused_until_mono:
-            raise RedisConnectionError(self._why)
+            raise too_many_waiting(self._queue_max, "Redis")
+        if self._loop.time() < self._pause.until_mono:
+            raise RedisConnectionError(self._pause.why)
         packed = b"".join(map(_pack, commands))
         answered: asyncio.Future[list[Reply]] = self._loop.create_future()
         self._queue.append(_Operation(packed, len(commands), answered, []))
@@ -143,13 +137,12 @@ class RedisConnection:
             connection.abort()
             await connection.disconnect(nowait=True)
             reason = str(exc) or f"no answer within {self._connect_timeout_s:g} s"
-            self._why = f"Redis at {self.address} cannot be reached: {reason}"
-            self._pause_s = min(max(2 * self._pause_s, PAUSE_FIRST_S), PAUSE_LAST_S)
-            self._paused_until_mono = self._loop.time() + self._pause_s
+            why = f"Redis at {self.address} cannot be reached: {reason}"
+            self._pause.failed(why, self._loop.time())
             self._stats.failures += 1
-            self._fail_all(self._why)
+            self._fail_all(why)
             return None
-        self._pause_s = 0.0
+        self._pause.connected()
         return connection
 
     async def _serve(self, connection: "PlainConnection | TlsConnection") -> None:

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 
 from waystation.base.clock import Clock, SystemClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import parse_uuid
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid
 from waystation.storage.redis import scripts
 from waystation.storage.redis.cluster_routing import RedisCluster

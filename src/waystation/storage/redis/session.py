@@ -15,7 +15,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.redis.connection import (
     Argument,
     Command,

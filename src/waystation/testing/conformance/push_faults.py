@@ -18,9 +18,8 @@ from typing import ClassVar, TypeVar
 import pytest
 
 from waystation.base.clock import Clock
-from waystation.base.errors import BusyError
+from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.testing.conformance.push_samples import fetch_all, new_channel, timed_notification

@@ -7,11 +7,11 @@ import pytest
 
 from tests.unit.presence.broker_harness import Actor, codes, kinds
 from tests.unit.presence.shared_broker_harness import SharedStage
+from waystation.base.errors import StoreUnavailableError
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, SessionKey, Status
 from waystation.presence.session import session_end
 from waystation.presence.session.session import State
-from waystation.push.errors import StoreUnavailableError
 
 
 @pytest.fixture

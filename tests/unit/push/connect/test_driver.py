@@ -17,13 +17,13 @@ from tests.unit.push.connect.talk import (
     notification,
     update,
 )
+from waystation.base.errors import StoreFullError
 from waystation.base.ids import dashed, parse_uuid
 from waystation.net.connection import PAUSED
 from waystation.net.websocket.connection import Ending
 from waystation.push.connect.alarm import TICK_S
 from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.journal_map import JournalMap
-from waystation.push.errors import StoreFullError
 from waystation.push.model import HandedBack, Uaid, Update
 from waystation.push.wire.relay import Answer
 

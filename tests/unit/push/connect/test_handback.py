@@ -16,12 +16,11 @@ from tests.unit.push.connect.talk import (
     update,
 )
 from waystation.base.clock import ManualClock
-from waystation.base.errors import UnavailableError, WaystationError
+from waystation.base.errors import StoreFullError, UnavailableError, WaystationError
 from waystation.push.connect import handback
 from waystation.push.connect.handback import HandBack, replay, replayed_or_troubled
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
-from waystation.push.errors import StoreFullError
 from waystation.push.model import HandedBack, Notification, Replaced, Uaid, Update, UserAgent
 from waystation.push.token import fresh_key
 from waystation.push.wire.relay import Answer

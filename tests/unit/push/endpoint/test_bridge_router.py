@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, UAID, World
 from tests.unit.push.endpoint.recording_bridge import RecordingBridge
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.endpoint.bridges.absent import AbsentBridge
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import (
@@ -17,7 +18,6 @@ from waystation.push.errors import (
     BridgePayloadTooLargeError,
     BridgeStubError,
     BridgeTimeoutError,
-    StoreUnavailableError,
     UnknownAppError,
     UnknownChannelError,
     UnknownRouterTypeError,

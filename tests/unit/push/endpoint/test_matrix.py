@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from tests.unit.push.vapid_tokens import AUDIENCE
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import Notification, Uaid, Urgency
 
 PATH = "/_matrix/push/v1/notify"

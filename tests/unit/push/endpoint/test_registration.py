@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.push.endpoint.endpoint_world import Reply, World
 from tests.unit.push.endpoint.recording_bridge import RecordingBridge
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import is_canonical_dashed, parse_uuid
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import USER_AGENT_LIFETIME_S, Uaid, UserAgent
 from waystation.push.settings import Endpoint
 from waystation.push.token import EndpointToken

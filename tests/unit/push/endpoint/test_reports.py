@@ -3,9 +3,10 @@ import pytest
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, UAID, World
 from tests.unit.push.endpoint.recording_bridge import RecordingBridge
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.push.endpoint import reports
 from waystation.push.endpoint.reports import Reports
-from waystation.push.errors import BridgeConnectError, BridgeGoneError, StoreUnavailableError
+from waystation.push.errors import BridgeConnectError, BridgeGoneError
 from waystation.push.model import Notification
 from waystation.push.token import MessageIds
 from waystation.push.wire.relay import Answer

@@ -6,10 +6,9 @@ import msgspec
 import pytest
 
 from tests.unit.push.endpoint.endpoint_world import CHID, NODE, OTHER_NODE, UAID, World
-from waystation.base.errors import UnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError, UnavailableError
 from waystation.push.endpoint import router
 from waystation.push.endpoint.observer import Observer
-from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.push.model import Notification, Update, UserAgent
 from waystation.push.token import MessageIds, fresh_key
 from waystation.push.wire.relay import Answer

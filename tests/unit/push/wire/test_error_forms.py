@@ -2,7 +2,13 @@ import json
 
 import pytest
 
-from waystation.base.errors import BusyError, UnavailableError, WaystationError
+from waystation.base.errors import (
+    BusyError,
+    StoreFullError,
+    StoreUnavailableError,
+    UnavailableError,
+    WaystationError,
+)
 from waystation.push import errors
 from waystation.push.wire.error_forms import (
     HTTP_FORMS,
@@ -56,8 +62,8 @@ def test_the_numbers_are_those_senders_act_on() -> None:
         errors.NoTtlError: (400, 111),
         errors.InvalidTopicError: (400, 113),
         errors.NegativeTtlError: (400, 114),
-        errors.StoreUnavailableError: (503, 201),
-        errors.StoreFullError: (503, 201),
+        StoreUnavailableError: (503, 201),
+        StoreFullError: (503, 201),
         errors.InvalidMessageIdError: (400, None),
         errors.RateLimitedError: (429, None),
     }
@@ -66,10 +72,10 @@ def test_the_numbers_are_those_senders_act_on() -> None:
 
 
 def test_an_error_without_a_form_takes_the_nearest_above_it() -> None:
-    class NewError(errors.StoreFullError):
+    class NewError(StoreFullError):
         pass
 
-    assert form_of(NewError) is HTTP_FORMS[errors.StoreFullError]
+    assert form_of(NewError) is HTTP_FORMS[StoreFullError]
     assert form_of(ZeroDivisionError).status == 500
 
 

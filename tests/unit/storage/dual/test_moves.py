@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     ChannelId,
     Milestone,

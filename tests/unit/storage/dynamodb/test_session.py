@@ -12,8 +12,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 
-from waystation.base.errors import BusyError
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.storage.dynamodb.session import (
     Dynamo,
     NotAppliedError,

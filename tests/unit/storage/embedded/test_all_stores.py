@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.storage.embedded.test_check import ROWS, SETTINGS, fill
 from waystation.base.clock import ManualClock
-from waystation.push.errors import StoreUnavailableError
+from waystation.base.errors import StoreUnavailableError
 from waystation.queue.cluster.slot_map import SlotMap
 from waystation.queue.model import NotifierId, Queue, RecipientId, Slot
 from waystation.queue.model import SessionId as TlsId

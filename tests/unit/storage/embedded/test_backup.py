@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.storage.embedded.test_check import ROWS, SETTINGS, fill
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Uaid, UserAgent
 from waystation.storage.embedded import backup, check
 from waystation.storage.embedded.backup import backup_stores, restore_stores

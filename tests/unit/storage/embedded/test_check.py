@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import Milestone, MilestoneNote, Uaid, Update, UserAgent
 from waystation.storage.embedded import check
 from waystation.storage.embedded.check import check_store, open_environment

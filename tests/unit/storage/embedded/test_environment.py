@@ -7,8 +7,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.base.settings import SettingsError
-from waystation.push.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.embedded import environment
 from waystation.storage.embedded.environment import Environment, file_system_of, store_error
 from waystation.storage.settings import Store

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.ids import new_uuid4
-from waystation.push.errors import StoreUnavailableError
 from waystation.push.model import (
     USER_AGENT_LIFETIME_S,
     ChannelId,

@@ -9,7 +9,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import StoreFullError, StoreUnavailableError
 from waystation.storage.embedded.environment import Environment
 from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.embedded.writer import Operation, Writer, WriteTransaction

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from waystation.base.errors import BusyError, WaystationError
-from waystation.push.errors import StoreFullError, StoreUnavailableError
+from waystation.base.errors import BusyError, StoreFullError, StoreUnavailableError, WaystationError
 from waystation.storage.postgres.batching import IN_FLIGHT_MAX, Batcher
 
 

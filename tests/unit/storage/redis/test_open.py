@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from waystation.base.clock import ManualClock
+from waystation.base.errors import StoreUnavailableError
 from waystation.base.settings import SettingsError
 from waystation.presence.settings import Presence
-from waystation.push.errors import StoreUnavailableError
 from waystation.storage.memory.push import MemoryPushStore
 from waystation.storage.open import (
     init_push_store,
