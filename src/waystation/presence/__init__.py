@@ -1,1 +1,1 @@
-"""Presence: who is in the party, in order, at least once, across broken connections."""
+"""Presence: tells the participants of a party who joins and leaves, in order, at least once."""

@@ -1,11 +1,12 @@
-"""Tokens (JWT): who somebody is, and which parties they may join.
+"""Verifies tokens (JWT): the client id, the parties and the permissions that they grant.
 
-Rule 1: a token is checked whole before anything of it is believed: algorithm on the list, key by
+Rule 1: a token is verified completely before its claims are used: algorithm on the list, key by
         its id, signature, issuer, audience, lifetime.
-Rule 2: headers that bring a key along, or ask for what we do not know (`crit`), are refused.
+Rule 2: headers that carry a key (`jwk`, `jku`, `x5u`, `x5c`) or demand extensions (`crit`) are
+        refused.
 Rule 3: 64-bit ids in claims are strings, decimal or 0x-hexadecimal: a JSON number loses digits.
-Rule 4: what was checked is remembered by its hash until it ends or its key leaves the JWK Set; a
-        token itself is kept nowhere.
+Rule 4: a verified token is cached by its hash until it expires or its key leaves the JWK Set. The
+        token itself is not stored.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Final
 
 import jwt
 import msgspec
+from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from waystation.base.clock import Clock
@@ -22,7 +24,7 @@ from waystation.base.tasks import Tasks
 
 from .errors import NotAllowedError
 from .grants import Authority, Grant
-from .jwk_set import Fetch, JwkSet, KeySource, decode_with
+from .jwk_set import Fetch, JwkSet, KeySource
 from .model import ID_MAX, ClientId, PartyId
 from .settings import PresenceAuth
 
@@ -40,7 +42,7 @@ class _PartyGrant(msgspec.Struct):
 
 
 class _Claims(msgspec.Struct):
-    """What we read of a token; the rest is nobody's business here."""
+    """The claims that are read; others are ignored."""
 
     iss: str
     exp: float
@@ -63,7 +65,7 @@ class JwtAuthority:
         self._denied: BoundedLru[str, bool] = BoundedLru(DENIED_MAX)
 
     def deny(self, jti: str) -> None:
-        """From now on no token of that id is good."""
+        """Refuses every token with this `jti` from now on."""
         self._denied.put(jti, True)
 
     def revoked(self, grant: Grant) -> bool:
@@ -73,7 +75,7 @@ class JwtAuthority:
 
     async def verify(self, token: str) -> Grant:
         if len(token) > TOKEN_BYTES_MAX:
-            raise NotAllowedError("the token is too long")
+            raise NotAllowedError(f"the token is longer than {TOKEN_BYTES_MAX} bytes")
         digest = hashlib.sha256(token.encode()).digest()
         grant = self._verified.get(digest)
         if grant is None or not (self._keys is None or self._keys.fresh):
@@ -91,16 +93,16 @@ class JwtAuthority:
             header = jwt.get_unverified_header(token)
             algorithm = header.get("alg")
             if algorithm not in settings.algorithms:
-                raise NotAllowedError("the algorithm is not on the list")
+                raise NotAllowedError(f"algorithm {algorithm} is not in presence.auth.algorithms")
             if any(name in header for name in _FORBIDDEN_HEADERS):
-                raise NotAllowedError("a header that is not accepted")
+                raise NotAllowedError("the token carries a key or `crit` in its header")
             if self._keys is None:
                 fingerprint = ""
-                claims = decode_with(token, settings.secret, [algorithm], settings)
+                claims = _claims(token, settings.secret, [algorithm], settings)
             else:
                 key = await self._keys.get(str(header.get("kid", "")))
                 fingerprint = key.fingerprint
-                claims = decode_with(token, key.jwk, [algorithm], settings)
+                claims = _claims(token, key.jwk, [algorithm], settings)
         except PyJWTError as exc:
             raise NotAllowedError(type(exc).__name__) from exc
         except (ValueError, TypeError) as exc:  # a key of another family than the algorithm
@@ -120,7 +122,7 @@ class JwtAuthority:
             raise NotAllowedError("the token is not valid yet")
         began_s = told.iat or told.nbf or now_s
         if told.exp - began_s > settings.lifetime_max_s + leeway_s:
-            raise NotAllowedError("the lifetime is too long")
+            raise NotAllowedError(f"the lifetime is above {settings.lifetime_max_s:g} s")
         parties: dict[PartyId, frozenset[str]] = {}
         everywhere: frozenset[str] = frozenset()
         for row in told.parties:
@@ -143,26 +145,47 @@ class JwtAuthority:
         )
 
 
+def _claims(
+    token: str, key: PyJWK | str, algorithms: list[str], settings: PresenceAuth
+) -> dict[str, Any]:
+    """The claims, once signature, issuer and audience are right; raises `PyJWTError`. The caller
+    checks the times, with its own clock."""
+    secret = key if isinstance(key, str) else key.key
+    return jwt.decode(
+        token,
+        secret,
+        algorithms=algorithms,
+        issuer=settings.issuer,
+        audience=settings.audience,
+        options={
+            "require": ["exp", "iss", "aud"],
+            "verify_exp": False,
+            "verify_nbf": False,
+            "verify_iat": False,
+        },
+    )
+
+
 def _id(value: str | int) -> int:
-    """A 64-bit id of a claim; a number only while it is exact."""
+    """A 64-bit id of a claim; a JSON number only up to 2^53, where it is exact."""
     try:
         if isinstance(value, str):
             number = int(value, 16) if value.lower().startswith("0x") else int(value, 10)
         elif value <= _SAFE_NUMBER:
             number = value
         else:
-            raise NotAllowedError("an id is a number that may have lost digits")
+            raise NotAllowedError("an id above 2^53 is a number; write it as a string")
     except ValueError as exc:
-        raise NotAllowedError("an id is no number") from exc
+        raise NotAllowedError("an id is not a number") from exc
     if not 0 < number <= ID_MAX:
-        raise NotAllowedError("an id is out of range")
+        raise NotAllowedError("an id is not between 1 and 2^64 - 1")
     return number
 
 
 async def open_authority(
     settings: PresenceAuth, clock: Clock, tasks: Tasks, fetch: Fetch | None = None
 ) -> Authority | None:
-    """None when everybody may come in. Raises if there is no key to check tokens with."""
+    """None with `auth.mode = "off"`. Raises if the JWK Set has no usable key."""
     if settings.mode == "off":
         return None
     if settings.secret and "HS256" in settings.algorithms:

@@ -1,11 +1,11 @@
-"""The broker of one node: streams on one side, the store on the other, sessions in between.
+"""The broker of one node: dispatches stream messages and store entries to its collaborators.
 
-Rule 1: nothing here waits. What needs the store runs as a coroutine; what a stream says meanwhile
-        waits in its inbox, so a stream is answered in order.
-Rule 2: an entry of a party's log is serialised once and offered to every session of the party
-        here. Nobody is delayed by another: whoever cannot take it keeps only a position.
-Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERROR, detaches its
-        session and touches nobody else.
+Rule 1: a request that needs the store runs as a coroutine. Later messages of its stream wait in
+        the inbox of the stream, so each stream is answered in order.
+Rule 2: an entry of a party's log is serialised once and sent to every session of the party on this
+        node. A session that cannot take it keeps only its position in the log.
+Rule 3: an exception while a stream is served ends that stream with INTERNAL_ERROR and detaches its
+        session; other streams are not affected.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from .cluster.relay import Relay
 
 MOVED_HERE_MAX: Final = 100_000
-# Asking an enum's class for a member costs a third of a delivery.
+# Module constants: reading an enum member takes a third of a delivery's time.
 _STANDBY: Final = Phase.STANDBY
 _GAP: Final = Place.GAP
 _LEAVE: Final = MessageType.LEAVE
 
 
 class Broker:
-    """`StreamHandler` for transports, `PartyListener` for the store."""
+    """The `StreamHandler` of transports and the `PartyListener` of the store."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Broker:
         self.party_sync = PartySync(registry, store, reports, self._apply)
         self.party_sync.release = end.release
         self._moved_here: BoundedLru[PartyId, bool] = BoundedLru(MOVED_HERE_MAX)
-        self.relay: Relay | None = None  # without a shared store: streams of parties elsewhere
+        self.relay: Relay | None = None  # set without a shared store, with `peers`
         self.join_requests = JoinRequests(
             registry,
             store,
@@ -114,10 +114,10 @@ class Broker:
         self.other_endpoints: Callable[[], Sequence[str]] = tuple
 
     def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """To its end now, if nothing in it has to wait; else as a task."""
+        """Runs `work` at once as far as it does not wait; the rest runs as a task."""
         try:
             rest = eager(work, self._loop)
-        except Exception as exc:  # as a task it would be told the same way
+        except Exception as exc:  # logged as `Tasks` would log it
             self.reports.trouble(f"{name}.failed", exc)
             return
         if not isinstance(rest, Done):
@@ -135,7 +135,7 @@ class Broker:
             self.periodic_work.expect(record)
 
     def has_party(self, party_id: PartyId) -> bool:
-        """Whether the party lives here although another node may be its home by hash."""
+        """Whether the party is on this node, even if its hash names another one."""
         return party_id in self._moved_here or party_id in self.registry.parties
 
     # --- streams ---------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class Broker:
             now = self.registry.now()
             self.requests.take(client, session, message, now)
             if not stream.writable and not client.over:
-                session.delivery.stop(now.mono)  # answers count against who does not read them
+                session.delivery.stop(now.mono)  # the client does not read its answers
         except Exception as exc:
             self.failed(client, exc)
 
@@ -203,7 +203,7 @@ class Broker:
             self.end(client, Status.JOIN_REQUIRED, answers=message.message_id)
 
     def _pass_on(self, client: ClientStream, join: Join, data: bytes, relay: "Relay") -> bool:
-        """Whether the party lives elsewhere, and the stream goes on there."""
+        """Whether the party is on another node, and the stream was relayed or redirected to it."""
         node = relay.elsewhere(join.key.party_id)
         if node is None or join.key.party_id in self.session_end.moved:
             return False
@@ -251,24 +251,24 @@ class Broker:
         )
 
     def _refusal(self, client: ClientStream, join: Join) -> Refusal | None:
-        """Why the JOIN is refused without asking the store."""
+        """Why the JOIN is refused without asking the store; None if it is not."""
         refusal = self.join_requests.early_refusal(client, join, self._mono())
         if self.node.fenced():
             raise PresenceStoreError("the node could not renew its lease")
         if refusal is not None:
             return refusal
         if join.key.party_id in self.session_end.moved:
-            return Refusal(Status.SESSION_MOVED, "the party lives on another node")
+            return Refusal(Status.SESSION_MOVED, "the party has moved to another node; join there")
         if self.node.draining:
-            return Refusal(Status.DRAINING, "the node takes no more sessions")
+            return Refusal(Status.DRAINING, "the node is draining; join another node")
         if self.node.overloaded:
-            return Refusal(Status.OVERLOADED, "the node is late")
+            return Refusal(Status.OVERLOADED, "node overloaded: its event loop is late")
         if join.party_seq and self.join_requests.ahead(join):
-            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")
+            return Refusal(Status.INVALID_FIELD, f"party_seq {join.party_seq} was not sent yet")
         return None
 
     def go_on(self, client: ClientStream) -> None:
-        """What waited in the inbox, until something of it has to wait again."""
+        """Processes the inbox until a message has to wait for the store again."""
         client.busy = False
         while not client.busy and not client.over:
             data = client.next_waiting()
@@ -321,7 +321,7 @@ class Broker:
     # --- answers ---------------------------------------------------------------------------------
 
     def refuse(self, client: ClientStream, refusal: Refusal, message_id: int) -> None:
-        """A soft error; too many of them end the stream."""
+        """Answers with a soft error; too many of them end the stream."""
         now = self.registry.now()
         status, session = refusal.status, client.session
         assert status in SOFT
@@ -348,7 +348,7 @@ class Broker:
         cause: Detached = Detached.BAD_INPUT,
         discard_unsent: bool = False,
     ) -> None:
-        """The stream ends; its session, if it has one, is detached."""
+        """Ends the stream with an error and detaches its session, if it has one."""
         self.session_end.end_stream(
             client,
             status,
@@ -367,7 +367,7 @@ class Broker:
         self.registry.joined(client)
         self.standby_streams.forget(client)
 
-    # --- the store tells -------------------------------------------------------------------------
+    # --- from the store --------------------------------------------------------------------------
 
     def entry(self, party_id: PartyId, entry: Entry) -> None:
         party = self.registry.parties.get(party_id)
@@ -390,7 +390,7 @@ class Broker:
         before = counters.out
         session = party.sessions.get((entry.client_id, entry.session_id))
         origin = None if session is None else session.delivery
-        behind = tuple(party.behind) if party.behind else ()  # before the origin is among them
+        behind = tuple(party.behind) if party.behind else ()  # the origin is added by `tell`
         self._fan_out.tell(party, one, began, origin)
         if behind:
             now = self.registry.now()
@@ -401,7 +401,7 @@ class Broker:
         if session is not None and entry.kind is _LEAVE:
             self.session_end.removed_elsewhere(session, entry)
         if self._limits.slow:
-            self._limits.let_slow_go()
+            self._limits.end_slow_streams()
         return None
 
     def notice(self, notice: Notice) -> None:
@@ -413,16 +413,16 @@ class Broker:
             session = self.registry.sessions.get(notice.key)
             elsewhere = notice.node_id != self.owner.node_id
             if session is not None and elsewhere and session.fence < notice.fence:
-                self.session_end.moved_on(session, peer=notice.node_id)
+                self.session_end.attached_elsewhere(session, peer=notice.node_id)
         elif notice.status is Status.STANDBY_ATTACHED:
-            self.session_end.kept_alive(notice.key, now)
+            self.session_end.standby_pinged(notice.key, now)
         else:
             self.session_end.connectivity(party, notice, now)
 
     # --- tokens and moves ------------------------------------------------------------------------
 
     def watch_token(self, session: Session, client: ClientStream, now: Now) -> None:
-        """A stream lives as long as its token, and is told in time."""
+        """Arms the timer that warns of the end of the token and ends the stream."""
         if session.token_handle:
             self.registry.wheel.cancel(session.token_handle)
             session.token_handle = 0
@@ -430,14 +430,14 @@ class Broker:
             self.periodic_work.watch_token(session, client, client.grant, now)
 
     def elsewhere(self, status: Status, party_id: PartyId | None = None) -> HandoffInfo | None:
-        """Where else a client may go, for codes that send it away."""
+        """Endpoints for the codes that send a client to another node."""
         endpoints = self.other_endpoints() if 96 <= status < 128 else ()
         if status is Status.SESSION_MOVED and party_id is not None:
             endpoints = self.home(party_id)
         return handoff_info(endpoints) if endpoints else None
 
     def home(self, party_id: PartyId) -> Sequence[str]:
-        """Where the party lives, if not here."""
+        """The endpoint of the party's node, if that is another one."""
         moved = self.session_end.moved.get(party_id)
         if moved is not None:
             return (moved,)

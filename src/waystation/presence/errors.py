@@ -1,7 +1,7 @@
-"""What can go wrong in presence, besides what a status code of the protocol says.
+"""Exceptions of presence: failures of the store, of other nodes and of tokens.
 
-A refusal is a value here, not an exception: every one has a status code that the client is told,
-and `wire.error_forms` says how each ends a stream. Exceptions are for what we depend on.
+A refused request is a value (`session.Refusal`) with a status code of the protocol;
+`wire.error_forms` says how each code ends a stream.
 """
 
 from waystation.base.errors import BusyError, RejectedError, UnavailableError
@@ -10,14 +10,14 @@ from waystation.base.errors import BusyError, RejectedError, UnavailableError
 class PresenceStoreError(UnavailableError):
     """The store of parties does not answer.
 
-    Joins and leaves are answered with STORE_BUSY; who is there stays there.
+    Joins and leaves are answered with STORE_BUSY; sessions stay as they are.
     """
 
     label = "presence_store"
 
 
 class PresenceStoreBusyError(BusyError):
-    """The store of parties has as much to do as it may.
+    """The store of parties has reached its limit of waiting operations.
 
     Send again after `retry_after_ms`.
     """
@@ -26,9 +26,9 @@ class PresenceStoreBusyError(BusyError):
 
 
 class PeerError(UnavailableError):
-    """Another node of the cluster does not answer, or does not want what it was asked.
+    """Another node of the cluster does not answer, or refused the request.
 
-    Nothing was changed; another node, or a later attempt, may do.
+    Nothing was changed; try another node, or later.
     """
 
     label = "presence_neighbour"
@@ -40,7 +40,7 @@ STORE_TROUBLE = (UnavailableError, BusyError)
 class NotAllowedError(RejectedError):
     """The token is missing or not valid.
 
-    Get a new one, and come back.
+    Get a new token and join again.
     """
 
     label = "not_allowed"

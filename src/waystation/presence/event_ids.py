@@ -1,7 +1,7 @@
-"""Parties, clients and sessions as events name them: keyed hashes, never the ids.
+"""Hashed ids of parties, clients and sessions in events; the ids themselves never appear.
 
-What was met lately is remembered by its id, for one UTC day (the key changes with the quarter): a
-session has two events at least, and its party one for each of its announcements.
+Hashes are cached for one UTC day (their key changes with the quarter): a session has at least two
+events, and its party one for each announcement.
 """
 
 import struct
@@ -36,7 +36,7 @@ class EventIds:
         return known
 
     def session(self, key: SessionKey, ms: int) -> tuple[int, int, int]:
-        """Of the party, the client and the session."""
+        """The hashes of the party, the client and the session."""
         if not self._from_ms <= ms < self._until_ms:
             self._begin_day(ms)
         known = self._sessions.get(key)
@@ -51,7 +51,7 @@ class EventIds:
         return known
 
     def last_of(self, key: SessionKey, ms: int) -> tuple[int, int, int]:
-        """The same for a session that has ended: it will hardly be named again."""
+        """As `session`, and removes it from the cache: the session has ended."""
         known = self.session(key, ms)
         del self._sessions[key]
         return known

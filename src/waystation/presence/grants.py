@@ -1,4 +1,4 @@
-"""What a token allows its bearer."""
+"""Grants: the client, parties and permissions of a verified token."""
 
 from typing import Protocol
 
@@ -9,7 +9,7 @@ from .model import ClientId, PartyId
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """A verified token, as far as presence cares."""
+    """The claims of a verified token that presence uses."""
 
     client_id: ClientId | None
     issuer: str
@@ -28,14 +28,14 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authority(Protocol):
-    """Who decides about tokens."""
+    """Verifies tokens."""
 
     async def verify(self, token: str) -> Grant:
         """Raises `NotAllowedError`."""
         ...
 
     def revoked(self, grant: Grant) -> bool:
-        """Whether its `jti` is denied or its key has left the JWK Set, by the last reading."""
+        """Whether its `jti` is denied or its key has left the JWK Set, as last fetched."""
         ...
 
 

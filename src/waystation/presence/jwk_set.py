@@ -1,12 +1,12 @@
-"""The public keys that tokens are checked with: a JWK Set from a file or URL, kept fresh.
+"""The public keys that verify tokens: a JWK Set from a file or URL, refreshed in the background.
 
-Rule 1: keys are used for `cache_s`, and fetched anew in the background when 80 % of it is over.
-Rule 2: a token with a key id that is not known makes us fetch once, but not more often than every
-        `unknown_key_s`; meanwhile such tokens are refused without asking anybody.
-Rule 3: while the source does not answer, the last set serves for `stale_s`.
-Rule 4: a weak key (RSA under 2048 bits) is not used.
-Rule 5: a set that was read replaces the last one, also when no usable key is left in it: a key that
-        has left the set verifies nothing and revokes the grants that it verified.
+Rule 1: keys are used for `cache_s` and fetched again when 80 % of it is over.
+Rule 2: a token with an unknown key id causes one fetch, at most every `unknown_key_s`. In between,
+        such tokens are refused without a fetch.
+Rule 3: while the source does not answer, the last set is used for `stale_s`.
+Rule 4: RSA keys under 2048 bits are not used.
+Rule 5: a set that was read replaces the last one, even if it has no usable key: a key that left the
+        set verifies no token and revokes the grants that it verified.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
-import jwt
 import msgspec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt import PyJWK
@@ -38,7 +37,7 @@ Fetch = Callable[[], Awaitable[bytes]]
 
 
 class KeySource:
-    """Where a JWK Set comes from."""
+    """Reads a JWK Set from a file or URL."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -72,10 +71,10 @@ class JwkSet:
         self._fetching: asyncio.Future[None] | None = None
 
     async def start(self, tasks: Tasks) -> None:
-        """Raises if there are no keys to begin with."""
+        """Raises if the first fetch gives no usable key."""
         await self._refresh()
         if not self._by_id:
-            raise PresenceStoreError("presence.auth.jwks: there is no usable key")
+            raise PresenceStoreError("presence.auth.jwks: no usable key; check the file or URL")
         tasks.keep("jwks", self._keep_fresh)
 
     async def _keep_fresh(self) -> None:
@@ -94,7 +93,7 @@ class JwkSet:
         return self._clock.mono() - self._fetched_at <= self._settings.cache_s
 
     async def get(self, key_id: str) -> Key:
-        """Raises `NotAllowedError` for a key that nobody knows, or that is too old to trust."""
+        """Raises `NotAllowedError` for an unknown key id, or if the set is older than `stale_s`."""
         mono, settings = self._clock.mono(), self._settings
         if not self.fresh:
             await self._refresh_rarely(mono)
@@ -111,7 +110,7 @@ class JwkSet:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Once, however many ask at the same time."""
+        """Fetches once for all callers that wait at the same time."""
         if self._fetching is not None:
             await asyncio.shield(self._fetching)
             return
@@ -122,7 +121,7 @@ class JwkSet:
             self._fingerprints = frozenset(key.fingerprint for key in self._by_id.values())
             self._fetched_at = self._clock.mono()
         except (OSError, ValueError, PyJWTError, msgspec.MsgspecError):
-            pass  # the last set serves on; that there is none shows at the start
+            pass  # the last set stays in use; `start` raises if there is none
         finally:
             self._fetching.set_result(None)
             self._fetching = None
@@ -155,27 +154,7 @@ def _fingerprint(key_id: str, key: PyJWK) -> str:
 
 
 def _algorithm_of(row: dict[str, Any], algorithms: tuple[str, ...]) -> str | None:
-    """A JWK need not name its algorithm; for RSA there are several, and the token says which."""
+    """An algorithm for an RSA key that names none; the token says which one it uses."""
     if row.get("kty") == "RSA":
         return next((one for one in algorithms if one.startswith(("RS", "PS"))), "RS256")
     return None
-
-
-def decode_with(
-    token: str, key: PyJWK | str, algorithms: list[str], settings: PresenceAuth
-) -> dict[str, Any]:
-    """The claims; raises `PyJWTError`. Their times are for the caller to judge, by its clock."""
-    secret = key if isinstance(key, str) else key.key
-    return jwt.decode(
-        token,
-        secret,
-        algorithms=algorithms,
-        issuer=settings.issuer,
-        audience=settings.audience,
-        options={
-            "require": ["exp", "iss", "aud"],
-            "verify_exp": False,
-            "verify_nbf": False,
-            "verify_iat": False,
-        },
-    )

@@ -1,4 +1,4 @@
-"""The metrics of presence: name, labels and sentence of each."""
+"""The metrics of presence: name, labels and help text of each."""
 
 from typing import Final
 

@@ -1,8 +1,7 @@
-"""The words of presence as types: ids, codes, what a party announces, what is known of a session.
+"""Types of presence: ids, message types, status codes, log entries, session records.
 
-Rule 1: ids are unsigned 64-bit numbers, never 0, chosen elsewhere; they never reach a log as such.
-Rule 2: a session is named by party, client and session id together.
-Rule 3: wall time is in milliseconds and serves people and stores; nothing here times out by it.
+Ids are unsigned 64-bit numbers, never 0, chosen by clients; logs and events contain only hashes.
+Wall time is in milliseconds and is shown to clients and stored; timeouts use monotonic time.
 """
 
 import enum
@@ -18,7 +17,7 @@ ID_MAX: Final = 2**64 - 1
 
 
 class Now(msgspec.Struct, frozen=True, gc=False):
-    """A moment on both clocks; it comes with every input."""
+    """One moment on both clocks, passed along with every input."""
 
     mono: float
     ms: int
@@ -31,7 +30,7 @@ class SessionKey(NamedTuple):
 
 
 def session_key(party_id: int, client_id: int, session_id: int) -> SessionKey:
-    """A key, in a third of the time that asking its class takes."""
+    """A key; three times as fast as calling the class."""
     ids = (party_id, client_id, session_id)
     return tuple.__new__(SessionKey, ids)  # pyright: ignore[reportUnknownMemberType]
 
@@ -52,8 +51,8 @@ class MessageType(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """0-15 information; 16-31 why somebody left; 32-63 the request failed and the stream goes on;
-    64-95 the stream ends, do not repeat the request; 96-127 the stream ends, reconnect."""
+    """0-15 information; 16-31 reason of a LEAVE; 32-63 request failed, stream goes on;
+    64-95 stream ends, do not repeat the request; 96-127 stream ends, reconnect."""
 
     OK = 0
     INTERNAL_ERROR = 1
@@ -106,7 +105,7 @@ class Status(enum.IntEnum):
 
 
 class Flags(enum.IntFlag):
-    """Of a JOIN."""
+    """Flags of a JOIN."""
 
     NONE = 0
     RESUME_ONLY = 1
@@ -115,23 +114,23 @@ class Flags(enum.IntFlag):
     NO_DELIVERY = 8
 
 
-# Plain numbers: an enum's `&` costs as much as a delivery.
+# Plain integers: `&` on enum members takes as long as a delivery.
 RESUME_ONLY: Final = int(Flags.RESUME_ONLY)
 STANDBY: Final = int(Flags.STANDBY)
 WANT_UPDATES: Final = int(Flags.WANT_UPDATES)
 NO_DELIVERY: Final = int(Flags.NO_DELIVERY)
 FLAGS_KEPT: Final = WANT_UPDATES | NO_DELIVERY
-EXTENDED: Final = 256  # beside the flags kept: the client knows more than the seed's fields
+EXTENDED: Final = 256  # stored beside the kept flags: the client uses more than the seed's fields
 
 
 def merged_flags(known: int, wished: int) -> int:
-    """What a session keeps when it is resumed: its old wishes, unless it has new ones."""
+    """The flags of a resumed session: those of its last JOIN that had any."""
     wishes = wished & FLAGS_KEPT or known & FLAGS_KEPT
     return wishes | (known | wished) & EXTENDED
 
 
 class Detached(enum.IntEnum):
-    """Why a session has no stream; `code` of the event that tells it."""
+    """Why a session lost its stream; the `code` of `party.session_detached`."""
 
     EOF = 1
     RESET = 2
@@ -146,7 +145,7 @@ class Detached(enum.IntEnum):
 
     @property
     def leave_reason(self) -> Status:
-        """What the others are told when the session never comes back."""
+        """The status of the LEAVE if the session is not resumed."""
         return _REASONS.get(self, Status.CLIENT_TIMEOUT)
 
 
@@ -158,7 +157,7 @@ _REASONS: Final = {
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """One line of a party's log: JOIN, LEAVE or SIGNAL, with everything that is announced."""
+    """An entry of a party's log: JOIN, LEAVE or SIGNAL with all announced fields."""
 
     seq: int
     kind: MessageType
@@ -178,7 +177,7 @@ class Member(NamedTuple):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a store knows of a session."""
+    """A session as the store keeps it."""
 
     key: SessionKey
     active: bool
@@ -211,9 +210,9 @@ LOCAL_COUNTER_MASK: Final = (1 << 32) - 1
 
 
 def next_tick(tick: int, now_ms: int) -> int:
-    """The party's hybrid clock goes on: at least one further, and not behind the wall clock.
+    """Advances the party's hybrid clock by at least one, and at least to the wall clock.
 
-    A tick is what stands in bits 61 to 0 of a party message's id: ms since 2020, then a counter.
+    A tick is bits 61 to 0 of a party message's id: ms since 2020, then a counter.
     """
     by_the_wall, following = (now_ms - EPOCH_2020_MS) << _COUNTER_BITS, tick + 1
     return by_the_wall if by_the_wall > following else following  # noqa: FURB136 for every entry

@@ -1,7 +1,7 @@
-"""What the broker does because time passes: timers, saved positions, sessions nobody attends.
+"""Periodic work of a node: due timers, saved cursors, expired tokens, sessions without a stream.
 
-`tick` is called every `tick_s`; the wheel says what is due. Everything that is due more than once a
-session's life is in the wheel; what concerns the node as a whole is called by its owner.
+`tick` is called every `tick_s` and runs the timers that the wheel says are due. Timers of sessions
+and streams are in the wheel; the server calls the work that concerns the whole node.
 """
 
 from typing import Final
@@ -45,24 +45,24 @@ class PeriodicWork:
         self._authority = authority
 
     def tick(self) -> bool:
-        """Handle what is due; whether more is due already."""
+        """Runs due timers; returns whether more are due already."""
         registry = self._registry
         due = registry.due(registry.now().mono)
         each(due, self._perform, self._failed)
         if registry.unjoined:
             now = registry.now()
             each(registry.late_to_join(now.mono), lambda one: self._late(one, now), self._failed)
-        self._reports.look_at_latencies()
+        self._reports.observe_latencies()
         return len(due) > 0
 
     def _perform(self, timer: Timer) -> None:
         session_end, now = self._session_end, self._registry.now()
         if isinstance(timer, Session):
-            session_end.life(timer, now)
+            session_end.timer_due(timer, now)
         elif isinstance(timer, Delivery):
             session = timer.holder
             if isinstance(session, Session) and not session.life_handle:
-                session_end.life(session, now)  # its entry waited for this one
+                session_end.timer_due(session, now)  # its timer waits for this one
             timer.retry(now)
         elif isinstance(timer, ClientStream):
             self._late(timer, now)
@@ -73,18 +73,18 @@ class PeriodicWork:
         self._reports.trouble("timer.failed", error)
 
     def _late(self, client: ClientStream, now: Now) -> None:
-        """Its JOIN should be here by now."""
+        """`join_timeout_s` passed without a JOIN."""
         client.join_handle = 0
         if client.phase is not Phase.OPEN:
             return
         if client.busy:
-            # Its JOIN is with the store, which may refuse it: then time counts again.
+            # The store is being asked and may refuse the JOIN: look again.
             client.join_handle = self._registry.arm(now.mono + TRY_AGAIN_S, client)
         else:
             self._control.end(client, Status.JOIN_REQUIRED)
 
     def expect(self, record: SessionRecord) -> None:
-        """A session that a process before us left: it has the time that is left to it."""
+        """Arms the deadline of a session of an earlier process; its remaining TTL counts."""
         left_s = max(0.0, (record.deadline_ms - self._registry.now().ms) / 1000)
         self._expect(record.key, record.fence, Detached(record.cause).leave_reason, left_s)
 
@@ -106,7 +106,7 @@ class PeriodicWork:
     # --- tokens ----------------------------------------------------------------------------------
 
     def watch_token(self, session: Session, client: ClientStream, grant: Grant, now: Now) -> None:
-        """Ask for a new one in time; without it the stream ends when the leeway does."""
+        """Asks for a new token `warn_s` before its end; ends the stream after the leeway."""
         auth = self._registry.settings.auth
         left_s = (grant.expires_at_ms - now.ms) / 1000
         warn_s = left_s - auth.warn_s
@@ -134,7 +134,7 @@ class PeriodicWork:
             warn(now)
 
     def end_revoked(self) -> None:
-        """Streams whose token was withdrawn; once a second."""
+        """Ends streams whose token was revoked; called once a second."""
         authority = self._authority
         if authority is None:
             return
@@ -143,10 +143,10 @@ class PeriodicWork:
             if grant is not None and authority.revoked(grant):
                 self._control.end(client, Status.REAUTHENTICATE, cause=Detached.TOKEN)
 
-    # --- positions -------------------------------------------------------------------------------
+    # --- cursors ---------------------------------------------------------------------------------
 
     async def save_cursors(self) -> None:
-        """Positions that have moved on since they were saved."""
+        """Saves the cursors that have advanced since they were saved last."""
         rows: list[CursorRow] = []
         for session in self._registry.sessions.values():
             if session.state is State.ACTIVE:

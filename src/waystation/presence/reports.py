@@ -1,11 +1,10 @@
-"""What happens in parties, told as events, numbers and lines.
+"""Reports presence activity as events, metrics and log lines.
 
-An event is a fact for the pipeline, a number is for a dashboard, and a line is for a person. Ids
-appear as keyed hashes only; tokens and payloads appear nowhere.
+Ids appear as keyed hashes only; tokens and payloads never appear.
 
-Of acks only every n-th gets an event of its own (`ack_sample`), and carries n as its weight; the
-totals are exact and count from the start of the process: in every row out = acked + dropped +
-superseded + outstanding. Their latencies are those since the row before.
+Every n-th ack gets an event of its own (`ack_sample`), with n as its weight. Delivery totals are
+exact and count from the start of the process: in every row out = acked + dropped + superseded +
+outstanding. Their latencies are those since the previous row.
 """
 
 import logging
@@ -31,9 +30,9 @@ from .session.in_flight import DeliveryCounters, SentMessage
 from .session.session import Session
 from .store import Joined
 
-LATENCIES_MAX: Final = 4096  # of which the totals tell the quantiles
-TIMES_MAX: Final = 65_536  # between two ticks; of more, the newest are told
-LINES_MAX: Final = 1000  # between two ticks; more are in the events
+LATENCIES_MAX: Final = 4096  # used for the quantiles of one totals event
+TIMES_MAX: Final = 65_536  # between two ticks; only the newest are kept
+LINES_MAX: Final = 1000  # log lines between two ticks; the events have all
 _CAUSE_MAX_DELIVERIES: Final = 1
 _NO_ACK: Final = 1
 _SIGN: Final = 1 << 63
@@ -41,12 +40,12 @@ _UNSIGNED: Final = 1 << 64
 
 
 def _signed(message_id: int) -> int:
-    """The contract's columns are signed."""
+    """As a signed number, which the event contract requires."""
     return message_id - _UNSIGNED if message_id & _SIGN else message_id
 
 
 class EndedSession(msgspec.Struct, frozen=True, gc=False):
-    """A session that ended, as its event and its line need to know it."""
+    """A session that ended: the values of its event and its log line."""
 
     key: SessionKey
     code: Status
@@ -62,7 +61,7 @@ class EndedSession(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def out(self) -> int:
-        """Rule 6 of `delivery`."""
+        """Messages sent (rule 6 of `delivery`)."""
         return self.acked + self.dropped + self.superseded + self.in_flight
 
 
@@ -177,10 +176,10 @@ class Reports:
         return cell
 
     def write_lines(self) -> None:
-        """One for each session that ended since; out of the way of what ended them."""
+        """Writes the log lines of ended sessions; called between steps."""
         lines, self._lines = self._lines, []
         if not self._log.is_enabled_for(logging.INFO):
-            return  # a tag takes as long as a delivery
+            return  # hashing a tag takes as long as a delivery
         for one in lines:
             self._log.info(
                 "session.left",
@@ -266,7 +265,7 @@ class Reports:
         )
 
     def acked(self, key: SessionKey, sent: SentMessage, mono: float) -> None:
-        """One of `ack_every`."""
+        """A sampled ack, one of `ack_every`."""
         ms = self._clock.now_ms()
         self._sink.emit(
             events.PartyMessageAcked(
@@ -365,7 +364,7 @@ class Reports:
 
     # --- totals ----------------------------------------------------------------------------------
 
-    def look_at_latencies(self) -> None:
+    def observe_latencies(self) -> None:
         if self._lines:
             self.write_lines()
         if self._fanouts_s:
@@ -375,11 +374,11 @@ class Reports:
         if latencies:
             self._ack_latency.observe_all(latencies)
             self._window_s.extend(islice(latencies, LATENCIES_MAX - len(self._window_s)))
-            latencies.clear()  # the same one: deliveries hold it
+            latencies.clear()  # keep the object: deliveries hold a reference
 
     def totals(self) -> None:
-        """Every 10 s: what was delivered since the process began."""
-        self.look_at_latencies()
+        """Emits delivery totals since the start of the process; called every 10 s."""
+        self.observe_latencies()
         counters = self.counters
         window, self._window_s = sorted(self._window_s), []
         self._sink.emit(
@@ -401,7 +400,7 @@ class Reports:
         )
 
     def _fill(self) -> None:
-        self.look_at_latencies()
+        self.observe_latencies()
         counters = self.counters
 
         def put(cell: Cell, value: int) -> None:

@@ -1,14 +1,14 @@
-"""What presence asks of storage.
+"""The store that presence needs: interfaces, arguments and results.
 
-Rule 1: every operation on a party is atomic, and all operations on one party have one order. The
-        store is the only sequencer: it gives `seq`, time and message id to what it appends.
-Rule 2: an operation that changed something has been recorded when it returns (on a durable store:
-        on disk), and its entries have been, or will be, given to every subscriber in `seq` order.
-Rule 3: what may lose a race says so in its result and changes nothing. Trouble with the store
-        itself is raised (`STORE_TROUBLE`), and then nothing was changed, or nobody can know.
-Rule 4: a write of an owner carries the session's fence. An older fence is refused, so somebody who
-        comes late cannot touch a session that has moved on.
-Rule 5: cursors are saved lazily; losing some only repeats deliveries.
+Rule 1: operations on a party are atomic and totally ordered. The store assigns `seq`, time and
+        message id to the entries that it appends.
+Rule 2: a change is recorded when its operation returns (on a durable store: on disk), and its
+        entries are given to every subscriber in `seq` order, before or after that.
+Rule 3: an operation that loses a race says so in its result and changes nothing. A failure of the
+        store is raised (`STORE_TROUBLE`); then the change was not made, or its outcome is unknown.
+Rule 4: writes of an owner carry the session's fence. An older fence is refused, so a late write
+        cannot change a session that was attached elsewhere.
+Rule 5: cursors are saved lazily; a lost cursor only repeats deliveries.
 """
 
 import hmac
@@ -21,14 +21,14 @@ from .model import Entry, Member, PartyId, SessionKey, SessionRecord, Status
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A life of a node."""
+    """One run of a node's process."""
 
     node_id: str
     incarnation: int
 
 
 class JoinSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a new session brings, and the limits it must keep."""
+    """A new session, and the limits that the store enforces."""
 
     ttl_ms: int
     flags: int
@@ -40,7 +40,7 @@ class JoinSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a session id that another client of the party uses is refused."""
     token_exp_ms: int = 0
     known_seq: int | None = None
-    """How far the caller follows the party already; None: it needs the members."""
+    """The position that the caller has reached; None: it needs the members."""
     known_epoch: int = 0
 
 
@@ -54,13 +54,13 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     opened: bool = False
     """The party was empty, or did not exist."""
     members: Sequence[Member] | None = None
-    """Everybody at `seq`, the new session too; None if the caller follows the party."""
+    """All sessions at `seq`, the new one too; None if the caller follows the party."""
     entries: Sequence[Entry] = ()
-    """What lies between `known_seq` and `seq`, if the subscription may not have brought it yet."""
+    """Entries from `known_seq` to `seq` that the subscription may not have delivered yet."""
 
 
 class Exists(msgspec.Struct, frozen=True):
-    """A session of that key is there already; nothing was changed."""
+    """A session with that key exists; nothing was changed."""
 
     record: SessionRecord
 
@@ -71,18 +71,18 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True):
-    """Why an attach may happen."""
+    """The proof for an attach: a token hash, or trust established before."""
 
     token_hash: bytes | None = None
     trusted: bool = False
-    """A ticket of a hand-off was checked, or a standby is promoted."""
+    """A ticket was redeemed, or a standby is promoted."""
     token_required: bool = False
     grace_ms: int = 30_000
-    """How long the hash that is replaced stays good."""
+    """How long the replaced hash stays valid."""
 
 
 def weigh(record: SessionRecord, proof: Proof, now_ms: int) -> Status | None:
-    """Why the session may not be attached with this proof; None if it may."""
+    """The status that refuses this proof; None if the session may be attached."""
     if proof.trusted:
         return None
     given = proof.token_hash
@@ -99,9 +99,9 @@ def weigh(record: SessionRecord, proof: Proof, now_ms: int) -> Status | None:
 
 
 def token_before(record: SessionRecord, proof: Proof) -> bytes:
-    """The hash that stays good beside the new one: of the token that the client has shown, which
-    it certainly has. The newest may never have reached it; if answers are lost twice in a row it
-    must not be locked out."""
+    """The hash that stays valid beside the new one: that of the token which the client presented.
+    The newest token may not have reached the client; two lost answers in a row must not lock it
+    out."""
     if proof.token_hash is None or proof.trusted:
         return record.token_hash
     return proof.token_hash
@@ -120,7 +120,7 @@ class AttachSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True):
     record: SessionRecord
-    """As it is now: the new fence, the caller as owner; `cursor` as it was saved."""
+    """The record with the new fence and owner; `cursor` as it was saved."""
     was_active: bool
     previous_owner: Owner
     gap_ms: int
@@ -161,7 +161,7 @@ class PartySnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """What nodes tell each other about a session beside the log; may be lost."""
+    """A message between nodes about a session, beside the log; may be lost."""
 
     key: SessionKey
     status: Status
@@ -171,8 +171,8 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartyListener(Protocol):
-    """Called on the loop, never waits. Entries come in `seq` order but for what a store calls a
-    gap: a listener that misses some asks `read_log`."""
+    """Called on the event loop; must not block. Entries arrive in `seq` order; after a gap the
+    listener calls `read_log`."""
 
     def entry(self, party_id: PartyId, entry: Entry) -> None: ...
 
@@ -181,12 +181,12 @@ class PartyListener(Protocol):
 
 class PresenceStore(Protocol):
     async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
-        """Before anything else. Sessions whose stream was lost with an earlier life of this
-        store's only node, each with its deadline; a shared store returns none."""
+        """Called first. Returns the sessions of an earlier process of this store's only node, each
+        with its deadline; a shared store returns none."""
         ...
 
     async def subscribe(self, party_id: PartyId) -> None:
-        """When it returns, whatever is appended is told to the listener."""
+        """From its return on, appended entries are given to the listener."""
         ...
 
     def unsubscribe(self, party_id: PartyId) -> None: ...
@@ -194,15 +194,15 @@ class PresenceStore(Protocol):
     async def join(self, key: SessionKey, spec: JoinSpec) -> Joined | Exists | Rejected: ...
 
     async def attach(self, key: SessionKey, spec: AttachSpec) -> Attached | Missing | Rejected:
-        """The proof is checked first; a wrong one changes nothing."""
+        """Checks the proof first; a wrong one changes nothing."""
         ...
 
     async def detach(self, key: SessionKey, fence: int, *, cursor: int, cause: int) -> bool:
-        """No stream any more: the deadline is one TTL from now. Applied if the fence fits."""
+        """Sets the deadline to one TTL from now. Applied if the fence matches."""
         ...
 
     async def leave(self, key: SessionKey, fence: int, code: Status) -> Left | None:
-        """None if it is gone or its fence has moved on; fence 0 fits always (administration)."""
+        """None if the session is gone or its fence is newer; fence 0 matches any (operators)."""
         ...
 
     async def signal(
@@ -214,43 +214,43 @@ class PresenceStore(Protocol):
     async def read_log(
         self, party_id: PartyId, *, after_seq: int, limit: int
     ) -> Sequence[Entry] | None:
-        """Ascending, without a hole; None if the log does not reach back that far."""
+        """Ascending, without gaps; None if the log does not reach back to `after_seq`."""
         ...
 
     async def snapshot(self, party_id: PartyId) -> PartySnapshot | None: ...
 
     async def tell(self, notice: Notice) -> None:
-        """To the listeners of all nodes that follow the party, ours included."""
+        """Sends a notice to the listeners of all nodes that follow the party, ours too."""
         ...
 
     async def expire_due(self, limit: int) -> int:
-        """Removes sessions without a node whose deadline has passed; how many."""
+        """Ends detached sessions whose deadline has passed; returns how many."""
         ...
 
     async def check(self) -> None:
-        """Raises if the store would not serve now."""
+        """Raises if the store is not available."""
         ...
 
     async def close(self) -> None: ...
 
 
 class MovablePresenceStore(PresenceStore, Protocol):
-    """A store of one node, whose parties can go to another node as a whole."""
+    """A store of one node, whose parties can move to another node."""
 
     async def freeze(self, party_id: PartyId) -> bytes | None:
-        """Everything there is of the party; None if there is none. Until `thaw`, whatever would
-        change it is refused as busy."""
+        """The state of the party; None if there is no such party. Until `thaw`, changes to it are
+        refused as busy."""
         ...
 
     async def give_up(self, party_id: PartyId) -> None:
-        """It lives elsewhere now; nothing of it is kept."""
+        """Deletes a party that was moved to another node."""
         ...
 
     def thaw(self, party_id: PartyId) -> None: ...
 
     async def take_in(self, party_id: PartyId, state: bytes) -> Sequence[SessionRecord] | None:
-        """The other end of `freeze`. Its sessions wait for their clients, each for its TTL; None
-        if a party of that id has sessions here. Raises `ValueError` for what cannot be read."""
+        """Stores a state made by `freeze`; its sessions are detached, each for its TTL. None if a
+        party of that id has sessions here. Raises `ValueError` for a state it cannot read."""
         ...
 
 
@@ -258,7 +258,7 @@ class MovablePresenceStore(PresenceStore, Protocol):
 
 
 class PresenceNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it describes itself to the others."""
+    """A node as it describes itself to other nodes."""
 
     node_id: str
     incarnation: int
@@ -286,15 +286,15 @@ class SharedPresenceStore(PresenceStore, Protocol):
     async def resign(self, node_id: str) -> None: ...
 
     async def nodes(self) -> tuple[list[PresenceNode], list[str]]:
-        """Those that are alive, and the names of those whose lease has ended."""
+        """The nodes with a lease, and the ids of those whose lease has ended."""
         ...
 
     async def reap(self, node_id: str) -> int:
-        """Sessions of a dead node wait for one TTL from now, as NODE_LOST; how many."""
+        """Detaches the sessions of a dead node, with cause NODE_LOST; returns how many."""
         ...
 
     async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
-        """Ours again after a pause; those returned have moved on meanwhile."""
+        """Claims sessions again after a pause; returns those that were attached elsewhere."""
         ...
 
     async def positions(self, parties: Sequence[PartyId]) -> list[tuple[int, int] | None]: ...

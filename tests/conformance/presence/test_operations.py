@@ -89,7 +89,7 @@ async def test_health_is_watched(house: House) -> None:
         heard = stub.Watch(health_pb2.HealthCheckRequest())
         unknown = stub.Watch(health_pb2.HealthCheckRequest(service="another"))
         assert (await heard.read()).status == SERVING
-        node.server.health.tell(serving=False)
+        node.server.health.set_serving(serving=False)
         assert (await heard.read()).status == NOT_SERVING
         answer = await unknown.read()
         assert answer.status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN

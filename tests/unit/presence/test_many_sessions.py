@@ -41,8 +41,8 @@ def test_ten_thousand_idle_sessions_cost_memory_and_nothing_else(stage_with: Sta
     registry = stage.broker.registry
     insertions, timers = registry.insertions, len(registry.wheel)
     asked: list[float] = []
-    look = stage.broker.session_end.life
-    stage.broker.session_end.life = lambda session, now: (
+    look = stage.broker.session_end.timer_due
+    stage.broker.session_end.timer_due = lambda session, now: (
         asked.append(now.mono) or look(session, now)
     )
     for _ in range(1000):  # 110 s in all: less than a TTL

@@ -1,7 +1,7 @@
-"""Where clients find nodes: `NodeDirectory` of the cluster protocol.
+"""`NodeDirectory` of the cluster protocol: tells clients which nodes accept sessions.
 
-Nodes that are ready come in the order of a hash of party and node, so that members of one party
-tend to meet on one node and a node that comes or goes moves few of them.
+Ready nodes are ordered by a hash of party and node: participants of one party tend to use the same
+node, and a node that is added or removed moves few of them.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ STATES: Final = {"ready": READY, "draining": NODE_DRAINING, "fenced": FENCED}
 
 
 def node_row(node: PresenceNode) -> Node:
-    """A node as the cluster protocol writes it."""
+    """A node as a message of the cluster protocol."""
     return Node(
         node_id=node.node_id,
         incarnation=node.incarnation,
@@ -50,7 +50,7 @@ def node_row(node: PresenceNode) -> Node:
 def ranked(
     nodes: Sequence[PresenceNode], party_id: int, *, prefer_zone: str = ""
 ) -> list[PresenceNode]:
-    """Those that take sessions, best first."""
+    """The nodes that accept sessions, best first."""
 
     def weight(node: PresenceNode) -> tuple[bool, bytes]:
         name = f"{party_id:x}/{node.node_id}".encode()
@@ -98,7 +98,9 @@ class NodeDirectory:
     async def _watch(self, request: ListNodesRequest, caller: Caller) -> AsyncIterator[NodeList]:
         await self._admit(caller)
         if self._watchers >= WATCHERS_MAX:
-            raise GrpcError(GrpcStatus.RESOURCE_EXHAUSTED, "too many watch already")
+            raise GrpcError(
+                GrpcStatus.RESOURCE_EXHAUSTED, f"{WATCHERS_MAX} watchers (limit {WATCHERS_MAX})"
+            )
         self._watchers += 1
         try:
             while True:

@@ -1,7 +1,7 @@
-"""Tickets: who may continue a session here that another node hands over.
+"""Tickets: allow a client to continue a session here that another node hands over.
 
-A ticket is 128 random bits, works once and for one session, and for `ticket_s`. Only its hash is
-kept. The offer that came with it says from where the session continues.
+A ticket is 128 random bits, valid once, for one session, for `ticket_s`. Only its hash is kept. The
+offer for which it was issued holds the position from which the session continues.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ TICKETS_MAX: Final = 50_000
 
 
 class HandoverOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as its node offers it."""
+    """State of a session, sent by the node that hands it over."""
 
     key: SessionKey
     fence: int
@@ -45,7 +45,7 @@ class HandoverTickets:
         return ticket
 
     def redeem(self, key: SessionKey, ticket: bytes, mono: float) -> bool:
-        """Once: a ticket that was right is used up."""
+        """Whether the ticket is valid; a valid one is used up."""
         found = self._open.get(key, mono)
         if found is None:
             return False
@@ -57,7 +57,7 @@ class HandoverTickets:
         return True
 
     def give_back(self, key: SessionKey, ticket: bytes, mono: float) -> None:
-        """It was right, but what it was for could not be done: it works once more."""
+        """Makes a redeemed ticket valid again: the attach failed."""
         offer = self._redeemed.pop(key)
         if offer is not None:
             digest = hashlib.sha256(ticket).digest()
@@ -67,5 +67,5 @@ class HandoverTickets:
         return len(self._open)
 
     def take_over(self, key: SessionKey) -> HandoverOffer | None:
-        """What the redeemed ticket stood for."""
+        """Removes and returns the offer of a redeemed ticket."""
         return self._redeemed.pop(key)

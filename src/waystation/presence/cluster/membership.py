@@ -1,15 +1,16 @@
-"""A node among others: its lease, its fence, lost nodes, and parties that must be compared.
+"""Membership in a cluster: the node's lease and fencing, dead nodes, comparison with the store.
 
-Rule 1: a node renews its lease every `heartbeat_s`. One that has not renewed for `self_fence_s`
-        changes nothing any more: no joins, leaves or timeouts. A process that was paused is in that
-        state when it wakes, before anything else happens.
-Rule 2: after it could renew again, it asks for its sessions: those whose fence has not moved are
-        its own as before, the streams of the others end with TAKEN_OVER. Time that passed
-        meanwhile does not count against anybody.
-Rule 3: a neighbour whose lease has ended is reaped: its sessions wait for one TTL.
-Rule 4: every `gap_check_s` positions are compared with the store. Behind: the log is read. Ahead,
-        or another epoch: the store has lost something, and our sessions are put back.
-Rule 5: without the store for `store_outage_grace_s`, streams end with STORE_UNAVAILABLE.
+Rule 1: a node renews its lease every `heartbeat_s`. After `self_fence_s` without a renewal it is
+        fenced: no joins, leaves or timeouts. A process that was paused is fenced when it wakes,
+        before it does anything else.
+Rule 2: after the next renewal, a fenced node asks the store for its sessions. Sessions whose fence
+        has not moved stay; the streams of the others end with TAKEN_OVER. The time without a lease
+        does not count as silence.
+Rule 3: the sessions of a node whose lease has ended are detached and wait for one TTL.
+Rule 4: every `gap_check_s` positions are compared with the store. If this node is behind, it reads
+        the log. If it is ahead, or the epoch differs, the store has lost data and this node writes
+        its sessions back.
+Rule 5: after `store_outage_grace_s` without the store, streams end with STORE_UNAVAILABLE.
 """
 
 import asyncio
@@ -30,8 +31,8 @@ from waystation.presence.session.session import Session, State
 from waystation.presence.session.session_end import SessionEnd
 from waystation.presence.store import PresenceNode, SharedPresenceStore
 
-REAPED_FOR_S: Final = 30.0  # so long somebody may be at work who took us for dead
-RESYNC_AFTER_S: Final = 2.0  # other nodes put their sessions back meanwhile
+REAPED_FOR_S: Final = 30.0  # another node may act for so long on our expired lease
+RESYNC_AFTER_S: Final = 2.0  # time for other nodes to write their sessions back
 EPOCH_BITS: Final = 63
 COUNTER_BITS: Final = 21
 
@@ -62,7 +63,7 @@ class Membership:
         self._settings = registry.settings
         self._renewed_at = clock.mono()
         self._fenced = False
-        # Whoever found the life before us dead may still be at work.
+        # A node that found our previous process dead may still move its sessions.
         self._doubtful_until = clock.mono() + REAPED_FOR_S
         self.nodes: list[PresenceNode] = []
         self.on_change: Callable[[], None] = lambda: None
@@ -73,7 +74,7 @@ class Membership:
         return self._clock.mono() - self._renewed_at
 
     def fenced(self) -> bool:
-        """Asked before anything is changed."""
+        """Whether the node is fenced; asked before each change."""
         if not self._fenced and self.lease_age_s >= self._settings.self_fence_s:
             self._fenced = True
             self._reports.node_state("fenced", len(self._registry.sessions))
@@ -85,7 +86,7 @@ class Membership:
         while True:
             try:
                 await self.beat()
-            except Exception as exc:  # whatever it was, a node without a lease serves nobody
+            except Exception as exc:  # the lease must be renewed whatever failed
                 self._reports.trouble("heartbeat.failed", exc)
             await asyncio.sleep(self._settings.heartbeat_s)
 
@@ -113,24 +114,24 @@ class Membership:
                     self._control.end(client, Status.STORE_UNAVAILABLE, cause=Detached.TRANSPORT)
 
     async def _take_back(self) -> None:
-        # A store that has less than it had is told again first: who is missing there has not moved.
+        # If the store has lost data, write our sessions back first: they have not moved.
         await self._compare()
         sessions = [(one, one.fence) for one in self._registry.sessions.values()]
         moved = await self._moved(sessions)
-        if moved:  # or the store has lost them between the two
+        if moved:  # or the store lost data between the two calls
             await self._compare()
             moved = await self._moved(moved)
         for session, fence in moved:
-            # Whoever was attached again meanwhile, or is leaving, has an answer of its own.
+            # A session that was attached again, or is leaving, is settled by that answer.
             if session.fence == fence and not session.leaving:
-                self._session_end.moved_on(session)
+                self._session_end.attached_elsewhere(session)
         if not self._fenced:
             return
         for session, fence in sessions:
             if session.state is not State.DETACHED or await self._still_waits(session):
                 continue
             if session.state is State.DETACHED and session.fence == fence:
-                self._session_end.moved_on(session)
+                self._session_end.attached_elsewhere(session)
         now = self._registry.now().mono
         for session in self._registry.sessions.values():
             _shift(session, self._renewed_at, now)
@@ -139,13 +140,13 @@ class Membership:
         self._reports.node_state("ready", len(self._registry.sessions), "renewed")
 
     async def _moved(self, sessions: list[tuple[Session, int]]) -> list[tuple[Session, int]]:
-        """Those with a stream whom the store does not know as ours, each with its fence."""
+        """Sessions with a stream that the store does not hold as ours, with their fences."""
         active = [(one, fence) for one, fence in sessions if one.state is State.ACTIVE]
         moved = set(await self._store.reclaim([(one.key, fence) for one, fence in active]))
         return [(one, fence) for one, fence in active if one.key in moved]
 
     async def _still_waits(self, session: Session) -> bool:
-        """Whether a session without a stream is still ours; its loss may never have been told."""
+        """Whether a detached session is still ours; its detach may not have been recorded."""
         cursor = session.delivery.saved_cursor
         return await self._store.detach(
             session.key, session.fence, cursor=cursor, cause=session.cause
@@ -166,16 +167,16 @@ class Membership:
                 await self.compare()
             except STORE_TROUBLE as exc:
                 self._reports.store_trouble("compare", exc)
-            except Exception as exc:  # one party's trouble must not end the care for all
+            except Exception as exc:  # a failure with one party must not stop the comparison
                 self._reports.trouble("compare.failed", exc)
 
     async def compare(self) -> None:
-        if not self.fenced():  # else we must first know which sessions are still ours
+        if not self.fenced():  # a fenced node must first reclaim its sessions
             await self._compare()
 
     async def _compare(self) -> None:
         followed = [one for one in self._registry.parties.values() if one.loaded]
-        # What we hear while the store is asked it may not have known when it answered.
+        # Entries may arrive while the store is asked: compare with the position before.
         ours = [(one.epoch, one.seq) for one in followed]
         positions = await self._store.positions([one.party_id for one in followed])
         for party, (epoch, seq), position in zip(followed, ours, positions, strict=True):
@@ -187,13 +188,13 @@ class Membership:
                 await self._party_sync.fill(party)
 
     async def _put_back(self, party: Party) -> None:
-        """The store has forgotten something that we have seen."""
-        # Its LEAVE may have been the last thing that the store knew of the party. It was to go, so
-        # it goes; and if it is the LEAVE that was forgotten, the store is told that it has gone.
+        """Writes the sessions of a party back: the store has lost entries that we have seen."""
+        # The store may have recorded or lost the unanswered LEAVE of a session. The session ends
+        # here in both cases, and `verify_later` detaches it if the store still has it.
         for one in list(party.sessions.values()):
-            if one.perhaps_left and not one.leaving:
-                self._session_end.gone(one, Status.OK)
-                self._session_end.doubt(one.key, one.token_hash)
+            if one.may_have_left and not one.leaving:
+                self._session_end.drop(one, Status.OK)
+                self._session_end.verify_later(one.key, one.token_hash)
         if not party.sessions:
             return
         self._reports.resync("store_reset")
@@ -217,8 +218,8 @@ class Membership:
                 cause=0 if one.state is State.ACTIVE else int(one.cause),
             )
             for one in party.sessions.values()
-            # Of those that waited for their streams while we could not ask, some may have been
-            # told to have left; whoever has a stream is there, unless we heard that it has left.
+            # While fenced, detached sessions may have been expired by another node: only sessions
+            # with a stream are written back, unless the log says that they have left.
             if (one.state is State.ACTIVE or not self._fenced)
             and (one.key.client_id, one.key.session_id) in party.roster
         ]
@@ -249,7 +250,7 @@ class Membership:
 
 
 def _shift(session: Session, lost_at: float, now: float) -> None:
-    """Nobody grows older while we could not ask: from `lost_at` until this very moment."""
+    """Moves the timeouts of a session by the time without a lease, `lost_at` to `now`."""
     lost_s = now - lost_at
     session.detached_mono = min(now, session.detached_mono + lost_s)
     session.last_rx = min(now, session.last_rx + lost_s)

@@ -1,7 +1,7 @@
-"""Other nodes, as this one asks them: one channel to the peer port of each.
+"""Clients of `PeerLink` on other nodes: one gRPC channel to the peer port of each.
 
-Nodes know each other by what the cluster's secret makes of a fixed text; with mutual TLS by their
-certificates as well.
+Nodes authenticate with a token derived from the cluster's secret, and with certificates if mutual
+TLS is configured.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _OPTIONS: Final = (
 
 
 def peer_token(secret: str) -> str:
-    """What a node shows to another one."""
+    """The token with which nodes authenticate to each other."""
     return hmac.new(secret.encode(), b"waystation presence peer", hashlib.sha256).hexdigest()
 
 
@@ -50,7 +50,7 @@ class PeerClients:
         self._channels: dict[str, aio.Channel] = {}
 
     async def prepare(self, node: PresenceNode, request: HandoffRequest) -> HandoffReply:
-        """Tickets for sessions that are to go on there. Raises `PeerError`."""
+        """Asks `node` for tickets for sessions. Raises `PeerError`."""
         call: Any = self._channel(node).unary_unary(
             f"/{SERVICE}/PrepareHandoff",
             request_serializer=HandoffRequest.SerializeToString,
@@ -59,7 +59,7 @@ class PeerClients:
         return await self._answer(call(request, metadata=self._metadata, timeout=ANSWER_S))
 
     async def transfer(self, node: PresenceNode, party_id: int, state: bytes) -> TransferReply:
-        """A whole party goes there. Raises `PeerError`."""
+        """Sends a whole party to `node`. Raises `PeerError`."""
 
         async def chunks() -> AsyncIterator[PartyChunk]:
             for at in range(0, len(state), CHUNK_BYTES):
@@ -75,7 +75,7 @@ class PeerClients:
         return await self._answer(call(chunks(), metadata=self._metadata, timeout=TRANSFER_S))
 
     async def probe(self, node: PresenceNode, request: ProbeRequest) -> ProbeReply:
-        """Whether a session has a live stream there. Raises `PeerError`."""
+        """Asks whether a session has a live stream on `node`. Raises `PeerError`."""
         call: Any = self._channel(node).unary_unary(
             f"/{SERVICE}/ProbeSession",
             request_serializer=ProbeRequest.SerializeToString,
@@ -84,7 +84,7 @@ class PeerClients:
         return await self._answer(call(request, metadata=self._metadata, timeout=ANSWER_S))
 
     def relay(self, node: PresenceNode) -> Any:
-        """A call that carries client streams; frames are written to it and read from it."""
+        """Opens a call that carries client streams as frames."""
         method: Any = self._channel(node).stream_stream(
             f"/{SERVICE}/Relay",
             request_serializer=RelayFrame.SerializeToString,
@@ -114,7 +114,7 @@ class PeerClients:
         return channel
 
     async def keep(self, endpoints: Iterable[str]) -> None:
-        """Channels to nodes that are no more are closed."""
+        """Closes the channels to all other endpoints."""
         wanted = set(endpoints)
         for endpoint in [one for one in self._channels if one not in wanted]:
             await self._channels.pop(endpoint).close()

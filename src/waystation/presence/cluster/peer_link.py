@@ -1,10 +1,9 @@
-"""What other nodes may ask of this one: `PeerLink` of the cluster protocol.
+"""`PeerLink` of the cluster protocol: requests of other nodes to this one.
 
-Rule 1: nobody but nodes of the cluster is answered: they show its secret's token, and with mutual
-        TLS a certificate as well.
-Rule 2: a ticket is given only while this node would take the session: it is ready and has room,
-        counting the tickets that are out.
-Rule 3: a party that is handed over is on disk here before it is accepted.
+Rule 1: callers must present the cluster's token, and with mutual TLS a certificate as well.
+Rule 2: a ticket is issued only while this node accepts sessions and has room, counting the tickets
+        that were not used yet.
+Rule 3: a transferred party is on disk before it is accepted.
 """
 
 import hmac
@@ -44,8 +43,8 @@ RECENT_IDS_MAX: Final = 4096
 Frames = Callable[[AsyncIterator[RelayFrame], Caller], AsyncIterator[RelayFrame]]
 
 
-def shows(caller: Caller, token: str) -> bool:
-    """Whether the caller has the cluster's token."""
+def has_cluster_token(caller: Caller, token: str) -> bool:
+    """Whether the caller presents the cluster's token."""
     given = caller.authorization or ""
     return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
@@ -93,10 +92,10 @@ class PeerLink:
         return Service(SERVICE, methods)
 
     async def _admit(self, caller: Caller) -> None:
-        if not shows(caller, self._token):
+        if not has_cluster_token(caller, self._token):
             unauthenticated()
 
-    # --- hand-off --------------------------------------------------------------------------------
+    # --- handover --------------------------------------------------------------------------------
 
     async def _prepare(self, request: HandoffRequest, caller: Caller) -> HandoffReply:
         await self._admit(caller)
@@ -137,7 +136,10 @@ class PeerLink:
         async for chunk in chunks:
             size += len(chunk.state)
             if size > TRANSFER_BYTES_MAX or (party_id and chunk.party_id != party_id):
-                raise GrpcError(GrpcStatus.INVALID_ARGUMENT, "not one party, or too much")
+                raise GrpcError(
+                    GrpcStatus.INVALID_ARGUMENT,
+                    f"chunks of several parties, or more than {TRANSFER_BYTES_MAX} bytes",
+                )
             party_id = chunk.party_id
             parts.append(chunk.state)
             whole = chunk.last
@@ -158,7 +160,7 @@ class PeerLink:
         self._adopt(PartyId(party_id), records)
         return TransferReply(accepted=True, client_endpoint=self._client_endpoint())
 
-    # --- questions and streams -------------------------------------------------------------------
+    # --- probes and relayed streams --------------------------------------------------------------
 
     async def _probe(self, request: ProbeRequest, caller: Caller) -> ProbeReply:
         await self._admit(caller)
@@ -176,6 +178,8 @@ class PeerLink:
     ) -> AsyncIterator[RelayFrame]:
         await self._admit(caller)
         if self._relayed is None:
-            raise GrpcError(GrpcStatus.UNIMPLEMENTED, "nothing is relayed here")
+            raise GrpcError(
+                GrpcStatus.UNIMPLEMENTED, "this node relays no streams (presence.peers is empty)"
+            )
         async for frame in self._relayed(frames, caller):
             yield frame

@@ -1,14 +1,14 @@
-"""Without a shared store a party lives on one node; the others pass its streams on to that one.
+"""Relays client streams to the home node of their party, where nodes share no store.
 
-Rule 1: a party's home is the node with the highest hash of party and node. A node that holds a
-        party, because it was handed over to it, is its home as well.
-Rule 2: all streams between two nodes share one call; each has a channel, whose frames keep their
-        order. A frame says `open`, carries a message, or says `close`: from the client's side with
-        status 0 when it has said all it will, with another when it is gone.
-Rule 3: at most CREDIT messages of a channel are under way in a direction. A frame with nothing in
-        it gives GRANT of them back; whoever has none left stops: the home takes the stream for one
-        that is not writable, the edge stops reading its client.
-Rule 4: when the call breaks, clients see UNAVAILABLE and the home sees lost transports.
+Rule 1: the home of a party is the node with the highest hash of party and node. A node that was
+        handed a party is its home as well.
+Rule 2: all streams between two nodes share one call. Each stream has a channel whose frames keep
+        their order. A frame opens a channel, carries a message, or closes the channel: towards the
+        home with status 0 after a half-close, with another status when the client is lost.
+Rule 3: at most CREDIT messages of a channel are unconfirmed in each direction; an empty frame
+        confirms GRANT of them. At the limit, the stream at the home is not writable, and the
+        receiving node stops reading its client.
+Rule 4: when the call breaks, clients get UNAVAILABLE and the home treats their transports as lost.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ _LOST: Final = int(GrpcStatus.CANCELLED)
 
 
 class RelayedCall:
-    """At the edge: one client's stream on its way to another node."""
+    """On the receiving node: one client stream that is relayed to the home node."""
 
     def __init__(self, connection: "_RelayConnection", channel: int, client: ClientStream) -> None:
         self._connection = connection
         self._channel = channel
         self._client = client
         self._unconfirmed = 0
-        self._ungranted = 0  # messages given to the client that were not granted back yet
+        self._ungranted = 0  # messages sent to the client and not confirmed to the home yet
         self._last = b""
 
     def send(self, data: bytes) -> None:
@@ -84,7 +84,7 @@ class RelayedCall:
                 client.stream.resume_reading()
 
     def _detail(self, grpc_status: int) -> str:
-        """A frame has no room for it; the ERROR before the end has the same name."""
+        """The status name of the last ERROR; a frame has no field for it."""
         if not grpc_status or not self._last:
             return ""
         last = ClientMessage.FromString(self._last)
@@ -92,11 +92,11 @@ class RelayedCall:
 
 
 class _RelayConnection:
-    """The call to one other node."""
+    """The relay call to one other node."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        self._out: asyncio.Queue[RelayFrame] = asyncio.Queue()  # rule 3 keeps it short
+        self._out: asyncio.Queue[RelayFrame] = asyncio.Queue()  # bounded by rule 3
         self._calls: dict[int, RelayedCall] = {}
         self._clients: dict[int, ClientStream] = {}
         self._count = 0
@@ -122,7 +122,7 @@ class _RelayConnection:
         self._clients.pop(channel, None)
 
     async def run(self) -> None:
-        """Until the call ends."""
+        """Reads and writes frames until the call ends."""
         writer = asyncio.create_task(self._write())
         try:
             while isinstance(frame := await self._call.read(), RelayFrame):
@@ -140,7 +140,7 @@ class _RelayConnection:
             self._calls.clear()
             self._clients.clear()
             for client in left:
-                client.finish(GrpcStatus.UNAVAILABLE, "the node of the party is gone")
+                client.finish(GrpcStatus.UNAVAILABLE, "lost the node of the party; join again")
 
     async def _write(self) -> None:
         while True:
@@ -148,7 +148,7 @@ class _RelayConnection:
 
 
 class Relay:
-    """At the edge: which streams go elsewhere, and how."""
+    """On the receiving node: decides which streams are relayed, and to which node."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class Relay:
         return () if node is None else (node.client_endpoint,)
 
     def begin(self, client: ClientStream, data: bytes, node: PresenceNode) -> bool:
-        """The stream goes on at `node`; False if that cannot be."""
+        """Relays the stream to `node`; False if that node cannot be reached."""
         connection = self._connections.get(node.node_id)
         if connection is None or connection.broken:
             try:
@@ -198,11 +198,11 @@ class Relay:
         return relayed is not None
 
 
-# --- the other end --------------------------------------------------------------------------------
+# --- on the home node -----------------------------------------------------------------------------
 
 
 class RelayedStream:
-    """At home: a `Stream` whose client is connected to another node."""
+    """A `Stream` on the home node whose client is connected to another node."""
 
     def __init__(self, streams: "RelayedStreams", channel: int, peer: str, claims: bytes) -> None:
         self.holder: Any = None
@@ -245,20 +245,20 @@ class RelayedStream:
             self._streams.send_frame(RelayFrame(channel=self._channel))
 
     def granted(self) -> bool:
-        """Whether it can be written to again."""
+        """Applies a confirmation; whether the stream became writable."""
         blocked = not self.writable
         self._unconfirmed -= GRANT
         return blocked and self.writable
 
 
 class RelayedStreams:
-    """At home: all streams of one call."""
+    """All relayed streams of one call, on the home node."""
 
     def __init__(self, handler: StreamHandler, peer: str) -> None:
         self._handler = handler
         self._peer = peer
         self._streams: dict[int, RelayedStream] = {}
-        self._out: asyncio.Queue[RelayFrame | None] = asyncio.Queue()  # rule 3 keeps it short
+        self._out: asyncio.Queue[RelayFrame | None] = asyncio.Queue()  # bounded by rule 3
 
     def send_frame(self, frame: RelayFrame) -> None:
         self._out.put_nowait(frame)
@@ -293,7 +293,7 @@ class RelayedStreams:
                 self._streams[frame.channel] = stream
                 handler.opened(stream)
         elif stream is None:
-            pass  # it ended while the frame was on its way
+            pass  # the stream has ended already
         elif frame.close and frame.grpc_status:
             self.forget(frame.channel)
             handler.closed(stream, Gone.TRANSPORT)

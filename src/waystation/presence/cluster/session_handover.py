@@ -1,13 +1,13 @@
-"""Giving sessions to other nodes: all of them when this one is drained, some when it has too many.
+"""Hands sessions over to other nodes: all of them in a drain, the excess when a node has too many.
 
-Rule 1: the other node is asked first and makes a ticket for each session; only then is the client
-        told to move. Until it has moved, its stream here goes on as before.
-Rule 2: who takes over is ready and not this node, of the same zone if there is one, and has the
-        fewest sessions, counting those that were just promised to it.
-Rule 3: where several nodes share one address for clients a ticket might arrive at the wrong one, so
-        their clients get none: their resume token is as good on each of them.
-Rule 4: a node hands over as much as it has above the mean of all that are ready, when that is more
-        than `shed_excess` of it.
+Rule 1: the target node issues a ticket for each session before the client is told to move. Until
+        the client has moved, its stream here works as before.
+Rule 2: targets are ready nodes, those of the same zone first, then by fewest sessions, counting
+        sessions that were just offered to them.
+Rule 3: where several nodes share one client endpoint, clients get no ticket, because it could reach
+        the wrong node. Their resume token is valid on each of them.
+Rule 4: a node sheds the sessions above the mean of all ready nodes when it has more than
+        `shed_excess` above that mean.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from .peer_clients import PeerClients
 OFFERS_MAX: Final = 500  # of one request
 PACE_S: Final = 0.1
 OFFER_AGAIN_S: Final = 1.0
-JITTER: Final = 0.5  # of a pace
+JITTER: Final = 0.5  # share of a pause
 PROMISED_MAX: Final = 1000
-SETTLE_S: Final = 10.0  # a lane of the store that is being written
+SETTLE_S: Final = 10.0  # wait for writes of the party that are in progress
 
 
 def excess(mine: int, nodes: Sequence[PresenceNode], own_id: str, *, share: float) -> int:
-    """How many sessions a node with `mine` of them has too many."""
+    """How many sessions a node with `mine` has above the mean (rule 4)."""
     counts = [node.sessions for node in nodes if node.state == "ready" and node.node_id != own_id]
     if not counts:
         return 0
@@ -61,7 +61,7 @@ class SessionHandover:
         movable: MovablePresenceStore | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """`movable` is the node's store, if parties live on one node and move as a whole."""
+        """`movable` is the store, if it is not shared and parties move as a whole."""
         self._registry = registry
         self._settings = registry.settings
         self._session_end = session_end
@@ -74,10 +74,10 @@ class SessionHandover:
         self._promised: BoundedLru[str, int] = BoundedLru(PROMISED_MAX)
         self._stopped = False
 
-    # --- who takes over --------------------------------------------------------------------------
+    # --- targets ---------------------------------------------------------------------------------
 
     def candidates(self) -> list[PresenceNode]:
-        """Best first."""
+        """Target nodes, best first (rule 2)."""
         zone, mono = self._settings.zone, self._registry.now().mono
 
         def weight(node: PresenceNode) -> tuple[bool, int]:
@@ -97,8 +97,8 @@ class SessionHandover:
 
     # --- sessions --------------------------------------------------------------------------------
 
-    async def give(self, sessions: Sequence[Session], deadline_ms: int) -> int:
-        """To whoever takes them; how many were told to move."""
+    async def offer_sessions(self, sessions: Sequence[Session], deadline_ms: int) -> int:
+        """Offers sessions to other nodes; returns how many clients were told to move."""
         told = 0
         for at in range(0, len(sessions), OFFERS_MAX):
             portion = [one for one in sessions[at : at + OFFERS_MAX] if self._may_move(one)]
@@ -157,7 +157,7 @@ class SessionHandover:
         return given
 
     def _may_move(self, session: Session) -> bool:
-        """Those that know how, have a stream and were not sent away just now."""
+        """Whether the client knows HANDOFF, has a stream and was not told to move already."""
         return (
             session.state is State.ACTIVE
             and bool(session.flags & EXTENDED)
@@ -165,10 +165,10 @@ class SessionHandover:
             and session.handed_until <= self._registry.now().mono
         )
 
-    # --- a drain ---------------------------------------------------------------------------------
+    # --- drain -----------------------------------------------------------------------------------
 
     async def drain(self, deadline_ms: int) -> None:
-        """Everything, at `handoff_rate_per_s` and not in step with other nodes."""
+        """Hands over all sessions or parties, at `handoff_rate_per_s` with jitter."""
         self._stopped = False
         if self._movable is not None:
             await self._move_parties(deadline_ms)
@@ -176,7 +176,7 @@ class SessionHandover:
             await self._hand_over_all(deadline_ms)
 
     async def _hand_over_all(self, deadline_ms: int) -> None:
-        """Whoever was not told, because nobody answered in time, is offered again."""
+        """Offers sessions again until each was accepted or the deadline is over."""
         registry, rate = self._registry, self._settings.handoff_rate_per_s
         while not self._stopped and registry.now().ms < deadline_ms:
             waiting = [one for one in registry.sessions.values() if self._may_move(one)]
@@ -186,7 +186,7 @@ class SessionHandover:
                 await asyncio.sleep(OFFER_AGAIN_S)
 
     def stop(self) -> None:
-        """The drain is undone: who was not told to move stays."""
+        """Stops a drain: clients that were not told to move stay."""
         self._stopped = True
 
     async def _hand_over(
@@ -196,15 +196,15 @@ class SessionHandover:
         for at in range(0, len(sessions), size):
             if self._stopped:
                 break
-            told += await self.give(sessions[at : at + size], deadline_ms)
+            told += await self.offer_sessions(sessions[at : at + size], deadline_ms)
             pause_s = size / rate_per_s
             await asyncio.sleep(pause_s * (1 + JITTER * (self._chance.random() - 0.5)))
         return told
 
-    # --- too many --------------------------------------------------------------------------------
+    # --- shedding --------------------------------------------------------------------------------
 
     async def shed(self) -> int:
-        """Hand over what is too much, if anything is; how many were told to move."""
+        """Hands over the excess of sessions, if any; returns how many were told to move."""
         if self._node.draining or self._node.fenced() or self._movable is not None:
             return 0
         settings = self._settings
@@ -229,7 +229,7 @@ class SessionHandover:
                 await asyncio.sleep(len(party.sessions) / rate)
 
     async def move_party(self, party: Party, deadline_ms: int) -> bool:
-        """It goes on at another node, with everybody in it."""
+        """Moves a party with all its sessions to another node."""
         assert self._movable is not None
         party_id = party.party_id
         try:
@@ -249,7 +249,7 @@ class SessionHandover:
         self._session_end.moved.put(party_id, node.client_endpoint)
         for session in list(party.sessions.values()):
             if session.state is not State.ACTIVE:
-                self._session_end.gone(session, Status.OK, peer=node.node_id)
+                self._session_end.drop(session, Status.OK, peer=node.node_id)
         await self._tell_movers(list(party.sessions.values()), node, deadline_ms)
         return True
 
@@ -272,7 +272,7 @@ class SessionHandover:
             try:
                 await self._offer(node, movers[at : at + OFFERS_MAX], deadline_ms)
             except PeerError as exc:
-                # They find out when they ask for something: SESSION_MOVED says where to go.
+                # Their next request is answered with SESSION_MOVED and the new endpoint.
                 self._reports.store_trouble(f"handoff to {node.node_id}", exc)
 
     async def close(self) -> None:
@@ -281,12 +281,12 @@ class SessionHandover:
 
 
 def offer_of(session: Session) -> HandoffOffer:
-    """A session as the next node needs to know it."""
+    """The state of a session for the node that takes it over."""
     delivery, key = session.delivery, session.key
     cursor = delivery.saved_cursor
     sent_messages = delivery.inflight.values()
     waiting = {sent.seq for sent in sent_messages if sent.kind is MessageType.JOIN}
-    # What a LIST_RESYNC covers that may never have arrived has not been had.
+    # An unacknowledged LIST_RESYNC may not have arrived: what it covers is not acknowledged.
     above = range(cursor + 1, delivery.sent_seq + 1) if delivery.resync_from is None else ()
     return HandoffOffer(
         key=SessionKey(party_id=key.party_id, client_id=key.client_id, session_id=key.session_id),

@@ -1,8 +1,7 @@
-"""An announcement goes to everybody who is up to date: the loop that every delivery passes through.
+"""Sends an announcement to every session that is up to date: the hottest loop of presence.
 
-It does to each delivery what a method of it would do, without the calls between: twenty recipients
-are the usual size of a party, and the calls cost as much as what they did. What is sent is the same
-for all, so they share one `SentMessage`, which nobody may change.
+The loop sets the fields of each delivery itself instead of calling a method: the calls would take
+as long as the work. All recipients share one immutable `SentMessage`.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ _PARTY: Final = MessageType.JOIN  # stands for any party message
 
 
 class FanOut:
-    """Made once for a node: its limits are the same for all."""
+    """One object per node; its limits are the same for all sessions."""
 
     __slots__ = ("_counters", "_inflight_max")
 
@@ -34,15 +33,17 @@ class FanOut:
     def tell(
         self, party: "Party", one: Announcement, mono: float, origin: "Delivery | None"
     ) -> None:
-        """It was appended to the party's log; `origin` is of the session that did it."""
+        """Sends an entry of the log; `origin` is the delivery of the session that caused it."""
         if origin is not None:
-            party.fall_behind(origin)  # nobody is told of what they did themselves
+            party.fall_behind(origin)  # a session is not sent its own messages
         if one.is_signal:
-            for delivery in [each for each in party.flowing if each.seed]:  # do not know of it
+            for delivery in [
+                each for each in party.flowing if each.seed
+            ]:  # seed clients do not know SIGNAL
                 party.fall_behind(delivery)
         try:
             self.send(party.flowing, one, mono)
-        except Exception:  # of one stream: whoever came after it is told later, not never
+        except Exception:  # of one stream: the recipients after it are sent the entry later
             for delivery in tuple(party.flowing):
                 if one.message_id not in delivery.inflight:
                     party.fall_behind(delivery)
@@ -52,16 +53,16 @@ class FanOut:
     def send(
         self, recipients: Mapping["Delivery", "Stream"], one: Announcement, mono: float
     ) -> None:
-        """It is next for all of them."""
+        """`one` is the next announcement for all recipients."""
         message_id, data, inflight_max = one.message_id, one.data, self._inflight_max
         sent = SentMessage(one.seq, message_id, data, _PARTY, mono, mono)
-        stopped: list[Delivery] = []  # they leave `recipients`, so that comes after the loop
+        stopped: list[Delivery] = []  # `stop` changes `recipients`: after the loop
         for delivery, stream in recipients.items():
             inflight = delivery.inflight
             inflight[message_id] = sent
             stream.send(data)
             count = len(inflight)
-            if count == 1:  # else both are so already
+            if count == 1:  # otherwise both are set
                 if delivery.unacked_since is None:
                     delivery.unacked_since = mono
                 if not delivery.retry_handle:

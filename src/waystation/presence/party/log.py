@@ -1,4 +1,4 @@
-"""The last messages of a party, each serialised once for everybody who gets it."""
+"""The last announcements of a party, each serialised once for all recipients."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ _SIGNAL = MessageType.SIGNAL
 
 
 class Announcement(msgspec.Struct, frozen=True, gc=False):
-    """A party message as it goes out; `data` is the same object for every recipient."""
+    """A serialised party message; `data` is the same object for every recipient."""
 
     seq: int
     message_id: int
@@ -33,12 +33,12 @@ def announce(party_id: PartyId, epoch: int, entry: Entry) -> Announcement:
 
 
 class PartyLog:
-    """Announcements by `seq`, without holes, at most `entries_max` of them."""
+    """Announcements by `seq`, without gaps, at most `entries_max`."""
 
     __slots__ = ("_by_seq", "_entries_max", "first_seq", "last_seq")
 
     def __init__(self, seq: int, entries_max: int) -> None:
-        """Empty: what comes next is `seq` + 1."""
+        """An empty log; the next announcement has `seq` + 1."""
         self._by_seq: dict[int, Announcement] = {}
         self._entries_max = entries_max
         self.first_seq = seq + 1
@@ -49,7 +49,7 @@ class PartyLog:
 
     def append(self, one: Announcement) -> None:
         seq, by_seq = one.seq, self._by_seq
-        assert seq == self.last_seq + 1, "a hole in the log of a party"
+        assert seq == self.last_seq + 1, "a gap in the log of a party"
         by_seq[seq] = one
         self.last_seq = seq
         if len(by_seq) > self._entries_max:
@@ -57,7 +57,7 @@ class PartyLog:
             self.first_seq += 1
 
     def prepend(self, older: Iterable[Announcement]) -> None:
-        """What came before, ascending; anything that does not fit is left out."""
+        """Adds older announcements in front, as far as they connect and there is room."""
         for one in sorted(older, key=lambda a: -a.seq):
             if one.seq == self.first_seq - 1 and len(self._by_seq) < self._entries_max:
                 self._by_seq[one.seq] = one
@@ -67,5 +67,5 @@ class PartyLog:
         return self._by_seq.get(seq)
 
     def reaches_back_to(self, seq: int) -> bool:
-        """Whether everything above `seq` is here."""
+        """Whether the log has everything above `seq`."""
         return seq >= self.first_seq - 1

@@ -1,13 +1,13 @@
-"""A party as one node follows it: the log in order, who is there, and which sessions are ours.
+"""A party as one node follows it: its log, its roster and the sessions of this node.
 
-Rule 1: entries are applied in `seq` order. One that was applied is ignored; one that comes too
-        early is a gap, and the caller fetches what is missing.
-Rule 2: the roster always describes exactly the entries up to `seq`, so a LIST made of it and what
-        is sent after it have neither a gap nor an overlap.
+Rule 1: entries are applied in `seq` order. An applied one is ignored; after a gap the caller reads
+        the missing entries.
+Rule 2: the roster describes exactly the entries up to `seq`, so between a LIST and the
+        announcements after it there is neither a gap nor an overlap.
 Rule 3: until the party is loaded (`load`), entries are held back.
-Rule 4: of those here with a stream who want party messages, whoever has been sent everything and
-        has room for more is in `flowing`: the party's position is theirs. Everybody else is in
-        `behind` and has a position of its own (`behind_at`), which is None for the others.
+Rule 4: deliveries with a stream are in `flowing` or in `behind`. Those in `flowing` were sent
+        everything and have room for more; the position of the party is theirs. Those in `behind`
+        have a position of their own (`behind_at`, which is None in `flowing`).
 """
 
 import enum
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from waystation.presence.session.session import Session
 
 HELD_MAX: Final = 4096  # entries that may wait for a party to be loaded
-# Asking an enum's class for a member costs a third of a delivery.
+# Module constants: reading an enum member takes a third of a delivery's time.
 _JOIN: Final = MessageType.JOIN
 _LEAVE: Final = MessageType.LEAVE
 
@@ -65,25 +65,27 @@ class Party:
         self._log_max = log_max
         self.epoch = 0
         self.seq = 0
-        self.at_ms = 0  # of the last entry: time along the log never goes back
+        self.at_ms = 0  # of the last entry; never decreases along the log
         self.message_id = 0
         self.log = PartyLog(0, log_max)
         self.roster = Roster()
         self.flowing: dict[Delivery, Stream] = {}
         self.behind: dict[Delivery, None] = {}
-        self.sessions: dict[tuple[ClientId, SessionId], Session] = {}  # ours, detached ones too
+        self.sessions: dict[
+            tuple[ClientId, SessionId], Session
+        ] = {}  # of this node, detached ones too
         self.loaded = False
         self.catching_up = False
-        self.busy = 0  # joins and attaches under way, which will need it
+        self.busy = 0  # joins and attaches that are waiting for the store
         self._held: list[Entry] = []
         self.opened_mono = mono
         self.size_max = 0
         self.joins = 0
 
     def load(self, *, seq: int, epoch: int, members: Iterable[Member]) -> None:
-        """How the party stands at `seq`; what was held back above it is applied by the caller."""
+        """Sets the state at `seq`; the caller applies the entries that were held back."""
         for delivery in tuple(self.flowing):
-            self.fall_behind(delivery)  # where they are, they are in the log before
+            self.fall_behind(delivery)  # their position is in the previous log
         self.seq = seq
         self.epoch = epoch
         self.log = PartyLog(seq, self._log_max)
@@ -98,7 +100,7 @@ class Party:
     def apply(self, entry: Entry) -> Announcement | Place:
         if not self.loaded:
             if len(self._held) < HELD_MAX:
-                self._held.append(entry)  # beyond, the gap shows itself after loading
+                self._held.append(entry)  # dropped ones show as a gap after loading
             return Place.HELD
         seq = entry.seq
         if seq <= self.seq:
@@ -126,17 +128,17 @@ class Party:
         return self.seq >= seq and self.epoch == epoch and self.loaded
 
     def reach_back(self, older: Iterable[Entry]) -> None:
-        """Entries before what the log holds, for somebody who was away."""
+        """Adds entries older than the log, for a session that was detached."""
         self.log.prepend(announce(self.party_id, self.epoch, entry) for entry in older)
 
-    # --- who is told -----------------------------------------------------------------------------
+    # --- recipients ------------------------------------------------------------------------------
 
     def enter(self, delivery: "Delivery") -> None:
-        """It has a stream now, and is where it says."""
+        """A delivery has a stream now, at its own position."""
         self.behind[delivery] = None
 
     def keep_up(self, delivery: "Delivery") -> None:
-        """If it has been sent everything, and has room, what comes next is sent at once."""
+        """Moves a delivery to `flowing` if it was sent everything and has room."""
         stream, wanted = delivery.stream, not delivery.muted
         if delivery.behind_at == self.seq and wanted and stream is not None and delivery.has_room():
             del self.behind[delivery]
@@ -144,14 +146,14 @@ class Party:
             delivery.behind_at = None
 
     def fall_behind(self, delivery: "Delivery") -> None:
-        """What comes next waits, or is not for it."""
+        """Moves a delivery to `behind`: it is not sent the next entry at once."""
         if delivery.behind_at is None:
             del self.flowing[delivery]
             self.behind[delivery] = None
             delivery.behind_at = self.seq
 
     def quit(self, delivery: "Delivery") -> None:
-        """It has no stream any more; its position stays."""
+        """A delivery has no stream any more; it keeps its position."""
         if delivery.behind_at is None:
             del self.flowing[delivery]
             delivery.behind_at = self.seq
@@ -160,5 +162,5 @@ class Party:
 
     @property
     def idle(self) -> bool:
-        """Nobody here needs it any more."""
+        """No session and no request of this node needs it."""
         return not self.sessions and not self.busy

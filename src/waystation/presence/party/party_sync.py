@@ -1,8 +1,8 @@
-"""How a node keeps up with its parties: it loads them, fills gaps, and starts over when it must.
+"""Keeps the parties of a node in step with the store: loads them, fills gaps, reloads them.
 
-A subscription may lose something, and the answer of the store may come before what it tells of. So
-whoever needs a position asks `caught_up`; and a party that was reset, or has gone on further than
-its log reaches, is loaded anew and everybody here gets a LIST_RESYNC.
+A subscription may lose entries, and the answer of the store may arrive before the entries that it
+names. Steps that need a position call `caught_up`. A party that was reset in the store, or is ahead
+by more than its log, is loaded again, and its sessions on this node get a LIST_RESYNC.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from waystation.presence.store import PartySnapshot, PresenceStore
 from .party import Party, Place
 from .registry import Registry
 
-PORTION: Final = 1000  # entries read in one go
+PORTION: Final = 1000  # entries of one read
 
 
 def _keep(_party: Party) -> None:
-    """Until somebody knows how to forget a party."""
+    """The default `release`."""
 
 
 class PartySync:
@@ -47,9 +47,9 @@ class PartySync:
         members: Sequence[Member] | None,
         entries: Sequence[Entry],
     ) -> None:
-        """When it returns, the party is loaded and has reached `seq`."""
+        """Returns when the party is loaded and has reached `seq`."""
         if not party.loaded or (party.epoch != epoch and members is not None):
-            assert members is not None, "whoever does not follow a party asks for its members"
+            assert members is not None, "the members were not asked for"
             self.load(party, seq=seq, epoch=epoch, members=members)
         for entry in entries:
             self._apply(party, entry)
@@ -65,7 +65,7 @@ class PartySync:
             self._apply(party, entry)
 
     async def fill(self, party: Party) -> None:
-        """Read what is missing."""
+        """Reads the missing entries from the store."""
         if party.catching_up and not party.busy:
             return
         party.catching_up = True
@@ -87,7 +87,7 @@ class PartySync:
             party.catching_up = False
 
     async def preload(self, party_id: PartyId) -> None:
-        """For somebody who is about to come with a ticket: held for as long as that works."""
+        """Loads a party for a session that will arrive with a ticket; kept while that is valid."""
         registry = self._registry
         if party_id in registry.parties:
             return
@@ -98,7 +98,7 @@ class PartySync:
         try:
             await self._store.subscribe(party_id)
             snapshot = None if party.loaded else await self._store.snapshot(party_id)
-            if snapshot is not None and not party.loaded:  # nobody has been quicker
+            if snapshot is not None and not party.loaded:  # not loaded in the meantime
                 self._load_snapshot(party, snapshot)
         except STORE_TROUBLE as exc:
             self._reports.store_trouble("preload", exc)
@@ -108,7 +108,7 @@ class PartySync:
         self.release(party)
 
     async def reach_back(self, party: Party, cursor: int) -> None:
-        """Get what somebody missed who was elsewhere; nothing if the store has forgotten it."""
+        """Reads older entries that a session missed, if the store still has them."""
         wanted = min(party.log.first_seq - 1 - cursor, self._registry.settings.max_lag)
         if wanted > 0:
             older = await self._store.read_log(party.party_id, after_seq=cursor, limit=wanted)
@@ -127,7 +127,7 @@ class PartySync:
         self.load(party, seq=snapshot.seq, epoch=snapshot.epoch, members=members)
 
     def resync_all(self, party: Party, now: Now) -> None:
-        """Everybody of ours gets one LIST_RESYNC instead of what they have not had."""
+        """Sends each session of this node one LIST_RESYNC instead of its unsent messages."""
         for session in list(party.sessions.values()):
             if session.state is State.ACTIVE:
                 self._reports.resync("reset")
@@ -135,4 +135,4 @@ class PartySync:
                 delivery.acked_high = 0
                 delivery.start_over(now)
             else:
-                session.delivery.behind_at = -1  # whatever it had was of another life of the party
+                session.delivery.behind_at = -1  # its position belongs to another epoch

@@ -1,8 +1,8 @@
-"""The tables of one node: which parties it follows, which sessions are its own, and their timers.
+"""The parties, sessions, streams and timers of one node.
 
-One wheel serves all timers. An entry of a session's life is put in once for each TTL, not for each
-message: when it comes out too soon it goes in again. Streams that have not joined all have the same
-time for it, so they simply stand in a row.
+All timers are in one wheel. The timeout of a session is armed once per TTL, not per message; if it
+is due too early, it is armed again. Streams without a JOIN all have the same timeout and are kept
+in a dict in the order of their deadlines.
 """
 
 from collections.abc import Callable
@@ -21,15 +21,15 @@ from waystation.presence.settings import LADDER_TTL_S, Presence
 
 from .party import Party
 
-EXPIRED_AT_ONCE_MAX: Final = 2000  # timers handled before the loop gets its turn
+EXPIRED_AT_ONCE_MAX: Final = 2000  # timers run in one tick
 
 _EARLY_S: Final = 1e-6
-_DETACHED: Final = State.DETACHED  # asking an enum's class for a member takes its time
+_DETACHED: Final = State.DETACHED  # a module constant: reading an enum member is slow
 Timer = Session | Delivery | ClientStream | Callable[[Now], None]
 
 
 def _now_by(clock: Clock) -> Callable[[], Now]:
-    mono, now_ns = clock.mono, clock.now_ns  # without a call of Python's
+    mono, now_ns = clock.mono, clock.now_ns  # bound methods: no extra Python call
 
     def now() -> Now:
         return Now(mono(), now_ns() // 1_000_000)
@@ -46,9 +46,9 @@ class Registry:
         self.parties: dict[PartyId, Party] = {}
         self.sessions: dict[SessionKey, Session] = {}
         self.open_streams: set[ClientStream] = set()
-        self.unjoined: dict[ClientStream, float] = {}  # until when; the first is the next
+        self.unjoined: dict[ClientStream, float] = {}  # -> deadline, ascending
         self.wheel: Wheel[Timer] = Wheel(settings.tick_s, settings.wheel_slots, clock.mono())
-        self.unattended: dict[SessionKey, int] = {}  # left by a process before us: their timers
+        self.unattended: dict[SessionKey, int] = {}  # of an earlier process -> their timers
         self.insertions = 0
         self._client_parties: dict[ClientId, dict[PartyId, int]] = {}
         self._terms = Terms(
@@ -67,7 +67,7 @@ class Registry:
         return self.wheel.add(deadline, timer)
 
     def joined(self, client: ClientStream) -> None:
-        """It need not be watched any longer, or is over."""
+        """The stream has joined or ended: stops its JOIN timeout."""
         if self.unjoined.pop(client, None) is None and client.join_handle:
             self.wheel.cancel(client.join_handle)
             client.join_handle = 0
@@ -83,7 +83,7 @@ class Registry:
         return late
 
     def arm_life(self, session: Session) -> None:
-        """Once a TTL; at a change of state the entry before is taken out."""
+        """Arms the timeout of a session; a pending one is cancelled at a change of state."""
         if session.life_handle:
             self.wheel.cancel(session.life_handle)
         deadline = session.deadline()
@@ -114,7 +114,7 @@ class Registry:
     # --- parties ---------------------------------------------------------------------------------
 
     def follow(self, party_id: PartyId) -> Party:
-        """The party, for somebody who is about to need it: `release` when that is done."""
+        """The party, with `busy` raised; the caller lowers it and calls `release`."""
         party = self.parties.get(party_id)
         if party is None:
             party = Party(party_id, log_max=self.settings.party_log, mono=self.mono())
@@ -164,8 +164,8 @@ class Registry:
             mono,
             mono,
         )
-        if flags != EXTENDED or ttl_s != LADDER_TTL_S:  # else they are as they were made
-            session.set_wishes(ttl_s, flags)
+        if flags != EXTENDED or ttl_s != LADDER_TTL_S:  # otherwise the defaults are right
+            session.set_options(ttl_s, flags)
         if self.unattended:
             self.wheel.cancel(self.unattended.pop(key, 0))
         self.sessions[key] = session
@@ -178,9 +178,9 @@ class Registry:
         return session
 
     def drop(self, session: Session) -> None:
-        """The node has nothing more to do with it."""
+        """Removes a session from this node."""
         self.disarm(session)
-        session.delivery.holder = None  # a circle would keep both until garbage is collected
+        session.delivery.holder = None  # breaks a reference cycle
         if self.sessions.pop(session.key, None) is None:
             return
         party_id, client_id, session_id = session.key

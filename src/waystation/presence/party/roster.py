@@ -1,7 +1,7 @@
-"""Who is in a party, as it stands at one position of its log, ready to be written as a LIST.
+"""The participants of a party at one position of its log, ready to be written as a LIST.
 
-Clients ascend, and the sessions of each. What a client's entry looks like on the wire is kept with
-it: a LIST of a large party is then one join of bytes.
+Clients and their sessions are in ascending order. Each client's entry is kept encoded, so that a
+LIST of a large party is one join of bytes.
 """
 
 from bisect import bisect_left, insort
@@ -17,8 +17,8 @@ class Roster:
     def __init__(self, members: Iterable[Member] = ()) -> None:
         self._clients: dict[ClientId, list[SessionId]] = {}
         self._order: list[ClientId] = []
-        self._written: list[bytes] = []  # the entry of each client, in the same order
-        self.away: set[tuple[ClientId, SessionId]] = set()  # without a stream, as we were told
+        self._written: list[bytes] = []  # the encoded entry of each client, in the same order
+        self.away: set[tuple[ClientId, SessionId]] = set()  # detached, as far as known
         self.size = 0
         for client_id, session_id, detached in members:
             self.add(client_id, session_id)
@@ -77,7 +77,7 @@ class Roster:
     def entries(
         self, client_id: ClientId, session_id: SessionId, *, detached: bool = False
     ) -> list[bytes]:
-        """Everybody but that one session; with `detached`, who has no stream is marked."""
+        """Encoded entries without that session; with `detached`, detached sessions are marked."""
         parts = self._written.copy()
         if detached:
             for client in {client for client, _ in self.away}:

@@ -1,4 +1,4 @@
-"""One stream and what has been said on it: who it is, what waits, how it ends."""
+"""One client's stream: its phase, session, inbox and end."""
 
 import enum
 from collections import deque
@@ -25,7 +25,7 @@ class Phase(enum.Enum):
     OVER = "over"
 
 
-# Asking an enum's class for a member costs a third of a delivery.
+# Module constants: reading an enum member takes a third of a delivery's time.
 _OPEN: Final = Phase.OPEN
 _OVER: Final = Phase.OVER
 
@@ -44,20 +44,20 @@ class RelayedCall(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)  # ids do not reach a log
 class ClientStream:
-    """Not a struct, for the same reason as `Delivery`."""
+    """A dataclass, for the same reason as `Delivery`."""
 
     stream: Stream
-    _on_over: Callable[["ClientStream"], None]  # called once, however it ends
+    _on_over: Callable[["ClientStream"], None]  # called once, at its end
     phase: Phase = _OPEN
     over: bool = False
     session: Session | None = None
     key: SessionKey | None = None  # of a standby, and of a JOIN under way
-    busy: bool = False  # something waits for the store; what comes meanwhile waits too
+    busy: bool = False  # a request waits for the store; later messages go into the inbox
     inbox: deque[bytes] | None = None
     paused: bool = False
     half_closed: bool = False
     lost: bool = False  # the transport has closed it
-    join_handle: int = 0  # of a timer, while its JOIN is late
+    join_handle: int = 0  # of the timer that is armed while its JOIN is late
     faults: Faults | None = None
     grant: "Grant | None" = None
     relayed: RelayedCall | None = None  # its party lives on another node
@@ -113,7 +113,7 @@ class ClientStream:
         handoff: "HandoffInfo | None" = None,
         discard_unsent: bool = False,
     ) -> None:
-        """ERROR, and the call ends as the table of forms says."""
+        """Sends ERROR and ends the call as `wire.error_forms` says."""
         if self.over:
             return
         self.error(
@@ -134,7 +134,7 @@ class ClientStream:
             self.stream.finish(status, detail, discard_unsent=discard_unsent)
 
     def over_now(self) -> None:
-        """Nothing more is said, either way."""
+        """Marks the stream as ended; nothing more is sent or read."""
         if not self.over:
             self._on_over(self)
         self.over = True
@@ -143,7 +143,7 @@ class ClientStream:
         self.inbox = None
         self.busy = False
 
-    # --- what waits ------------------------------------------------------------------------------
+    # --- inbox -----------------------------------------------------------------------------------
 
     def wait(self, data: bytes, inbox_max: int) -> None:
         if self.inbox is None:
@@ -163,7 +163,7 @@ class ClientStream:
         return data
 
     def fault(self, status: Status, mono: float) -> bool:
-        """A soft error before the session began."""
+        """Counts a soft error before the JOIN; True if that was one too many."""
         if self.faults is None:
             self.faults = Faults()
         return self.faults.add(status, mono)

@@ -1,22 +1,22 @@
-"""What one session has been sent, and what it still owes an ack for.
+"""Delivers party messages to one session: sending, acks, retries, resync.
 
-Rule 1: outgoing is not a copy: it is the party's log above `sent_seq`. In flight is what was sent
-        and not acknowledged, at most `inflight_max`; at that mark sending pauses, nothing is lost.
-Rule 2: first deliveries ascend without holes, except what a LIST_RESYNC covers.
-Rule 3: a round of retries sends everything in flight again, ascending. What was sent
-        `max_deliveries` times is dropped, and one LIST_RESYNC repairs the view.
-Rule 4: a round that repeats something older than an acknowledged message, or than a LIST sent
-        since, is followed by one LIST_RESYNC: else a client that takes messages at face value
-        would show somebody who has left.
-Rule 5: a session that is more than `lag_max` behind gets one LIST_RESYNC instead of all of it.
-        What it covers is behind the client when that LIST is acknowledged, not before.
+Rule 1: unsent messages are not copied; they are the party's log above `sent_seq`. In flight are the
+        messages sent and not acknowledged, at most `inflight_max`. At that limit sending pauses.
+Rule 2: first deliveries ascend in `party_seq` without gaps, except what a LIST_RESYNC covers.
+Rule 3: a retry round sends everything in flight again, ascending. A message that was sent
+        `max_deliveries` times is dropped, and one LIST_RESYNC repairs the client's view.
+Rule 4: a round that repeats a message older than an acknowledged one, or than a LIST sent since, is
+        followed by one LIST_RESYNC. Without it, a client that applies messages as they arrive
+        would show a participant that has left.
+Rule 5: a session that is more than `lag_max` messages behind gets one LIST_RESYNC in their place.
+        The cursor moves over them when that LIST is acknowledged, not before.
 Rule 6: out = acked + dropped + superseded + in flight, always.
-Rule 7: `unacked_since` is set when something is sent while nothing is unacknowledged, moved by
-        acks that leave something, cleared by acks that leave nothing, set anew by a resume; drops,
-        retries and LISTs that replace do not move it.
+Rule 7: `unacked_since` is set when a message is sent while none is unacknowledged, moved by an ack
+        that leaves some, cleared by an ack that leaves none, and set again by a resume. Drops,
+        retries and superseded LISTs do not move it.
 
-Every message to everybody passes here (`fan_out`), so streams and port are called; there are no
-effects to return.
+Every message to every session passes here (`fan_out`), so this core calls streams and its port
+directly and returns no effects.
 """
 
 from collections.abc import Sequence
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 LISTS_MAX: Final = 4  # unacknowledged LISTs of a session; older ones are superseded
 _REPLACED_BY_LIST: Final = frozenset((MessageType.JOIN, MessageType.LIST, MessageType.UPDATE))
 _EARLY_S: Final = 1e-6
-_JOIN: Final = MessageType.JOIN  # asking an enum's class for a member takes its time
+_JOIN: Final = MessageType.JOIN  # module constants: reading an enum member is slow
 _LIST: Final = MessageType.LIST
 
 
 @dataclass(slots=True, eq=False, repr=False)  # ids do not reach a log
 class Delivery:
-    """Not a struct: each message sets fields of it, and those of a struct take 30 ns more."""
+    """A dataclass: each message sets its fields, and setting those of a struct takes 30 ns more."""
 
     party: "Party"
     client_id: ClientId
@@ -63,8 +63,8 @@ class Delivery:
     counters: DeliveryCounters
     inflight_max: int
     _ladder: tuple[float, ...]
-    behind_at: int | None  # what was sent of the log; None: everything (rule 4 of `Party`)
-    holder: object = None  # its session, until that ends
+    behind_at: int | None  # last `seq` sent; None: all of the log (rule 4 of `Party`)
+    holder: object = None  # its session, until the session ends
     stream: "Stream | None" = None
     id_base: int = 0
     id_n: int = 0
@@ -74,15 +74,15 @@ class Delivery:
     acked_high: int = 0
     list_seq: int = 0  # position of the last LIST that was sent
     last_list_id: int = 0
-    _list_due: Status | None = None  # a LIST that waits until everything is sent
-    _resync_due: bool = False  # a LIST_RESYNC that waits for the transport
+    _list_due: Status | None = None  # status of a LIST that waits until the log is sent
+    _resync_due: bool = False  # a LIST_RESYNC waits for the transport
     resync_from: int | None = None  # the cursor before a LIST_RESYNC not yet acknowledged
     _conflated_at: list[float] | None = None
-    retry_handle: int = 0  # of the timer, 0 while there is none
+    retry_handle: int = 0  # of the retry timer; 0: not armed
     seed: bool = False
     muted: bool = False  # gets no party messages
     detached_marks: bool = False
-    known: frozenset[int] | None = None  # seqs and ids that it had from another node
+    known: frozenset[int] | None = None  # seqs and ids acknowledged on another node
     acked_n: int = 0
     retried_n: int = 0
     dropped_n: int = 0
@@ -98,7 +98,7 @@ class Delivery:
 
     @property
     def cursor(self) -> int:
-        """It and everything below is acknowledged, dropped or covered."""
+        """The highest `seq` up to which everything is acknowledged, dropped or covered."""
         for sent in self.inflight.values():
             if sent.kind is _JOIN:
                 return sent.seq - 1
@@ -106,12 +106,12 @@ class Delivery:
 
     @property
     def out_n(self) -> int:
-        """Rule 6: nobody has to count them."""
+        """Computed from the other counters (rule 6)."""
         return self.acked_n + self.dropped_n + self.superseded_n + len(self.inflight)
 
     @property
     def saved_cursor(self) -> int:
-        """What to go on from elsewhere: what a LIST_RESYNC covers counts when that is had."""
+        """The cursor to resume from; an unacknowledged LIST_RESYNC does not count yet."""
         return self.cursor if self.resync_from is None else min(self.resync_from, self.cursor)
 
     def has_room(self) -> bool:
@@ -131,19 +131,19 @@ class Delivery:
             self.party.enter(self)
 
     def unbind(self) -> None:
-        """Without a stream nothing is sent, and retries stand still."""
+        """Without a stream nothing is sent or retried."""
         self.party.quit(self)
         self.stream = None
         self.blocked_at = None
 
     def welcome(self, now: Now) -> None:
-        """A new session: the LIST, and from then on what comes after it."""
+        """Sends the LIST to a new session; announcements after it follow."""
         self.send_list(Status.OK, now)
         self.party.keep_up(self)
 
     def resume(self, now: Now, *, resync: bool) -> int:
-        """The LIST, what was not acknowledged, what was not sent, a closing LIST if there was any.
-        `resync`: the log does not lead from here to there. How much was redelivered."""
+        """Sends the LIST, the unacknowledged and the unsent messages, and a closing LIST if there
+        were any. `resync`: the log has a gap after our position. Returns how many were sent."""
         party = self.party
         self._list_due = None
         self._resync_due = False
@@ -158,7 +158,7 @@ class Delivery:
             self._supersede(len(left))
             self._cover_from(before)
             self.behind_at = party.seq
-            self.acked_high = 0  # the numbers may have begun anew
+            self.acked_high = 0  # a new epoch starts its numbers again
             self.counters.resyncs += 1
             self.send_list(Status.LIST_RESYNC, now)
             self.party.keep_up(self)
@@ -177,16 +177,16 @@ class Delivery:
     # --- sending ---------------------------------------------------------------------------------
 
     def offer_later(self, one: Announcement, now: Now) -> None:
-        """Something that cannot be sent at once: in its turn, or covered by a LIST."""
+        """An announcement while others are unsent: sent in its turn, or covered by a LIST."""
         if self._resync_due:
-            self.behind_at = one.seq  # the LIST to come covers it
+            self.behind_at = one.seq  # covered by the waiting LIST
         elif one.seq - self.sent_seq > self._terms.lag_max:
             self.conflate(now)
         elif self.has_room():
             self.pump(now)
 
     def pump(self, now: Now) -> None:
-        """Send what waits, as far as window and transport allow."""
+        """Sends unsent messages, as far as the in-flight limit and the transport allow."""
         stream, at, party = self.stream, self.behind_at, self.party
         if stream is None or at is None or self.blocked_at is not None:
             return
@@ -213,14 +213,14 @@ class Delivery:
         self.party.keep_up(self)
 
     def _wants(self, one: Announcement) -> bool:
-        """Not what it did itself, nor what it does not know, nor what it has had elsewhere."""
+        """False for own messages, types it does not know, and messages acknowledged elsewhere."""
         mine = one.session_id == self.session_id and one.client_id == self.client_id
         if mine or (self.seed and one.is_signal):
             return False
         return not self.known or not (one.seq in self.known or one.message_id in self.known)
 
     def list_when_caught_up(self, status: Status, now: Now) -> None:
-        """A LIST keeps its place among the party's messages: it comes when they are sent."""
+        """Sends a LIST when all announcements are sent, so that its position is right."""
         if self.stream is None or self._resync_due:
             return
         if self.muted or (self.sent_seq >= self.party.seq and self.blocked_at is None):
@@ -246,7 +246,7 @@ class Delivery:
         self.send_local(message_id, data, _LIST, now.mono)
 
     def send_local(self, message_id: int, data: bytes, kind: MessageType, mono: float) -> None:
-        """What one session is told and must acknowledge; it does not wait for its turn."""
+        """Sends a message of this session alone, at once; it must be acknowledged."""
         stream = self.stream
         if stream is None:
             return
@@ -261,10 +261,10 @@ class Delivery:
             self.stop(mono)
 
     def _send_again(self, sent: SentMessage, mono: float, *, tries: int) -> SentMessage:
-        """Others may have the same sent: ours becomes one of its own."""
+        """Replaces the `SentMessage`, which other sessions may share, by one of its own."""
         sent = replace(sent, last_mono=mono, tries=tries, deliveries=sent.deliveries + 1)
         self.inflight[sent.message_id] = sent
-        assert self.stream is not None, "retries stand still without a stream"
+        assert self.stream is not None, "no retries without a stream"
         self.stream.send(write.repeated(sent.data, sent.deliveries))
         if not self.retry_handle:
             self.arm()
@@ -272,8 +272,8 @@ class Delivery:
 
     # --- acks ------------------------------------------------------------------------------------
 
-    def owes(self, ids: Sequence[int], upto: int) -> bool:
-        """Whether such an ack would acknowledge something."""
+    def would_acknowledge(self, ids: Sequence[int], upto: int) -> bool:
+        """Whether such an ack would acknowledge anything."""
         inflight = self.inflight
         for one in ids:
             if one in inflight:
@@ -281,7 +281,7 @@ class Delivery:
         return upto > 0 and upto > self.cursor
 
     def acked(self, ids: Sequence[int], upto: int, now: Now) -> bool:
-        """Whether anything was acknowledged by it."""
+        """Applies an ack; whether it acknowledged anything."""
         inflight, counters = self.inflight, self.counters
         settled: list[SentMessage] = []
         for one in ids:
@@ -311,7 +311,7 @@ class Delivery:
             if sent.seq > high:  # noqa: PLR1730 for every ack
                 high = sent.seq
             if sent.kind is _LIST:
-                self.resync_from = None  # LISTs from before it are in flight no more
+                self.resync_from = None  # no earlier LIST is in flight any more
             if port.acks_until_sample:
                 port.acks_until_sample -= 1
                 if not port.acks_until_sample:
@@ -336,7 +336,7 @@ class Delivery:
             self.retry_handle = self._port.arm_retry(self, due)
 
     def retry(self, now: Now) -> None:
-        """The retry timer came out."""
+        """The retry timer is due."""
         self.retry_handle = 0
         if self.stream is None or not self.inflight:
             return
@@ -381,7 +381,7 @@ class Delivery:
             self.arm()
 
     def start_over(self, now: Now) -> None:
-        """One LIST_RESYNC instead of everything outgoing and in flight."""
+        """Replaces everything unsent and in flight by one LIST_RESYNC."""
         self._cover_from(self.cursor)
         replaced = [f for f in self.inflight.values() if f.kind in _REPLACED_BY_LIST]
         for sent in replaced:
@@ -398,12 +398,12 @@ class Delivery:
             self._resync_due = True
 
     def _cover_from(self, cursor: int) -> None:
-        """A LIST_RESYNC is to cover what lies above; should it be lost, it must be said again."""
+        """Remembers that a LIST_RESYNC covers what is above `cursor`, in case it is lost."""
         if self.resync_from is None:
             self.resync_from = cursor
 
     def conflate(self, now: Now) -> None:
-        """Too far behind; whoever is so often is too slow."""
+        """Resyncs a session that is too far behind; if that happens too often, it is too slow."""
         self.start_over(now)
         since = now.mono - self._terms.conflation_window_s
         recent = [at for at in self._conflated_at or () if at > since]
@@ -425,7 +425,7 @@ class Delivery:
     # --- the transport ---------------------------------------------------------------------------
 
     def stop(self, mono: float) -> None:
-        """The window is full, or the transport takes no more."""
+        """The in-flight limit is reached, or the transport accepts no more."""
         self.party.fall_behind(self)
         stream = self.stream
         if stream is not None and not stream.writable and self.blocked_at is None:

@@ -1,7 +1,7 @@
-"""What deliveries ask of their node: timers, what a peer that does not read costs, what is counted.
+"""Limits for slow clients: ends streams that do not read or stay behind; retry timers, ack samples.
 
-A delivery calls it in the middle of its own step, or of a broadcast. So nothing here ends a stream
-at once: whoever is too slow is let go when that step is over.
+Deliveries call it in the middle of a fan-out. So it never ends a stream at once: streams that are
+too slow are ended after the current step.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class DeliveryLimits:
-    """A `DeliveryPort`."""
+    """Implements `DeliveryPort`."""
 
     def __init__(self, reports: Reports, settings: Presence, control: StreamControl) -> None:
         self._reports = reports
         self._write_stall_s = settings.write_stall_s
         self.fan_out = FanOut(reports.counters, settings.max_inflight)
         self._control = control
-        self.slow: list[Delivery] = []  # to be let go at the end of the step
-        self.registry: Registry | None = None  # which has us, so it comes second
+        self.slow: list[Delivery] = []  # to be ended after the current step
+        self.registry: Registry | None = None  # set later: it needs this object first
         self.counters = reports.counters
         self.latencies_s = reports.latencies_s
         self.acks_until_sample = reports.acks_until_sample
@@ -63,14 +63,14 @@ class DeliveryLimits:
 
     def too_slow(self, delivery: Delivery, now: Now) -> None:
         if not self.slow:
-            self._arm(now.mono, lambda _now: self.let_slow_go())
+            self._arm(now.mono, lambda _now: self.end_slow_streams())
         self.slow.append(delivery)
 
-    def let_slow_go(self) -> None:
+    def end_slow_streams(self) -> None:
         slow, self.slow = self.slow, []
         for delivery in slow:
             if delivery.holder is None:
-                continue  # its session has ended meanwhile
+                continue  # its session has ended in the meantime
             client = session_of(delivery).client
             if isinstance(client, ClientStream) and not client.over:
                 self._control.end(client, Status.SLOW_CONSUMER, cause=Detached.SLOW)

@@ -1,11 +1,12 @@
-"""A JOIN, step by step: a new session, a resumed one, one that is taken over.
+"""A JOIN, step by step: checks, the store, then a new, resumed or taken-over session.
 
-Rule 1: the first message of the broker is the ACK (or ERROR), the second the LIST; no party message
-        comes before them.
-Rule 2: a proof is weighed by the store before anything is changed; a wrong one touches nobody.
-Rule 3: between asking the store and its answer the stream may end, and the session may be attached
-        again elsewhere. What the store answered stays true: a session without a stream is detached
-        at once, an attachment whose fence is no longer the newest has been taken over.
+Rule 1: the first message of the broker is the ACK (or ERROR), the second the LIST; party messages
+        follow.
+Rule 2: the store checks the proof (resume token or ticket) before it changes anything; a wrong
+        proof changes nothing.
+Rule 3: while the store is asked, the stream may end and the session may be attached elsewhere. The
+        answer of the store is applied as it is: a session whose stream has ended is detached at
+        once, and an attachment whose fence is not the newest has been taken over.
 """
 
 from collections.abc import Callable
@@ -40,13 +41,13 @@ if TYPE_CHECKING:
     from waystation.presence.cluster.handover_tickets import HandoverOffer, HandoverTickets
     from waystation.presence.party.party_sync import PartySync
 
-_JOINED: Final = Phase.JOINED  # asking an enum's class for a member takes its time
+_JOINED: Final = Phase.JOINED  # a module constant: reading an enum member is slow
 _OK: Final = Status.OK
-ROUNDS_MAX: Final = 4  # join finds a session, attach does not, join finds one …
+ROUNDS_MAX: Final = 4  # `join` finds a session, `attach` does not, `join` finds one again
 
 
 def _nothing(session: Session, client: ClientStream, now: Now) -> None:
-    """Until somebody wants to know."""
+    """The default `on_bound`."""
 
 
 class JoinRequests:
@@ -85,32 +86,37 @@ class JoinRequests:
     # --- before the store ------------------------------------------------------------------------
 
     def early_refusal(self, client: ClientStream, join: Join, mono: float) -> Refusal | None:
-        """Why the JOIN is refused without asking the store."""
+        """Why the JOIN is refused without asking the store; None if it is not."""
         key = join.key
         party_id, client_id, session_id = key
         if not (party_id and client_id and session_id):
-            return Refusal(Status.INVALID_IDENTIFIER, "an id is 0")
+            return Refusal(Status.INVALID_IDENTIFIER, "party_id, client_id or session_id is 0")
         wait_s = self._join_rate.take(client_id, mono)
         if wait_s:
-            return Refusal(Status.RATE_LIMITED, "too many JOINs", int(wait_s * 1000) + 1)
+            detail = f"more than {self._settings.join_rate_per_min:g} JOINs of this client a minute"
+            return Refusal(Status.RATE_LIMITED, detail, int(wait_s * 1000) + 1)
         grant = client.grant
         if grant is not None and (
             grant.client_id != client_id or not grant.allows("join", party_id)
         ):
-            return Refusal(Status.PERMISSION_DENIED, "the token does not grant this")
+            return Refusal(
+                Status.PERMISSION_DENIED, "the token does not grant this client and party"
+            )
         registry, settings = self._registry, self._settings
         if key not in registry.sessions:
             if len(registry.sessions) >= settings.node_sessions_max:
-                return Refusal(Status.OVERLOADED, "the node is full")
+                most = settings.node_sessions_max
+                return Refusal(Status.OVERLOADED, f"the node has {most} sessions (limit {most})")
             parties = registry.parties_of(client_id)
             if parties >= settings.client_parties_max and not registry.in_party(
                 client_id, party_id
             ):
-                return Refusal(Status.SESSION_LIMIT, "the client is in too many parties")
+                detail = f"the client is in {parties} parties (limit {settings.client_parties_max})"
+                return Refusal(Status.SESSION_LIMIT, detail)
         return None
 
     def ahead(self, join: Join) -> bool:
-        """Whether it acknowledges more than the session was ever sent, as far as we know."""
+        """Whether the JOIN acknowledges more than this node has sent to the session."""
         session = self._registry.sessions.get(join.key)
         if session is None or not join.party_seq:
             return False
@@ -122,15 +128,15 @@ class JoinRequests:
             return self._ttl_ms
         if wish_ms < self._ttl_min_ms:
             return self._ttl_min_ms
-        return wish_ms if wish_ms < self._ttl_max_ms else self._ttl_max_ms  # noqa: FURB136 as above
+        return wish_ms if wish_ms < self._ttl_max_ms else self._ttl_max_ms  # noqa: FURB136 for every join
 
     # --- with the store --------------------------------------------------------------------------
 
     async def enter(
         self, client: ClientStream, join: Join, *, promoted: bool = False
     ) -> Refusal | None:
-        """None when the stream is bound; raises `STORE_TROUBLE`, and then nothing was changed, or
-        is taken back."""
+        """None when the stream is bound. Raises `STORE_TROUBLE`; then nothing was changed, or it
+        is undone later."""
         raw = self._make_token(TOKEN_BYTES)
         token = ResumeToken(raw, hashed(raw))
         party = self._registry.follow(join.key.party_id)
@@ -139,8 +145,8 @@ class JoinRequests:
                 await self._store.subscribe(party.party_id)
             return await self._enter(party, client, join, token, promoted=promoted)
         except STORE_TROUBLE:
-            # It may have happened all the same: only its answer, or what we needed next, is lost.
-            self._session_end.doubt(join.key, token.digest)
+            # The store may have applied it: perhaps only its answer was lost.
+            self._session_end.verify_later(join.key, token.digest)
             raise
         finally:
             party.busy -= 1
@@ -161,10 +167,10 @@ class JoinRequests:
         attach_first = attach_first or key in self._registry.sessions
         proof, how = None, ""
         for _ in range(ROUNDS_MAX):
-            if key in self._session_end.recording:
-                await self._session_end.settled(key)
+            if key in self._session_end.detaching:
+                await self._session_end.wait_for_detach(key)
             if attach_first:
-                if proof is None:  # once: a ticket is redeemed by it
+                if proof is None:  # once: this redeems a ticket
                     proof, how = self._proof(join, promoted=promoted)
                 try:
                     attached = await self._store.attach(
@@ -181,7 +187,9 @@ class JoinRequests:
                     return Refusal(attached.status, retry_after_ms=attached.retry_after_ms)
                 assert isinstance(attached, Missing)
                 if join.flags & RESUME_ONLY or promoted:
-                    return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
+                    return Refusal(
+                        Status.SESSION_NOT_FOUND, "no such session; join without RESUME_ONLY"
+                    )
             spec = self._join_spec(party, join, token, client)
             joined = await self._store.join(key, spec)
             if isinstance(joined, Joined):
@@ -265,8 +273,8 @@ class JoinRequests:
         registry, key = self._registry, join.key
         now = registry.now()
         before = registry.sessions.get(key)
-        if before is not None:  # it ended elsewhere, and we have not heard of it yet
-            self._session_end.gone(before, Status.TAKEN_OVER)
+        if before is not None:  # ended on another node; the notice has not arrived yet
+            self._session_end.drop(before, Status.TAKEN_OVER)
         session = registry.new_session(
             key,
             party,
@@ -311,16 +319,16 @@ class JoinRequests:
             await self._party_sync.reach_back(party, record.cursor)
         session = self._registry.sessions.get(key)
         if session is not None and session.fence >= record.fence:
-            return Refusal(Status.TAKEN_OVER, "attached again meanwhile")
+            return Refusal(Status.TAKEN_OVER, "another stream has attached the session")
         now = self._registry.now()
         handed_over = self._tickets.take_over(key) if how == "handoff" else None
         if session is None:
             session = self._brought_here(party, join, record, handed_over, now)
         else:
             self._displace(session, now)
-            session.set_wishes(record.ttl_ms / 1000, record.flags)
+            session.set_options(record.ttl_ms / 1000, record.flags)
             session.fence = record.fence
-            session.perhaps_left = False
+            session.may_have_left = False
         session.remember(join)
         session.resumes += 1
         delivery = session.delivery
@@ -355,7 +363,7 @@ class JoinRequests:
         handed_over: "HandoverOffer | None",
         now: Now,
     ) -> Session:
-        """A session of which this node had nothing, as the store and the node before left it."""
+        """A session new to this node, from the store and the offer of its previous node."""
         session = self._registry.new_session(
             join.key,
             party,
@@ -372,13 +380,13 @@ class JoinRequests:
             session.remember_ids(list(handed_over.recent_client_ids))
             position = max(position, handed_over.cursor)
         session.delivery.behind_at = position
-        # What it acknowledged elsewhere, to the node before or just now, is not sent again.
+        # Messages acknowledged on its previous node, or in this JOIN, are not sent again.
         had = handed_over.acked_above_cursor if handed_over is not None else ()
         session.delivery.known = frozenset((*had, *join.ack_ids))
         return session
 
     def _displace(self, session: Session, now: Now) -> None:
-        """The stream before: its session goes on without it."""
+        """Ends the previous stream of a session that is taken over."""
         old = session.client
         if isinstance(old, ClientStream) and not old.over:
             self._reports.error(Status.TAKEN_OVER)
@@ -387,7 +395,7 @@ class JoinRequests:
         session.delivery.unbind()
 
     def _bind(self, session: Session, client: ClientStream, now: Now) -> bool:
-        """False if the stream ended while the store was asked: then the session is detached."""
+        """False if the stream ended while the store was asked; then the session is detached."""
         if client.over or client.lost:
             session.state = State.ACTIVE
             self._session_end.detach(session, Detached.TRANSPORT, now)
@@ -438,5 +446,5 @@ class JoinRequests:
     def _go_live(self, session: Session, client: ClientStream, now: Now) -> None:
         if session.resumes or not session.delivery.retry_handle:
             self._registry.arm_life(session)
-        # Else the timer of its LIST comes out sooner, and then it is time for this one.
+        # Otherwise the retry timer of its LIST is due earlier and arms this one.
         self.on_bound(session, client, now)

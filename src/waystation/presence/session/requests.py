@@ -1,6 +1,6 @@
-"""What a joined stream asks for, and its answer: exactly one ACK or ERROR each.
+"""Requests of a joined stream: each message is answered with exactly one ACK or ERROR.
 
-An ACK is the exception: a well-formed one is answered only with `answer_acks`.
+Exception: a valid ACK is answered only with `answer_acks`.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,10 @@ from .client_stream import ClientStream, StreamControl
 from .session import Admission, Refusal, Session, store_busy
 from .session_end import SessionEnd
 
-# Made once: asking an enum for a member, or an object for each of several types, takes its time.
+# Module constants: reading enum members and comparing several types is slow.
 _FRESH: Final = Admission.FRESH
 _REPEATED: Final = Admission.REPEATED
-_ASK_SOMEBODY: Final = (Signal, Auth)
+_NEEDS_STORE_OR_KEYS: Final = (Signal, Auth)
 _OPTIONAL: Final = frozenset((Signal, Auth, Promote))
 
 
@@ -74,7 +74,7 @@ class Requests:
         elif isinstance(message, Leave):
             session.leaving = True
             self._wait(client, "leave", session, message)
-        elif isinstance(message, _ASK_SOMEBODY):
+        elif isinstance(message, _NEEDS_STORE_OR_KEYS):
             self._wait(client, "signal", session, message)
         else:
             client.ack(message.message_id, now)
@@ -84,19 +84,22 @@ class Requests:
     def _refusal(
         self, client: ClientStream, session: Session, message: ClientInput
     ) -> Refusal | None:
-        """What is switched off or out of place; such a message does not count as valid."""
+        """Refuses what is switched off or not allowed here; such a message is not valid."""
         if isinstance(message, Signal):
             if not self._settings.signal_enabled:
-                return Refusal(Status.NOT_SUPPORTED, "SIGNAL is switched off")
+                return Refusal(Status.NOT_SUPPORTED, "presence.signal_enabled is off")
             if len(message.payload) > self._settings.signal_bytes_max:
-                return Refusal(Status.PAYLOAD_TOO_LARGE, "the payload is too long")
+                size, most = len(message.payload), self._settings.signal_bytes_max
+                return Refusal(Status.PAYLOAD_TOO_LARGE, f"payload of {size} bytes (limit {most})")
             grant = client.grant
             if grant is not None and not grant.allows("signal", session.key.party_id):
-                return Refusal(Status.NOT_SUPPORTED, "the token does not grant signals")
+                return Refusal(
+                    Status.NOT_SUPPORTED, "the token does not grant `signal` in this party"
+                )
         elif isinstance(message, Promote):
-            return Refusal(Status.NOT_STANDBY, "the stream is the primary one")
+            return Refusal(Status.NOT_STANDBY, "this stream is the primary already")
         elif self._authority is None:
-            return Refusal(Status.NOT_SUPPORTED, "there is no authentication")
+            return Refusal(Status.NOT_SUPPORTED, "presence.auth.mode is off")
         return None
 
     def _wait(
@@ -140,10 +143,10 @@ class Requests:
             session.last_signal_id = message.message_id
             client.send(write.ack_seq(client.next_id(), now.ms, message.message_id, result.seq))
         else:
-            self._session_end.gone(session, Status.TAKEN_OVER)
+            self._session_end.drop(session, Status.TAKEN_OVER)
 
     async def _renew(self, client: ClientStream, session: Session, message: Auth) -> None:
-        assert self._authority is not None, "without one AUTH is refused"
+        assert self._authority is not None, "AUTH is refused without an authority"
         try:
             grant = await self._authority.verify(message.token)
         except NotAllowedError:
@@ -156,7 +159,7 @@ class Requests:
             or (old is not None and old.issuer != grant.issuer)
         ):
             self._reports.auth("rejected")
-            refusal = Refusal(Status.TOKEN_REJECTED, "the token before stays in force")
+            refusal = Refusal(Status.TOKEN_REJECTED, "the old token stays valid until it expires")
             self._control.refuse(client, refusal, message.message_id)
             return
         self._reports.auth("renewed")

@@ -1,4 +1,4 @@
-"""The token with which a client proves that a session is its own, and what is kept of it."""
+"""Resume tokens: random bytes for the client, their hash for the store."""
 
 import hashlib
 import secrets
@@ -10,7 +10,7 @@ TOKEN_BYTES: Final = 16
 RANDOM_BLOCK_BYTES: Final = 4096
 
 
-_begun: Final = hashlib.sha256()  # a copy takes less than looking for the algorithm again
+_begun: Final = hashlib.sha256()  # copying it is faster than creating a hash
 
 
 def hashed(token: bytes) -> bytes:
@@ -20,15 +20,14 @@ def hashed(token: bytes) -> bytes:
 
 
 class ResumeToken(msgspec.Struct, frozen=True, gc=False):
-    """As the client gets it, and as it is kept."""
+    """`raw` is sent to the client, `digest` is stored."""
 
     raw: bytes
     digest: bytes
 
 
 class RandomBytes:
-    """`secrets.token_bytes`, asked for in blocks: a question to the kernel costs more than all
-    else that a token takes."""
+    """`secrets.token_bytes` in blocks: one system call for many tokens."""
 
     __slots__ = ("_at", "_block")
 

@@ -1,14 +1,14 @@
-"""One presence of one client in one party: what it may say, and when it has been silent too long.
+"""A session of a client in a party: its states, which messages it accepts, its timeouts.
 
 Rule 1: a session is ACTIVE with a stream, DETACHED without one, and ends as LEFT or EXPIRED.
-Rule 2: while ACTIVE two timeouts run, each one TTL long: since the last valid message, and since
-        something has been waiting for an ack without any coming. While DETACHED there is one
-        deadline, a TTL after the stream was lost.
-Rule 3: a message is valid if it decodes, is allowed now, has an id where it needs one and is within
-        its rate. Only valid messages, repeated ones too, keep a session alive.
-Rule 4: an ack that acknowledges something is free; everything else takes a token.
-Rule 5: twenty soft errors within a minute, or five hits of the rate limit within ten seconds, are
-        a violation that ends the stream.
+Rule 2: while ACTIVE, two timeouts of one TTL run: since the last valid message, and since messages
+        are unacknowledged without any ack. While DETACHED there is one deadline, a TTL after the
+        stream was lost.
+Rule 3: a message is valid if it decodes, is allowed in this state, has an id where it needs one and
+        is within the rate limit. Only valid messages, repeated ones too, prolong a session.
+Rule 4: an ack that acknowledges something is free; every other message counts against the rate.
+Rule 5: twenty soft errors within a minute, or five hits of the rate limit within ten seconds, end
+        the stream with PROTOCOL_VIOLATION.
 """
 
 import enum
@@ -51,7 +51,7 @@ class State(enum.Enum):
     EXPIRED = "expired"
 
 
-# Asking an enum's class for a member costs a third of a delivery.
+# Module constants: reading an enum member takes a third of a delivery's time.
 _ACTIVE: Final = State.ACTIVE
 _DETACHED: Final = State.DETACHED
 
@@ -69,7 +69,7 @@ def store_busy(settings: Presence) -> Refusal:
 
 class Admission(enum.Enum):
     FRESH = enum.auto()
-    REPEATED = enum.auto()  # answered, with no further effect
+    REPEATED = enum.auto()  # a known message id: answered, without further effect
 
 
 _FRESH: Final = Admission.FRESH
@@ -77,7 +77,7 @@ _REPEATED: Final = Admission.REPEATED
 
 
 class Faults:
-    """Soft errors of one stream or session; kept only once there are any."""
+    """Soft errors of one stream or session; made at the first one."""
 
     __slots__ = ("_at", "_rate_at")
 
@@ -86,7 +86,7 @@ class Faults:
         self._rate_at: list[float] = []
 
     def add(self, status: Status, mono: float) -> bool:
-        """Whether that was one too many."""
+        """Counts an error; True if it is one too many (rule 5)."""
         self._at = [at for at in self._at if at > mono - FAULT_WINDOW_S]
         self._at.append(mono)
         if status is Status.RATE_LIMITED:
@@ -95,12 +95,12 @@ class Faults:
         return len(self._at) >= FAULTS_MAX or len(self._rate_at) >= RATE_HITS_MAX
 
 
-_NEVER: Final = frozenset((Unfit, Join))  # of a stream that has joined
+_NEVER: Final = frozenset((Unfit, Join))  # not accepted on a stream that has joined
 
 
 @dataclass(slots=True, eq=False, repr=False)  # ids do not reach a log
 class Session:
-    """Not a struct, for the same reason as `Delivery`."""
+    """A dataclass, for the same reason as `Delivery`."""
 
     key: SessionKey
     party: "Party"
@@ -118,12 +118,12 @@ class Session:
     state: State = _DETACHED
     cause: Detached = _TRANSPORT
     update_told: bool = False
-    leaving: bool = False  # a LEAVE is on its way through the store
-    perhaps_left: bool = False  # one was, and the store has not answered
+    leaving: bool = False  # the store is recording its LEAVE
+    may_have_left: bool = False  # a LEAVE may be recorded: the store did not answer
     client: object = None
     auth: object = None
-    token_hash: bytes = b""  # of the resume token in force
-    handed_until: float = 0.0  # how long a ticket for another node works
+    token_hash: bytes = b""  # of the newest resume token
+    handed_until: float = 0.0  # until then a ticket for another node is valid
     last_signal_id: int = 0
     cursor_saved: int = 0
     messages_in: int = 0
@@ -133,7 +133,7 @@ class Session:
     token_handle: int = 0
     faults: Faults | None = None
 
-    def set_wishes(self, ttl_s: float, flags: int) -> None:
+    def set_options(self, ttl_s: float, flags: int) -> None:
         self.ttl_s = ttl_s
         self.flags = flags
         delivery = self.delivery
@@ -147,22 +147,26 @@ class Session:
     def admit(
         self, message: ClientInput, now: Now, refusal: Refusal | None = None
     ) -> Admission | Refusal:
-        """Whether a message counts; acks that it carries are applied when it does."""
+        """Whether a message is valid; the acks of a valid message are applied."""
         mono = now.mono
         delivery = self.delivery
         kind, ids, upto = type(message), message.ack_ids, message.party_seq
-        if not (kind is Ack and delivery.owes(ids, upto)):
+        if not (kind is Ack and delivery.would_acknowledge(ids, upto)):
             wait_s = self._bucket.take(mono)
             if wait_s:
-                return Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
+                return Refusal(
+                    Status.RATE_LIMITED,
+                    "message rate exceeded; wait for retry_after_ms",
+                    int(wait_s * 1000) + 1,
+                )
         if kind in _NEVER:
             if isinstance(message, Unfit):
                 return Refusal(message.status, message.detail)
-            return Refusal(Status.ALREADY_JOINED, "the stream has joined")
+            return Refusal(Status.ALREADY_JOINED, "this stream has joined; open another one")
         if message.names is not None and not self._names_fit(message.names):
-            return Refusal(Status.INVALID_FIELD, "ids of another session")
+            return Refusal(Status.INVALID_FIELD, "party, client or session id of another session")
         if upto and upto > max(delivery.sent_seq, delivery.list_seq):
-            return Refusal(Status.INVALID_FIELD, "party_seq is above what was sent")  # or told
+            return Refusal(Status.INVALID_FIELD, f"party_seq {upto} was not sent yet")
         if refusal is not None:
             return refusal
         self.last_rx = mono
@@ -177,11 +181,11 @@ class Session:
         return all(given in (0, own) for given, own in zip(names, self.key, strict=True))
 
     def remember(self, message: Input) -> bool:
-        """Whether its id is new to the session."""
+        """Remembers the message id; False if it is known already."""
         return self._recent.add(message.message_id)
 
     def forget_id(self, message_id: int) -> None:
-        """It had no effect after all, so it may come again."""
+        """The message had no effect, so the client may send it again."""
         self._recent.forget(message_id)
 
     def recent_ids(self) -> list[int]:
@@ -191,7 +195,7 @@ class Session:
         self._recent.extend(ids)
 
     def fault(self, status: Status, mono: float) -> bool:
-        """A soft error was answered; whether the stream must end for it."""
+        """Counts a soft error; whether the stream must end for it."""
         if self.faults is None:
             self.faults = Faults()
         return self.faults.add(status, mono)
@@ -220,7 +224,7 @@ class Session:
     # --- time ------------------------------------------------------------------------------------
 
     def deadline(self) -> float:
-        """When to look next: nothing is due before."""
+        """No timeout is due before."""
         if self.state is _DETACHED:
             return self.detached_mono + self.ttl_s
         since = self.delivery.unacked_since
@@ -228,7 +232,7 @@ class Session:
         return start + self.ttl_s
 
     def overdue(self, mono: float) -> Status | None:
-        """Why the session has ended by now, if it has."""
+        """The status with which the session ends, if a timeout is over."""
         late = mono - self.ttl_s + _EARLY_S
         if self.state is State.DETACHED:
             return self.cause.leave_reason if self.detached_mono <= late else None

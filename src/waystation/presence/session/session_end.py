@@ -1,10 +1,11 @@
-"""How sessions lose their stream and how they end: leave, silence, removal, loss of the transport.
+"""Detaches and ends sessions: LEAVE, timeout, removal, lost stream, attached elsewhere.
 
-Rule 1: a session ends when the store has recorded its LEAVE, not before; a store in trouble keeps
-        everybody where they are.
-Rule 2: the store's fence decides races. Whoever comes second finds the session gone or moved on.
-Rule 3: a lost stream is not an end: nobody is told (but those who asked for updates), and the
-        session waits for one TTL.
+Rule 1: a session ends when the store has recorded its LEAVE, not before. While the store does not
+        answer, no session ends.
+Rule 2: the store's fence decides races: the second caller finds the session ended or attached
+        elsewhere.
+Rule 3: a lost stream does not end its session, which waits for one TTL. Only participants that
+        asked for updates are told.
 """
 
 import asyncio
@@ -28,10 +29,10 @@ from .session import Session, State
 
 MOVED_MAX: Final = 100_000
 TRY_AGAIN_S: Final = 1.0  # after the store failed to record a timeout
-DOUBT_LOOKS: Final = 3
-DOUBTS_MAX: Final = 10_000
+VERIFY_LOOKS: Final = 3
+VERIFYING_MAX: Final = 10_000
 
-# Asking an enum's class for a member costs a third of a delivery.
+# Module constants: reading an enum member takes a third of a delivery's time.
 _OK: Final = Status.OK
 _CALL_OK: Final = GrpcStatus.OK
 _LEFT: Final = State.LEFT
@@ -49,10 +50,10 @@ class SessionEnd:
         self._reports = reports
         self._run = run
         self._node = node
-        self.recording: dict[SessionKey, asyncio.Event] = {}  # losses that the store is told of
-        self._heard: dict[SessionKey, Left] = {}  # of those who are leaving: what the log says
-        self._doubts = 0
-        # Parties that live on another node now, and where clients reach that.
+        self.detaching: dict[SessionKey, asyncio.Event] = {}  # detaches that the store is recording
+        self._seen_leaves: dict[SessionKey, Left] = {}  # LEAVEs in the log, of sessions that end
+        self._verifying = 0
+        # Parties moved to another node -> its endpoint for clients.
         self.moved: BoundedLru[PartyId, str] = BoundedLru(MOVED_MAX)
 
     # --- without a stream ------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class SessionEnd:
         if session.state is not State.ACTIVE:
             return
         if session.key.party_id in self.moved:
-            self.gone(session, Status.OK)
+            self.drop(session, Status.OK)
             return
         cursor = session.delivery.saved_cursor
         if session.stall_handle:
@@ -70,7 +71,7 @@ class SessionEnd:
         session.detached(cause, now.mono)
         self._registry.arm_life(session)
         self._reports.detached(session, cause)
-        recorded = self.recording[session.key] = asyncio.Event()
+        recorded = self.detaching[session.key] = asyncio.Event()
         self._run(
             "detach", self._record_detach(session.key, session.fence, cursor, cause, recorded)
         )
@@ -81,23 +82,23 @@ class SessionEnd:
         try:
             await self._store.detach(key, fence, cursor=cursor, cause=cause)
         except STORE_TROUBLE as exc:
-            # Our own timer ends it in time; if we are gone by then, so is our lease.
+            # Our timer ends the session in time; if this node dies, its lease ends it.
             self._reports.store_trouble("detach", exc)
         finally:
             recorded.set()
-            if self.recording.get(key) is recorded:  # not of a loss that came after it
-                del self.recording[key]
+            if self.detaching.get(key) is recorded:  # not the event of a later detach
+                del self.detaching[key]
 
-    def doubt(self, key: SessionKey, token_hash: bytes) -> None:
-        """The store was asked to give us the session, and nobody knows whether it did. Whoever
-        asked has been told to try again; if it did, no stream of ours belongs to it."""
-        if self._doubts < DOUBTS_MAX:  # beyond, the end of our lease settles it
-            self._doubts += 1
-            self._run("doubt", self._give_back(key, token_hash))
+    def verify_later(self, key: SessionKey, token_hash: bytes) -> None:
+        """The answer to a join or attach was lost: if the store applied it, the session has no
+        stream. The client was told to join again."""
+        if self._verifying < VERIFYING_MAX:  # above the limit, the end of our lease detaches it
+            self._verifying += 1
+            self._run("verify", self._detach_unknown(key, token_hash))
 
-    async def _give_back(self, key: SessionKey, token_hash: bytes) -> None:
+    async def _detach_unknown(self, key: SessionKey, token_hash: bytes) -> None:
         looks = 0
-        while looks < DOUBT_LOOKS:  # what we asked for may reach the store after the first look
+        while looks < VERIFY_LOOKS:  # the lost request may reach the store after the first look
             await asyncio.sleep(TRY_AGAIN_S)
             try:
                 snapshot = await self._store.snapshot(key.party_id)
@@ -108,16 +109,16 @@ class SessionEnd:
                         await self._store.detach(
                             key, record.fence, cursor=record.cursor, cause=Detached.TRANSPORT
                         )
-                        looks = DOUBT_LOOKS
+                        looks = VERIFY_LOOKS
                 looks += 1
             except STORE_TROUBLE as exc:
-                self._reports.store_trouble("doubt", exc)
-        self._doubts -= 1
+                self._reports.store_trouble("verify", exc)
+        self._verifying -= 1
 
-    async def settled(self, key: SessionKey) -> None:
-        """Until the store knows of a loss that we have seen: whoever comes back at once must not
-        be told that the session is still in use."""
-        recording = self.recording.get(key)
+    async def wait_for_detach(self, key: SessionKey) -> None:
+        """Waits until the store has recorded a detach, so that a client that reconnects at once is
+        not refused with SESSION_ID_IN_USE."""
+        recording = self.detaching.get(key)
         if recording is not None:
             await recording.wait()
 
@@ -133,7 +134,7 @@ class SessionEnd:
         discard_unsent: bool = False,
         handoff: HandoffInfo | None = None,
     ) -> None:
-        """The stream ends with an error and its session, if any, is detached."""
+        """Ends the stream with an error and detaches its session, if it has one."""
         session = client.session
         self._reports.error(status)
         client.end(
@@ -149,8 +150,8 @@ class SessionEnd:
 
     # --- time ------------------------------------------------------------------------------------
 
-    def life(self, session: Session, now: Now) -> None:
-        """The session's timer came out."""
+    def timer_due(self, session: Session, now: Now) -> None:
+        """The session's timer is due."""
         session.life_handle = 0
         if session.state in _ENDED:
             return
@@ -183,7 +184,7 @@ class SessionEnd:
             self._finish(session, State.EXPIRED, code, left, self._registry.now())
 
     async def _leave(self, session: Session, code: Status) -> Left | None:
-        """Recorded, or not: then the session is as it was, or has gone elsewhere."""
+        """Records a LEAVE; None if the store did not answer or the session has moved."""
         try:
             left = await self._record_leave(session, code)
         except STORE_TROUBLE:
@@ -193,32 +194,32 @@ class SessionEnd:
             session.life_handle = self._registry.arm(at, session)
             return None
         if left is None:
-            self.gone(session, Status.TAKEN_OVER)
+            self.drop(session, Status.TAKEN_OVER)
         return left
 
     async def _record_leave(self, session: Session, code: Status) -> Left | None:
-        """Raises `STORE_TROUBLE` unless the log has told us what the answer would have."""
+        """Raises `STORE_TROUBLE` unless the log has shown the LEAVE already."""
         key = session.key
         try:
             return await self._store.leave(key, session.fence, code)
         except STORE_TROUBLE as exc:
             self._reports.store_trouble("leave", exc)
-            if key in self._heard:
-                return self._heard[key]
+            if key in self._seen_leaves:
+                return self._seen_leaves[key]
             session.leaving = False
-            session.perhaps_left = True
+            session.may_have_left = True
             raise
         finally:
-            self._heard.pop(key, None)
+            self._seen_leaves.pop(key, None)
 
     # --- ends ------------------------------------------------------------------------------------
 
     async def leave(self, client: ClientStream, session: Session, message_id: int) -> None:
-        """A client says LEAVE."""
+        """A client sent LEAVE."""
         left = await self._record_leave(session, _OK)
         now = self._registry.now()
         if left is None:
-            self.gone(session, Status.TAKEN_OVER)
+            self.drop(session, Status.TAKEN_OVER)
             return
         client.send(
             write.ack_at(
@@ -229,19 +230,19 @@ class SessionEnd:
         self._finish(session, _LEFT, _OK, left, now)
 
     async def remove(self, session: Session, code: Status) -> None:
-        """An administrator, or the end of its party."""
+        """Ends a session for an operator, or because its party is closed."""
         session.leaving = True
         left = await self._leave(session, code)
         if left is not None:
             self._finish(session, _LEFT, code, left, self._registry.now())
 
     def removed_elsewhere(self, session: Session, entry: Entry) -> None:
-        """A LEAVE in the log, about a session of ours: perhaps one that we did not write."""
+        """Applies a LEAVE from the log to a session of this node."""
         if session.joined_seq >= entry.seq:
             return
         left = Left(entry.seq, session.party.roster.size, entry.count)
-        if session.leaving:  # what the store answers says the same, if its answer comes
-            self._heard[session.key] = left
+        if session.leaving:  # our own LEAVE; kept in case the answer of the store is lost
+            self._seen_leaves[session.key] = left
         else:
             self._finish(session, _LEFT, Status(entry.code), left, self._registry.now())
 
@@ -250,7 +251,7 @@ class SessionEnd:
             return
         client = session.client
         if isinstance(client, ClientStream) and not client.over:
-            if code is _OK:  # it said LEAVE, and was told to say so again
+            if code is _OK:  # a repeated LEAVE: the answer to the first one was lost
                 client.finish(GrpcStatus.OK)
             else:
                 self._reports.error(code)
@@ -265,15 +266,15 @@ class SessionEnd:
         if not session.party.sessions:
             self.release(session.party)
 
-    def moved_on(self, session: Session, *, peer: str = "") -> None:
-        """Another node has attached it: where we sent it, or by itself."""
+    def attached_elsewhere(self, session: Session, *, peer: str = "") -> None:
+        """Another node has attached the session, after a hand-off or a reconnect."""
         handed = session.handed_until > 0
         if handed:
             self._reports.handed_off("moved")
-        self.gone(session, Status.OK if handed else Status.TAKEN_OVER, peer=peer)
+        self.drop(session, Status.OK if handed else Status.TAKEN_OVER, peer=peer)
 
-    def gone(self, session: Session, status: Status, *, peer: str = "") -> None:
-        """It lives elsewhere or not at all: ours is forgotten, without a word to others."""
+    def drop(self, session: Session, status: Status, *, peer: str = "") -> None:
+        """Drops a session that is on another node or ended; the party is not told."""
         if session.state in _ENDED:
             return
         now = self._registry.now()
@@ -295,7 +296,7 @@ class SessionEnd:
         self.release(session.party)
 
     def release(self, party: Party) -> None:
-        """Forget a party that nobody here needs."""
+        """Drops a party without sessions and requests on this node."""
         if not party.idle or self._registry.parties.get(party.party_id) is not party:
             return
         del self._registry.parties[party.party_id]
@@ -304,7 +305,7 @@ class SessionEnd:
     # --- updates ---------------------------------------------------------------------------------
 
     def connectivity(self, party: Party, notice: Notice, now: Now) -> None:
-        """Somebody's stream was lost or found: those who asked are told."""
+        """Sends UPDATE to sessions that asked: a participant lost or regained its stream."""
         key = notice.key
         if (key.client_id, key.session_id) not in party.roster:
             return
@@ -314,7 +315,7 @@ class SessionEnd:
             delivery = session.delivery
             if not delivery.detached_marks or delivery.stream is None or session.key == key:
                 continue
-            if delivery.has_room():  # advice, not a promise
+            if delivery.has_room():  # best effort
                 message_id = delivery.next_id()
                 data = write.update(
                     message_id,
@@ -325,14 +326,14 @@ class SessionEnd:
                 )
                 delivery.send_local(message_id, data, MessageType.UPDATE, now.mono)
 
-    def kept_alive(self, key: SessionKey, now: Now) -> None:
-        """A standby of the session said something, elsewhere."""
+    def standby_pinged(self, key: SessionKey, now: Now) -> None:
+        """A standby of the session, on another node, sent PING."""
         session = self._registry.sessions.get(key)
         if session is not None and session.state is State.ACTIVE:
             session.last_rx = now.mono
 
     def send_drain(self, endpoints: Sequence[str], deadline_ms: int, now: Now) -> None:
-        """Everybody who understands it is told to move on in time."""
+        """Sends DRAIN to every session whose client knows it."""
         for session in list(self._registry.sessions.values()):
             delivery = session.delivery
             if delivery.stream is None or delivery.seed:

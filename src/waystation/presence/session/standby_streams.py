@@ -1,11 +1,11 @@
 """Standby streams: a second stream of a session, on another node, ready to become the primary.
 
-Rule 1: a standby is no presence of its own: it is not listed, not announced and gets no party
-        messages. Its PING keeps the session alive, by a notice to the node that holds it.
-Rule 2: it proves itself like a resume, and changes nothing until it is promoted.
-Rule 3: on the node that holds the primary stream there is nothing to gain: NOT_SUPPORTED.
-Rule 4: it keeps the rate of a session, and one that is silent for a TTL, or does not read its
-        answers, is ended: every ping costs a notice, and nobody else would miss the stream.
+Rule 1: a standby is not listed, not announced and receives no party messages. Its PING keeps the
+        session alive, by a notice to the node of the primary stream.
+Rule 2: it needs the resume token, as a resume does, and changes nothing until it is promoted.
+Rule 3: on the node of the primary stream a standby is refused with NOT_SUPPORTED.
+Rule 4: the rate limit of sessions applies. A standby that is silent for a TTL, or does not read its
+        answers, is ended: each PING costs a notice.
 """
 
 from waystation.base.limits import TokenBucket
@@ -69,20 +69,27 @@ class StandbyStreams:
     async def stand_by(self, client: ClientStream, join: Join) -> Refusal | None:
         key = join.key
         if not self._node.shared or key in self._registry.sessions:
-            return Refusal(Status.NOT_SUPPORTED, "a standby stands on another node")
+            return Refusal(
+                Status.NOT_SUPPORTED, "open the standby on another node than the primary"
+            )
         if not join.resume_token:
-            return Refusal(Status.RESUME_REJECTED, "a standby needs the resume token")
+            return Refusal(
+                Status.RESUME_REJECTED, "a standby needs the resume token of its session"
+            )
         snapshot = await self._store.snapshot(key.party_id)
         found = [one for one in snapshot.sessions if one.key == key] if snapshot else []
         if not found:
-            return Refusal(Status.SESSION_NOT_FOUND, "there is no such session")
+            return Refusal(Status.SESSION_NOT_FOUND, "no such session")
         now = self._registry.now()
         refusal = weigh(found[0], Proof(token_hash=hashed(join.resume_token)), now.ms)
         if refusal is not None:
             return Refusal(refusal)
         same = [one for one in self._open.values() if one.join.key == key]
         if len(same) >= self._settings.max_standby:
-            return Refusal(Status.SESSION_LIMIT, "the session has a standby here")
+            detail = (
+                f"the session has {len(same)} standbys here (limit {self._settings.max_standby})"
+            )
+            return Refusal(Status.SESSION_LIMIT, detail)
         if client.over:
             return None
         settings, ttl_s = self._settings, found[0].ttl_ms / 1000
@@ -119,7 +126,11 @@ class StandbyStreams:
         join = standby.join
         wait_s = standby.bucket.take(now.mono)
         if wait_s:
-            refusal = Refusal(Status.RATE_LIMITED, "too many messages", int(wait_s * 1000) + 1)
+            refusal = Refusal(
+                Status.RATE_LIMITED,
+                "message rate exceeded; wait for retry_after_ms",
+                int(wait_s * 1000) + 1,
+            )
             self._control.refuse(client, refusal, message.message_id)
             return
         if not client.stream.writable:
@@ -137,10 +148,10 @@ class StandbyStreams:
             client.busy = True
             self._control.run("promote", self._promote(client, join, message))
         elif isinstance(message, Leave):
-            refusal = Refusal(Status.NOT_SUPPORTED, "leave on the primary stream")
+            refusal = Refusal(Status.NOT_SUPPORTED, "send LEAVE on the primary stream")
             self._control.refuse(client, refusal, message.message_id)
         elif not isinstance(message, Ack):
-            refusal = Refusal(Status.NOT_SUPPORTED, "not on a standby")
+            refusal = Refusal(Status.NOT_SUPPORTED, "a standby accepts PING, PROMOTE and ACK only")
             self._control.refuse(client, refusal, message.message_id)
 
     async def _keep_alive(self, join: Join) -> None:

@@ -1,10 +1,9 @@
-"""What operators may ask: `PresenceAdmin` of the cluster protocol.
+"""`PresenceAdmin` of the cluster protocol: requests of operators.
 
-Rule 1: who asks shows a JWT with the admin grant, the cluster's token, or a certificate that the
-        port's own TLS has verified. A grant of `kick` in a party lets its bearer see that party and
-        remove sessions from it.
-Rule 2: a session that is removed is told why, wherever it is: the log carries its LEAVE to its
-        node.
+Rule 1: callers present a JWT with the admin grant, the cluster's token, or a certificate that the
+        TLS of the port has verified. The grant `kick` in a party allows its bearer to see that
+        party and to remove sessions from it.
+Rule 2: a removed session is told the reason on any node: the log carries its LEAVE there.
 """
 
 from collections.abc import Callable, Coroutine
@@ -13,7 +12,7 @@ from typing import Any, Final
 from waystation.net.http2.methods import Caller, GrpcError, Service
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.cluster.directory import node_row
-from waystation.presence.cluster.peer_link import shows
+from waystation.presence.cluster.peer_link import has_cluster_token
 from waystation.presence.errors import STORE_TROUBLE, NotAllowedError
 from waystation.presence.grants import Authority, Grant, bearer
 from waystation.presence.model import PartyId, SessionRecord, Status
@@ -72,8 +71,8 @@ class PresenceAdmin:
         return Service(SERVICE, methods)
 
     async def _admit(self, caller: Caller, party_id: int | None = None) -> None:
-        """Returns for an operator; for `party_id` also for whoever may remove its sessions."""
-        if shows(caller, self._token) or caller.certified:
+        """Raises unless the caller is an operator or has the grant `kick` in `party_id`."""
+        if has_cluster_token(caller, self._token) or caller.certified:
             return
         grant: Grant | None = None
         authority = self._authority
@@ -143,7 +142,9 @@ class PresenceAdmin:
         await self._admit(caller)
         mine = self._node.node_id
         if request.node_id not in ("", mine):
-            raise GrpcError(GrpcStatus.NOT_FOUND, f"this is {mine}")
+            raise GrpcError(
+                GrpcStatus.NOT_FOUND, f"this node is {mine}; ask {request.node_id} itself"
+            )
         if request.undo:
             await self._undo_drain()
         elif not self._node.draining:
@@ -160,7 +161,7 @@ class PresenceAdmin:
             raise self._unavailable(exc) from exc
 
     async def _remove(self, records: list[SessionRecord], code: Status) -> pb.Count:
-        """Through the store: whoever holds the session learns of it from the log."""
+        """Removes sessions through the store; their nodes learn of it from the log."""
         count = 0
         try:
             for record in records:
@@ -176,7 +177,7 @@ class PresenceAdmin:
 
     def _unavailable(self, exc: Exception) -> GrpcError:
         self._reports.store_trouble("admin", exc)
-        return GrpcError(GrpcStatus.UNAVAILABLE, "the store does not answer")
+        return GrpcError(GrpcStatus.UNAVAILABLE, "the store does not answer; ask again")
 
 
 def _session_row(record: SessionRecord) -> pb.SessionView:

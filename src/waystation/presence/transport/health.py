@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health` of a node: load balancers ask it."""
+"""`grpc.health.v1.Health` of a node, for load balancers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ _KNOWN: Final = ("", CLIENT_SERVICE)
 
 
 class Health:
-    """NOT_SERVING until told otherwise, for "" and for the service of clients."""
+    """Serves "" and the service of clients; NOT_SERVING until `set_serving`."""
 
     def __init__(self) -> None:
         self.serving = False
@@ -31,7 +31,7 @@ class Health:
             },
         )
 
-    def tell(self, *, serving: bool) -> None:
+    def set_serving(self, *, serving: bool) -> None:
         self.serving = serving
         self._changed.set()
         self._changed = asyncio.Event()

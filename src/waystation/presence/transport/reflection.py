@@ -1,7 +1,7 @@
-"""gRPC's server reflection, versions 1 and 1alpha: which services a port has, and their messages.
+"""gRPC server reflection, versions 1 and 1alpha: lists the services of a port and their messages.
 
-The two versions differ in nothing but the package. What is described is what stands in protobuf's
-pool of descriptors; the modules of the messages filled it.
+The two versions differ in the package name only. Descriptions come from protobuf's descriptor pool,
+which the generated modules fill.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -22,7 +22,7 @@ _FILE_V1: Final = "grpc/reflection/v1/reflection.proto"
 
 
 def reflection(services: Iterable[Service], *others: str) -> list[Service]:
-    """Describes these services, those of these names, and itself."""
+    """The reflection services for `services`, the services named in `others`, and themselves."""
     _define_v1()
     reflection = _Reflection([*others, *(one.name for one in services), V1, V1_ALPHA])
     info = method(
@@ -94,7 +94,7 @@ class _Reflection:
 
 
 def _described(file: Any) -> dict[str, Any]:
-    """With everything that the file imports."""
+    """A file with all files that it imports."""
     found: dict[str, bytes] = {}
     waiting = [file]
     while waiting:
@@ -114,7 +114,7 @@ def _error(status: GrpcStatus, text: str) -> dict[str, Any]:
 
 
 def _define_v1() -> None:
-    """Adds version 1 to the pool: grpcio's package defines version 1alpha alone."""
+    """Adds version 1 to the pool: the grpcio package defines version 1alpha only."""
     definition = FileDescriptorProto.FromString(alpha.DESCRIPTOR.serialized_pb)
     definition.name = _FILE_V1
     definition.package = V1.rpartition(".")[0]

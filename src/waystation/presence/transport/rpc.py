@@ -1,4 +1,4 @@
-"""The gRPC services of presence: under which paths, with which messages, and who calls."""
+"""Helpers of the gRPC services: paths, methods with protobuf messages, session keys."""
 
 from collections.abc import Callable, Collection
 from typing import Any, Final, NoReturn
@@ -12,8 +12,8 @@ RPC_PATH: Final = f"/{CLIENT_SERVICE}/beginStream"
 
 
 def paths(aliases: Collection[str]) -> frozenset[str]:
-    """Under which paths streams are opened: our own and the aliases (`rpc_path_aliases`), each a
-    service name such as `my.package.ClientMessagingEndpoint` or a whole path."""
+    """The paths of `beginStream`: our own and the aliases (`rpc_path_aliases`), each a service
+    name such as `my.package.ClientMessagingEndpoint` or a whole path."""
     more = (name if name.startswith("/") else f"/{name}/beginStream" for name in aliases)
     return frozenset((RPC_PATH, *more))
 
@@ -37,5 +37,5 @@ def unauthenticated() -> NoReturn:
 
 
 def session_key(key: Any) -> SessionKey:
-    """The protocol's message of that name, as we call sessions."""
+    """A `SessionKey` from the protobuf message of that name."""
     return SessionKey(PartyId(key.party_id), ClientId(key.client_id), SessionId(key.session_id))

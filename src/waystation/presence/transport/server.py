@@ -1,10 +1,11 @@
-"""One presence node as a running thing: its broker, its ports, its clockwork, its health.
+"""A presence node: wires broker and services, runs periodic work, tracks readiness, drains.
 
-Rule 1: a node is SERVING once its store has answered and its port accepts; it is NOT_SERVING while
-        it starts, drains, is fenced or overloaded.
-Rule 2: it is overloaded at `node_sessions_max` sessions until 95 % of it, and while the loop has
-        been more than a second late for ten seconds.
-Rule 3: nothing here is on a message's path.
+Rule 1: a node is SERVING once its store has answered and its port accepts connections. It is
+        NOT_SERVING while it starts, drains, is fenced or overloaded.
+Rule 2: a node is overloaded from `node_sessions_max` sessions until it is below 95 % of them, and
+        while its event loop has been late by more than a second for ten seconds.
+
+No message passes through this module.
 """
 
 import asyncio
@@ -74,10 +75,10 @@ class PresenceServer:
         peer_token: str = "",
         reflects: bool = False,
     ) -> None:
-        """`shared` is the same store, if several nodes share it; `endpoints` are where clients and
-        other nodes reach us, if that is not where we listen. Without `peer_clients` nothing is
-        handed over. `peer_routes` are for the port where other nodes and operators come, and
-        `peer_token` is what they show there. `reflects`: ports describe their services."""
+        """`shared` is the same store, if several nodes share it. `endpoints` are the addresses for
+        clients and other nodes, if they differ from the listening ones. Without `peer_clients`
+        no session is handed over. `peer_token` authenticates other nodes and operators; the
+        routes of their port are in `peer_routes`. `reflects` adds server reflection."""
         self.settings = settings
         self.store = store
         self._clock = clock
@@ -186,7 +187,7 @@ class PresenceServer:
         return self.transport.number
 
     async def start(self) -> None:
-        self.health.tell(serving=False)
+        self.health.set_serving(serving=False)
         await self.store.check()
         await self.broker.start()
         self.transport.start()
@@ -219,7 +220,7 @@ class PresenceServer:
         return self.membership.nodes
 
     def _myself(self) -> PresenceNode:
-        """For the order of homes, before anything is known but our name."""
+        """This node with its id only, to compute the home of a party."""
         owner = self.broker.owner
         return PresenceNode(node_id=owner.node_id, incarnation=owner.incarnation)
 
@@ -229,7 +230,7 @@ class PresenceServer:
         return RelayedStreams(self.broker, caller.peer).serve(frames)
 
     def at_peer_port(self, endpoint: str) -> None:
-        """Where other nodes reach us, once that is known."""
+        """Sets the address for other nodes, once the peer port is open."""
         self._endpoints = (self._endpoints[0], endpoint)
 
     def _other_endpoints(self) -> list[str]:
@@ -237,7 +238,7 @@ class PresenceServer:
         return [one.client_endpoint for one in ranked(self._nodes(), 0) if one.node_id != mine]
 
     def describe(self) -> PresenceNode:
-        """This node, for the others."""
+        """This node as the others see it."""
         owner, presence = self.broker.owner, self.settings
         client, peer = self._endpoints
         return PresenceNode(
@@ -252,7 +253,7 @@ class PresenceServer:
             heartbeat_ms=self._clock.now_ms(),
         )
 
-    # --- the clockwork ---------------------------------------------------------------------------
+    # --- periodic work ---------------------------------------------------------------------------
 
     def _next_tick(self, at: float) -> None:
         self._ticking = self._loop.call_at(at, self._tick, at)
@@ -264,21 +265,21 @@ class PresenceServer:
         try:
             more = self.broker.periodic_work.tick()
         finally:
-            # A loop that stood still is not made to run after every tick that it missed.
+            # After a blocked loop, missed ticks are not repeated.
             following = max(at + self.settings.tick_s, now)
             self._next_tick(now if more else following)
 
     async def _repeat(
         self, name: str, every_s: float, work: Callable[[], Coroutine[Any, Any, object]]
     ) -> None:
-        """Whatever goes wrong once is done again the next time."""
+        """Runs `work` every `every_s`; a failure is logged and the next run follows."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await work()
             except STORE_TROUBLE as exc:
                 self._reports.store_trouble(name, exc)
-            except Exception as exc:  # a failure is told, and the care goes on
+            except Exception as exc:  # logged; the next run follows
                 self._reports.trouble(f"{name}.failed", exc)
 
     async def _sweep(self) -> None:
@@ -288,7 +289,7 @@ class PresenceServer:
         self._reports.totals()
 
     async def look(self) -> None:
-        """Whether we can take more, once a second."""
+        """Updates readiness and overload; called once a second."""
         self.broker.periodic_work.end_revoked()
         self._late_looks = self._late_looks + 1 if self.lag_s > LATE_S else 0
         sessions, most = len(self.broker.registry.sessions), self.settings.node_sessions_max
@@ -307,17 +308,17 @@ class PresenceServer:
     def _tell_state(self, state: str) -> None:
         self.state = state
         self._reports.node_state(state, len(self.broker.registry.sessions))
-        self.health.tell(serving=state == "ready")
+        self.health.set_serving(serving=state == "ready")
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- drain and close -------------------------------------------------------------------------
 
     async def drain(self, over_s: float) -> None:
-        """No new sessions; those that are here stay resumable, here or elsewhere."""
+        """Refuses new sessions and hands its own over; all stay resumable."""
         self._tell_state("draining")
         self.broker.node.draining = True
         if self.membership is not None:
             await self.membership.beat()
-        # Connections are still taken: whoever comes is told where else to go.
+        # Connections are still accepted: a JOIN is answered with the endpoints of other nodes.
         deadline_ms = self._clock.now_ms() + round(over_s * 1000)
         self.broker.session_end.send_drain(
             self._other_endpoints(), deadline_ms, self.broker.registry.now()
@@ -326,18 +327,18 @@ class PresenceServer:
             await self._until_moved(over_s, deadline_ms)
 
     async def _until_moved(self, over_s: float, deadline_ms: int) -> None:
-        """Whoever can is handed over; whoever is left at the end is sent away."""
+        """Hands sessions over; at the deadline the remaining streams are ended."""
         try:
             async with asyncio.timeout(over_s):
                 if self.handover is not None:
                     await self.handover.drain(deadline_ms)
                 busy = self.broker.registry.open_streams
-                while self.broker.node.draining and busy:  # noqa: ASYNC110 nobody is in a hurry
+                while self.broker.node.draining and busy:  # noqa: ASYNC110 polled every DRAIN_LOOK_S
                     await asyncio.sleep(DRAIN_LOOK_S)
         except TimeoutError:
             pass
         if self.broker.node.draining:
-            self._send_away()
+            self._end_streams()
 
     async def undo_drain(self) -> None:
         if not self.broker.node.draining:
@@ -354,7 +355,7 @@ class PresenceServer:
         if self._ticking is not None:
             self._ticking.cancel()
         self.transport.stop_accepting()
-        self._send_away()
+        self._end_streams()
         await self.transport.close(CLOSE_GRACE_S)
         try:
             await self.broker.periodic_work.save_cursors()
@@ -366,8 +367,8 @@ class PresenceServer:
             await self.handover.close()
         self._reports.totals()
 
-    def _send_away(self) -> None:
-        """Streams are told to come back, here or elsewhere; sessions stay in the store."""
+    def _end_streams(self) -> None:
+        """Ends all streams with DRAINING; sessions stay in the store, resumable."""
         broker = self.broker
         for client in list(broker.registry.open_streams):
             broker.session_end.end_stream(

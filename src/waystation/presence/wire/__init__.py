@@ -1,1 +1,1 @@
-"""Bytes to typed values and back; nothing here opens a socket."""
+"""Decodes and encodes the messages of the client and the cluster protocol."""

@@ -1,7 +1,7 @@
-"""How each status code looks on the wire: whether the stream goes on, and how the call ends.
+"""Maps each status code to its effect: whether the stream goes on, and how the call ends.
 
-A code that ends a stream is sent as an ERROR message, and then the call ends with the gRPC status
-of this table and the code's name as its message.
+A code that ends a stream is sent as an ERROR message; then the call ends with the gRPC status of
+this table and the name of the code as its message.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""What the broker says, as bytes.
+"""Encodes the messages of the broker.
 
-Almost every field is a fixed64 or a varint of one byte, so what is said all the time is packed by
-its layout, in ascending order of fields as protobuf writes it; a property test holds every layout
-against protobuf, which writes the rest.
+Frequent messages are packed with `struct`: nearly all their fields are a fixed64 or a varint of one
+byte, written in ascending order as protobuf does. A property test compares each layout with
+protobuf, which encodes the other messages.
 """
 
 import struct
@@ -32,7 +32,7 @@ _one_id = struct.Struct("<BBQ")
 _EPOCH_TAG: Final = 0x0181  # the two bytes of field 16, read as one little-endian number
 _DETAIL_BYTES_MAX: Final = 200
 _SHORT: Final = tuple(bytes((value,)) for value in range(128))
-# Asking an enum's class for a member takes longer than packing a message.
+# Module constants: reading an enum member takes longer than packing a message.
 _ACK: Final = int(MessageType.ACK)
 _LIST: Final = int(MessageType.LIST)
 
@@ -41,7 +41,7 @@ def varint(value: int) -> bytes:
     return _SHORT[value] if value < 128 else _long_varint(value)
 
 
-@lru_cache(256)  # nearly always one of a few: a TTL, the size of a client's entry
+@lru_cache(256)  # few distinct values: TTLs, sizes of entries
 def _long_varint(value: int) -> bytes:
     parts = bytearray()
     while value >= 128:
@@ -52,17 +52,17 @@ def _long_varint(value: int) -> bytes:
 
 
 def ack(message_id: int, at_ms: int, acked: int) -> bytes:
-    """The answer to one message, without anything to add."""
+    """The answer to one message."""
     return _ack.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x72, 8, acked)
 
 
 def ack_seq(message_id: int, at_ms: int, acked: int, seq: int) -> bytes:
-    """The answer to one message, and where in the log it stands; `seq` is never 0."""
+    """The answer to one message, with its `seq` in the log (never 0)."""
     return _ack_seq.pack(0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x72, 8, acked)
 
 
 def ack_at(message_id: int, at_ms: int, acked: int, seq: int, epoch: int) -> bytes:
-    """The answer to one message, and the position that it was given."""
+    """The answer to one message, with `seq` and epoch."""
     return _ack_at.pack(
         0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x72, 8, acked, _EPOCH_TAG, epoch
     )
@@ -78,7 +78,7 @@ def ack_join(  # noqa: PLR0917 for every join
     ttl_ms: int,
     node_id: str,
 ) -> bytes:
-    """The answer to a JOIN that made a session; `token` has sixteen bytes."""
+    """The answer to a JOIN that created a session; `token` has 16 bytes."""
     head = _joined_head.pack(
         0x21, message_id, 0x28, _ACK, 0x31, at_ms, 0x39, seq, 0x5A, 16, token, 0x60
     )
@@ -149,9 +149,9 @@ def error(
 
 
 def announcement(party_id: PartyId, epoch: int, entry: Entry) -> bytes:
-    """A party message: the same bytes for everybody."""
+    """A party message; the same bytes for every recipient."""
     count = entry.count
-    if 0 < count < 128 and not entry.code and not entry.payload:  # a JOIN: in one go
+    if 0 < count < 128 and not entry.code and not entry.payload:  # a JOIN: one pack
         return _join.pack(
             0x09,
             entry.session_id,
@@ -230,7 +230,7 @@ def participant(client_id: int, sessions: Sequence[int], detached: Sequence[int]
 def update(
     message_id: int, at_ms: int, *, key: tuple[int, int, int], seq: int, status: int
 ) -> bytes:
-    """UPDATE: somebody lost or regained the stream. `key`: party, client, session."""
+    """UPDATE: a session lost or regained its stream. `key`: party, client, session."""
     party_id, client_id, session_id = key
     return _update.pack(
         0x09,

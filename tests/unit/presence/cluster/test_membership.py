@@ -244,7 +244,7 @@ async def test_whoever_comes_back_after_an_unanswered_leave_is_put_back_as_anybo
     """The store gave it to us again, so it has not left."""
     actor = stage.member(1)
     stage.store.unsubscribe(actor.party)  # pyright: ignore[reportArgumentType]
-    stage.broker.registry.sessions[key_of(actor)].perhaps_left = True
+    stage.broker.registry.sessions[key_of(actor)].may_have_left = True
     actor.cut()
     come_back(actor)
     stage.redis.run(("FLUSHDB",))

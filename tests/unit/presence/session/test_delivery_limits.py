@@ -66,6 +66,6 @@ def test_nothing_is_remembered_of_losses_that_are_recorded() -> None:
         assert a.take()[0].status_code == Status.SESSION_RESUMED
     a.leave()
 
-    assert not stage.broker.session_end.recording
+    assert not stage.broker.session_end.detaching
     assert [one.client_id for one in b.take() if one.message_type == MessageType.LEAVE] == [1]
     stage.close()
