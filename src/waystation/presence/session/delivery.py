@@ -246,7 +246,7 @@ class Delivery:
         self.send_local(message_id, data, _LIST, now.mono)
 
     def send_local(self, message_id: int, data: bytes, kind: MessageType, mono: float) -> None:
-        """Sends a message of this session alone, at once; it must be acknowledged."""
+        """Sends a message to one client alone, at once; it must be acknowledged."""
         stream = self.stream
         if stream is None:
             return
