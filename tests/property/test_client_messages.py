@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.session import Session
-from waystation.push.connect.states import State
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.session_states import State
 from waystation.push.errors import BadFrameError
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, Update
 from waystation.push.settings import Connect
-from waystation.push.wire import client as wire
+from waystation.push.wire import client_messages as wire
 
 KINDS = ["hello", "register", "unregister", "ack", "nack", "ping", "broadcast_subscribe", "x"]
 FIELDS = ["uaid", "use_webpush", "channelIDs", "broadcasts", "channelID", "key", "version", "code"]
@@ -79,7 +79,7 @@ def test_an_ack_is_always_an_ack(fields: dict[str, Any], updates: Any) -> None:
 def test_a_session_survives_any_messages(
     messages: list[Any], replies: bool, simplepush: str
 ) -> None:
-    terms = Terms(
+    terms = SessionContext(
         Connect(ws_error_replies=replies, simplepush=simplepush),  # type: ignore[arg-type]
         node_id="http://node:8081",
         broadcasts=Broadcasts(),

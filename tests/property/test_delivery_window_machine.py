@@ -19,7 +19,7 @@ from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.window import DeliveryWindow
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey
-from waystation.push.wire.client import AckUpdate
+from waystation.push.wire.client_messages import AckUpdate
 
 CHANNELS = [ChannelId(bytes([n]) * 16) for n in range(3)]
 BATCH_MAX = 4

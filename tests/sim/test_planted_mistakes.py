@@ -15,14 +15,14 @@ import pytest
 from tests.sim.push.world import PushWorld
 from waystation.base.clock import Clock
 from waystation.push.connect import effects as do
-from waystation.push.connect.client import Client
 from waystation.push.connect.driver import ConnectDriver
 from waystation.push.connect.effects import Effect
-from waystation.push.connect.handback import HandBack
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.unacked_saver import UnackedSaver
+from waystation.push.connect.user_agent_connection import UserAgentConnection
 from waystation.push.connect.window import DeliveryWindow, Pass
 from waystation.push.endpoint.router import Outcome, Router
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import (
     MessageId,
     Notification,
@@ -168,24 +168,24 @@ class TopicForgottenUnconditionally(PushWorld):
 
 
 class _DriverThatEntersLate(ConnectDriver):
-    def _perform(self, client: Client, effects: list[Effect]) -> None:
+    def _perform(self, client: UserAgentConnection, effects: list[Effect]) -> None:
         if any(isinstance(effect, do.Claim) for effect in effects):
             effects = [effect for effect in effects if not isinstance(effect, do.Enter)]
         super()._perform(client, effects)
 
-    def _greeted(self, client: Client) -> None:
+    def _greeted(self, client: UserAgentConnection) -> None:
         assert client.session.uaid is not None
         self._registry.enter(client.session.uaid, client)
         super()._greeted(client)
 
 
 class RegisterAfterTheRow(_WorldThatNeverPings):
-    def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:
+    def make_driver(self, terms: SessionContext, **ports: Any) -> ConnectDriver:
         return _DriverThatEntersLate(terms, **ports)
 
 
 class _DriverThatForgets(ConnectDriver):
-    async def _hand_back_unacked(self, client: Client, effect: do.HandBack) -> None:
+    async def _hand_back_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
         assert client.session.uaid is not None
         for notification in effect.notifications:
             if self._journal is not None:
@@ -193,7 +193,7 @@ class _DriverThatForgets(ConnectDriver):
 
 
 class ForgetOnDisconnect(PushWorld):
-    def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:
+    def make_driver(self, terms: SessionContext, **ports: Any) -> ConnectDriver:
         return _DriverThatForgets(terms, **ports)
 
 
@@ -207,17 +207,17 @@ class _DriverThatDoesNotJournal(ConnectDriver):
 
 
 class NothingInTheJournal(PushWorld):
-    def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:
+    def make_driver(self, terms: SessionContext, **ports: Any) -> ConnectDriver:
         return _DriverThatDoesNotJournal(terms, **ports)
 
 
 class JournalNotReplayed(PushWorld):
-    async def replay(self, path: Path, hand_back: HandBack) -> int:
+    async def replay(self, path: Path, hand_back: UnackedSaver) -> int:
         path.unlink(missing_ok=True)
         return 0
 
 
-class _HandBackOverNewer(HandBack):
+class _HandBackOverNewer(UnackedSaver):
     async def _save(
         self, uaid: Uaid, owed: Sequence[Notification | Update], replaced: list[Replaced]
     ) -> None:
@@ -229,13 +229,13 @@ class _HandBackOverNewer(HandBack):
 class HandBackOverNewerTopic(PushWorld):
     def make_hand_back(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
-    ) -> HandBack:
+    ) -> UnackedSaver:
         return _HandBackOverNewer(
             store, relay, clock, concurrency=4, jitter=self.rng.random, **ports
         )
 
 
-class _HandBackWithoutTelling(HandBack):
+class _HandBackWithoutTelling(UnackedSaver):
     async def _tell(self, uaid: Uaid, connected_at_ms: int | None) -> None:
         pass
 
@@ -243,7 +243,7 @@ class _HandBackWithoutTelling(HandBack):
 class HandBackWithoutTelling(PushWorld):
     def make_hand_back(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
-    ) -> HandBack:
+    ) -> UnackedSaver:
         return _HandBackWithoutTelling(
             store, relay, clock, concurrency=4, jitter=self.rng.random, **ports
         )
@@ -258,8 +258,8 @@ class HandBackUnderTheOldKey(PushWorld):
 
     def make_hand_back(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
-    ) -> HandBack:
-        return HandBack(store, relay, clock, concurrency=4, jitter=self.rng.random, **ports)
+    ) -> UnackedSaver:
+        return UnackedSaver(store, relay, clock, concurrency=4, jitter=self.rng.random, **ports)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from tests.tidy.repository import ROOT, files, listed, relative
 from tools.reference import PAGES, RENDERERS, writers_of_metrics
 from waystation.app.settings import PREFIX, RETIRED, Settings
 from waystation.base.settings import describe
-from waystation.push.connect.rotation import Stage
-from waystation.push.connect.states import State
+from waystation.push.connect.month_switch import Stage
+from waystation.push.connect.session_states import State
 from waystation.push.connect.window import Pass
 from waystation.telemetry.catalogue import CATALOGUE
 

@@ -16,7 +16,7 @@ from waystation.app.version import Build
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.net.http1.message import Request, Response
-from waystation.push.milestones import reliability_lines
+from waystation.push.milestone_writer import reliability_lines
 
 PROBE_INTERVAL_S = 2.0
 PROBE_TIMEOUT_S = 5.0

@@ -16,33 +16,39 @@ from waystation.base.clock import Clock
 from waystation.base.limits import BoundedLru
 from waystation.base.tasks import Done, Tasks, eager
 from waystation.net.http2.port import Gone, GrpcStatus, Stream
+from waystation.presence.cluster.handover_tickets import HandoverTickets
+from waystation.presence.party.party import Party, Place
+from waystation.presence.party.party_sync import PartySync
+from waystation.presence.party.registry import Registry
+from waystation.presence.session.client_stream import ClientStream, Phase
+from waystation.presence.session.delivery_limits import DeliveryLimits
+from waystation.presence.session.join import JoinRequests
+from waystation.presence.session.requests import Requests
+from waystation.presence.session.session import Refusal, Session, store_busy
+from waystation.presence.session.session_end import SessionEnd
+from waystation.presence.session.standby_streams import StandbyStreams
+from waystation.presence.wire.client_messages import (
+    ClientInput,
+    Join,
+    MalformedMessageError,
+    Unfit,
+    decode_client,
+)
+from waystation.presence.wire.error_forms import SOFT
+from waystation.presence.wire.party_presence_pb2 import HandoffInfo
+from waystation.presence.wire.server_messages import handoff_info
 
-from .cluster.handover_tickets import HandoverTickets
 from .errors import STORE_TROUBLE, NotAllowedError, PresenceStoreError
 from .grants import Authority, bearer
 from .model import STANDBY, Detached, Entry, MessageType, Now, PartyId, SessionRecord, Status
 from .node_state import NodeState
-from .party.party import Party, Place
-from .party.party_sync import PartySync
-from .party.registry import Registry
 from .periodic_work import PeriodicWork
 from .reports import Reports
-from .session.client_stream import ClientStream, Phase
-from .session.delivery_limits import DeliveryLimits
-from .session.join import JoinRequests
-from .session.requests import Requests
-from .session.session import Refusal, Session, store_busy
-from .session.session_end import SessionEnd
-from .session.standby_streams import StandbyStreams
 from .settings import Presence
 from .store import Notice, Owner, PresenceStore
-from .wire.client_messages import ClientInput, Join, MalformedMessageError, Unfit, decode_client
-from .wire.error_forms import SOFT
-from .wire.party_presence_pb2 import HandoffInfo
-from .wire.server_messages import handoff_info
 
 if TYPE_CHECKING:
-    from .cluster.relay import Relay
+    from waystation.presence.cluster.relay import Relay
 
 MOVED_HERE_MAX: Final = 100_000
 # Module constants: reading an enum member takes a third of a delivery's time.

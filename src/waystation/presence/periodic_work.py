@@ -7,18 +7,16 @@ and streams are in the wheel; the server calls the work that concerns the whole 
 from typing import Final
 
 from waystation.base.tasks import each
-from waystation.presence.party.registry import Registry
-from waystation.presence.session.client_stream import StreamControl
+from waystation.presence.party.registry import Registry, Timer
+from waystation.presence.session.client_stream import ClientStream, Phase, StreamControl
+from waystation.presence.session.delivery import Delivery
+from waystation.presence.session.session import Session, State
 from waystation.presence.session.session_end import SessionEnd
 
 from .errors import STORE_TROUBLE
 from .grants import Authority, Grant
 from .model import EXTENDED, Detached, MessageType, Now, SessionKey, SessionRecord, Status
-from .party.registry import Timer
 from .reports import Reports
-from .session.client_stream import ClientStream, Phase
-from .session.delivery import Delivery
-from .session.session import Session, State
 from .store import CursorRow, PresenceStore
 from .wire import server_messages as write
 

@@ -18,6 +18,8 @@ from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
 from waystation.base.failures import Failures
+from waystation.presence.session.in_flight import DeliveryCounters, SentMessage
+from waystation.presence.session.session import Session
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag
@@ -26,8 +28,6 @@ from waystation.telemetry.metrics import Cell, Metrics
 from .event_ids import EventIds
 from .metrics import CATALOGUE
 from .model import Detached, Entry, MessageType, Now, PartyId, SessionKey, Status
-from .session.in_flight import DeliveryCounters, SentMessage
-from .session.session import Session
 from .store import Joined
 
 LATENCIES_MAX: Final = 4096  # used for the quantiles of one totals event

@@ -5,13 +5,14 @@ from typing import Any, Final, NewType
 
 import msgspec
 
+from waystation.telemetry.contract import TTL_MAX_S
+
 Uaid = NewType("Uaid", bytes)  # 16 raw bytes of the UUID; text only on a wire
 ChannelId = NewType("ChannelId", bytes)  # 16 raw bytes of the UUID
 MessageId = NewType("MessageId", str)  # opaque Fernet text, the wire's `version`
 SortKey = NewType("SortKey", str)  # "01:<channel>:<topic>" or "02:<ms>:<channel>[:<n>]"
 
 RECORD_VERSION = 1  # older user agent records are reset after delivery
-TTL_MAX_S = 30 * 86_400
 USER_AGENT_LIFETIME_S = 60 * 86_400
 
 WEBPUSH = "webpush"

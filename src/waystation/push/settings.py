@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from waystation.base.settings import doc
+from waystation.push.model import TTL_MAX_S
 
 Count = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -166,9 +167,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 5630
     max_notification_ttl_s: Annotated[
         int,
-        Meta(ge=0, le=2_592_000),
+        Meta(ge=0, le=TTL_MAX_S),
         doc("A longer TTL is lowered to this.", daemon="max_notification_ttl"),
-    ] = 2_592_000
+    ] = TTL_MAX_S
     connection_timeout_s: Annotated[
         float, Meta(gt=0), doc("Connecting to a node.", daemon="connection_timeout_millis")
     ] = 1.0

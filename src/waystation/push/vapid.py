@@ -10,6 +10,7 @@ No I/O and no clock: `now_s` comes in with each call.
 
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 import pybase64
@@ -230,3 +231,13 @@ def _unpadded(text: bytes) -> bytes:
     if _PLUS in text or _SLASH in text:
         raise ValueError("the other alphabet, which the decoder would take as well")
     return pybase64.b64decode(text + _PADDINGS[len(text) % 4], b"-_", True)
+
+
+def audience_of(endpoint_url: str) -> str:
+    """The `aud` of VAPID tokens for this server: the origin, without a default port."""
+    parts = urlsplit(endpoint_url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    implied = {"http": 80, "https": 443}.get(parts.scheme)
+    port = "" if parts.port in (None, implied) else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"

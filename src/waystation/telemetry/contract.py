@@ -16,6 +16,7 @@ import msgspec
 
 CONTRACT_VERSION = 1
 ATTRS_BYTES_MAX = 4096
+TTL_MAX_S = 30 * 86_400  # of a notification; also the limit of `push.model`
 NODE_PATTERN = r"[a-z0-9.-]{1,64}"
 
 ColumnType = Literal["tinyint", "smallint", "int", "bigint", "boolean", "string"]
@@ -70,7 +71,7 @@ DOMAIN = (
     Column("code", "int", "result: HTTP status, nack code, close code, leave reason"),
     Column("errno", "int", "application error number"),
     Column("size", "bigint", "payload bytes"),
-    Column("ttl", "int", "seconds, 0..2592000"),
+    Column("ttl", "int", f"seconds, 0..{TTL_MAX_S}"),
     Column("dur", "bigint", "duration in microseconds"),
     Column("n", "bigint", "count carried by the event"),
     Column("flag", "boolean", "depends on the event"),

@@ -21,23 +21,23 @@ from waystation.net.websocket.connection import WebSocket
 from waystation.net.websocket.limits import WebSocketLimits
 from waystation.net.websocket.server import WebSocketServer
 from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.client import Client
 from waystation.push.connect.driver import ConnectDriver
-from waystation.push.connect.handback import replayed_or_troubled
 from waystation.push.connect.journal import Journal, read_unsettled
+from waystation.push.connect.journal_replay import replayed_or_troubled
 from waystation.push.connect.node_api import NodeApi
 from waystation.push.connect.observer import Observer as ConnectObserver
 from waystation.push.connect.session import Session
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.user_agent_connection import UserAgentConnection
 from waystation.push.endpoint.bridge_router import BridgeRouter
 from waystation.push.endpoint.intake import Intake
-from waystation.push.endpoint.limits import SendLimits
+from waystation.push.endpoint.message_status import MessageStatuses
 from waystation.push.endpoint.observer import Observer as EndpointObserver
+from waystation.push.endpoint.rate_limits import RateLimits
 from waystation.push.endpoint.server import EndpointServer, no_health
-from waystation.push.endpoint.status import StatusDesk
 from waystation.push.link import LinkServer
-from waystation.push.link_doors import TOKEN, link_port
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.link_handshake import TOKEN, link_port
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import ChannelId, MessageId, Notification, Uaid, Update
 from waystation.push.settings import Connect, Endpoint
 from waystation.push.token import Keys, MessageIds
@@ -177,7 +177,7 @@ class ConnectNode:
                 fails=0.0 if world.quiet else world.journal_fails,
                 compacts=world.journal_compacts,
             )
-        terms = Terms(
+        terms = SessionContext(
             settings,
             node_id=self.node_id,
             broadcasts=Broadcasts(),
@@ -239,7 +239,7 @@ class ConnectNode:
         for connection in server.port.open_connections() if server is not None else ():
             assert isinstance(connection, WebSocket)
             client = connection.handler_state
-            waiting = len(client.waiting or ()) if isinstance(client, Client) else 0
+            waiting = len(client.waiting or ()) if isinstance(client, UserAgentConnection) else 0
             if waiting > settings.max_commands:
                 self._world.history.problem(f"{self.name} keeps {waiting} commands")
             if connection.out_bytes >= settings.send_buffer_max_bytes:
@@ -403,7 +403,7 @@ class EndpointNode:
             keys=world.keys,
             ids=ids,
             vapid=vapid,
-            limits=SendLimits(settings),
+            limits=RateLimits(settings),
             milestones=milestones,
             clock=self._clock,
             observer=observer,
@@ -411,7 +411,7 @@ class EndpointNode:
         endpoint = EndpointServer(
             settings,
             intake=intake,
-            status=StatusDesk(store, ids, vapid, self._clock),
+            status=MessageStatuses(store, ids, vapid, self._clock),
             on_bug=lambda error: world.task_failed(self.name, error),
         )
         self._server = HttpServer(

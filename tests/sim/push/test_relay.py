@@ -9,7 +9,7 @@ from tests.sim.push.relay import SimRelay
 from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.net.http1.server import HttpServer, Request, Response, no_body
 from waystation.push.connect.node_api import NodeApi
-from waystation.push.link_doors import TOKEN, link_port
+from waystation.push.link_handshake import TOKEN, link_port
 from waystation.push.model import MessageId, Notification, SortKey, Uaid, Update
 from waystation.push.wire.relay import Answer, ServedNode
 from waystation.testing.loop import SimClock, run_sim

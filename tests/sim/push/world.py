@@ -26,10 +26,11 @@ from tests.sim.sockets import Luck, SimNetLoop, SimNetwork
 from waystation.base.clock import Clock
 from waystation.net.http1.message import Request, Response
 from waystation.push.connect.driver import ConnectDriver
-from waystation.push.connect.handback import HandBack, replay
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.journal_replay import replay
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.unacked_saver import UnackedSaver
 from waystation.push.endpoint.router import Router
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import ChannelId, MessageId, Uaid
 from waystation.push.settings import Connect
 from waystation.push.store import PushStore
@@ -106,8 +107,8 @@ class PushWorld:
 
     def make_hand_back(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
-    ) -> HandBack:
-        return HandBack(
+    ) -> UnackedSaver:
+        return UnackedSaver(
             store,
             relay,
             clock,
@@ -117,7 +118,7 @@ class PushWorld:
             **ports,
         )
 
-    def make_driver(self, terms: Terms, **ports: Any) -> ConnectDriver:
+    def make_driver(self, terms: SessionContext, **ports: Any) -> ConnectDriver:
         return ConnectDriver(terms, **ports)
 
     def make_router(
@@ -135,7 +136,7 @@ class PushWorld:
             secret=self.secret,
         )
 
-    async def replay(self, path: Path, hand_back: HandBack) -> int:
+    async def replay(self, path: Path, hand_back: UnackedSaver) -> int:
         return await replay(path, hand_back)
 
     # A run

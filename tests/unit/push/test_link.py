@@ -17,7 +17,7 @@ from waystation.net.loop import NetLoop
 from waystation.net.tls import Bytes, PlainCarrier
 from waystation.push import link as link_module
 from waystation.push.link import LinkClient, LinkServer, NotALinkError
-from waystation.push.link_doors import (
+from waystation.push.link_handshake import (
     TOKEN,
     UnixDial,
     UpgradeDial,

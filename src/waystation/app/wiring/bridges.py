@@ -9,9 +9,9 @@ from structlog.typing import FilteringBoundLogger
 from waystation.app.settings import Settings
 from waystation.base.clock import Clock
 from waystation.base.settings import SettingsError
-from waystation.push.endpoint.bridges.absent import AbsentBridge
 from waystation.push.endpoint.bridges.bridge import Bridge
 from waystation.push.endpoint.bridges.stub import StubBridge
+from waystation.push.endpoint.bridges.unconfigured import UnconfiguredBridge
 from waystation.push.errors import UnknownAppError, UnknownChannelError, UnknownRouterTypeError
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ class Bridges:
             _apns(settings, clock, log),
             StubBridge(settings.stub)
             if settings.stub.enabled
-            else AbsentBridge("stub", UnknownRouterTypeError),
+            else UnconfiguredBridge("stub", UnknownRouterTypeError),
         ]
         self.by_type: Mapping[str, Bridge] = {one.router_type: one for one in bridges}
 
     def _fcm(self, settings: Settings, clock: Clock, log: FilteringBoundLogger) -> Bridge:
         if not settings.fcm.credentials.strip(" {}\n"):
-            return AbsentBridge("fcm", UnknownAppError)
+            return UnconfiguredBridge("fcm", UnknownAppError)
         try:
             from waystation.net.http2.client import (  # noqa: PLC0415 as well
                 Http2Clients,
@@ -63,7 +63,7 @@ class Bridges:
 
 def _apns(settings: Settings, clock: Clock, log: FilteringBoundLogger) -> Bridge:
     if not settings.apns.channels.strip(" {}\n"):
-        return AbsentBridge("apns", UnknownChannelError)
+        return UnconfiguredBridge("apns", UnknownChannelError)
     try:
         from waystation.push.endpoint.bridges.apns import ApnsBridge  # noqa: PLC0415 loads h2
     except ImportError as exc:

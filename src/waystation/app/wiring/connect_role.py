@@ -1,7 +1,6 @@
 """The role connect of one worker: WebSocket server for user agents, node API on the relay port."""
 
 import contextlib
-import hashlib
 import os
 import ssl
 
@@ -17,16 +16,17 @@ from waystation.ops.ops_port import has_token, port_token, unauthorized
 from waystation.push.connect.broadcast_source import BroadcastPoller, megaphone, published_here
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
-from waystation.push.connect.handback import HandBack
+from waystation.push.connect.endpoint_urls import EndpointUrls
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.node_api import NodeApi
 from waystation.push.connect.reports import Reports
-from waystation.push.connect.terms import Terms
-from waystation.push.link_doors import TOKEN, link_port, serve_link_socket
-from waystation.push.model import ChannelId, Uaid
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.unacked_saver import UnackedSaver
+from waystation.push.link_handshake import TOKEN, link_port, serve_link_socket
+from waystation.push.model import Uaid
 from waystation.push.settings import Connect
 from waystation.push.store import CursorStore
-from waystation.push.token import Keys, MessageIds
+from waystation.push.token import MessageIds
 
 from .push_context import PushContext
 
@@ -41,7 +41,7 @@ class ConnectRole:
         context: PushContext,
         tls: ssl.SSLContext | None,
         reports: Reports,
-        hand_back: HandBack,
+        hand_back: UnackedSaver,
     ) -> None:
         settings = context.settings.connect
         self._context = context
@@ -58,11 +58,11 @@ class ConnectRole:
             )
         )
         self.driver = ConnectDriver(
-            Terms(
+            SessionContext(
                 settings,
                 node_id=context.node_id,
                 broadcasts=self._broadcasts,
-                endpoint_for=EndpointMint(
+                endpoint_for=EndpointUrls(
                     context.keys, context.settings.endpoint.url, settings.simplepush
                 ).url,
                 new_uaid=lambda: Uaid(new_uuid4()),
@@ -184,23 +184,6 @@ class ConnectRole:
             self._context.log.warning("broadcasts.not_read", reason=str(error) or reason)
 
 
-class EndpointMint:
-    """Builds the endpoint URL of a subscription (webpush §5.1, §9)."""
-
-    def __init__(self, keys: Keys, endpoint_url: str, simplepush: str) -> None:
-        self._keys = keys
-        self._url = endpoint_url.rstrip("/")
-        self._simple_path = "/push/" if simplepush == "s" else "/spush/v1/"
-
-    def url(self, uaid: Uaid, channel_id: ChannelId, key: bytes | None, simple: bool) -> str:
-        if simple:
-            return self._url + self._simple_path + self._keys.endpoint_token(uaid, channel_id)
-        if key is None:
-            return f"{self._url}/wpush/v1/{self._keys.endpoint_token(uaid, channel_id)}"
-        token = self._keys.endpoint_token(uaid, channel_id, hashlib.sha256(key).digest())
-        return f"{self._url}/wpush/v2/{token}"
-
-
 def connect_reports(context: PushContext) -> Reports:
     return Reports(
         sink=context.events,
@@ -213,8 +196,8 @@ def connect_reports(context: PushContext) -> Reports:
     )
 
 
-def make_hand_back(context: PushContext, reports: Reports) -> HandBack:
-    return HandBack(
+def make_hand_back(context: PushContext, reports: Reports) -> UnackedSaver:
+    return UnackedSaver(
         context.store,
         context.relay,
         context.clock,

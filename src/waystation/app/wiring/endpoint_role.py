@@ -2,7 +2,6 @@
 
 import hashlib
 import ssl
-from urllib.parse import urlsplit
 
 from waystation.app.addresses import listen
 from waystation.app.descriptor_limits import within
@@ -13,16 +12,16 @@ from waystation.ops.health import health_response
 from waystation.push.auth_keys import AuthKeys
 from waystation.push.endpoint.bridge_router import BridgeRouter
 from waystation.push.endpoint.intake import Intake
-from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.message_status import MessageStatuses
+from waystation.push.endpoint.rate_limits import RateLimits
 from waystation.push.endpoint.registration import Registration
 from waystation.push.endpoint.reports import Reports
 from waystation.push.endpoint.router import Router
 from waystation.push.endpoint.server import EndpointServer
 from waystation.push.endpoint.simplepush import SimplePushIntake
-from waystation.push.endpoint.status import StatusDesk
 from waystation.push.token import MessageIds, parse_list, parse_public_key
-from waystation.push.vapid import Vapid
+from waystation.push.vapid import Vapid, audience_of
 
 from .bridges import Bridges
 from .push_context import PushContext
@@ -66,7 +65,7 @@ class EndpointRole:
             keys=context.keys,
             ids=ids,
             vapid=vapid,
-            limits=SendLimits(settings, workers=context.count),
+            limits=RateLimits(settings, workers=context.count),
             milestones=context.milestones,
             clock=clock,
             tracked=tracked_hashes(context.settings.push.tracking_keys),
@@ -76,7 +75,7 @@ class EndpointRole:
         self.server = EndpointServer(
             settings,
             intake=intake,
-            status=StatusDesk(context.store, ids, vapid, clock),
+            status=MessageStatuses(context.store, ids, vapid, clock),
             simplepush=None
             if dialect == "off"
             else SimplePushIntake(
@@ -141,16 +140,6 @@ def auth_keys_of(text: str) -> AuthKeys:
     if keys is None:
         raise SettingsError(["push.auth_keys has no key in it; make one: waystation keys auth-key"])
     return keys
-
-
-def audience_of(endpoint_url: str) -> str:
-    """The `aud` of VAPID tokens for this server: the origin, without a default port."""
-    parts = urlsplit(endpoint_url)
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    implied = {"http": 80, "https": 443}.get(parts.scheme)
-    port = "" if parts.port in (None, implied) else f":{parts.port}"
-    return f"{parts.scheme}://{host}{port}"
 
 
 def tracked_hashes(tracking_keys: str) -> frozenset[bytes]:

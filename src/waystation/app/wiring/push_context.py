@@ -15,7 +15,7 @@ from waystation.base.tasks import Tasks
 from waystation.net.loop import NetLoop
 from waystation.ops.health import Health
 from waystation.push.endpoint.relay_client import RelayClient
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import Keys

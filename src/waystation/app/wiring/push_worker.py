@@ -31,9 +31,10 @@ from waystation.base.tasks import Tasks
 from waystation.net.loop import NetLimits, NetLoop
 from waystation.ops.health import NO_BRIDGES, Health, StoreProbe
 from waystation.ops.store_metrics import count_moves
-from waystation.push.connect.handback import HandBack, replay, replayed_or_troubled
+from waystation.push.connect.journal_replay import replay, replayed_or_troubled
+from waystation.push.connect.unacked_saver import UnackedSaver
 from waystation.push.endpoint.relay_client import RelayClient
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.node_names import NodeNames
 from waystation.push.store import PushStore
 from waystation.push.token import InvalidKeyError, Keys
@@ -175,7 +176,7 @@ class PushWorker:
             log=self._log,
             listening_sockets=self.listening_sockets,
         )
-        hand_back: HandBack | None = None
+        hand_back: UnackedSaver | None = None
         if "connect" in self._roles:
             reports = connect_reports(context)
             hand_back = make_hand_back(context, reports)
@@ -243,7 +244,7 @@ class PushWorker:
 
     # Background tasks
 
-    async def _replay(self, path: Path, hand_back: HandBack) -> None:
+    async def _replay(self, path: Path, hand_back: UnackedSaver) -> None:
         try:
             count = await replay(path, hand_back)
         except OSError:
@@ -252,7 +253,7 @@ class PushWorker:
         if count:
             self._log.info("journal.replayed", index=int(path.stem), notifications=count)
 
-    async def _replay_others(self, hand_back: HandBack) -> None:
+    async def _replay_others(self, hand_back: UnackedSaver) -> None:
         """Replay journals of workers that no longer exist and of other parts of the directory."""
         for index, path in self._data.journals().items():
             if index >= self._count:

@@ -17,7 +17,7 @@ class StaleError(Exception):
     again."""
 
 
-class OddAnswerError(Exception):
+class MalformedAnswerError(Exception):
     """The answer is not HTTP, or longer than `ANSWER_BYTES_MAX`."""
 
 
@@ -45,7 +45,7 @@ class HttpClientConnection(Connection):
         return self._kept and self.is_open
 
     async def ask(self, request: bytes) -> Answer:
-        """Raises OSError, StaleError or OddAnswerError; the caller bounds the time."""
+        """Raises OSError, StaleError or MalformedAnswerError; the caller bounds the time."""
         if not self.is_open:
             raise ConnectionResetError("closed before the request")
         self._asked += 1
@@ -63,14 +63,14 @@ class HttpClientConnection(Connection):
             return
         self._received += len(data)
         if self._answer is None or self._received > ANSWER_BYTES_MAX:
-            self._fail(OddAnswerError("an answer to nothing, or one that is too long"))
+            self._fail(MalformedAnswerError("an answer to nothing, or one that is too long"))
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             self.rest = data[upgrade.args[0] :]
         except httptools.HttpParserError:
-            self._fail(OddAnswerError("not an HTTP answer"))
+            self._fail(MalformedAnswerError("not an HTTP answer"))
 
     def closed(self) -> None:
         stale = self._asked > 1 and not self._received

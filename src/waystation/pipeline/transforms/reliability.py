@@ -35,11 +35,11 @@ from waystation.telemetry.contract import (
     SUPERSEDED,
     TRANSITIONS,
     TRANSMITTED,
+    TTL_MAX_S,
     WITHDRAWN,
 )
 
 GRACE_S = 900
-TTL_MAX_S = 2_592_000
 BRIDGE_PATH = 2
 LOG_GAP = 303
 

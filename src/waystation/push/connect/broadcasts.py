@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from waystation.net.websocket.frames import text_frame
-from waystation.push.wire.client import broadcast_message
+from waystation.push.wire.client_messages import broadcast_message
 
 NOT_FOUND = "Broadcast not found"
 SHARED_MAX = 1024  # sets of ids that are shared; further ones are each user agent's own

@@ -1,8 +1,8 @@
-"""Carries between sockets, sessions and the store; decides nothing about the protocol.
+"""Driver: moves data between sockets, sessions and the store. Protocol decisions are in `session`.
 
-The driver is the handler of every connection of its worker and the worker's `Node` for the
-relay. Each connection has a `Client`: its session, the messages that wait for an earlier
-command, and its place in the timer wheel.
+One driver handles all connections of its worker and is the worker's `Node` for the relay. Each
+connection has a `UserAgentConnection`: its session, the messages queued behind a command in
+progress, and its timer.
 """
 
 import asyncio
@@ -17,21 +17,26 @@ from waystation.net.websocket.connection import WebSocket
 from waystation.net.websocket.frames import ping_frame, text_frame
 from waystation.net.websocket.upgrade import Upgrade
 from waystation.push.connect import effects as do
-from waystation.push.connect.alarm import Alarm
-from waystation.push.connect.client import Client, client_of, frame_of, uaid_of
 from waystation.push.connect.effects import Direct, Effect
-from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal, key_of
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.registry import Registry
 from waystation.push.connect.session import INTERNAL, Session
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.session_timers import SessionTimers
+from waystation.push.connect.unacked_saver import UnackedSaver
+from waystation.push.connect.user_agent_connection import (
+    UserAgentConnection,
+    client_of,
+    frame_of,
+    uaid_of,
+)
 from waystation.push.model import Notification, Uaid, Update, UserAgent
 from waystation.push.store import CursorStore, PushStore, RotatingStore
-from waystation.push.wire import client as wire
+from waystation.push.wire import client_messages as wire
 from waystation.push.wire.relay import Answer, Relay
 
-SPREAD_STEP_S = 0.05  # a stop does not wait for less
+SPREAD_STEP_S = 0.05  # the shortest pause between closes during a drain
 SERVICE_RESTART = 1012
 _PING_FRAME = ping_frame()
 
@@ -39,17 +44,17 @@ _PING_FRAME = ping_frame()
 class ConnectDriver:
     def __init__(
         self,
-        terms: Terms,
+        context: SessionContext,
         *,
         store: PushStore,
         relay: Relay,
-        hand_back: HandBack,
+        hand_back: UnackedSaver,
         journal: Journal | None,
         tasks: Tasks,
         clock: Clock,
         observer: Observer | None = None,
     ) -> None:
-        self._terms = terms
+        self._context = context
         self._store = store
         self._rotating: RotatingStore | None = store if isinstance(store, RotatingStore) else None
         self._relay = relay
@@ -59,22 +64,26 @@ class ConnectDriver:
         self._clock = clock
         self._observer = observer if observer is not None else Observer()
         self._loop = asyncio.get_running_loop()
-        self._registry: Registry[Client] = Registry()
-        self._alarm: Alarm[Client] = Alarm(clock, self._loop, self._wake)
+        self._registry: Registry[UserAgentConnection] = Registry()
+        self._timers: SessionTimers[UserAgentConnection] = SessionTimers(
+            clock, self._loop, self._wake
+        )
         self._handing_back: set[asyncio.Task[None]] = set()
-        self._dropping: dict[Uaid, asyncio.Event] = {}  # whose records are being removed
+        self._dropping: dict[Uaid, asyncio.Event] = {}  # records being removed
 
     @property
     def connected(self) -> int:
         return len(self._registry)
 
-    # The shell's handler
+    # Handler of the WebSocket server
 
     def open(self, connection: WebSocket, upgrade: Upgrade) -> "ConnectDriver":
-        session = Session(self._terms, mono=self._clock.mono())
-        client = Client(connection, session, self._observer.opened(connection, upgrade))
+        session = Session(self._context, mono=self._clock.mono())
+        client = UserAgentConnection(
+            connection, session, self._observer.opened(connection, upgrade)
+        )
         connection.handler_state = client
-        client.timer = self._alarm.set(session.wake_at, client)
+        client.timer = self._timers.set(session.wake_at, client)
         return self
 
     def text(self, connection: WebSocket, text: bytes) -> None:
@@ -83,7 +92,7 @@ class ConnectDriver:
             if client.waiting is None:
                 client.waiting = deque()
             client.waiting.append(text)
-            if len(client.waiting) >= self._terms.settings.max_commands:
+            if len(client.waiting) >= self._context.settings.max_commands:
                 connection.pause()
             return
         self._feed(client, text)
@@ -97,7 +106,7 @@ class ConnectDriver:
     def ponged(self, connection: WebSocket) -> None:
         client = client_of(connection)
         client.session.ponged(mono=self._clock.mono())
-        self._wake_anew(client)
+        self._reset_timer(client)
 
     def broken(self, connection: WebSocket, code: int, reason: str) -> None:
         self._end(client_of(connection), code, reason)
@@ -105,7 +114,7 @@ class ConnectDriver:
     def closed(self, connection: WebSocket) -> None:
         self._end(client_of(connection), connection.close_code, connection.ending.name.lower())
 
-    # The relay's node
+    # `Node` of the relay
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
         client = self._registry.get(uaid)
@@ -159,9 +168,9 @@ class ConnectDriver:
     # Stopping
 
     async def drain(self, *, spread_s: float) -> None:
-        """End every conversation, evenly over `spread_s`, and wait until all is handed back. A
-        full store is not waited for: whoever replays the journal hands back what it keeps."""
-        while clients := list(self._registry):  # again for those that arrive, or were aside
+        """Close every session, evenly over `spread_s`, and wait until all unacked notifications
+        are saved. A full store is not waited for: the journal keeps them for the next worker."""
+        while clients := list(self._registry):  # again for connections that arrived meanwhile
             began = self._clock.mono()
             for index, client in enumerate(clients):
                 due_s = spread_s * index / len(clients)
@@ -176,20 +185,20 @@ class ConnectDriver:
 
     # Inputs and effects
 
-    def _feed(self, client: Client, text: bytes) -> None:
+    def _feed(self, client: UserAgentConnection, text: bytes) -> None:
         effects = client.session.received(
             text, now_ms=self._clock.now_ms(), mono=self._clock.mono()
         )
         self._perform(client, effects)
 
-    def _feed_waiting(self, client: Client) -> None:
+    def _feed_waiting(self, client: UserAgentConnection) -> None:
         while client.waiting and not client.session.busy:
             text = client.waiting.popleft()
             if not client.waiting and client.connection is not None:
                 client.connection.resume()
             self._feed(client, text)
 
-    def _perform(self, client: Client, effects: list[Effect]) -> None:
+    def _perform(self, client: UserAgentConnection, effects: list[Effect]) -> None:
         connection = client.connection
         for effect in effects:
             if connection is None:
@@ -222,7 +231,10 @@ class ConnectDriver:
                     self._ask(client, effect)
 
     def _deliver_stored(
-        self, client: Client, connection: WebSocket, effect: do.DeliverStored | do.DeliverUpdates
+        self,
+        client: UserAgentConnection,
+        connection: WebSocket,
+        effect: do.DeliverStored | do.DeliverUpdates,
     ) -> None:
         if isinstance(effect, do.DeliverUpdates):
             self._observer.retrieved(uaid_of(client), effect.updates)
@@ -232,25 +244,25 @@ class ConnectDriver:
         for notification in effect.notifications:
             connection.send(frame_of(notification))
 
-    def _ask(self, client: Client, effect: Effect) -> None:
-        """What the store must answer. Most reads answer at once and need no task."""
+    def _ask(self, client: UserAgentConnection, effect: Effect) -> None:
+        """Run an effect that needs the store. Most reads answer at once and need no task."""
         started = eager(self._answer(client, effect), self._loop)
         if not isinstance(started, Done):
             self._tasks.adopt("store", started)
 
-    async def _answer(self, client: Client, effect: Effect) -> None:
+    async def _answer(self, client: UserAgentConnection, effect: Effect) -> None:
         try:
             effects = await self._ask_store(client, effect)
         except (UnavailableError, BusyError):
             effects = client.session.failed(effect)
         except Exception:
-            # Our mistake: it costs this connection, and the owner of tasks hears of it.
+            # A bug: end this connection and report the exception.
             self._perform(client, client.session.failed(effect))
             raise
         self._perform(client, effects)
         self._feed_waiting(client)
 
-    async def _ask_store(self, client: Client, effect: Effect) -> list[Effect]:
+    async def _ask_store(self, client: UserAgentConnection, effect: Effect) -> list[Effect]:
         session, store = client.session, self._store
         match effect:
             case do.LookUp():
@@ -288,11 +300,11 @@ class ConnectDriver:
                 self._observer.acked(uaid_of(client), update, wire.DELIVERED, stored=True)
                 return session.forgotten(1)
             case do.AdvanceCursor():
-                assert isinstance(store, CursorStore), "or nobody keeps a cursor"
+                assert isinstance(store, CursorStore), "only CursorWindow asks for it"
                 await store.advance_cursor(uaid_of(client), effect.up_to_ms)
                 return []
             case do.SwitchMonth():
-                assert self._rotating is not None, "nobody is behind on a store without months"
+                assert self._rotating is not None, "only a rotating store has records of old months"
                 applied = await self._rotating.switch_month(
                     uaid_of(client), connected_at_ms=effect.connected_at_ms
                 )
@@ -317,26 +329,26 @@ class ConnectDriver:
                 | do.Settle()
                 | do.TakeUp()
                 | do.Nacked()
-                | do.HandBack()
+                | do.SaveUnacked()
             ):
-                raise AssertionError("not a question to the store")
+                raise AssertionError("this effect does not ask the store")
             case _:
                 assert_never(effect)
 
     async def _subscribe(self, uaid: Uaid, effect: do.Subscribe) -> bool:
         newcomer = effect.newcomer
         if newcomer is not None and not await self._store.add_user_agent(newcomer):
-            # Ours if an earlier attempt came this far and then the store failed.
+            # The record exists if an earlier attempt wrote it and then the store failed.
             held = await self._store.get_user_agent(uaid)
             if held is None or held.connected_at_ms != newcomer.connected_at_ms:
-                raise UnavailableError("the new uaid is taken")
+                raise UnavailableError("the new uaid is already in use")
         return await self._store.add_channel(
-            uaid, effect.channel_id, channels_max=self._terms.settings.max_channels_per_uaid
+            uaid, effect.channel_id, channels_max=self._context.settings.max_channels_per_uaid
         )
 
     async def _look_up(self, uaid: Uaid) -> UserAgent | None:
         if (dropped := self._dropping.get(uaid)) is not None:
-            await dropped.wait()  # its hello came right behind the ack that resets it
+            await dropped.wait()  # this hello arrived while the record was being removed
         return await self._store.get_user_agent(uaid)
 
     async def _drop(self, uaid: Uaid) -> None:
@@ -347,7 +359,7 @@ class ConnectDriver:
             del self._dropping[uaid]
             dropped.set()
 
-    async def _fetch(self, client: Client, effect: do.Fetch) -> list[Effect]:
+    async def _fetch(self, client: UserAgentConnection, effect: do.Fetch) -> list[Effect]:
         uaid, began = uaid_of(client), self._clock.mono()
         rows = await self._store.fetch(
             uaid, now_ms=self._clock.now_ms(), after=None, limit=effect.limit
@@ -356,18 +368,18 @@ class ConnectDriver:
         self._observer.looked(uaid, len(rows), payload_bytes, self._clock.mono() - began)
         return client.session.fetched(rows)
 
-    async def _forget(self, client: Client, effect: do.Forget) -> list[Effect]:
+    async def _forget(self, client: UserAgentConnection, effect: do.Forget) -> list[Effect]:
         uaid = uaid_of(client)
         rows = [(n.sort_key, n.message_id) for n, _ in effect.acked]
         if self._journal is not None:
             for notification, _ in effect.acked:
-                self._journal.settle(uaid, notification)  # it may be on its way back from here
+                self._journal.settle(uaid, notification)  # it may be in the journal as well
         await self._store.forget(uaid, rows)
         for notification, code in effect.acked:
             self._observer.acked(uaid, notification, code, stored=True)
         return client.session.forgotten(len(rows))
 
-    def _settled(self, client: Client, effect: do.Settle) -> None:
+    def _settled(self, client: UserAgentConnection, effect: do.Settle) -> None:
         uaid, notification = client.session.uaid, effect.notification
         assert uaid is not None
         if self._journal is not None:
@@ -377,12 +389,12 @@ class ConnectDriver:
         elif effect.code == do.DROPPED:
             self._observer.dropped_with_channel(notification)
 
-    def _greeted(self, client: Client) -> None:
+    def _greeted(self, client: UserAgentConnection) -> None:
         self._observer.hello(client.session, client.note)
-        self._wake_anew(client)
+        self._reset_timer(client)
         older = self._registry.greeted(client)
         if older is not None:
-            self._observer.took_over(uaid_of(client), self._terms.node_id)
+            self._observer.took_over(uaid_of(client), self._context.node_id)
             self._perform(older, older.session.ended(INTERNAL, "Ghosted"))
 
     async def _displace(self, uaid: Uaid, effect: do.Displace) -> None:
@@ -392,8 +404,8 @@ class ConnectDriver:
 
     # Endings
 
-    def _end(self, client: Client, code: int, reason: str) -> None:
-        """The conversation is over; the socket may still be closing."""
+    def _end(self, client: UserAgentConnection, code: int, reason: str) -> None:
+        """End the session; the socket may still be closing."""
         if client.connection is None:
             return
         session = client.session
@@ -401,22 +413,22 @@ class ConnectDriver:
             self._perform(client, session.acked_at_last(text))
         client.connection = None
         client.waiting = None
-        self._alarm.cancel(client.timer)
+        self._timers.cancel(client.timer)
         if not session.greeted:
             self._observer.hello_refused(client.note, code)
         unacked = session.closed()
         if session.uaid is not None and self._registry.leave(session.uaid, client):
             older = self._registry.get(session.uaid)
-            if older is not None:  # found again; what was refused meanwhile is in storage
+            if older is not None:  # registered again; refused notifications are in storage
                 self._perform(older, older.session.check_stored()[1])
         for effect in unacked:
-            assert isinstance(effect, do.HandBack)
+            assert isinstance(effect, do.SaveUnacked)
             task = self._spawn("hand back", self._hand_back_unacked(client, effect))
             self._handing_back.add(task)
             task.add_done_callback(self._handing_back.discard)
         self._observer.closed(session, client.note, code, reason)
 
-    async def _hand_back_unacked(self, client: Client, effect: do.HandBack) -> None:
+    async def _hand_back_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
         uaid = uaid_of(client)
         left = await self._hand_back.hand_back(
             uaid,
@@ -434,17 +446,17 @@ class ConnectDriver:
 
     # Timers
 
-    def _wake(self, client: Client, mono: float) -> None:
+    def _wake(self, client: UserAgentConnection, mono: float) -> None:
         if client.connection is None:
             return
         self._perform(client, client.session.woken(mono=mono))
         if client.alive:
-            client.timer = self._alarm.set(client.session.wake_at, client)
+            client.timer = self._timers.set(client.session.wake_at, client)
 
-    def _wake_anew(self, client: Client) -> None:
-        """Its time may have moved to an earlier one."""
-        if self._alarm.cancel(client.timer):
-            client.timer = self._alarm.set(client.session.wake_at, client)
+    def _reset_timer(self, client: UserAgentConnection) -> None:
+        """Set the timer again after the session may have moved `wake_at` to an earlier time."""
+        if self._timers.cancel(client.timer):
+            client.timer = self._timers.set(client.session.wake_at, client)
 
     def close(self) -> None:
-        self._alarm.close()
+        self._timers.close()

@@ -176,7 +176,7 @@ class DropUserAgent(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class HandBack(msgspec.Struct, frozen=True, gc=False):
+class SaveUnacked(msgspec.Struct, frozen=True, gc=False):
     """The connection is over: store what was not acked and tell whoever has the user agent now."""
 
     notifications: Sequence[Notification] | Sequence[Update]
@@ -209,5 +209,5 @@ Effect = (
     | Settle
     | Nacked
     | DropUserAgent
-    | HandBack
+    | SaveUnacked
 )

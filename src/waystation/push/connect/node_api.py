@@ -20,7 +20,7 @@ from waystation.base.numbers import parse_number
 from waystation.net.http1.message import Request, Response
 from waystation.net.loop import Port
 from waystation.push.errors import BadBodyError
-from waystation.push.link_doors import PATH_END, TOKEN, accept_link
+from waystation.push.link_handshake import PATH_END, TOKEN, accept_link
 from waystation.push.model import SortKey, Uaid
 from waystation.push.wire.relay import BODY_BYTES_MAX, TIME_MS_MAX, Answer, ServedNode, decode_push
 

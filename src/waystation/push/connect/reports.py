@@ -15,9 +15,9 @@ from waystation.base.errors import WaystationError
 from waystation.base.failures import Failures
 from waystation.net.websocket.connection import WebSocket
 from waystation.net.websocket.upgrade import Upgrade
-from waystation.push.connect.families import Families, families
 from waystation.push.connect.observer import Observer
 from waystation.push.connect.session import ALREADY_CONNECTED, Session
+from waystation.push.connect.user_agent_header import Families, families
 from waystation.push.model import (
     SIMPLEPUSH,
     WEBPUSH,
@@ -29,7 +29,7 @@ from waystation.push.model import (
     Update,
 )
 from waystation.push.node_names import NodeNames
-from waystation.push.wire.client import DECRYPTION_ERROR, DELIVERED, NOT_DELIVERED
+from waystation.push.wire.client_messages import DECRYPTION_ERROR, DELIVERED, NOT_DELIVERED
 from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.logs import tag

@@ -1,25 +1,24 @@
-"""One conversation with a user agent: what we say, when we look in storage, when we end it.
+"""Session of one user agent: answers its messages, decides when to read storage and when to close.
 
-Rule 1: the first message is a hello, and it comes in time. A second hello, a message of
-        an unknown form or a bad channel id ends the conversation.
-Rule 2: a uaid that we know is claimed before it is greeted; one that we do not know is
-        replaced by a new one. A newcomer is stored when it first subscribes, not before.
-Rule 3: the session is found under its uaid before the claim is written, so that nobody
-        can clear the route of a user agent that is just arriving. Until it is greeted,
+Rule 1: the first message is a hello, within `open_handshake_timeout_s`. A second hello, an
+        unreadable message or a bad channel id closes the connection.
+Rule 2: a known uaid is claimed before the hello reply; an unknown one is replaced by a new one.
+        A new user agent is stored with its first subscription, not before.
+Rule 3: the session is registered under its uaid before the claim is written, so that no endpoint
+        node clears the route of a user agent that is connecting. Until the hello reply,
         direct notifications are refused.
-Rule 4: commands are taken one at a time; while `busy`, the driver keeps further ones.
-Rule 5: every ping tick tells what changed of the broadcasts, or sends a Ping and expects
-        its Pong in time. It also asks whether the route is still ours: one that was cleared
-        because we were slow once is set again, and storage is looked at. So it is when an
-        endpoint node stopped waiting for an answer of ours.
-Rule 6: whatever is unacked when the conversation ends is handed back.
-Rule 7: a user agent with more stored notifications than `msg_limit` is given those up to the limit
-        and reset with the last ack of them. That there are more is known before: one that closes
-        right behind this ack does not come back as it was.
-Rule 8: a user agent that is on the table of an earlier month is moved first; see `rotation`.
+Rule 4: commands run one at a time; while `busy`, the driver queues further ones.
+Rule 5: every ping tick sends changed broadcasts, or a Ping whose Pong must come in time. It also
+        checks the route: one that was cleared because this node answered late is set again, and
+        storage is read. The same happens when an endpoint node stopped waiting for an answer.
+Rule 6: notifications that are unacked when the session ends are saved.
+Rule 7: a user agent with more than `msg_limit` stored notifications gets those up to the limit and
+        is reset with their last ack. One row beyond the limit is read in advance, so that closing
+        right after that ack does not avoid the reset.
+Rule 8: a user agent on the table of an earlier month is moved first; see `month_switch`.
 
-The core has no clock: `now_ms` and `mono` come in with the input, and `wake_at` says when
-to call `woken`. It moves to an earlier time only with `Greeted`, in `ponged` and in `woken`.
+The core has no clock: `now_ms` and `mono` are passed with each input, and `wake_at` is the time to
+call `woken`. It moves to an earlier time only with `Greeted`, in `ponged` and in `woken`.
 """
 
 from collections.abc import Sequence
@@ -27,12 +26,13 @@ from collections.abc import Sequence
 from waystation.base.ids import is_canonical_dashed, parse_uuid, simple
 from waystation.push.connect import broadcasts as _broadcasts
 from waystation.push.connect import effects as do
-from waystation.push.connect import states
+from waystation.push.connect import session_states as states
 from waystation.push.connect.effects import Direct, Effect
-from waystation.push.connect.rotation import MonthSwitch, Stage
+from waystation.push.connect.limits import NO_PING_YET, ping_allowed
+from waystation.push.connect.month_switch import MonthSwitch, Stage
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.session_states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED
 from waystation.push.connect.simplepush import UpdateWindow
-from waystation.push.connect.states import ALREADY_CONNECTED, INTERNAL, NORMAL, UNSUPPORTED
-from waystation.push.connect.terms import Terms
 from waystation.push.connect.window import DeliveryWindow
 from waystation.push.errors import BadFrameError
 from waystation.push.model import (
@@ -45,18 +45,19 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
-from waystation.push.wire import client as wire
+from waystation.push.wire import client_messages as wire
 
 UNREGISTER_MANUAL = 200
-CODE_MAX = 65_535  # of what a user agent says of an unregister; an event has no room for any number
+CODE_MAX = 65_535  # of an unregister; the limit of the event's column
 NACK_CODES = frozenset({301, 302, 303})
 
 
 class Session:
-    """The state of one user agent's connection; there are very many of these."""
+    """The protocol state of one connection; kept small, because a worker holds very many."""
 
     __slots__ = (
         "_command",
+        "_context",
         "_hello_broadcasts",
         "_last_ping",
         "_pong_due",
@@ -64,7 +65,6 @@ class Session:
         "_reset_after_pass",
         "_subscriptions",
         "_switch",
-        "_terms",
         "_too_many",
         "_window",
         "connected_at_ms",
@@ -83,19 +83,19 @@ class Session:
         "wake_at",
     )
 
-    def __init__(self, terms: Terms, *, mono: float) -> None:
-        self._terms = terms
+    def __init__(self, context: SessionContext, *, mono: float) -> None:
+        self._context = context
         self.state = states.UNIDENTIFIED
         self.uaid: Uaid | None = None
         self.connected_at_ms = 0
-        self.wake_at = mono + terms.settings.open_handshake_timeout_s
+        self.wake_at = mono + context.settings.open_handshake_timeout_s
         self._window: DeliveryWindow | UpdateWindow = _NO_WINDOW
         self._record: UserAgent | None = None  # not stored yet, or being claimed
         self._command: wire.Register | wire.Unregister | wire.Hello | None = None
         self._hello_broadcasts: dict[str, str] | None = None
         self._subscriptions = _broadcasts.NONE
         self._switch: MonthSwitch | None = None
-        self._last_ping = -1.0
+        self._last_ping = NO_PING_YET
         self._pong_due = self.greeted = self.known = self.reset = self._reset_after_pass = False
         self._too_many = False  # in storage; the last of what was sent is being acked
         self.direct_acked = self.stored_retrieved = self.stored_acked = self.handed_back = 0
@@ -103,7 +103,7 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """A command is under way; further ones wait, and nothing is `received` meanwhile."""
+        """A command is in progress; the driver queues further messages meanwhile."""
         if self._command is not None or self.state is states.DROPPING:
             return True
         return self._switch is not None and self._moving
@@ -120,7 +120,7 @@ class Session:
         try:
             message = wire.decode_client(text)
         except BadFrameError as exc:
-            if self.state is states.IDENTIFIED and self._terms.settings.ws_error_replies:
+            if self.state is states.IDENTIFIED and self._context.settings.ws_error_replies:
                 return [self._error_reply(wire.message_type(text), str(exc))]
             return self._close(INTERNAL, "Json")
         if self.state is states.UNIDENTIFIED:
@@ -153,7 +153,7 @@ class Session:
     def ponged(self, *, mono: float) -> None:
         if self._pong_due:
             self._pong_due = False
-            self.wake_at = mono + self._terms.settings.auto_ping_interval_s
+            self.wake_at = mono + self._context.settings.auto_ping_interval_s
 
     def woken(self, *, mono: float) -> list[Effect]:
         if self.state is states.CLOSED or mono < self.wake_at:
@@ -162,8 +162,8 @@ class Session:
             return self._close(INTERNAL, "HandshakeTimeout")
         if self._pong_due:
             return self._close(INTERNAL, "PongTimeout")
-        settings = self._terms.settings
-        self._subscriptions, news = self._terms.broadcasts.news(self._subscriptions)
+        settings = self._context.settings
+        self._subscriptions, news = self._context.broadcasts.news(self._subscriptions)
         if news is not None:
             self.wake_at = mono + settings.auto_ping_interval_s
             return [do.SendFrame(news), *self._confirm()]
@@ -175,7 +175,7 @@ class Session:
         if self.state is not states.IDENTIFIED:
             return []
         if record is None or record.connected_at_ms > self.connected_at_ms:
-            return self._close(INTERNAL, "Ghosted")  # it is gone, or is somewhere else by now
+            return self._close(INTERNAL, "Ghosted")  # removed, or connected elsewhere
         return [do.Reclaim(self._own_record(record))] if record.node_id is None else []
 
     def reclaimed(self, applied: bool) -> list[Effect]:
@@ -185,7 +185,7 @@ class Session:
         return self._look()
 
     def acked_at_last(self, text: bytes) -> list[Effect]:
-        """What still waited for an earlier command when the connection ended: an ack counts."""
+        """A message still queued when the connection ended: an ack in it counts."""
         try:
             message = wire.decode_client(text)
         except BadFrameError:
@@ -193,35 +193,35 @@ class Session:
         return self._window.acked(message.updates) if isinstance(message, wire.Ack) else []
 
     def closed(self) -> list[Effect]:
-        """The connection is gone, whoever ended it."""
+        """The connection is closed, by either side."""
         self.state = states.CLOSED
         window, self._window = self._window, _NO_UPDATES if self.simple else _NO_WINDOW
         self.direct_acked, self.stored_acked = window.direct_acked, window.stored_acked
         self.stored_retrieved = window.stored_sent
         self.handed_back = len(window.unacked_directs)
-        return [do.HandBack(window.unacked_directs)] if self.handed_back else []
+        return [do.SaveUnacked(window.unacked_directs)] if self.handed_back else []
 
     # The relay
 
     def direct(self, notification: Notification | Update) -> Direct:
         if self.state is not states.IDENTIFIED:
-            return Direct.REFUSED  # the look after the greeting sees what is stored instead
+            return Direct.REFUSED  # it is stored instead, and read after the hello reply
         return self._window.direct(notification)
 
     def congested(self) -> list[Effect]:
-        """The driver refused a direct notification: too much is unsent, or the journal is full."""
+        """The driver refused a direct notification: send buffer or journal is full."""
         if self.state is states.IDENTIFIED:
             self._window.refuse()
-        return self._look()  # with nothing unacked there will be no ack to remind us
+        return self._look()  # with nothing unacked, no ack would trigger it
 
     def check_stored(self) -> tuple[bool, list[Effect]]:
-        """Whether storage is looked at now, or will be later."""
+        """Whether storage is read now; otherwise it is read later."""
         if self.state is not states.IDENTIFIED:
             return False, []
         return self._window.check(), self._look()
 
     def asker_left(self, taken: Notification | Update | None) -> list[Effect]:
-        """An endpoint node stopped waiting for us: it stores, and clears our route."""
+        """An endpoint node stopped waiting for this node: it stores, and clears the route."""
         if self.state is not states.IDENTIFIED:
             return []
         if taken is not None:
@@ -239,7 +239,7 @@ class Session:
         for channel_id in hello.channelIDs or ():
             if parse_uuid(channel_id) is None:
                 return self._close(INTERNAL, "SM")
-        settings = self._terms.settings
+        settings = self._context.settings
         if not hello.use_webpush and settings.simplepush != "off":
             self._window = UpdateWindow()
         self._hello_broadcasts = hello.broadcasts
@@ -259,7 +259,7 @@ class Session:
             self.reset = True
             return self._greet_newcomer(mono)
         if record.connected_at_ms > now_ms:
-            return self._close(INTERNAL, ALREADY_CONNECTED)  # elsewhere, or a clock is wrong
+            return self._close(INTERNAL, ALREADY_CONNECTED)  # newer elsewhere, or a wrong clock
         self.uaid = record.uaid
         self.connected_at_ms = now_ms
         self._record = record
@@ -278,14 +278,14 @@ class Session:
             return self._close(INTERNAL, ALREADY_CONNECTED)
         self.known = True
         effects = self._greet(self.uaid, mono)
-        if before.node_id is not None and before.node_id != self._terms.node_id:
+        if before.node_id is not None and before.node_id != self._context.node_id:
             effects.append(do.Displace(before.node_id, before.connected_at_ms))
         self._switch = self._switch_of(before)
         self._window.check()
         return effects + self._look()
 
     def _greet_newcomer(self, mono: float) -> list[Effect]:
-        uaid = self._terms.new_uaid()
+        uaid = self._context.new_uaid()
         self.uaid = uaid
         self._record = self._own_record(UserAgent(uaid=uaid, connected_at_ms=0))
         return [do.Enter(uaid), *self._greet(uaid, mono)]
@@ -295,24 +295,24 @@ class Session:
             uaid=record.uaid,
             connected_at_ms=self.connected_at_ms,
             router_type=SIMPLEPUSH if self.simple else WEBPUSH,
-            node_id=self._terms.node_id,
-            # An old record stays old until it is reset, even if we are cut off before.
+            node_id=self._context.node_id,
+            # An old record stays old until it is reset, even if the connection breaks before.
             record_version=record.record_version,
             current_timestamp_ms=record.current_timestamp_ms,
             row_version=record.row_version,
         )
 
     def _greet(self, uaid: Uaid, mono: float) -> list[Effect]:
-        settings = self._terms.settings
+        settings = self._context.settings
         self.state = states.IDENTIFIED
         self.greeted = True
         self.wake_at = mono + settings.auto_ping_interval_s
         if not self.simple:
-            self._window = self._terms.new_window()
+            self._window = self._context.new_window()
         wanted, self._hello_broadcasts = self._hello_broadcasts or {}, None
-        self._subscriptions, delta = self._terms.broadcasts.subscribe(
+        self._subscriptions, delta = self._context.broadcasts.subscribe(
             _broadcasts.NONE,
-            {} if self.simple else wanted,  # SimplePush's reply has no place for the answer
+            {} if self.simple else wanted,  # SimplePush's hello reply has no broadcasts
         )
         reply = wire.hello_reply(simple(uaid), delta, webpush=not self.simple)
         return [do.Greeted(new=not self.known), do.Send(reply)]
@@ -324,7 +324,7 @@ class Session:
         if channel_id is None or not is_canonical_dashed(channel_id):
             return self._refuse("register", "Invalid channelID")
         if message.key is not None and wire.public_key(message.key) is None:
-            # Not a point that could ever be used: say so now, not at the first POST.
+            # Not a curve point: refuse now, not at the first POST.
             reply = wire.register_reply(channel_id, 400, "Failed to generate endpoint")
             return [do.Send(reply)]
         raw = parse_uuid(channel_id)
@@ -333,7 +333,7 @@ class Session:
         return [do.Subscribe(ChannelId(raw), self._record)]
 
     def subscribed(self, applied: bool) -> list[Effect]:
-        """Not applied: the user agent has as many subscriptions as it may have."""
+        """Not applied: `max_channels_per_uaid` is reached."""
         message = self._command
         self._command = None
         if self.state is not states.IDENTIFIED:
@@ -348,7 +348,7 @@ class Session:
         raw = parse_uuid(message.channelID)
         assert raw is not None
         key = wire.public_key(message.key) if message.key is not None else None
-        endpoint = self._terms.endpoint_for(self.uaid, ChannelId(raw), key, self.simple)
+        endpoint = self._context.endpoint_for(self.uaid, ChannelId(raw), key, self.simple)
         return [do.Send(wire.register_reply(message.channelID, 200, endpoint)), *self._look()]
 
     def _unregister(self, message: wire.Unregister) -> list[Effect]:
@@ -375,14 +375,14 @@ class Session:
     # Pings and broadcasts
 
     def _ping(self, mono: float) -> list[Effect]:
-        settings = self._terms.settings
-        if self._last_ping >= 0 and mono - self._last_ping < settings.min_ping_interval_s:
+        settings = self._context.settings
+        if not ping_allowed(self._last_ping, mono, min_interval_s=settings.min_ping_interval_s):
             return self._close(settings.excessive_ping_code, "SM")
         self._last_ping = mono
         return [do.Send(wire.PING)]
 
     def _subscribe_broadcasts(self, message: wire.BroadcastSubscribe) -> list[Effect]:
-        self._subscriptions, delta = self._terms.broadcasts.subscribe(
+        self._subscriptions, delta = self._context.broadcasts.subscribe(
             self._subscriptions, message.broadcasts
         )
         return [do.Send(wire.broadcast_message(delta))] if delta else []
@@ -392,22 +392,22 @@ class Session:
     def _look(self) -> list[Effect]:
         if self.state is not states.IDENTIFIED or (self._switch is not None and self._moving):
             return []
-        window, settings = self._window, self._terms.settings
+        window, settings = self._window, self._context.settings
         if not isinstance(window, DeliveryWindow):
-            # SimplePush sends all it has in one message; there is one row a channel.
+            # SimplePush sends all versions in one message; there is one row per channel.
             return window.look(settings.max_channels_per_uaid)
         if self._too_many and not window.unacked:
             return self._drop("too_many_messages")
         batch, left = settings.stored_batch_max, settings.msg_limit - window.sent_in_pass
         if settings.msg_limit and batch <= left < 2 * batch:
-            return window.look(left + 1)  # the one beyond tells that there are too many
+            return window.look(left + 1)  # one beyond the limit tells that there are too many
         return window.look(batch)
 
     def fetched(self, rows: Sequence[Notification]) -> list[Effect]:
         window = self._window
         if self.state is not states.IDENTIFIED or not isinstance(window, DeliveryWindow):
             return []
-        limit, batch = self._terms.settings.msg_limit, self._terms.settings.stored_batch_max
+        limit, batch = self._context.settings.msg_limit, self._context.settings.stored_batch_max
         if limit and window.sent_in_pass + len(rows) > limit:
             if window.sent_in_pass + min(len(rows), batch) > limit:
                 return self._drop("too_many_messages")
@@ -438,7 +438,7 @@ class Session:
     def dropped(self) -> list[Effect]:
         return self._close(NORMAL, "SM")
 
-    # The switch to a new month; see `rotation`
+    # The switch to a new month; see `month_switch`
 
     @property
     def _draining(self) -> bool:
@@ -449,20 +449,20 @@ class Session:
         return self._switch is not None and self._switch.stage is Stage.MOVING
 
     def _switch_of(self, record: UserAgent) -> MonthSwitch | None:
-        limit = self._terms.settings.max_commands
+        limit = self._context.settings.max_commands
         return MonthSwitch(held_max=limit) if record.behind else None
 
     def _read_through(self) -> list[Effect]:
-        """Storage has nothing more of the old month."""
+        """All rows of the old month have been read."""
         assert self._switch is not None
         if self._window.unacked or self.busy:
-            self._window.refuse()  # when all is quiet, storage is looked at again
+            self._window.refuse()  # storage is read again once nothing is unacked
             return []
         self._switch.move()
         return [do.SwitchMonth(self.connected_at_ms)]
 
     def switched(self, applied: bool) -> list[Effect]:
-        """Not applied: another connection has the user agent now, and moves it."""
+        """Not applied: the user agent has connected again, and that connection moves it."""
         switch, self._switch = self._switch, None
         if self.state is not states.IDENTIFIED or switch is None:
             return []
@@ -472,7 +472,7 @@ class Session:
     def _switch_later(self) -> list[Effect]:
         assert self._switch is not None
         self._switch.postpone()
-        later = do.SwitchLater(self._terms.switch_after_s())
+        later = do.SwitchLater(self._context.switch_after_s())
         return [do.TakeUp(self._switch.release()), later, *self._look()]
 
     def switch_due(self) -> list[Effect]:
@@ -485,10 +485,10 @@ class Session:
     # Endings
 
     def failed(self, effect: Effect) -> list[Effect]:
-        """The store did not answer. Subscribing says so, a new month can wait; everything else
-        ends the connection, and the next hello begins from what is stored."""
+        """The store failed. Commands answer with an error and a month switch is postponed; any
+        other failure closes the connection, and the next hello continues from storage."""
         if isinstance(effect, do.Confirm | do.Reclaim | do.AdvanceCursor):
-            return []  # the next tick, or the next pass, asks again
+            return []  # the next ping tick, or the next pass, tries again
         command, self._command = self._command, None
         if self.state is states.CLOSED:
             return []
@@ -507,18 +507,18 @@ class Session:
         return self._close(code, reason)
 
     def _refuse(self, kind: str, reason: str) -> list[Effect]:
-        if not self._terms.settings.ws_error_replies:
+        if not self._context.settings.ws_error_replies:
             return self._close(INTERNAL, "SM")
         effects: list[Effect] = [self._error_reply(kind, reason)]
         return effects + (self._close(INTERNAL, "SM") if kind == "hello" else [])
 
     def _error_reply(self, kind: str, reason: str) -> do.Send:
-        return do.Send(wire.error_reply(kind, 401, reason, self._terms.more_info_url))
+        return do.Send(wire.error_reply(kind, 401, reason, self._context.more_info_url))
 
     def _close(self, code: int, reason: str) -> list[Effect]:
         if self.state is states.CLOSED:
             return []
-        self.state = states.CLOSED  # what is unacked is handed back when the socket is gone
+        self.state = states.CLOSED  # unacked notifications are saved once the socket is closed
         return [do.Close(code, reason)]
 
 

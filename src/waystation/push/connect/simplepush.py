@@ -17,7 +17,7 @@ from waystation.base.ids import parse_uuid
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Direct, Effect
 from waystation.push.model import ChannelId, Notification, Update
-from waystation.push.wire.client import DELIVERED, AckUpdate
+from waystation.push.wire.client_messages import DELIVERED, AckUpdate
 
 
 class UpdateWindow:

@@ -1,22 +1,22 @@
-"""Which notifications a user agent still owes us an ack for, and when storage is looked at.
+"""Tracks unacknowledged notifications of one user agent, and decides when to read storage.
 
 Rule 1: while `unacked_max` direct notifications are unacked, new ones are refused
         and the endpoint node stores them. A window of one is the strict rule of
         the first design: anything unacked refuses, except while storage is read.
-Rule 2: once one was refused, or storage waits to be looked at, all later ones are refused
-        until it has been: what is stored must not wait behind a stream of direct ones.
-Rule 3: whoever was refused, or told to look while busy, leaves `check needed`;
-        storage is looked at as soon as nothing is unacked.
+Rule 2: after a refusal, or while a check of storage is pending, all later direct ones are refused
+        until storage was read: stored ones must not wait behind a stream of direct ones.
+Rule 3: a refusal, or a request to check storage while busy, sets `check_needed`;
+        storage is read as soon as nothing is unacked.
 Rule 4: a pass over storage sends a batch, waits until nothing is unacked and every
-        acked row is deleted, and reads again from the start, until nothing comes.
-Rule 5: what is already outstanding is not sent again; rows are recognised by message
-        id, because a topic's newer message has the same sort key.
-Rule 6: a notification with TTL 0 is sent and owed to nobody: it is remembered only so that its ack
-        can be told, the latest `unacked_max` of them.
-Rule 7: a direct notification whose sender's node stopped waiting is stored too: its ack deletes
+        acked row is deleted, and reads again from the start, until a read is empty.
+Rule 5: a notification that is outstanding already is not sent again; rows are recognised by
+        message id, because a topic's newer message has the same sort key.
+Rule 6: a notification with TTL 0 is sent and never saved; the latest `unacked_max` of them are
+        kept, without payload, so that their acks can be reported.
+Rule 7: a direct notification whose endpoint node stopped waiting is also stored: its ack deletes
         the row as well.
-Rule 8: when a subscription ends, nothing of it is owed any more, and what a read that was
-        already under way brings of it is not sent.
+Rule 8: when a subscription ends, its notifications are settled, and rows of it from a read in
+        progress are not sent.
 """
 
 import enum
@@ -27,14 +27,14 @@ import msgspec
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Direct, Effect
 from waystation.push.model import ChannelId, MessageId, Notification, Update
-from waystation.push.wire.client import DELIVERED, AckUpdate
+from waystation.push.wire.client_messages import DELIVERED, AckUpdate
 
 
 class Pass(enum.Enum):
-    """Where the pass over storage stands."""
+    """State of the pass over storage."""
 
     NONE = "none"
-    DUE = "due"  # begins, or goes on, as soon as the window allows
+    DUE = "due"  # starts, or continues, as soon as the window allows
     READING = "reading"
     WAITING = "waiting"  # for the acks of a batch
 
@@ -67,7 +67,7 @@ class DeliveryWindow:
     def __init__(self, *, unacked_max: int) -> None:
         assert unacked_max >= 1
         self._unacked_max = unacked_max
-        # Made when first needed: an idle user agent has none of them, and there are many.
+        # Created when first needed: most user agents are idle.
         self._direct: dict[MessageId, Notification] | None = None
         self._stored: dict[MessageId, Notification] | None = None
         self._fleeting: dict[MessageId, Notification] | None = None  # TTL 0
@@ -86,7 +86,7 @@ class DeliveryWindow:
 
     @property
     def unacked_directs(self) -> Sequence[Notification]:
-        """What must be handed back when the connection ends."""
+        """The notifications to save when the connection ends."""
         return list(self._direct.values()) if self._direct else []
 
     # Direct notifications
@@ -115,16 +115,16 @@ class DeliveryWindow:
             fleeting = self._fleeting = {}
         elif len(fleeting) >= self._unacked_max:
             del fleeting[next(iter(fleeting))]
-        # Without its payload: nobody will be sent it again.
+        # Without payload: it is never sent again.
         fleeting[notification.message_id] = msgspec.structs.replace(notification, data=None)
 
     def refuse(self) -> None:
-        """Refused for another reason too, such as a full send buffer."""
+        """Record a refusal; the driver calls it for a full send buffer or journal."""
         self._refused = True
         self._check_needed = True
 
     def stored_too(self, notification: Notification | Update) -> None:
-        """What was taken, although its sender's node no longer waited."""
+        """A direct notification that its endpoint node stored as well (rule 7)."""
         if isinstance(notification, Notification) and self._direct:
             message_id = notification.message_id
             if message_id in self._direct:
@@ -133,7 +133,7 @@ class DeliveryWindow:
     # Acks
 
     def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
-        """Repeated acks and those for somebody else's message change nothing."""
+        """Repeated acks, and acks of unknown messages, change nothing."""
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
         direct, stored, fleeting = self._direct, self._stored, self._fleeting
@@ -162,12 +162,12 @@ class DeliveryWindow:
         return effects
 
     def forgotten(self, rows: int) -> None:
-        """The store has confirmed that acked rows are gone, or failed to."""
+        """The store has deleted acked rows, or failed to."""
         self._forgetting -= rows
         assert self._forgetting >= 0
 
     def drop_channel(self, channel_id: ChannelId) -> list[Effect]:
-        """Its subscription ended: nothing of it is owed any more."""
+        """Settle all notifications of an ended subscription (rule 8)."""
         effects: list[Effect] = []
         if self._pass is READING:
             self._left = (self._left or set()) | {channel_id}
@@ -181,8 +181,8 @@ class DeliveryWindow:
     # Storage
 
     def check(self) -> bool:
-        """Somebody says that there is something in storage. Whether it is looked at
-        now; if not, it will be as soon as nothing is unacked."""
+        """Storage may have new rows. Whether it is read now; otherwise it is read as soon as
+        nothing is unacked."""
         if self._pass is NONE and not self.unacked:
             self._pass = DUE
             return True
@@ -196,16 +196,16 @@ class DeliveryWindow:
         if self._pass is NONE and not self._check_needed:
             return []
         if self._direct:
-            self._refused = True  # rule 2: it must come to an end
+            self._refused = True  # rule 2: lets the direct ones drain
             return []
-        # A look that begins now sees whatever was stored before we were told.
+        # A read that starts now sees everything stored before the check was requested.
         self._check_needed = False
         self._refused = False
         self._pass = READING
         return [do.Fetch(limit)]
 
     def read(self, rows: Sequence[Notification]) -> list[Effect]:
-        """What of the rows is to be sent. No rows: the pass is over."""
+        """The effects of rows read from storage. No rows: the pass is over."""
         assert self._pass is READING
         left, self._left = self._left or (), None
         if not rows:
@@ -219,9 +219,9 @@ class DeliveryWindow:
         for row in rows:
             if row.channel_id in left:
                 continue
-            # What was sent directly while we read, and yet stored because the sender's node did
-            # not hear us, is not sent twice. From now on the row stands for it: its ack has a
-            # row to delete, and if no ack comes there is nothing to hand back.
+            # A notification sent directly during the read may be stored as well, if its endpoint
+            # node got no answer. It is not sent twice: the row replaces the direct entry, its ack
+            # deletes the row, and without an ack nothing must be saved.
             direct = self._direct.pop(row.message_id, None) if self._direct else None
             if direct is None:
                 fresh.append(row)

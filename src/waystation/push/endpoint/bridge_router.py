@@ -13,7 +13,7 @@ from waystation.base.clock import Clock
 from waystation.push.endpoint.bridges.bridge import Bridge, app_id_of, token_of
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import BridgeGoneError, LostRaceError, UnknownRouterTypeError
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import Milestone, Notification, UserAgent
 from waystation.push.store import PushStore
 

@@ -18,8 +18,8 @@ from waystation.base.clock import Clock
 from waystation.base.ids import new_uuid4
 from waystation.net.http1.message import STATUS_LINES, Request, Response
 from waystation.push.endpoint.bridge_router import BridgeRouter
-from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.rate_limits import RateLimits
 from waystation.push.endpoint.router import Router
 from waystation.push.errors import (
     InvalidRouterTypeError,
@@ -27,7 +27,7 @@ from waystation.push.errors import (
     NoSubscriptionError,
     VapidError,
 )
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import (
     SIMPLEPUSH,
     WEBPUSH,
@@ -68,7 +68,7 @@ class Intake:
         keys: Keys,
         ids: MessageIds,
         vapid: Vapid,
-        limits: SendLimits,
+        limits: RateLimits,
         milestones: MilestoneWriter,
         clock: Clock,
         tracked: frozenset[bytes] = frozenset(),

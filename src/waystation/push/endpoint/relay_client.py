@@ -17,7 +17,7 @@ from waystation.base.clock import Clock
 from waystation.net.loop import NetLoop, Port
 from waystation.push.endpoint.relay_http import HttpNode
 from waystation.push.link import LinkClient, NotALinkError
-from waystation.push.link_doors import PATH_END, UnixDial, UpgradeDial, link_port
+from waystation.push.link_handshake import PATH_END, UnixDial, UpgradeDial, link_port
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.settings import Endpoint
 from waystation.push.wire.relay import Answer, Node, ServedNode

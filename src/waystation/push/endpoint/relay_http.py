@@ -15,7 +15,7 @@ from collections import deque
 from typing import Final
 
 from waystation.base.ids import dashed
-from waystation.net.http1.client import HttpClientConnection, OddAnswerError, StaleError
+from waystation.net.http1.client import HttpClientConnection, MalformedAnswerError, StaleError
 from waystation.net.loop import Port
 from waystation.push.model import Notification, Uaid, Update
 from waystation.push.settings import Endpoint
@@ -98,7 +98,7 @@ class HttpNode:
                     return answer_of_status(await self._exchange(request))
                 finally:
                     self._leave()
-        except (OSError, TimeoutError, StaleError, OddAnswerError):
+        except (OSError, TimeoutError, StaleError, MalformedAnswerError):
             return Answer.UNREACHABLE
         finally:
             timer.cancel()

@@ -21,7 +21,7 @@ import msgspec
 from waystation.base.errors import StoreUnavailableError, UnavailableError
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import UserAgentLeftError
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import (
     MessageId,
     Milestone,

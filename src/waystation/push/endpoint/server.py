@@ -16,9 +16,9 @@ from waystation.push.endpoint import matrix as matrix_gateway
 from waystation.push.endpoint import simplepush as simplepush_intake
 from waystation.push.endpoint.intake import Intake
 from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.message_status import MessageStatuses
 from waystation.push.endpoint.registration import Registration, read_path
 from waystation.push.endpoint.simplepush import SimplePushIntake
-from waystation.push.endpoint.status import StatusDesk
 from waystation.push.settings import Endpoint
 from waystation.push.wire.error_forms import error_body, error_headers, form_of, message_of
 
@@ -44,7 +44,7 @@ class EndpointServer:
         settings: Endpoint,
         *,
         intake: Intake,
-        status: StatusDesk,
+        status: MessageStatuses,
         simplepush: SimplePushIntake | None = None,
         matrix: MatrixGateway | None = None,
         registration: Registration | None = None,

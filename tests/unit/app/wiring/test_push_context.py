@@ -5,12 +5,14 @@ import hashlib
 
 import pytest
 
-from waystation.app.wiring.connect_role import EndpointMint, link_name
-from waystation.app.wiring.endpoint_role import audience_of, tracked_hashes
+from waystation.app.wiring.connect_role import link_name
+from waystation.app.wiring.endpoint_role import tracked_hashes
 from waystation.base.clock import ManualClock
 from waystation.base.settings import SettingsError
+from waystation.push.connect.endpoint_urls import EndpointUrls
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.token import Keys, new_key
+from waystation.push.vapid import audience_of
 
 UAID, CHANNEL = Uaid(b"u" * 16), ChannelId(b"c" * 16)
 POINT = b"\x04" + bytes(range(64))
@@ -22,7 +24,7 @@ def keys() -> Keys:
 
 
 def test_without_a_key_the_endpoint_is_v1(keys: Keys) -> None:
-    url = EndpointMint(keys, "https://up.example.org/", "p").url(UAID, CHANNEL, None, False)
+    url = EndpointUrls(keys, "https://up.example.org/", "p").url(UAID, CHANNEL, None, False)
     base, _, token = url.rpartition("/")
 
     assert base == "https://up.example.org/wpush/v1"
@@ -30,7 +32,7 @@ def test_without_a_key_the_endpoint_is_v1(keys: Keys) -> None:
 
 
 def test_with_a_key_the_endpoint_is_bound_to_its_hash(keys: Keys) -> None:
-    url = EndpointMint(keys, "https://up.example.org", "p").url(UAID, CHANNEL, POINT, False)
+    url = EndpointUrls(keys, "https://up.example.org", "p").url(UAID, CHANNEL, POINT, False)
     base, _, token = url.rpartition("/")
     opened = keys.open_endpoint("v2", token.encode())
 
@@ -40,7 +42,7 @@ def test_with_a_key_the_endpoint_is_bound_to_its_hash(keys: Keys) -> None:
 
 @pytest.mark.parametrize("dialect, path", [("p", "/spush/v1/"), ("s", "/push/")])
 def test_simplepush_has_paths_of_its_own(keys: Keys, dialect: str, path: str) -> None:
-    url = EndpointMint(keys, "http://h:1", dialect).url(UAID, CHANNEL, None, True)
+    url = EndpointUrls(keys, "http://h:1", dialect).url(UAID, CHANNEL, None, True)
 
     assert url.startswith("http://h:1" + path)
 

@@ -19,10 +19,10 @@ from waystation.net.websocket.frames import FrameReader
 from waystation.net.websocket.upgrade import Upgrade
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.driver import ConnectDriver
-from waystation.push.connect.handback import HandBack
 from waystation.push.connect.journal import Journal
 from waystation.push.connect.observer import Observer
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
+from waystation.push.connect.unacked_saver import UnackedSaver
 from waystation.push.model import Notification, Uaid, Update, UserAgent
 from waystation.push.settings import Connect
 from waystation.push.store import PushStore
@@ -179,7 +179,7 @@ class House:
         store = cast(PushStore, self.store)
         observer = observe(self.clock)
         self.driver = ConnectDriver(
-            Terms(
+            SessionContext(
                 Connect(**settings),
                 node_id=NODE,
                 broadcasts=self.broadcasts,
@@ -188,7 +188,7 @@ class House:
             ),
             store=store,
             relay=self.relay,
-            hand_back=HandBack(
+            hand_back=UnackedSaver(
                 store,
                 self.relay,
                 self.clock,
@@ -226,7 +226,7 @@ class House:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.driver._alarm.ring()
+        self.driver._timers.fire()
 
     async def settle(self) -> None:
         """Let everything that is under way and not held come to its end."""

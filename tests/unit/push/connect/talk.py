@@ -10,7 +10,7 @@ from waystation.push.connect import effects as do
 from waystation.push.connect.broadcasts import Broadcasts
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.session import Session
-from waystation.push.connect.terms import Terms
+from waystation.push.connect.session_context import SessionContext
 from waystation.push.model import (
     ChannelId,
     MessageId,
@@ -79,8 +79,8 @@ def terms(
     new_uaid: Callable[[], Uaid] = lambda: NEW_UAID,
     keeps_cursor: bool = False,
     **settings: Any,
-) -> Terms:
-    return Terms(
+) -> SessionContext:
+    return SessionContext(
         Connect(**settings),
         node_id=NODE,
         broadcasts=broadcasts if broadcasts is not None else Broadcasts(),

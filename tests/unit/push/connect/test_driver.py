@@ -21,9 +21,9 @@ from waystation.base.errors import StoreFullError
 from waystation.base.ids import dashed, parse_uuid
 from waystation.net.connection import PAUSED
 from waystation.net.websocket.connection import Ending
-from waystation.push.connect.alarm import TICK_S
 from waystation.push.connect.journal import Journal, read_unsettled
 from waystation.push.connect.journal_map import JournalMap
+from waystation.push.connect.session_timers import TICK_S
 from waystation.push.model import HandedBack, Uaid, Update
 from waystation.push.wire.relay import Answer
 
@@ -90,7 +90,7 @@ class TestSubscribing:
     async def test_a_new_uaid_that_somebody_has_is_never_taken_over(self, make: Make) -> None:
         house = make()
         await house.knows()
-        house.driver._terms.new_uaid = lambda: UAID
+        house.driver._context.new_uaid = lambda: UAID
         peer = house.greeted(uaid=None)
         peer.register()
 
@@ -769,15 +769,15 @@ class TestTimers:
             assert peer.pings == count
             house.driver.ponged(peer.connection)
 
-        assert house.driver._alarm.rings_at <= house.clock.mono() + 1.0 + TICK_S
+        assert house.driver._timers.fires_at <= house.clock.mono() + 1.0 + TICK_S
 
-    async def test_a_sooner_timer_moves_the_alarm(self, make: Make) -> None:
+    async def test_an_earlier_timer_fires_earlier(self, make: Make) -> None:
         house = make(open_handshake_timeout_s=0.5, auto_ping_interval_s=300.0)
         house.greeted(uaid=None)
-        assert house.driver._alarm.rings_at > house.clock.mono() + 0.5
+        assert house.driver._timers.fires_at > house.clock.mono() + 0.5
         house.connect()
 
-        assert house.driver._alarm.rings_at <= house.clock.mono() + 0.51 + TICK_S
+        assert house.driver._timers.fires_at <= house.clock.mono() + 0.51 + TICK_S
 
     async def test_broadcasts_are_told_at_the_tick(self, make: Make) -> None:
         """C-133"""
@@ -796,7 +796,7 @@ class TestTimers:
         house.pass_time(1000)
 
         assert peer.pings == 0
-        assert len(house.driver._alarm) == 0
+        assert len(house.driver._timers) == 0
 
 
 class TestSimplePush:

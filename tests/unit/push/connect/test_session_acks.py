@@ -11,7 +11,7 @@ from tests.unit.push.connect.talk import (
     update,
 )
 from waystation.push.connect import effects as do
-from waystation.push.connect.states import State
+from waystation.push.connect.session_states import State
 
 
 class TestAcks:
@@ -31,7 +31,9 @@ class TestAcks:
         talk.session.direct(notification(2, channel_id=OTHER_CHANNEL))
         talk.say(ack(notification(1)))
 
-        assert talk.session.closed() == [do.HandBack([notification(2, channel_id=OTHER_CHANNEL)])]
+        assert talk.session.closed() == [
+            do.SaveUnacked([notification(2, channel_id=OTHER_CHANNEL)])
+        ]
         assert talk.session.handed_back == 1
 
     def test_a_notification_with_ttl_zero_is_never_handed_back(self) -> None:
@@ -66,7 +68,7 @@ class TestAcks:
 
         assert talk.say({"messageType": "ack", "updates": updates}) == []
         assert talk.session.state is State.IDENTIFIED
-        assert talk.session.closed() == [do.HandBack([notification(1)])]
+        assert talk.session.closed() == [do.SaveUnacked([notification(1)])]
 
     def test_an_ack_without_updates_is_an_ack_of_nothing(self) -> None:
         """C-031"""
@@ -105,7 +107,7 @@ class TestNacks:
 
         assert effects == [do.Nacked("m-00001", counted)]
         assert talk.session.nacks == 1
-        assert talk.session.closed() == [do.HandBack([notification(1)])]
+        assert talk.session.closed() == [do.SaveUnacked([notification(1)])]
 
     def test_a_nack_without_a_code_counts_as_zero(self) -> None:
         """C-032"""
@@ -133,7 +135,7 @@ class TestSimplePush:
         talk = self.greeted()
         talk.session.direct(update(5))
 
-        assert talk.session.closed() == [do.HandBack([update(5)])]
+        assert talk.session.closed() == [do.SaveUnacked([update(5)])]
 
     def test_the_other_protocols_notifications_are_refused(self) -> None:
         """C-152"""

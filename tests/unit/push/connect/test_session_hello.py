@@ -17,7 +17,7 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
-from waystation.push.connect.states import ALREADY_CONNECTED, State
+from waystation.push.connect.session_states import ALREADY_CONNECTED, State
 from waystation.push.model import Uaid
 
 CLOSE_SM = [do.Close(1011, "SM")]
@@ -326,7 +326,7 @@ class TestOtherEndings:
         talk.session.direct(notification(1))
 
         assert talk.session.ended(1012, "Restart") == [do.Close(1012, "Restart")]
-        assert talk.session.closed() == [do.HandBack([notification(1)])]
+        assert talk.session.closed() == [do.SaveUnacked([notification(1)])]
 
     def test_after_the_end_nothing_has_an_effect(self) -> None:
         talk, effects = returned()

@@ -19,7 +19,7 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
-from waystation.push.connect.states import State
+from waystation.push.connect.session_states import State
 from waystation.push.model import UserAgent
 
 CLOSE_SM = [do.Close(1011, "SM")]
@@ -230,7 +230,7 @@ class TestUnregister:
 
         assert of(do.Settle, effects) == [do.Settle(theirs, do.DROPPED)]
         assert talk.say(ack(theirs)) == []
-        assert talk.session.closed() == [do.HandBack([kept])]
+        assert talk.session.closed() == [do.SaveUnacked([kept])]
 
     def test_storage_is_looked_at_if_only_that_channel_kept_us_busy(self) -> None:
         talk = settled_in()

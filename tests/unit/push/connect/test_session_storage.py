@@ -15,7 +15,7 @@ from tests.unit.push.connect.talk import (
 from waystation.base.ids import dashed, simple
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
-from waystation.push.connect.states import State
+from waystation.push.connect.session_states import State
 from waystation.push.model import Notification
 
 

@@ -4,7 +4,7 @@ from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.simplepush import UpdateWindow
 from waystation.push.model import ChannelId, Update
-from waystation.push.wire.client import AckUpdate
+from waystation.push.wire.client_messages import AckUpdate
 
 
 def ack(window: UpdateWindow, version: int, channel_id: ChannelId = CHANNEL) -> list[Effect]:

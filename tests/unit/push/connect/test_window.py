@@ -6,7 +6,7 @@ from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
 from waystation.push.connect.window import DeliveryWindow
 from waystation.push.model import Notification
-from waystation.push.wire.client import AckUpdate
+from waystation.push.wire.client_messages import AckUpdate
 
 
 def window(unacked_max: int = 128) -> DeliveryWindow:

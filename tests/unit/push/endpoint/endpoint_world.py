@@ -14,15 +14,15 @@ from waystation.net.http1.message import Request, Response
 from waystation.push.auth_keys import AuthKeys
 from waystation.push.endpoint.bridge_router import BridgeRouter, Bridges
 from waystation.push.endpoint.intake import Intake
-from waystation.push.endpoint.limits import SendLimits
 from waystation.push.endpoint.matrix import MatrixGateway
+from waystation.push.endpoint.message_status import MessageStatuses
 from waystation.push.endpoint.observer import Observer
+from waystation.push.endpoint.rate_limits import RateLimits
 from waystation.push.endpoint.registration import Registration
 from waystation.push.endpoint.router import Router
 from waystation.push.endpoint.server import EndpointServer
 from waystation.push.endpoint.simplepush import SimplePushIntake
-from waystation.push.endpoint.status import StatusDesk
-from waystation.push.milestones import MilestoneWriter
+from waystation.push.milestone_writer import MilestoneWriter
 from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
 from waystation.push.settings import Endpoint
 from waystation.push.store import PushStore
@@ -146,7 +146,7 @@ class World:
             keys=self.keys,
             ids=self.ids,
             vapid=self.vapid,
-            limits=SendLimits(self.settings, workers=workers),
+            limits=RateLimits(self.settings, workers=workers),
             milestones=self.milestones,
             clock=self.clock,
             tracked=tracked,
@@ -157,7 +157,7 @@ class World:
         self.server = EndpointServer(
             self.settings,
             intake=self.intake,
-            status=StatusDesk(self.store, self.ids, self.vapid, self.clock),
+            status=MessageStatuses(self.store, self.ids, self.vapid, self.clock),
             simplepush=None
             if dialect == "off"
             else SimplePushIntake(

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.push.endpoint.endpoint_world import CHID, UAID, World
 from tests.unit.push.endpoint.recording_bridge import RecordingBridge
 from waystation.base.errors import StoreUnavailableError
-from waystation.push.endpoint.bridges.absent import AbsentBridge
+from waystation.push.endpoint.bridges.unconfigured import UnconfiguredBridge
 from waystation.push.endpoint.observer import Observer
 from waystation.push.errors import (
     BridgeAuthError,
@@ -236,7 +236,7 @@ async def test_the_checks_of_a_message_are_the_same_for_bridged_devices(
 async def test_a_bridge_that_is_not_configured_here_removes_nobody(
     kind: str, error: Any, status: int, errno: int | None
 ) -> None:
-    world = World(bridges={kind: AbsentBridge(kind, error)})
+    world = World(bridges={kind: UnconfiguredBridge(kind, error)})
     assert await world.store.claim_route(
         UserAgent(uaid=UAID, connected_at_ms=1000, router_type=kind, router_data=DATA)
     )

@@ -14,7 +14,7 @@ from waystation.base.clock import ManualClock, SystemClock
 from waystation.net.http1.server import HttpServer, Request, Response
 from waystation.net.loop import NetLoop
 from waystation.push.endpoint.relay_client import RelayClient
-from waystation.push.link_doors import TOKEN, accept_link, link_port, serve_link_socket
+from waystation.push.link_handshake import TOKEN, accept_link, link_port, serve_link_socket
 from waystation.push.model import (
     ChannelId,
     MessageId,

@@ -28,7 +28,7 @@ class StatusBody(msgspec.Struct, frozen=True):
     milestones: list[Step]
 
 
-class StatusDesk:
+class MessageStatuses:
     def __init__(self, store: PushStore, ids: MessageIds, vapid: Vapid, clock: Clock) -> None:
         self._store = store
         self._ids = ids

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from tests.unit.waiting import until
 from waystation.base.clock import ManualClock
 from waystation.base.errors import StoreUnavailableError
-from waystation.push.milestones import BATCH_MAX, MilestoneWriter, reliability_lines
+from waystation.push.milestone_writer import BATCH_MAX, MilestoneWriter, reliability_lines
 from waystation.push.model import (
     ChannelId,
     MessageId,

@@ -1,6 +1,6 @@
 import pytest
 
-from waystation.push.connect.families import Families, families
+from waystation.push.connect.user_agent_header import Families, families
 
 FIREFOX = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 

@@ -8,7 +8,7 @@ from waystation.push.model import Notification
 from .bridge import Condition, RouterData
 
 
-class AbsentBridge:
+class UnconfiguredBridge:
     """A `Bridge` without apps."""
 
     def __init__(

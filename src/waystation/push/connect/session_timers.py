@@ -1,14 +1,12 @@
-"""The timers of all connections of a worker, behind one alarm of the loop.
+"""Timers of all sessions of a worker, driven by one timer of the event loop.
 
-Rule 1: nobody is woken early; late by at most a tick of the wheel and a turn of the loop.
-Rule 2: the alarm rings for the earliest timer, and at least once a second while there is any:
-        the clock that was given decides what is due, not the loop's.
-Rule 3: a turn wakes at most `WAKES_MAX`; the rest follows in the next.
+An item is never woken early, and at most one tick of the wheel plus one loop turn late. The loop's
+timer fires for the earliest item, and at least once a second while there are items, because the
+given clock decides what is due, not the loop's. One turn wakes at most `WAKES_MAX` items; the next
+turn continues.
 
-A tick is as long as nobody minds: timers are there for seconds and minutes, and of those who are
-woken together each costs less (a frame of a broadcast 13 us, and 16 with ticks of 50 ms: medians
-of five rounds that spread widely). One turn of the wheel holds the usual ping
-interval, so that an entry is met once.
+A tick is long because timers run for seconds and minutes, and items woken together cost less each.
+One turn of the wheel covers the usual ping interval, so an entry is visited once.
 """
 
 import asyncio
@@ -22,12 +20,12 @@ from waystation.base.wheel import Wheel
 TICK_S = 0.25
 WHEEL_SLOTS = 2048
 WAKES_MAX = 1000
-RING_EVERY_S = 1.0
+FIRE_EVERY_S = 1.0
 
 T = TypeVar("T")
 
 
-class Alarm(Generic[T]):
+class SessionTimers(Generic[T]):
     def __init__(
         self, clock: Clock, loop: asyncio.AbstractEventLoop, wake: Callable[[T, float], None]
     ) -> None:
@@ -37,7 +35,7 @@ class Alarm(Generic[T]):
         self._wake = wake
         self._wheel: Wheel[T] = Wheel(TICK_S, WHEEL_SLOTS, clock.mono())
         self._handle: asyncio.TimerHandle | None = None
-        self.rings_at = 0.0
+        self.fires_at = 0.0
 
     def __len__(self) -> int:
         return len(self._wheel)
@@ -45,7 +43,7 @@ class Alarm(Generic[T]):
     def set(self, wake_at: float, item: T) -> int:
         """Returns a handle for `cancel`."""
         timer = self._wheel.add(wake_at, item)
-        if self._handle is None or wake_at < self.rings_at:
+        if self._handle is None or wake_at < self.fires_at:
             self._arm()
         return timer
 
@@ -53,7 +51,7 @@ class Alarm(Generic[T]):
         """Whether it was still waiting."""
         return self._wheel.cancel(timer)
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         self._handle = None
         mono = self._clock.mono()
         due = self._wheel.advance(mono, WAKES_MAX)
@@ -66,9 +64,9 @@ class Alarm(Generic[T]):
         next_at = self._wheel.next_at()
         if next_at is not None:
             mono = self._clock.mono()
-            delay_s = min(max(0.0, next_at - mono), RING_EVERY_S)
-            self.rings_at = mono + delay_s
-            self._handle = self._loop.call_later(delay_s, self.ring)
+            delay_s = min(max(0.0, next_at - mono), FIRE_EVERY_S)
+            self.fires_at = mono + delay_s
+            self._handle = self._loop.call_later(delay_s, self.fire)
 
     def close(self) -> None:
         if self._handle is not None:

@@ -25,8 +25,8 @@ from tests.unit.waiting import until
 from waystation.base.ids import dashed
 from waystation.push.connect import effects as do
 from waystation.push.connect.effects import Effect
-from waystation.push.connect.rotation import MonthSwitch, Stage
-from waystation.push.connect.states import State
+from waystation.push.connect.month_switch import MonthSwitch, Stage
+from waystation.push.connect.session_states import State
 from waystation.push.model import SIMPLEPUSH, UserAgent
 
 REGISTER = {"messageType": "register", "channelID": dashed(OTHER_CHANNEL)}
@@ -306,7 +306,7 @@ class TestInADriver:
     async def test_a_store_that_cannot_is_asked_again(
         self, house: RotatingHouse, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(house.driver._terms, "switch_after_s", lambda: 0.0)
+        monkeypatch.setattr(house.driver._context, "switch_after_s", lambda: 0.0)
         house.store.failing.add("check")
         peer = house.greeted()
         await house.settle()

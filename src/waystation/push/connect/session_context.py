@@ -1,21 +1,22 @@
-"""What holds for every session of a worker, handed to each as one object."""
+"""Settings and functions that all sessions of a worker share."""
 
 import random
 from collections.abc import Callable
 from functools import partial
 
-from waystation.push.connect.broadcasts import Broadcasts
-from waystation.push.connect.cursor import CursorWindow
-from waystation.push.connect.window import DeliveryWindow
 from waystation.push.model import ChannelId, Uaid
 from waystation.push.settings import Connect
 
-# Far apart, so that those whose change of month was refused do not come back together.
+from .broadcasts import Broadcasts
+from .cursor_window import CursorWindow
+from .window import DeliveryWindow
+
+# A wide range, so that user agents whose switch was refused do not retry together.
 _SWITCH_AFTER_S = partial(random.uniform, 1.0, 1800.0)
 
 
-class Terms:
-    """Settings, and what a session cannot know by itself."""
+class SessionContext:
+    """Settings, and functions that a session needs but must not compute itself."""
 
     __slots__ = (
         "broadcasts",
@@ -46,8 +47,8 @@ class Terms:
         self.endpoint_for = endpoint_for  # uaid, channel, VAPID public key, SimplePush?
         self.new_uaid = new_uaid
         self.more_info_url = more_info_url
-        self.keeps_cursor = keeps_cursor  # Autopush's nodes are beside ours
-        self.switch_after_s = switch_after_s  # how long a refused change of month is put off
+        self.keeps_cursor = keeps_cursor  # Autopush's nodes use the same store
+        self.switch_after_s = switch_after_s  # delay before a refused month switch is retried
 
     def new_window(self) -> DeliveryWindow:
         window = CursorWindow if self.keeps_cursor else DeliveryWindow

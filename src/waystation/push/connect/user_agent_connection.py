@@ -1,17 +1,18 @@
-"""One user agent's connection, as the driver holds it."""
+"""State of one user agent's connection in the driver."""
 
 from collections import deque
 
 from waystation.net.websocket.connection import WebSocket
 from waystation.net.websocket.frames import text_frame
-from waystation.push.connect.session import Session
-from waystation.push.connect.states import CLOSED
 from waystation.push.model import Notification, Uaid, Update
-from waystation.push.wire import client as wire
+from waystation.push.wire import client_messages as wire
+
+from .session import Session
+from .session_states import CLOSED
 
 
-class Client:
-    """One connection's state; there are very many of these."""
+class UserAgentConnection:
+    """One connection; kept small, because a worker holds very many."""
 
     __slots__ = ("connection", "note", "session", "timer", "waiting")
 
@@ -27,13 +28,13 @@ class Client:
         return self.session.state is not CLOSED
 
 
-def client_of(connection: WebSocket) -> Client:
+def client_of(connection: WebSocket) -> UserAgentConnection:
     client = connection.handler_state
-    assert isinstance(client, Client)
+    assert isinstance(client, UserAgentConnection)
     return client
 
 
-def uaid_of(client: Client) -> Uaid:
+def uaid_of(client: UserAgentConnection) -> Uaid:
     uaid = client.session.uaid
     assert uaid is not None
     return uaid

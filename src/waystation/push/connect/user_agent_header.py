@@ -1,4 +1,4 @@
-"""Browser and system families of a User-Agent header: few enough to be labels."""
+"""Maps a User-Agent header to browser and system families: few enough for metric labels."""
 
 from functools import lru_cache
 
@@ -25,7 +25,7 @@ class Families(msgspec.Struct, frozen=True, gc=False):
 
 @lru_cache(maxsize=1024)
 def families(user_agent: str) -> Families:
-    """Equal families are one object, since every connection keeps its own."""
+    """Equal families share one object, because every connection keeps a reference."""
     return _shared(
         next((name for mark, name in _SYSTEMS if mark in user_agent), "Other"),
         next((name for mark, name in _BROWSERS if mark in user_agent), "Other"),

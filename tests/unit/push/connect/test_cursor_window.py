@@ -9,7 +9,7 @@ from tests.unit.push.connect.talk import (
     settled_in,
 )
 from waystation.push.connect import effects as do
-from waystation.push.connect.states import State
+from waystation.push.connect.session_states import State
 
 
 def test_the_cursor_moves_to_the_last_key_when_nothing_more_comes() -> None:

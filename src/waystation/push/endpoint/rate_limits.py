@@ -9,7 +9,7 @@ from waystation.push.errors import RateLimitedError
 from waystation.push.settings import Endpoint
 
 
-class SendLimits:
+class RateLimits:
     __slots__ = ("_by_endpoint", "_by_key")
 
     def __init__(self, settings: Endpoint, *, workers: int = 1) -> None:

@@ -1,13 +1,12 @@
-"""How a link begins: over a unix socket between workers, by an upgrade between machines.
+"""Opens links: over a unix socket between workers, by an HTTP upgrade between machines.
 
-Rule 1: between machines both sides prove that they know `cluster.secret`, and the secret itself
-        never travels: each signs the other's nonce (HMAC-SHA-256), with its role and the path, so
-        that no answer can be played back to its sender.
-Rule 2: inside a machine the file's mode is the lock: 0600, in the data directory.
+Between machines both sides prove that they know `cluster.secret` without sending it: each signs
+both nonces (HMAC-SHA-256) with its role and the path, so that a proof cannot be replayed to its
+sender. Between workers of a machine the socket file's mode (0600) is the only check.
 
     client   GET /w/2/link   Upgrade: waystation-link   Waystation-Nonce: <its nonce>
     server   101   Waystation-Nonce: <its nonce>   Waystation-Proof: HMAC("server", …)
-                   Waystation-Node: <what its events call it>
+                   Waystation-Node: <its name in events>
                    Waystation-Clock: <its monotonic clock, in seconds>
     client   first frame: Prove(HMAC("client", …))
 """
@@ -22,13 +21,14 @@ from typing import Final
 import pybase64
 
 from waystation.base.clock import Clock
-from waystation.net.http1.client import Answer, HttpClientConnection, OddAnswerError
+from waystation.net.http1.client import Answer, HttpClientConnection, MalformedAnswerError
 from waystation.net.http1.message import Request, Response, Upgrade
 from waystation.net.loop import NetLoop, Port, unix_socket
-from waystation.push.link import LinkConnection, LinkServer, NotALinkError
 from waystation.push.wire.link_frames import Prove, encode_frame
 from waystation.push.wire.relay import ServedNode
 from waystation.telemetry.contract import NODE_PATTERN
+
+from .link import LinkConnection, LinkServer, NotALinkError
 
 TOKEN: Final = b"waystation-link"
 PATH_END: Final = "/link"
@@ -58,8 +58,8 @@ def accept_link(
     *,
     name: str = "",
 ) -> Response:
-    """The answer to a request whose `upgrade` is `TOKEN`; `port` holds the links, `node` is the one
-    that the path names, and `name` is what its events call it."""
+    """The answer to a request with `Upgrade: TOKEN`; `port` holds the links, `node` is the worker
+    in the path and `name` its name in events."""
     client_nonce = request.headers.get(b"waystation-nonce", b"")
     if len(client_nonce) != _NONCE_LETTERS:
         return Response.of(400, close=True)
@@ -77,7 +77,7 @@ def accept_link(
 
 
 def link_port(net: NetLoop) -> Port:
-    """For links in both directions; requests under way bound what is sent on them."""
+    """A port for links in both directions; `IN_FLIGHT_MAX` requests bound the sent bytes."""
     return Port(net, send_bytes_max=0)
 
 
@@ -124,7 +124,7 @@ class UpgradeDial:
         self._secret = secret
         self._timeout_s = timeout_s
         self._tls = tls
-        self.peer_name = ""  # as it said when the link began
+        self.peer_name = ""  # sent by the node during the upgrade
 
     async def __call__(self, *, timeout_s: float) -> LinkConnection:
         host, number = self._address
@@ -133,32 +133,32 @@ class UpgradeDial:
             b"GET %b HTTP/1.1\r\nHost: %b:%d\r\nConnection: Upgrade\r\nUpgrade: %b\r\n"
             b"Waystation-Nonce: %b\r\n\r\n" % (self._path, host.encode(), number, TOKEN, nonce)
         )
-        door = HttpClientConnection(self._port)
+        http = HttpClientConnection(self._port)
         link = LinkConnection(self._port, timeout_s=timeout_s)
         async with asyncio.timeout(self._timeout_s):
-            await self._port.connect(door, self._address, tls=self._tls, server_name=host)
+            await self._port.connect(http, self._address, tls=self._tls, server_name=host)
             try:
-                first = self._check(await door.ask(request), nonce, link)
-                if not door.is_open:
+                first = self._check(await http.ask(request), nonce, link)
+                if not http.is_open:
                     raise ConnectionResetError("closed during the upgrade")
-                door.become(link, door.rest)
-            except OddAnswerError:
+                http.become(link, http.rest)
+            except MalformedAnswerError:
                 raise NotALinkError from None
             except BaseException:
-                door.abort()
+                http.abort()
                 raise
         link.send_frame(first)
         return link
 
     def _check(self, answer: Answer, nonce: bytes, link: LinkConnection) -> bytes:
-        """Our first frame, if the answer is that of a link."""
+        """The first frame to send, if the answer accepts the link; else `NotALinkError`."""
         if answer.status != 101:
             raise NotALinkError
         headers = answer.headers
         nonces = nonce + headers.get(b"waystation-nonce", b"")
         expected = _letters(_proof(self._secret, b"server", self._path, nonces))
         if not hmac.compare_digest(expected, headers.get(b"waystation-proof", b"")):
-            raise NotALinkError  # somebody with another secret; the HTTP form needs none
+            raise NotALinkError  # another secret; the HTTP form of the relay needs none
         name = headers.get(b"waystation-node", b"").decode("latin-1")
         if re.fullmatch(NODE_PATTERN, name):
             self.peer_name = name

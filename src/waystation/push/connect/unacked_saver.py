@@ -1,50 +1,42 @@
-"""Handing back what a user agent did not ack: when its connection ends, and after a crash.
+"""Saves unacked notifications to the store when a connection ends, and after a crash.
 
-Store first, then tell: the node where the user agent is now looks in storage once more. A
-store that is down or full is tried again until it takes them or we stop; until then the in-flight
-journal keeps the notifications. A process that ends does not wait for a full store: whether one
-that is down has taken something is not known, but one that is full has taken nothing.
+The saver stores first, then tells the node where the user agent is now to check storage. If the
+store is down or full it retries until the store accepts or the process stops; meanwhile the
+in-flight journal keeps the notifications. A stopping process does not wait for a full store, which
+has written nothing. It does wait for a store that is down, because that may have written.
 
-With Autopush's three-part keys (`fresh_keys`) what has no topic is saved under a key of this
-moment, as its nodes do: they read from a cursor on, which may have passed the old key, and somebody
-else may have that key by now. Its id stays. A key is chosen once for all attempts, and moves on
-only past one that is taken: an attempt that failed after its effect is repeated on the same row.
+With Autopush's three-part keys (`fresh_keys`), a notification without topic is saved under a key of
+the current time, as Autopush's nodes do: their read cursor may have passed the old key, and another
+message may use it by now. The message id stays. The key is chosen once for all attempts and only
+moves past keys in use, so an attempt that failed after writing is repeated on the same row.
 
-An observer is told as soon as everything is saved: what was handed back, and which messages a newer
-one of their topic has replaced on this occasion.
+The observer is told once everything is saved, with the messages that were replaced by newer ones of
+their topic.
 """
 
 import asyncio
 import contextlib
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, StoreFullError, UnavailableError
-from waystation.push.connect.journal import (
-    Abandoned,
-    JournalHeldError,
-    owed_files,
-    set_aside,
-)
-from waystation.push.connect.observer import Observer
 from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
 from waystation.push.store import PushStore
 from waystation.push.token import fresh_key, key_ms
 from waystation.push.wire.relay import Relay
+
+from .observer import Observer
 
 RETRY_FIRST_S = 0.5
 RETRY_LAST_S = 5.0
 KEYS_TRIED_MAX = 1000  # for one notification, in one attempt
 
 
-class HandBack:
-    """Saves what was not acked, at most `concurrency` user agents at a time."""
+class UnackedSaver:
+    """Saves unacked notifications of at most `concurrency` user agents at a time."""
 
     def __init__(
         self,
@@ -61,14 +53,14 @@ class HandBack:
         self._relay = relay
         self._clock = clock
         self._observer = observer or Observer()
-        self._turnstile = asyncio.Semaphore(concurrency)
+        self._slots = asyncio.Semaphore(concurrency)
         self._fresh_keys = fresh_keys
         self._jitter = jitter
         self.troubled = asyncio.Event()  # while the last attempt failed
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """From now on a full store is not tried again: the journal keeps what is owed."""
+        """The process stops: do not retry a full store, the journal keeps its notifications."""
         self._ending.set()
 
     async def hand_back(
@@ -78,8 +70,9 @@ class HandBack:
         *,
         connected_at_ms: int | None,
     ) -> Sequence[Notification | Update]:
-        """What could not be handed back before the end; usually nothing. `connected_at_ms` names
-        the connection that ended; None tells whoever is there."""
+        """Save them and tell the user agent's node. Returns what could not be saved before the
+        process stops; usually nothing. `connected_at_ms` is that of the ended connection; None
+        tells any connection of the user agent."""
         delay_s = RETRY_FIRST_S
         owed = list(notifications)
         if self._fresh_keys:
@@ -88,10 +81,10 @@ class HandBack:
         replaced: list[Replaced] = []
         while True:
             try:
-                async with self._turnstile:
+                async with self._slots:
                     if not saved:
                         await self._save(uaid, owed, replaced)
-                        saved = True  # once: from now on it may be acked, and must not come again
+                        saved = True  # never twice: saved rows may be acked from now on
                         self._report(uaid, notifications, replaced)
                     await self._tell(uaid, connected_at_ms)
                 self.troubled.clear()
@@ -105,7 +98,7 @@ class HandBack:
                 delay_s = min(delay_s * 2, RETRY_LAST_S)
 
     async def _pause(self, pause_s: float) -> None:
-        """Shorter for those who wait when the end comes: they try once more."""
+        """Sleep; cut short when the process stops, for one last attempt."""
         if self._ending.is_set():
             await asyncio.sleep(pause_s)
             return
@@ -124,7 +117,7 @@ class HandBack:
             self._observer.superseded(each)
 
     def _renew_keys(self, owed: list[Notification | Update]) -> None:
-        """In their order; two of one channel in two milliseconds."""
+        """Give each a key of the current time in order; one millisecond per row of a channel."""
         now_ms = self._clock.now_ms()
         taken: dict[ChannelId, int] = {}
         for place, notification in enumerate(owed):
@@ -151,7 +144,7 @@ class HandBack:
             if alive:
                 replaced += (await self._store.save_if_newer(uaid, alive)).replaced
             return
-        # What has been saved may be acked from then on, and a later attempt must not save it again.
+        # Saved rows may be acked at once, so a later attempt must not save them again.
         if topics := [row for row in alive if row.topic is not None]:
             replaced += (await self._store.save_if_newer(uaid, topics)).replaced
             owed[:] = [row for row in owed if row not in topics]
@@ -169,7 +162,7 @@ class HandBack:
             row = msgspec.structs.replace(notification, sort_key=key)
             if await self._store.save_new(uaid, row):
                 return
-        raise UnavailableError("every sort key near this moment is taken")
+        raise UnavailableError(f"the next {KEYS_TRIED_MAX} sort keys are in use")
 
     async def _tell(self, uaid: Uaid, connected_at_ms: int | None) -> None:
         user_agent = await self._store.get_user_agent(uaid)
@@ -177,44 +170,3 @@ class HandBack:
             return
         if user_agent.connected_at_ms != connected_at_ms:
             await self._relay.check_stored(user_agent.node_id, uaid)
-
-
-async def replay(path: Path, hand_back: HandBack) -> int:
-    """Hand back what the journals of dead workers at `path` still owe, the oldest first. How many;
-    0 while the worker is alive."""
-    try:
-        set_aside(path)
-    except JournalHeldError:
-        return 0
-    return sum([await _replay_one(owed, hand_back) for owed in owed_files(path)])
-
-
-async def _replay_one(path: Path, hand_back: HandBack) -> int:
-    try:
-        abandoned = Abandoned(path)
-    except (FileNotFoundError, JournalHeldError):
-        return 0  # somebody else replays it, or has
-    try:
-        owed: dict[Uaid, list[Notification | Update]] = defaultdict(list)
-        for entry in abandoned.unsettled():
-            notification = entry.notification or entry.update
-            assert notification is not None
-            owed[Uaid(entry.uaid)].append(notification)
-        for uaid, notifications in owed.items():
-            if await hand_back.hand_back(uaid, notifications, connected_at_ms=None):
-                return 0  # the store is full, and we end: the next of us begins anew
-        abandoned.done()
-        return sum(len(notifications) for notifications in owed.values())
-    finally:
-        abandoned.close()
-
-
-async def replayed_or_troubled(replaying: "asyncio.Task[Any]", hand_back: HandBack) -> bool:
-    """Whether the replay is over. A store that takes nothing now is not waited for: what is owed
-    stays where it is, and the replay goes on."""
-    troubled = asyncio.ensure_future(hand_back.troubled.wait())
-    try:
-        await asyncio.wait({replaying, troubled}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        troubled.cancel()
-    return replaying.done()

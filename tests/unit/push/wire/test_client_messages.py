@@ -6,7 +6,7 @@ import pytest
 from tests.unit.push.connect.talk import CHANNEL, KEY, notification, update
 from waystation.base.ids import dashed
 from waystation.push.errors import BadFrameError
-from waystation.push.wire import client as wire
+from waystation.push.wire import client_messages as wire
 
 TEXT = dashed(CHANNEL)
 

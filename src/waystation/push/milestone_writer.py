@@ -20,8 +20,9 @@ import msgspec
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
-from waystation.push.model import Milestone, MilestoneNote, Notification
-from waystation.push.store import PushStore
+
+from .model import Milestone, MilestoneNote, Notification
+from .store import PushStore
 
 NOTES_MAX: Final = 2_048  # 4,096 a second: on the embedded store about 2 % of a core, at any load
 BATCH_MAX: Final = 1_024

@@ -1,24 +1,25 @@
-"""How far a user agent has read what has no topic, for Autopush's nodes beside ours.
+"""Delivery window that also maintains Autopush's read cursor of notifications without topic.
 
-They do not delete what is acked: they move a cursor past it, and read from there. Ours delete each
-row and need no cursor; but a node of Autopush that gets our user agent next begins at the cursor,
-and what it finds far behind the present it reads in vain.
+Autopush's nodes do not delete acked rows: they move a cursor past them and read from there. Our
+nodes delete each row and need no cursor. But an Autopush node on the same store, to which our user
+agent connects next, starts at the cursor; if it is far behind, that node reads in vain.
 
-Rule 1: the cursor moves when a pass over storage is over: whatever it read has been acked by then.
+Rule 1: the cursor moves when a pass over storage is over: all its rows are acked by then.
 Rule 2: it moves to the last key that was read, never back.
 """
 
 from collections.abc import Sequence
 
 from waystation.push.connect import effects as do
-from waystation.push.connect.effects import Effect
-from waystation.push.connect.window import DeliveryWindow
 from waystation.push.model import Notification
 from waystation.push.token import key_ms
 
+from .effects import Effect
+from .window import DeliveryWindow
+
 
 class CursorWindow(DeliveryWindow):
-    """A window that says how far storage has been read through."""
+    """A `DeliveryWindow` that tells how far storage has been read."""
 
     __slots__ = ("_last_key",)
 
@@ -29,7 +30,7 @@ class CursorWindow(DeliveryWindow):
     def read(self, rows: Sequence[Notification]) -> list[Effect]:
         effects = super().read(rows)
         if rows:
-            # Each read begins anew, so the last row of a later one may be a late, lower one.
+            # Each read starts from the beginning, so its last key may be lower than an earlier one.
             self._last_key = max(self._last_key, rows[-1].sort_key)
             return effects
         key, self._last_key = self._last_key, ""

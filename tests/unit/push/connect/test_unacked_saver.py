@@ -17,10 +17,11 @@ from tests.unit.push.connect.talk import (
 )
 from waystation.base.clock import ManualClock
 from waystation.base.errors import StoreFullError, UnavailableError, WaystationError
-from waystation.push.connect import handback
-from waystation.push.connect.handback import HandBack, replay, replayed_or_troubled
+from waystation.push.connect import unacked_saver
 from waystation.push.connect.journal import Journal
+from waystation.push.connect.journal_replay import replay, replayed_or_troubled
 from waystation.push.connect.observer import Observer
+from waystation.push.connect.unacked_saver import UnackedSaver
 from waystation.push.model import HandedBack, Notification, Replaced, Uaid, Update, UserAgent
 from waystation.push.token import fresh_key
 from waystation.push.wire.relay import Answer
@@ -93,7 +94,7 @@ class House:
         self.store = Trying(self.clock)
         self.relay = Told()
         self.observer = Listening()
-        self.hand_back = HandBack(
+        self.hand_back = UnackedSaver(
             self.store,
             self.relay,
             self.clock,
@@ -109,7 +110,7 @@ class House:
 
 @pytest.fixture
 async def house(monkeypatch: pytest.MonkeyPatch) -> House:
-    monkeypatch.setattr(handback, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(unacked_saver, "RETRY_FIRST_S", 0.001)
     house = House()
     await house.store.claim_route(record(node_id=NODE, connected_at_ms=NOW_MS))
     await house.store.add_channel(UAID, CHANNEL, channels_max=10)
@@ -291,7 +292,7 @@ class TestFreshKeys:
 
     @pytest.fixture
     async def house(self, house: House) -> House:
-        house.hand_back = HandBack(
+        house.hand_back = UnackedSaver(
             house.store,
             house.relay,
             house.clock,
