@@ -17,10 +17,10 @@ from benchmarks.scenarios import pipeline_engines, pipeline_fixed, pipeline_layo
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate, session
 from waystation.pipeline.dag import STEPS
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest, report
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.table import Lake
 from waystation.pipeline.traffic import Traffic
 
 EVENTS_DEFAULT = 1_000_000

@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from benchmarks.cost import contest, size, told
 from benchmarks.measurement import Bar, Measurement
+from waystation.pipeline.delta_table import Handle
 from waystation.pipeline.schema import contract_schema
-from waystation.pipeline.table import Handle
 from waystation.pipeline.transforms.fold import fold
 
 os.environ.setdefault("POLARS_MAX_THREADS", "2")  # it looks when it is imported

@@ -20,11 +20,11 @@ import msgspec
 from benchmarks.cost import Cost, contest, cost, told
 from benchmarks.measurement import Bar, Measurement
 from waystation.pipeline.commit_log import DataFile
+from waystation.pipeline.delta_table import Lake
 from waystation.pipeline.java import find_java
 from waystation.pipeline.rebalance import Server, Slot, rebalance
 from waystation.pipeline.schema import EVENTS
 from waystation.pipeline.session import archive_for, options
-from waystation.pipeline.table import Lake
 from waystation.queue.model import SLOTS
 
 COMMITS = 1000

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from benchmarks.cost import Cost, contest, told
 from benchmarks.measurement import Bar, Measurement
-from waystation.pipeline.coding import arrow_options, spark_options
+from waystation.pipeline.parquet_options import arrow_options, spark_options
 from waystation.pipeline.schema import EVENTS, FOLDED, contract_schema
 from waystation.pipeline.transforms.fold import fold
 from waystation.telemetry.contract import KINDS, TERMINAL

@@ -29,11 +29,11 @@ from tests.e2e.witness import Witness
 from waystation.base.clock import SystemClock
 from waystation.pipeline import session
 from waystation.pipeline.dag import STEPS, chosen, run_steps
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest, report
 from waystation.pipeline.report.tables import Tables
 from waystation.pipeline.schema import EVENTS, QUARANTINE
-from waystation.pipeline.table import Lake
 
 pytestmark = [pytest.mark.e2e, pytest.mark.spark]
 

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from waystation.base.clock import ManualClock
 from waystation.pipeline import session
-from waystation.pipeline.table import Lake
+from waystation.pipeline.delta_table import Lake
 
 HERE = Path(__file__).parent
 NOW_MS = 1_794_000_000_000  # 2026-11-06, a moment that tests agree on

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from tests.oracle.oddities import day_of_trouble
+from tests.oracle.troubled_events import day_of_trouble
 from waystation.pipeline.schema import contract_schema
 
 Row = dict[str, Any]

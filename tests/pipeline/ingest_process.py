@@ -12,10 +12,10 @@ from pathlib import Path
 
 from waystation.base.clock import SystemClock
 from waystation.pipeline import session
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.table import Lake
 from waystation.telemetry.kafka_topic import KafkaTopic
 
 

@@ -6,9 +6,9 @@ import threading
 import time
 from pathlib import Path
 
-from tests.pipeline.acts import Acts, Known
-from tests.pipeline.crowd import Crowd
-from tests.pipeline.places import PATIENT
+from tests.pipeline.server_actions import Acts, Known
+from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_servers import PATIENT
 from waystation.base.clock import SystemClock
 from waystation.push.model import MessageId, Uaid
 from waystation.push.store import PushStore

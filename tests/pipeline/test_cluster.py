@@ -17,10 +17,10 @@ from pyspark.sql import SparkSession
 from tests.ports import free_ports
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import fold, ingest, merge
 from waystation.pipeline.schema import EVENTS, MSG
-from waystation.pipeline.table import Lake
 from waystation.pipeline.traffic import Traffic
 
 HOME = Path(pyspark.__file__).parent

@@ -10,10 +10,10 @@ from typer.testing import CliRunner, Result
 from waystation.cli import pipeline, pipeline_lake
 from waystation.pipeline import session
 from waystation.pipeline.dag import STEPS
+from waystation.pipeline.delta_table import LostRaceError
 from waystation.pipeline.java import ADVICE, NoJavaError
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.quality import Check, QualityStopError
-from waystation.pipeline.table import LostRaceError
 
 
 def call(*arguments: object, stdin: str = "") -> Result:

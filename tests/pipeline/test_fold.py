@@ -13,13 +13,13 @@ from tests.oracle import intake as intake_oracle
 from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.frames import events_frame
 from tests.pipeline.spools import Source, odd_spool, random_mids
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import fold as fold_job
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.jobs import merge as merge_job
 from waystation.pipeline.schema import EVENTS, FOLDED, MSG, MSG_INC
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.table import Lake
 from waystation.pipeline.transforms.fold import fold, merge, messages
 
 Event = dict[str, Any]

@@ -9,10 +9,10 @@ from pyspark.sql import SparkSession
 from tests.pipeline.samples import ODD, USUAL
 from waystation.base.clock import SystemClock
 from waystation.pipeline import generate
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import fold, ingest
 from waystation.pipeline.schema import EVENTS, MSG_INC
-from waystation.pipeline.table import Lake
 from waystation.pipeline.traffic import SKEWED, rows
 from waystation.telemetry import contract
 

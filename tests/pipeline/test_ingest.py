@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from tests.oracle import intake as oracle
 from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.spools import SECOND_US, Source, encode, odd_spool, write_segment
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.quality import QualityStopError
 from waystation.pipeline.schema import DQ, EVENTS, QUARANTINE
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.table import Lake
 from waystation.telemetry import contract
 
 TOLERANT = Pipeline(quarantine_share_max=1.0)

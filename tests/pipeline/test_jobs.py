@@ -11,18 +11,18 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.oracle import habits, load, messages, nodes, visits
+from tests.oracle import abuse_and_usage, load, messages, nodes, sessions
 from tests.oracle.messages import quantiles as oracle_quantiles
-from tests.oracle.oddities import DAY, DAY_START_US, DAY_US, Row, day_of_trouble
+from tests.oracle.troubled_events import DAY, DAY_START_US, DAY_US, Row, day_of_trouble
 from tests.pipeline.frames import assert_same, events_frame, rows_of
 from waystation.base.clock import ManualClock
-from waystation.pipeline import gold
+from waystation.pipeline import results
 from waystation.pipeline.dag import STEPS, Step, UnknownJobError, chosen, run_steps
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import rebalance, report
 from waystation.pipeline.rebalance import Server
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.table import Lake
 from waystation.pipeline.transforms.reliability import MILESTONE_NAMES
 
 NEXT_DAY = DAY + dt.timedelta(days=1)
@@ -58,12 +58,12 @@ class Expected:
         today = [event for event in events if event["ts"] < DAY_START_US + DAY_US]
         tomorrow = [event for event in events if event["ts"] >= DAY_START_US + DAY_US]
         judged = messages.judged(messages.folded(events), self.now_us)
-        conn = visits.connections(today, [], DAY)
+        conn = sessions.connections(today, [], DAY)
         conn_open = [row for row in conn if row["status"] == "open"]
-        conn_next = visits.connections(tomorrow, conn_open, NEXT_DAY)
-        party = visits.party_sessions(today, [], DAY, self.now_us)
+        conn_next = sessions.connections(tomorrow, conn_open, NEXT_DAY)
+        party = sessions.party_sessions(today, [], DAY, self.now_us)
         party_open = [row for row in party if row["status"] == "open"]
-        party_next = visits.party_sessions(tomorrow, party_open, NEXT_DAY, self.now_us)
+        party_next = sessions.party_sessions(tomorrow, party_open, NEXT_DAY, self.now_us)
         both = ((today, DAY), (tomorrow, NEXT_DAY))
         capacity = [load.capacity_minutes(rows, day, 600) for rows, day in both]
         self.by_name: dict[str, list[Row]] = {
@@ -75,19 +75,21 @@ class Expected:
             "rel_reconcile": [row for rows, day in both for row in nodes.reconciled(rows, day)],
             "rel_sequence": [row for rows, day in both for row in nodes.numbered(rows, day)],
             "conn_sessions": conn + conn_next,
-            "conn_minutely": visits.connection_minutes(conn, DAY)
-            + visits.connection_minutes(conn_next, NEXT_DAY),
+            "conn_minutely": sessions.connection_minutes(conn, DAY)
+            + sessions.connection_minutes(conn_next, NEXT_DAY),
             "conn_hourly": [
-                row for rows, day in both for row in visits.connection_hours(rows, day)
+                row for rows, day in both for row in sessions.connection_hours(rows, day)
             ],
             "slot_minutely": [row for rows, day in both for row in load.slot_minutes(rows, day)],
             "party_sessions": party + party_next,
-            "party_minutely": visits.party_minutes(party, DAY)
-            + visits.party_minutes(party_next, NEXT_DAY),
-            "party_hourly": [row for rows, day in both for row in visits.party_hours(rows, day)],
-            "party_latency": [row for rows, day in both for row in visits.party_latency(rows, day)],
+            "party_minutely": sessions.party_minutes(party, DAY)
+            + sessions.party_minutes(party_next, NEXT_DAY),
+            "party_hourly": [row for rows, day in both for row in sessions.party_hours(rows, day)],
+            "party_latency": [
+                row for rows, day in both for row in sessions.party_latency(rows, day)
+            ],
             "cap_minutely": [row for rows in capacity for row in rows],
-            "usage_daily": habits.usage(events),
+            "usage_daily": abuse_and_usage.usage(events),
             "cap_units": [row for rows in capacity for row in load.capacity_units(rows, 0.3)],
         }
 
@@ -155,8 +157,8 @@ def test_half_of_the_events_give_the_slots_that_the_oracle_gives_half_of_them(
     story.state(0, "slots")
     today = [event for event in story.halves[0] if event["ts"] < DAY_START_US + DAY_US]
     if len(story._states) == 1:  # else the other half is there already
-        found = story.lake.read(gold.SLOT_MINUTELY, date={DAY.isoformat()})
-        assert_same(found.select(*gold.SLOT_MINUTELY.data.names), load.slot_minutes(today, DAY))
+        found = story.lake.read(results.SLOT_MINUTELY, date={DAY.isoformat()})
+        assert_same(found.select(*results.SLOT_MINUTELY.data.names), load.slot_minutes(today, DAY))
 
     assert today
 
@@ -168,7 +170,7 @@ def test_what_came_in_two_halves_is_computed_as_the_oracles_do(
     state = story.state(1, step.name)
 
     assert state == "done"
-    for spec in gold.GOLD:
+    for spec in results.RESULT_TABLES:
         if spec.name in step.tables and spec.name in expected:
             assert expected[spec.name], spec.name
             assert_same(story.lake.read(spec).select(*spec.data.names), expected[spec.name])
@@ -177,11 +179,11 @@ def test_what_came_in_two_halves_is_computed_as_the_oracles_do(
 def test_every_table_has_an_oracle_or_a_test_of_its_own(expected: dict[str, list[Row]]) -> None:
     others = {"slot_plan", "abuse", "usage_sketches", "cap_forecast"}
 
-    assert expected.keys() | others == {spec.name for spec in gold.GOLD}
+    assert expected.keys() | others == {spec.name for spec in results.RESULT_TABLES}
 
 
 def test_the_day_that_is_complete_gives_a_forecast(done: Lake) -> None:
-    rows = rows_of(done.read(gold.CAP_FORECAST))
+    rows = rows_of(done.read(results.CAP_FORECAST))
     resources = {row["resource"] for row in rows}
 
     assert {"connects", "notifications", "party_joins"} <= resources
@@ -192,21 +194,21 @@ def test_the_day_that_is_complete_gives_a_forecast(done: Lake) -> None:
 
 def test_a_second_run_without_new_events_commits_nothing(done: Lake, spark: SparkSession) -> None:
     ctx = Context(spark, done, done.clock)
-    before = [done.table(spec).open().version for spec in gold.GOLD]
+    before = [done.table(spec).open().version for spec in results.RESULT_TABLES]
 
     assert {result.state for result in run_steps(ctx, STEPS)} == {"noop"}
-    assert [done.table(spec).open().version for spec in gold.GOLD] == before
+    assert [done.table(spec).open().version for spec in results.RESULT_TABLES] == before
 
 
 def test_a_day_that_is_asked_for_is_computed_anew_and_stays_the_same(
     done: Lake, spark: SparkSession
 ) -> None:
     ctx = Context(spark, done, done.clock)
-    before = rows_of(done.read(gold.CONN_SESSIONS))
-    results = list(run_steps(ctx, chosen(STEPS, only=["conn"]), NEXT_DAY))
+    before = rows_of(done.read(results.CONN_SESSIONS))
+    ran = list(run_steps(ctx, chosen(STEPS, only=["conn"]), NEXT_DAY))
 
-    assert [result.state for result in results] == ["done"]
-    assert_same(done.read(gold.CONN_SESSIONS), before)
+    assert [result.state for result in ran] == ["done"]
+    assert_same(done.read(results.CONN_SESSIONS), before)
     assert next(run_steps(ctx, chosen(STEPS, only=["conn"]))).state == "noop"
 
 
@@ -220,11 +222,15 @@ def test_a_plan_evens_out_the_load_that_was_measured(
     )
     plan = rebalance.run(ctx, cluster, until=DAY, window_days=1)
     again = rebalance.run(ctx, cluster, until=DAY, window_days=1)
-    kept = rows_of(done.read(gold.SLOT_PLAN))
+    kept = rows_of(done.read(results.SLOT_PLAN))
     weights = {
         row["slot"]: row["weight"]
         for row in load.slot_weights(
-            rows_of(done.read(gold.SLOT_MINUTELY, date={DAY.isoformat()})), 1440, 1.0, 0.1, 10.0
+            rows_of(done.read(results.SLOT_MINUTELY, date={DAY.isoformat()})),
+            1440,
+            1.0,
+            0.1,
+            10.0,
         )
     }
 
@@ -301,10 +307,10 @@ def test_who_vanished_late_in_a_day_is_found_when_the_next_day_has_begun(
     other: Row = envelope | {"ts": start["ts"] + 125_000_000, "node": "b.presence.0", "k": 300}
     append(lake, [start, other], "first")
     list(run_steps(ctx, steps))
-    before = [row["status"] for row in rows_of(lake.read(gold.PARTY_SESSIONS))]
+    before = [row["status"] for row in rows_of(lake.read(results.PARTY_SESSIONS))]
     append(lake, [other | {"ts": start["ts"] + DAY_US, "seq": 1}], "second")
     list(run_steps(ctx, steps))
-    (after,) = rows_of(lake.read(gold.PARTY_SESSIONS))
+    (after,) = rows_of(lake.read(results.PARTY_SESSIONS))
 
     assert before == ["open"]
     assert (after["status"], after["day"]) == ("vanished", DAY)

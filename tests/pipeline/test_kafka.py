@@ -18,12 +18,12 @@ from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.spools import Source, encode, odd_spool
 from tests.servers.kafka import KafkaServer, kafka_server, running_kafka  # noqa: F401 a fixture
 from waystation.base.clock import SystemClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.schema import DQ, EVENTS, QUARANTINE
 from waystation.pipeline.settings import Pipeline
 from waystation.pipeline.sources import kafka as source
-from waystation.pipeline.table import Lake
 from waystation.telemetry import contract
 from waystation.telemetry.eventlog import EventLog
 from waystation.telemetry.events import PushExpired

@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from tests.oracle import intake as oracle
 from tests.servers.kafka import KafkaServer, kafka_server  # noqa: F401 a fixture
 from waystation.base.clock import SystemClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import ingest
 from waystation.pipeline.schema import EVENTS, QUARANTINE
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.table import Lake
 from waystation.telemetry.kafka_topic import KafkaTopic
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from tests.oracle import load as oracle
-from tests.oracle.oddities import DAY
+from tests.oracle.troubled_events import DAY
 from tests.pipeline.frames import Trouble, assert_same, duck, frame
 from waystation.pipeline.transforms import capacity, slots
 

@@ -8,19 +8,19 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from tests.pipeline.acts import differences
-from tests.pipeline.crowd import Crowd
 from tests.pipeline.load import Load
-from tests.pipeline.places import StoreUnderTest, everything, fresh_url, truth
+from tests.pipeline.server_actions import differences
+from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_servers import StoreUnderTest, everything, fresh_url, truth
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
 from tests.servers.postgres import postgres_server  # noqa: F401 a fixture
 from tests.servers.redis import redis_server  # noqa: F401 a fixture
 from waystation.base.clock import ManualClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import migrate
 from waystation.pipeline.sources.copy import Move
-from waystation.pipeline.table import Lake
 from waystation.push.model import Milestone, MilestoneNote, Update
 from waystation.push.store import PushStore
 from waystation.storage.dual.copy import Copied, open_copier

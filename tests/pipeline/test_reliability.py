@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.oracle import messages as oracle
 from tests.oracle import nodes
-from tests.oracle.oddities import DAY, NOW_US, Row
+from tests.oracle.troubled_events import DAY, NOW_US, Row
 from tests.pipeline.frames import Trouble, assert_same, duck, frame, rows_of
 from waystation.pipeline.schema import FOLDED
 from waystation.pipeline.transforms import reliability

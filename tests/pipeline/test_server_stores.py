@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.crowd import DAY_MS, Crowd
-from tests.pipeline.places import KINDS, StoreUnderTest, everything, fresh_url, truth
+from tests.pipeline.store_population import DAY_MS, Crowd
+from tests.pipeline.store_servers import KINDS, StoreUnderTest, everything, fresh_url, truth
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
 from tests.servers.postgres import postgres_server  # noqa: F401 a fixture
 from tests.servers.redis import redis_server  # noqa: F401 a fixture
 from waystation.base.clock import ManualClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import audit, purge
-from waystation.pipeline.table import Lake
 from waystation.push.store import PushStore
 from waystation.storage.dynamodb.bulk import AWAY_MONTHS, DynamoBulk
 from waystation.storage.open import open_bulk

@@ -8,20 +8,20 @@ from typing import TypeVar
 
 import pytest
 
-from tests.pipeline.acts import differences
-from tests.pipeline.crowd import Crowd
 from tests.pipeline.load import Load
-from tests.pipeline.places import KINDS, StoreUnderTest, everything, fresh_url, truth
+from tests.pipeline.server_actions import differences
+from tests.pipeline.store_population import Crowd
+from tests.pipeline.store_servers import KINDS, StoreUnderTest, everything, fresh_url, truth
 from tests.pipeline.test_moving_stores import dual_url
 from tests.servers.bigtable import bigtable_emulator  # noqa: F401 a fixture
 from tests.servers.dynamodb import dynamodb_server  # noqa: F401 a fixture
 from tests.servers.postgres import postgres_server  # noqa: F401 a fixture
 from tests.servers.redis import redis_server  # noqa: F401 a fixture
 from waystation.base.clock import ManualClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import audit, migrate, purge
 from waystation.pipeline.sources.copy import Move
-from waystation.pipeline.table import Lake
 
 pytestmark = pytest.mark.soak
 

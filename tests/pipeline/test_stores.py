@@ -9,14 +9,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.frames import events_frame
-from tests.pipeline.places import MASTER, OPENER
+from tests.pipeline.store_servers import MASTER, OPENER
 from waystation.base.clock import ManualClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake, local_frame
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import audit, purge
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.sources.store import TABLES, StorePlace
-from waystation.pipeline.stores import STORE_AUDIT, STORE_PURGE
-from waystation.pipeline.table import Lake, local_frame
+from waystation.pipeline.sources.store import TABLES, StoreHandle
+from waystation.pipeline.store_job_tables import STORE_AUDIT, STORE_PURGE
 from waystation.push.model import ChannelId, MessageId, Notification, SortKey, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bulk import StoreConfig, write_store_config
@@ -52,7 +52,7 @@ class EmbeddedPlace:
         (folder / "event_key").write_text(MASTER.hex())
         place = StoreConfig(url="embedded:./store", data_dir=str(folder), settings=SETTINGS)
         write_store_config(folder / "place.json", place)
-        self.store = StorePlace(OPENER, str(folder / "place.json"), folder / "event_key")
+        self.store = StoreHandle(OPENER, str(folder / "place.json"), folder / "event_key")
 
     def write(self, change: Callable[[PushStore], Awaitable[None]]) -> None:
         async def work() -> None:
@@ -227,12 +227,12 @@ def test_the_stale_are_read_by_the_index_of_a_store_that_has_one(
     """The index here leads to one of two; a pass over all user agents would find both."""
     add_agents(place, {1: 70, 2: 80})
 
-    def read_away(store: StorePlace, spark: SparkSession, now_ms: int) -> DataFrame:
+    def read_away(store: StoreHandle, spark: SparkSession, now_ms: int) -> DataFrame:
         return store.read(spark, "router", now_ms).where(
             f"connected_at_ms < {now_ms - 75 * DAY_MS}"
         )
 
-    monkeypatch.setattr(StorePlace, "read_away", read_away)
+    monkeypatch.setattr(StoreHandle, "read_away", read_away)
     marked = purge.mark(ctx, place.store)
 
     assert marked.candidates == 1

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from waystation.pipeline.commit_log import HistoryGoneError
+from waystation.pipeline.delta_table import Lake, LostRaceError
 from waystation.pipeline.schema import EVENTS, Partition, TableSpec, columns, date_of_us
-from waystation.pipeline.table import Lake, LostRaceError
 
 DAY_US = 86_400_000_000
 SPEC = TableSpec(

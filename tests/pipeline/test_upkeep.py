@@ -14,10 +14,10 @@ from tests.pipeline.conftest import NOW_MS
 from tests.pipeline.frames import events_frame
 from tests.pipeline.spools import Source, random_mids
 from waystation.base.clock import ManualClock
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Lake, LostRaceError
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import compact, fold, forget, merge, rebuild, vacuum
 from waystation.pipeline.schema import EVENTS, MSG, MSG_INC
-from waystation.pipeline.table import Lake, LostRaceError
 from waystation.pipeline.transforms.fold import messages
 
 DAY_S = 86_400.0

@@ -162,6 +162,18 @@ MOVED_MODULES = {
     "testing/edge_world_people": "../../tests/sim/queue/clients",
     "testing/edge_world_servers": "../../tests/sim/queue/servers",
     "testing/sim_sockets": "../../tests/sim/sockets",
+    "pipeline/coding": "pipeline/parquet_options",
+    "pipeline/gold": "pipeline/results",
+    "pipeline/table": "pipeline/delta_table",
+    "pipeline/tables": "pipeline/all_tables",
+    "pipeline/stores": "pipeline/store_job_tables",
+    "pipeline/draws": "pipeline/seeded_random",
+    "pipeline/days": "pipeline/due_days",
+    "pipeline/identity": "pipeline/id_hashes",
+    "pipeline/inspection": "pipeline/lake_queries",
+    "pipeline/job": "pipeline/job_context",
+    "pipeline/sources/pace": "pipeline/sources/rate_limit",
+    "pipeline/jobs/conn": "pipeline/jobs/connections",
 }
 # Package below src/waystation -> its retired classes -> module and class now.
 RENAMED_CLASSES = {

@@ -24,7 +24,7 @@ from .terminal import EXIT_CONFIG, EXIT_USAGE, complain, give_up, say, settings_
 
 if TYPE_CHECKING:
     from waystation.app.settings import Settings
-    from waystation.pipeline.job import Context, JobResult
+    from waystation.pipeline.job_context import Context, JobResult
     from waystation.telemetry.kafka_topic import KafkaTopic
 
 EXIT_QUALITY = 3
@@ -158,11 +158,11 @@ def opened(asked: Asked, *, short: bool = False, existing: bool = False) -> Gene
     from waystation.app.version import build as program
     from waystation.base.clock import SystemClock
     from waystation.base.errors import WaystationError
+    from waystation.pipeline.delta_table import Lake, LostRaceError
     from waystation.pipeline.java import NoJavaError
-    from waystation.pipeline.job import Context
+    from waystation.pipeline.job_context import Context
     from waystation.pipeline.quality import QualityStopError
     from waystation.pipeline.session import build
-    from waystation.pipeline.table import Lake, LostRaceError
     from waystation.telemetry import logs
 
     from .pipeline_progress import stage_bars

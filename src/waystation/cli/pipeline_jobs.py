@@ -35,7 +35,7 @@ def report(
     asked: Asked = ctx.obj
     days = days_between(day, first, end)
     with opened(asked, short=True) as context:
-        from waystation.pipeline.job import attempt
+        from waystation.pipeline.job_context import attempt
         from waystation.pipeline.jobs import report as job
 
         tell(asked, attempt(context, lambda context: job.run(context, out, days, form)))

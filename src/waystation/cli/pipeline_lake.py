@@ -12,7 +12,7 @@ from .pipeline import alone, days_between, need_spark, opened, origin, tell, tel
 from .terminal import EXIT_CONFIG, EXIT_FAILED, EXIT_USAGE, give_up, say
 
 if TYPE_CHECKING:
-    from waystation.pipeline.job import Context, JobResult
+    from waystation.pipeline.job_context import Context, JobResult
 
     from .pipeline import Asked
 
@@ -102,7 +102,7 @@ def _run_all(
 
 
 def _write_report(asked: "Asked", context: "Context", out: Path) -> None:
-    from waystation.pipeline.job import attempt
+    from waystation.pipeline.job_context import attempt
     from waystation.pipeline.jobs import report as job
 
     tell(asked, attempt(context, lambda context: job.run(context, out)))
@@ -156,7 +156,7 @@ def _step_command(name: str) -> Any:
         days = days_between(day, first, end)
         with opened(asked, existing=True) as context:
             from waystation.pipeline.dag import STEPS as ALL
-            from waystation.pipeline.job import attempt
+            from waystation.pipeline.job_context import attempt
 
             step = next(step for step in ALL if step.name == name)
             tell(asked, attempt(context, lambda context: step.run(context, days)))
@@ -167,9 +167,9 @@ def _step_command(name: str) -> Any:
 def compact(ctx: typer.Context) -> None:
     """Pack small files of a partition into few."""
     with opened(ctx.obj, existing=True) as context:
-        from waystation.pipeline.job import attempt
+        from waystation.pipeline.all_tables import TABLES
+        from waystation.pipeline.job_context import attempt
         from waystation.pipeline.jobs import compact as job
-        from waystation.pipeline.tables import TABLES
 
         tell(ctx.obj, attempt(context, lambda context: job.run(context, TABLES.values())))
 
@@ -184,8 +184,8 @@ def vacuum(
 ) -> None:
     """Drop what is past its retention, and delete files that nobody needs any more."""
     with opened(ctx.obj, existing=True) as context:
+        from waystation.pipeline.all_tables import TABLES
         from waystation.pipeline.jobs import vacuum as job
-        from waystation.pipeline.tables import TABLES
 
         tell_rows(ctx.obj, job.run(context, TABLES.values(), apply=apply, at_once=now))
     would(apply=apply)
@@ -204,7 +204,7 @@ def rebuild(
         give_up("rebuild wants --from and --to", EXIT_USAGE)
     with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.dag import STEPS as ALL
-        from waystation.pipeline.job import attempt
+        from waystation.pipeline.job_context import attempt
         from waystation.pipeline.jobs import rebuild as job
 
         if table in {"msg", "msg_inc"}:
@@ -236,7 +236,7 @@ def forget(
     with opened(asked, existing=True) as context:
         from waystation.pipeline.dag import STEPS as ALL
         from waystation.pipeline.dag import run_steps
-        from waystation.pipeline.identity import hashes_of
+        from waystation.pipeline.id_hashes import hashes_of
         from waystation.pipeline.jobs import forget as job
 
         days = context.settings.events_keep_days
@@ -294,7 +294,7 @@ def generate(
     )
     with opened(ctx.obj) as context:
         from waystation.pipeline import generate as job
-        from waystation.pipeline.job import attempt
+        from waystation.pipeline.job_context import attempt
 
         def make(context: "Context") -> "JobResult":
             if out:
@@ -307,7 +307,7 @@ def generate(
 def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELECT.")]) -> None:
     """Ask the tables; they are views, nothing can be changed."""
     with opened(ctx.obj, existing=True) as context:
-        from waystation.pipeline.inspection import ask
+        from waystation.pipeline.lake_queries import ask
 
         for line in ask(context, query):
             say(line)
@@ -316,7 +316,7 @@ def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELEC
 def ls(ctx: typer.Context) -> None:
     """The tables, with what is in them."""
     with opened(ctx.obj, short=True, existing=True) as context:
-        from waystation.pipeline.inspection import overview
+        from waystation.pipeline.lake_queries import overview
 
         tell_rows(ctx.obj, overview(context))
 
@@ -329,7 +329,7 @@ def show(
 ) -> None:
     """Columns, partitions and progress of a table, or its commits."""
     with opened(ctx.obj, short=True, existing=True) as context:
-        from waystation.pipeline.inspection import commits, partitions
+        from waystation.pipeline.lake_queries import commits, partitions
 
         tell_rows(ctx.obj, commits(context, table) if versions else partitions(context, table))
 
@@ -337,7 +337,7 @@ def show(
 def cat(ctx: typer.Context, segment: Annotated[Path, typer.Argument(exists=True)]) -> None:
     """The events of a segment file, with the names of their codes."""
     need_spark()
-    from waystation.pipeline.inspection import segment_lines
+    from waystation.pipeline.lake_queries import segment_lines
 
     for line in segment_lines(segment, as_json=ctx.obj.as_json):
         say(line)
@@ -357,7 +357,7 @@ def doctor(ctx: typer.Context) -> None:
     except NoJavaError as exc:
         give_up(str(exc), EXIT_CONFIG)
     with opened(asked, short=True) as context:
-        from waystation.pipeline.inspection import examine
+        from waystation.pipeline.lake_queries import examine
 
         findings = examine(context, java)
         tell_rows(asked, findings)

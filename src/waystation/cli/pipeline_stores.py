@@ -10,7 +10,7 @@ from .pipeline import EXIT_QUALITY, opened, tell_rows, would
 from .terminal import EXIT_USAGE, complain, give_up
 
 if TYPE_CHECKING:
-    from waystation.pipeline.sources.store import StorePlace
+    from waystation.pipeline.sources.store import StoreHandle
 
     from .pipeline import Asked
 
@@ -30,12 +30,12 @@ def register(app: typer.Typer) -> None:
     app.add_typer(purge, name="purge")
 
 
-def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
+def _place(asked: "Asked", url: str | None = None) -> "StoreHandle":
     """The store of the servers, or another; what is known of it goes into a file that is readable
     by its owner alone, beside the key of the event log."""
     from waystation.app.data_dir import DataDir
     from waystation.base.settings import SettingsError
-    from waystation.pipeline.sources.store import StorePlace
+    from waystation.pipeline.sources.store import StoreHandle
     from waystation.storage.bulk import StoreConfig, write_store_config
     from waystation.storage.open import bulk_backend
 
@@ -55,7 +55,7 @@ def _place(asked: "Asked", url: str | None = None) -> "StorePlace":
     named = hashlib.sha256(own.url.encode()).hexdigest()[:12]
     path = data.keys / f"pipeline_store_{named}.json"
     write_store_config(path, config)
-    return StorePlace("waystation.storage.open:open_bulk", str(path.absolute()), key_file)
+    return StoreHandle("waystation.storage.open:open_bulk", str(path.absolute()), key_file)
 
 
 def audit(

@@ -1,7 +1,6 @@
-"""What one commit of `ingest` takes: segments, or ranges of offsets of a Kafka topic.
+"""Plans what one commit of `ingest` takes: segments, or offset ranges of a Kafka topic.
 
-Both are a promise of so many lines with a progress that says where the next batch begins; what
-becomes of the lines is the same.
+Either kind of batch states how many lines it holds and where the next batch begins.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,12 +10,12 @@ from typing import Any, Protocol
 import msgspec
 from pyspark.sql import DataFrame
 
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import local_frame
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.quality import Check, at_most, equal
 from waystation.pipeline.schema import QUARANTINE
 from waystation.pipeline.sources import segments
 from waystation.pipeline.sources.segments import Source, Taken
-from waystation.pipeline.table import local_frame
 from waystation.pipeline.transforms import intake
 from waystation.telemetry.kafka_topic import KafkaTopic
 from waystation.telemetry.segments import seal_abandoned

@@ -1,16 +1,16 @@
-"""Spark's classes as the JVM lays them out in memory, kept in a file: most of a start is spared.
+"""Finds and keeps the archive of Spark's loaded classes, which halves the start of a session.
 
-Rule 1: an archive fits one Java and one set of jars. Its name is drawn from both, so a new version
-        has one of its own, and of those that nobody uses any more the oldest go.
-Rule 2: it is written by a process of its own in the background, at the lowest priority, after a
-        session has found none (`class_training`). There is one such process at a time, which a
-        lock says that ends with it, and one attempt an hour. Nobody waits for it.
-Rule 3: it is there as a whole or not at all: written elsewhere, flushed, then renamed. The name
-        tells its length, since a Java 17 that is given a shorter one crashes; whatever else is
-        wrong with it the JVM finds by its checksums, and goes on without it and without a word.
-Rule 4: it is code that we run: nothing is taken from a folder into which others may write. Where
-        there is no folder of our own, a path that options cannot carry, or a Java without the
-        archive of its own classes on which ours would rest, sessions start without.
+Rule 1: an archive fits one Java and one set of jars. Its name is a hash of both, so a new version
+        gets a new archive; the archives unused for longest are deleted.
+Rule 2: a background process at the lowest priority writes it after a session has found none
+        (`class_training`). A lock that ends with that process keeps it to one at a time, and it is
+        tried once an hour. No session waits for it.
+Rule 3: an archive is complete or absent: it is written elsewhere, flushed, then renamed. Its name
+        contains its length, since Java 17 crashes on a shorter file. The JVM finds other damage by
+        its checksums and starts without the archive, silently.
+Rule 4: the archive is code that the JVM runs, so it is never read from a folder that other users
+        can write to. Without a private folder, with a path that JVM options cannot carry, or with
+        a Java that lacks the archive of its own classes, sessions start without one.
 """
 
 import contextlib

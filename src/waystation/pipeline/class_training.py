@@ -1,7 +1,7 @@
-"""Writes the archive of Spark's classes: a session of its own that does a little of everything.
+"""Writes the archive of Spark's classes: runs a short Spark session that loads most of them.
 
 `python -m waystation.pipeline.class_training JAVA_HOME` is started in the background by a session
-that has found no archive (`class_archive`, rule 2). What is loaded here is in the archive.
+that has found no archive (`class_archive`, rule 2).
 """
 
 import os
@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from waystation.pipeline import session
 from waystation.pipeline.class_archive import ClassArchive
+from waystation.pipeline.delta_table import local_frame
 from waystation.pipeline.schema import columns
-from waystation.pipeline.table import local_frame
 
 ROWS: Final = 1000
 LIMIT_S: Final = 900  # at the lowest priority, beside others who use all cores

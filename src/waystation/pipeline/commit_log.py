@@ -1,8 +1,7 @@
-"""What the log of a Delta table says of its files, commit by commit.
+"""Reads the commits of a Delta table: which files each commit added or removed.
 
-`DeltaTable` tells what a table holds at a version; which files a commit *added* stands only in the
-commits themselves, and that is what a consumer reads: compaction adds files too, but flags them as
-no change of data, so it stays invisible here.
+`DeltaTable` lists the files of a version, not the files that a commit *added*, which is what a
+consumer needs. Compaction adds files too, flagged as no change of data; they are left out here.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""Everything in order: which job comes after which, and how a run goes through them.
+"""The order of all jobs, and a run through them.
 
-Rule 1: a job runs after those whose tables it reads. One that finds nothing new says so and costs
-        little, so running everything is the normal case.
-Rule 2: a job that fails ends the run: what comes later would compute from half of its input.
+Rule 1: a job runs after the jobs whose tables it reads. A job without new input is cheap, so
+        running all of them is the normal case.
+Rule 2: a job that fails ends the run: later jobs would compute from incomplete input.
 """
 
 import datetime as dt
@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from waystation.base.errors import RejectedError
-from waystation.pipeline.days import Days
-from waystation.pipeline.job import Context, JobResult, attempt
+from waystation.pipeline.due_days import Days
+from waystation.pipeline.job_context import Context, JobResult, attempt
 from waystation.pipeline.jobs import (
     abuse,
     capacity,
-    conn,
+    connections,
     fold,
     forecast,
     merge,
@@ -47,7 +47,7 @@ STEPS = (
     Step("merge", lambda ctx, _: merge.run(ctx), ("msg",)),
     Step("reliability", reliability.run, ("rel_hourly", "rel_latency", "rel_loss")),
     Step("nodes", nodes.run, ("rel_nodes", "rel_repeats", "rel_reconcile")),
-    Step("conn", conn.run, ("conn_sessions", "conn_minutely", "conn_hourly")),
+    Step("conn", connections.run, ("conn_sessions", "conn_minutely", "conn_hourly")),
     Step("slots", slots.run, ("slot_minutely",)),
     Step(
         "presence",

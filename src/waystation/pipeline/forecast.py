@@ -1,14 +1,14 @@
-"""What will be asked of the platform: a trend, the week's rhythm, and how sure one can be.
+"""Forecasts the load of one resource: a trend, a weekly profile and quantile bands.
 
-Plain Python on the hours of one resource; a few thousand numbers do not need a cluster.
+Plain Python on hourly counts; a few thousand numbers need no cluster.
 
 Rule 1: with at least `DAYS_MIN` days, ln(1 + n) = trend · t + factor of the hour of the week, by
-        least squares. Taking the mean of each hour of the week from both sides first gives the
-        same trend, without a large system of equations.
+        least squares. Subtracting the mean of each hour of the week from both sides first gives the
+        same trend without a large system of equations.
 Rule 2: with fewer days there is no trend, only the mean of each hour of the day.
 Rule 3: the bands are the 10 %, 50 % and 90 % quantiles of the residuals, added before exp.
-Rule 4: the last week is predicted from what was known before it. A fit that does worse there than
-        "as a week ago" is replaced by that.
+Rule 4: the model is tried on the last week. If it does worse there than "as a week ago", that naive
+        model replaces it.
 """
 
 import math

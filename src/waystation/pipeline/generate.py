@@ -11,7 +11,7 @@ import google_crc32c
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.schema import EVENTS
 from waystation.pipeline.sources.traffic import load
 from waystation.pipeline.traffic import Traffic

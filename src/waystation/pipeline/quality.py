@@ -1,9 +1,8 @@
-"""What is checked about data on its way: named results in the table `dq`.
+"""Data checks of jobs: results go to the table `dq`.
 
-Rule 1: a check of level `stop` that fails ends the job before its commit; `warn` is only written
-        down. Either way the result is kept.
-Rule 2: `dq` is written without progress: a run that died may have left results, which say so by
-        their `run`.
+Rule 1: a failed check of level `stop` ends the job before its commit; level `warn` is only
+        recorded. Every result is kept.
+Rule 2: `dq` is written without progress: results of a run that died stay, marked by its `run`.
 """
 
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import msgspec
 
 from waystation.base.errors import RejectedError
 from waystation.base.numbers import significant
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.schema import DQ
 
 Level = Literal["stop", "warn"]

@@ -1,15 +1,15 @@
-"""The Spark session of a run: one factory for laptop, tests and cluster.
+"""Builds the Spark session of a run, for laptop, tests and cluster.
 
 Rule 1: whatever must be known before the JVM starts (Java, interpreter, addresses, memory, log
         format, scratch folder) is set here and nowhere else.
-Rule 2: the profiles `embedded` and `test` bring all of it; `cluster` leaves Java, memory,
-        addresses and folders as the cluster has them and sets only what the results depend on.
-Rule 3: nothing listens on a public address, nothing but errors is printed, and the scratch folder
-        goes when the process does; one that a killed process left behind goes with the next run.
+Rule 2: the profiles `embedded` and `test` set all of it; `cluster` leaves Java, memory, addresses
+        and folders as the cluster has them and sets only what the results depend on.
+Rule 3: the session listens on no public address, prints errors only, and deletes its scratch folder
+        at its end; the next run deletes the folder of a killed process.
 
-Long jobs keep the optimising compiler: with the first one alone (`test`, and short work of
-`embedded`) starting costs two thirds, and a fold of ten million events twice as much. Of what is
-left the archive of classes spares half, whatever the compiler.
+`test` and short work of `embedded` use the first compiler alone, which makes a start two thirds
+cheaper; a fold of ten million events would take twice as long with it. The class archive halves
+what is left of the start.
 """
 
 import atexit

@@ -1,13 +1,13 @@
-"""Synthetic traffic of which everything is known: what happens to each message, in closed form.
+"""Synthetic traffic whose results are known in advance, as plain Python.
 
-Rule 1: every value is a hash of (seed, message, draw), so any slice can be made alone, here one
-        row at a time and in `traffic_columns` by the column; both give the same rows.
-Rule 2: what happens repeats every BLOCK messages in a shuffled order, so counts, outcomes and even
-        sequence numbers follow from a message's number alone, without the events before it.
-Rule 3: whole numbers only: fractions would differ between one way to compute and the other.
-Rule 4: oddities (repeats, late and disordered events, lost ones, missing ends) befall places of the
-        block too, so the truth about them is known the same way. They never befall a message
-        whose outcome would then hang on its TTL.
+Rule 1: every value is a hash of (seed, message, draw), so any slice can be made alone. Here rows
+        are made one at a time, in `traffic_columns` by the column; both give the same rows.
+Rule 2: outcomes repeat every BLOCK messages in a shuffled order, so counts, outcomes and even
+        sequence numbers follow from a message's number alone.
+Rule 3: whole numbers only: fractions would differ between the two ways to compute.
+Rule 4: irregularities (repeats, late, disordered and lost events, missing ends) are assigned to
+        positions in the block too, so their results are known the same way. They never affect a
+        message whose outcome would then depend on its TTL.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from waystation.pipeline.draws import draw, signed
+from waystation.pipeline.seeded_random import draw, signed
 from waystation.queue.model import SLOTS
 
 BLOCK = 1000

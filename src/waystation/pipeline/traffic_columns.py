@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import msgspec
 
-from waystation.pipeline.draws import Draws, remainder
 from waystation.pipeline.schema import EVENTS
+from waystation.pipeline.seeded_random import Draws, remainder
 from waystation.pipeline.traffic import (
     ATTRS_OF,
     BLOCK,

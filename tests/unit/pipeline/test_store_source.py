@@ -12,7 +12,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan, String
 
 from waystation.base.clock import SystemClock
 from waystation.pipeline.sources.copy import CopySource
-from waystation.pipeline.sources.pace import Pace
+from waystation.pipeline.sources.rate_limit import RateLimit
 from waystation.pipeline.sources.store import Removed, StoreReader, StoreSource
 from waystation.push.model import ChannelId, Uaid, UserAgent
 from waystation.push.store import PushStore
@@ -160,7 +160,7 @@ def test_a_part_of_a_copy_tells_what_became_of_it(options: dict[str, str], tmp_p
 def test_a_pace_of_nothing_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("time.sleep", slept.append)
-    free, slow = Pace(0), Pace(10)
+    free, slow = RateLimit(0), RateLimit(10)
     for pace in (free, slow):
         pace.wait(5)
         pace.wait(5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.pipeline.samples import ODD, USUAL
-from waystation.pipeline.draws import Draws, draw, signed
+from waystation.pipeline.seeded_random import Draws, draw, signed
 from waystation.pipeline.traffic import Traffic, rows
 from waystation.pipeline.traffic_columns import HOUR_US, Plan, Slice
 from waystation.telemetry import contract

@@ -6,9 +6,9 @@ Idempotence: days are computed whole and exchanged.
 Cost: one pass over a day's events; what follows is as large as the number of keys a minute.
 """
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import ABUSE
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
+from waystation.pipeline.results import ABUSE
 from waystation.pipeline.transforms import abuse
 
 NAME = "abuse"

@@ -1,9 +1,9 @@
-"""What does not fit together in a store: counted by class, with samples.
+"""Job `audit`: counts inconsistent rows of a push store by class, with samples.
 
 Inputs: all rows of a push store; `events` for what the store should know of user agents.
-Output: `store_audit`, one row a class. Progress: none; each run looks at everything.
-Idempotence: it only reads the store. Rows change while it looks: a class with few rows in a busy
-store may be a client that was just coming or going, so numbers matter, not single rows.
+Output: `store_audit`, one row a class. Progress: none; each run reads everything.
+Idempotence: it only reads the store. Rows change meanwhile: a class with few rows in a busy store
+may be clients that were just connecting or leaving, so numbers matter, not single rows.
 Cost: one pass over each of the store's tables, six joins, one count of topics.
 """
 
@@ -14,10 +14,10 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.sources.store import StorePlace
-from waystation.pipeline.stores import STORE_AUDIT
+from waystation.pipeline.sources.store import StoreHandle
+from waystation.pipeline.store_job_tables import STORE_AUDIT
 
 SAMPLES_MAX = 100
 DAY_MS = 86_400_000
@@ -81,7 +81,7 @@ def classes(
     return found
 
 
-def run(ctx: Context, store: StorePlace, *, nodes: Sequence[str] | None = None) -> list[Found]:
+def run(ctx: Context, store: StoreHandle, *, nodes: Sequence[str] | None = None) -> list[Found]:
     """`nodes` are the relay URLs of all nodes that there are."""
     now_ms = ctx.clock.now_ms()
     # Kept, on disk if need be: every class asks, and each scan of a store starts processes.

@@ -6,9 +6,9 @@ Idempotence: days are computed whole and exchanged.
 Cost: one pass over a day's events.
 """
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import CAP_MINUTELY, CAP_UNITS
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
+from waystation.pipeline.results import CAP_MINUTELY, CAP_UNITS
 from waystation.pipeline.transforms import capacity
 
 NAME = "capacity"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from waystation.pipeline.commit_log import DataFile
-from waystation.pipeline.job import Context, JobResult, noop
+from waystation.pipeline.job_context import Context, JobResult, noop
 from waystation.pipeline.quality import equal, record
 from waystation.pipeline.schema import TableSpec
 

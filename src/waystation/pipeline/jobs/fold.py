@@ -9,10 +9,10 @@ Cost: one pass over the new files, of them only the columns of milestones.
 from pyspark.sql import functions as F
 
 from waystation.pipeline.commit_log import DataFile, HistoryGoneError
-from waystation.pipeline.job import Context, JobResult, noop
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.job_context import Context, JobResult, noop
 from waystation.pipeline.quality import equal, record
 from waystation.pipeline.schema import EVENTS, MSG_INC
-from waystation.pipeline.table import Handle
 from waystation.pipeline.transforms import fold as transform
 
 NAME = "fold"

@@ -10,10 +10,10 @@ import datetime as dt
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days
+from waystation.pipeline.due_days import Days
 from waystation.pipeline.forecast import forecast
-from waystation.pipeline.gold import CAP_FORECAST, CAP_MINUTELY
-from waystation.pipeline.job import Context, JobResult, noop
+from waystation.pipeline.job_context import Context, JobResult, noop
+from waystation.pipeline.results import CAP_FORECAST, CAP_MINUTELY
 from waystation.pipeline.transforms.capacity import COUNTED
 
 NAME = "forecast"

@@ -1,14 +1,14 @@
-"""Everything about some ids leaves the lake, and a receipt says what was removed.
+"""Job `forget`: removes all rows about some ids from the lake and writes a receipt.
 
 Input: hashes of the ids, by column. Outputs: every table with rows of single clients.
 Rule 1: the messages of a client are found through its events, so `events` comes last: a run that
-        died is begun again, and finds them still.
-Rule 2: who calls this has brought all consumers up to date, so none reads a removed file again,
+        died is begun again and still finds them.
+Rule 2: the caller has brought all consumers up to date before, so none reads a removed file again,
         and removed files are deleted at once.
 Rule 3: at the end everything is read again; a row that is left is an error.
 
-Idempotence: files with such rows are exchanged for files without; a second run finds none. Totals
-without identifiers stay as they are. Without `apply`, rows are counted and nothing changes.
+Idempotence: files with such rows are replaced by files without; a second run finds none. Totals
+without identifiers stay. Without `apply`, rows are counted and nothing changes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from waystation.base.errors import WaystationError
-from waystation.pipeline.gold import CONN_SESSIONS, PARTY_SESSIONS, REL_LOSS
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.jobs import vacuum
+from waystation.pipeline.results import CONN_SESSIONS, PARTY_SESSIONS, REL_LOSS
 from waystation.pipeline.schema import EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
-from waystation.pipeline.table import Handle
 
 TABLES = (MSG, MSG_INC, REL_LOSS, CONN_SESSIONS, PARTY_SESSIONS, QUARANTINE, EVENTS)
 

@@ -1,16 +1,16 @@
-"""Lines of the event log into the table `events`, every line exactly once.
+"""Job `ingest`: lines of the event log into the table `events`, every line exactly once.
 
 Inputs: sealed segments below the spool, or a topic of Kafka. Outputs: `events`, `quarantine`, `dq`.
 Progress: `ingest/NODE/BOOT` is the last segment of that process that the lake has (of a topic:
 `ingest/TOPIC/PARTITION` is the next offset), and `seq/NODE/BOOT` the greatest sequence number among
 its rows; both are in the commit of the rows.
-Idempotence: a run that dies before that commit has changed nothing that anybody reads, except that
-`quarantine` may be ahead; it is committed first with the same progress, and the next run leaves out
-the lines that it covers. The verdict on a line depends on its file or record alone, so both runs
-agree. Of two runs at once, one loses the commit.
-Cost: each file is read once for its checksum and parsed once; a second parse only when lines are
-bad, or when a topic has events again that the lake has. One narrow pass over what was written
-proves that no identity is there twice.
+Idempotence: a run that dies before that commit changed nothing that readers see, except that
+`quarantine` may be ahead: it is committed first with the same progress, and the next run leaves out
+the lines that it covers. Whether a line is accepted depends on its file or record alone, so both
+runs agree. Of two concurrent runs, one loses the commit.
+Cost: each file is read once for its checksum and parsed once. A second parse is needed only for bad
+lines, or when a topic repeats events that the lake has. One narrow pass over the written rows
+verifies that no identity is there twice.
 """
 
 from collections import Counter
@@ -23,11 +23,11 @@ from pyspark.sql import functions as F
 
 from waystation.pipeline.batches import Batch, blank_rows, plan_kafka, plan_segments, seq_app
 from waystation.pipeline.commit_log import DataFile
-from waystation.pipeline.job import Context, JobResult, attempt, noop
+from waystation.pipeline.delta_table import Handle, LostRaceError
+from waystation.pipeline.job_context import Context, JobResult, attempt, noop
 from waystation.pipeline.quality import Check, QualityStopError, at_most, equal, record
 from waystation.pipeline.schema import EVENTS, QUARANTINE
 from waystation.pipeline.sources.segments import Source
-from waystation.pipeline.table import Handle, LostRaceError
 from waystation.pipeline.transforms import intake
 from waystation.telemetry.kafka_topic import KafkaTopic
 

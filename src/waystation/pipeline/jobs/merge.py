@@ -10,9 +10,9 @@ Cost: one pass over both tables' files of the days that are due.
 from collections import defaultdict
 
 from waystation.pipeline.commit_log import DataFile
-from waystation.pipeline.job import Context, JobResult, noop
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.job_context import Context, JobResult, noop
 from waystation.pipeline.schema import MSG, MSG_INC
-from waystation.pipeline.table import Handle
 from waystation.pipeline.transforms.fold import messages
 
 NAME = "merge"

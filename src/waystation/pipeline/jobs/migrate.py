@@ -1,14 +1,14 @@
-"""Everything of one push store into another, and the proof that it is there.
+"""Job `migrate`: copies one push store into another and verifies the copy.
 
 1. `copy`: records with their subscriptions, then notifications, in parts; each row only if the
    target has none (and no tombstone).
 2. `tail`: what connected or was accepted in the source since the copy began, once more.
 3. `verify`: counts and digests of 4,096 buckets on both sides; only rows of buckets that differ are
-   compared. A row counts as missing only if it is so again and again: servers may be at work.
+   compared. A row counts as missing only if repeated reads miss it: servers may be at work.
 
 Inputs: both stores. Output: `migrate_progress`, a row for each part that is done.
-Idempotence: what is there is not written again. A run that died goes on with the parts that it had
-not finished, unless it is told to begin anew. Nothing is removed from the source.
+Idempotence: a row that is in the target is not written again. A run that died goes on with its
+unfinished parts, unless told to begin anew. Nothing is removed from the source.
 Cost: one pass over the source for `copy`, one over it for `tail`, one over both for `verify`.
 """
 
@@ -20,10 +20,10 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.sources.copy import Move
-from waystation.pipeline.sources.store import StorePlace
-from waystation.pipeline.stores import MIGRATE_PROGRESS
+from waystation.pipeline.sources.store import StoreHandle
+from waystation.pipeline.store_job_tables import MIGRATE_PROGRESS
 from waystation.pipeline.transforms.comparison import (
     awaited,
     bucket,
@@ -108,7 +108,7 @@ def _verify(ctx: Context, move: Move, table: str) -> Verified:
     now_ms = ctx.clock.now_ms()  # of all reads: hashes of ids go by it
     places = (move.source, move.target)
 
-    def read(place: StorePlace, name: str) -> DataFrame:
+    def read(place: StoreHandle, name: str) -> DataFrame:
         return place.read(ctx.spark, name, now_ms)
 
     source, target = (digests(read(place, table), keys).persist() for place in places)
@@ -117,7 +117,7 @@ def _verify(ctx: Context, move: Move, table: str) -> Verified:
     for frame in (source, target):
         frame.unpersist()
 
-    def read_some(place: StorePlace, name: str) -> DataFrame:
+    def read_some(place: StoreHandle, name: str) -> DataFrame:
         return read(place, name).where(bucket().isin(*buckets))
 
     found: dict[str, set[Any]] = {kind: set() for kind in ("missing", "different", "extra")}
@@ -144,7 +144,7 @@ def _verify(ctx: Context, move: Move, table: str) -> Verified:
 
 
 def _look(
-    move: Move, table: str, read: Callable[[StorePlace, str], DataFrame]
+    move: Move, table: str, read: Callable[[StoreHandle, str], DataFrame]
 ) -> tuple[dict[str, set[Any]], set[Any]]:
     """Keys of rows by kind, and those of records that went on in the target."""
     keys = _KEYS[table]

@@ -9,10 +9,10 @@ Cost: four passes over a day's events, each of a few columns.
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import REL_NODES, REL_RECONCILE, REL_REPEATS, REL_SEQUENCE
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.quality import at_most, record
+from waystation.pipeline.results import REL_NODES, REL_RECONCILE, REL_REPEATS, REL_SEQUENCE
 from waystation.pipeline.transforms import reliability
 from waystation.pipeline.transforms.reconcile import reconcile, sequence
 

@@ -9,9 +9,14 @@ Cost: three passes over a day's party events.
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days, DaysRun, newest_us
-from waystation.pipeline.gold import PARTY_HOURLY, PARTY_LATENCY, PARTY_MINUTELY, PARTY_SESSIONS
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun, newest_us
+from waystation.pipeline.job_context import Context, JobResult
+from waystation.pipeline.results import (
+    PARTY_HOURLY,
+    PARTY_LATENCY,
+    PARTY_MINUTELY,
+    PARTY_SESSIONS,
+)
 from waystation.pipeline.transforms import presence
 
 NAME = "presence"

@@ -1,17 +1,17 @@
-"""User agents that have not been seen for long leave the store: mark, confirm, delete.
+"""Job `purge`: removes user agents that have not connected for long: mark, confirm, delete.
 
-1. `mark` writes down who has not connected for `days` and of whom no event tells otherwise; and
-   orphans: user agents of whom there is no record but subscriptions or messages.
-2. `confirm`, a day later at least, keeps those whose record is still the very same, and orphans of
-   whom there is still none.
-3. `delete` removes the confirmed ones, each only if its record is still unchanged, with its
-   subscriptions and messages; who came back meanwhile stays.
+1. `mark` records user agents that have not connected for `days` and have no newer event; and
+   orphans: ids with subscriptions or messages but without a record.
+2. `confirm`, at least a day later, keeps those whose record is unchanged, and orphans that still
+   have no record.
+3. `delete` removes the confirmed ones with their subscriptions and messages, each only if its
+   record is still unchanged. User agents that came back meanwhile stay.
 
 Inputs: the store's rows, `events`. Outputs: `store_candidates`, `store_purge`.
 Idempotence: marking twice marks twice; deleting twice finds nothing the second time, so a run that
 died is simply run again. Candidates are hashes; raw ids exist only while `delete` works.
-Cost: one pass over the user agents a step, and one over what may be an orphan's. Who is marked is
-read by the store's index of last connections, if it has one.
+Cost: one pass over the user agents per step, and one over rows of possible orphans. `mark` reads
+the store's index of last connections, if it has one.
 """
 
 import tempfile
@@ -24,10 +24,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from waystation.base.errors import RejectedError
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.schema import EVENTS
-from waystation.pipeline.sources.store import StorePlace
-from waystation.pipeline.stores import STORE_CANDIDATES, STORE_PURGE
+from waystation.pipeline.sources.store import StoreHandle
+from waystation.pipeline.store_job_tables import STORE_CANDIDATES, STORE_PURGE
 
 DAYS = 60
 DAYS_MIN = 30
@@ -64,7 +64,7 @@ def orphans(router: DataFrame, channels: DataFrame, messages: DataFrame, *more: 
     return left.join(router.select("uah"), on="uah", how="left_anti")
 
 
-def mark(ctx: Context, store: StorePlace, *, days: int = DAYS) -> Purged:
+def mark(ctx: Context, store: StoreHandle, *, days: int = DAYS) -> Purged:
     if days < DAYS_MIN:
         raise TooSoonError(f"a user agent may be away for {DAYS_MIN} days; {days} is too few")
     now_ms = ctx.clock.now_ms()
@@ -80,7 +80,7 @@ def mark(ctx: Context, store: StorePlace, *, days: int = DAYS) -> Purged:
     return Purged("mark", marked, 0, 0, lost)
 
 
-def confirm(ctx: Context, store: StorePlace, *, hold_s: float = HOLD_S) -> Purged:
+def confirm(ctx: Context, store: StoreHandle, *, hold_s: float = HOLD_S) -> Purged:
     marked = _candidates(ctx, "marked", older_than_s=hold_s)
     lost = _candidates(ctx, "orphan", older_than_s=hold_s)
     with _rows(ctx, store) as rows:
@@ -92,7 +92,7 @@ def confirm(ctx: Context, store: StorePlace, *, hold_s: float = HOLD_S) -> Purge
 
 
 def delete(
-    ctx: Context, store: StorePlace, *, apply: bool, rate_per_s: float | None = None
+    ctx: Context, store: StoreHandle, *, apply: bool, rate_per_s: float | None = None
 ) -> Purged:
     """Without `apply`, counts."""
     confirmed = _candidates(ctx, "confirmed", older_than_s=0)
@@ -110,7 +110,7 @@ def delete(
 
 
 def _remove(
-    store: StorePlace, due: DataFrame, left: DataFrame, rate_per_s: float | None
+    store: StoreHandle, due: DataFrame, left: DataFrame, rate_per_s: float | None
 ) -> tuple[int, int, int]:
     with tempfile.TemporaryDirectory(prefix="waystation-purge-") as folder:
         receipt = Path(folder) / "receipt"
@@ -147,7 +147,7 @@ class _Rows:
 
 
 @contextmanager
-def _rows(ctx: Context, store: StorePlace, *, raw: bool = False) -> Generator[_Rows]:
+def _rows(ctx: Context, store: StoreHandle, *, raw: bool = False) -> Generator[_Rows]:
     now_ms = ctx.clock.now_ms()
     names = ("router", "channels", "messages")
     tables = [store.read(ctx.spark, name, now_ms, raw=raw).persist() for name in names]

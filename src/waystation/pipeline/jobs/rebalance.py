@@ -13,9 +13,9 @@ import msgspec
 from pyspark.sql import functions as F
 
 from waystation.base.errors import RejectedError
-from waystation.pipeline.gold import SLOT_MINUTELY, SLOT_PLAN
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.rebalance import Plan, PlanError, Server, Slot, rebalance
+from waystation.pipeline.results import SLOT_MINUTELY, SLOT_PLAN
 from waystation.pipeline.transforms import slots
 
 

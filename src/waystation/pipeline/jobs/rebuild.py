@@ -14,7 +14,7 @@ from datetime import date
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.schema import DATE_OF_MID, EVENTS, MSG, MSG_INC
 from waystation.pipeline.transforms.fold import fold
 

@@ -13,12 +13,12 @@ import datetime as dt
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days, DaysRun, newest_us, texts
-from waystation.pipeline.gold import REL_HOURLY, REL_LATENCY, REL_LOSS
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.due_days import Days, DaysRun, newest_us, texts
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.quality import at_most, equal, record
+from waystation.pipeline.results import REL_HOURLY, REL_LATENCY, REL_LOSS
 from waystation.pipeline.schema import EVENTS, MSG, MSG_INC
-from waystation.pipeline.table import Handle
 from waystation.pipeline.transforms import reliability
 from waystation.pipeline.transforms.fold import messages
 

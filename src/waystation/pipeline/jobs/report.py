@@ -13,10 +13,10 @@ from typing import Any, Literal
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as pq  # pyright: ignore[reportMissingTypeStubs]
 
-from waystation.pipeline.gold import REL_HOURLY, REL_NODES
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.report.page import csv, page
 from waystation.pipeline.report.tables import Tables, collect
+from waystation.pipeline.results import REL_HOURLY, REL_NODES
 
 NAME = "report"
 Form = Literal["html", "json", "csv", "parquet"]

@@ -8,10 +8,10 @@ Cost: one pass over a day's queue events.
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import SLOT_MINUTELY
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.quality import at_most, record
+from waystation.pipeline.results import SLOT_MINUTELY
 from waystation.pipeline.transforms import slots
 from waystation.queue.model import SLOTS
 

@@ -6,9 +6,9 @@ Idempotence: days are computed whole and exchanged.
 Cost: two passes over a day's events.
 """
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import USAGE_DAILY, USAGE_SKETCHES
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
+from waystation.pipeline.results import USAGE_DAILY, USAGE_SKETCHES
 from waystation.pipeline.transforms import usage
 
 NAME = "usage"

@@ -1,6 +1,6 @@
-"""What is too old leaves the tables, and files that nobody needs leave the disk.
+"""Job `vacuum`: removes partitions past their retention and deletes files that no reader needs.
 
-Rule 1: a partition past its table's retention is removed by an exchange for nothing.
+Rule 1: a partition past its table's retention is removed by a `swap` without new files.
 Rule 2: a removed file is deleted `delete_after_s` after its removal, and only when every job that
         reads the table has passed the commit that added it.
 Rule 3: a file that no commit ever named (a run died) is deleted when it is that old itself.
@@ -14,11 +14,11 @@ from datetime import UTC, date, datetime, timedelta
 
 import msgspec
 
+from waystation.pipeline.all_tables import consumers, keep_days
 from waystation.pipeline.commit_log import Added, HistoryGoneError, Removed
-from waystation.pipeline.job import Context
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.schema import TableSpec
-from waystation.pipeline.table import Handle
-from waystation.pipeline.tables import consumers, keep_days
 
 
 class Vacuumed(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from waystation.pipeline import gold
-from waystation.pipeline.job import Context
+from waystation.pipeline import results
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.report.rollups import (
     Row,
     nothing,
@@ -87,7 +87,7 @@ class _Collection:
     # Messages
 
     def _reliability(self) -> Tables:
-        rows = self._read(gold.REL_HOURLY)
+        rows = self._read(results.REL_HOURLY)
         good = F.sum(F.when(F.col("outcome").isin(*_GOOD), F.col("messages")))
         sent_at_least = F.sum(
             F.when(F.col("outcome").isin(*_GOOD), F.col("messages")).otherwise(
@@ -136,7 +136,7 @@ class _Collection:
         }
 
     def _latency(self) -> Tables:
-        buckets = self._read(gold.REL_LATENCY)
+        buckets = self._read(results.REL_LATENCY)
         whole = buckets.where(F.col("measure") == "e2e")
         keys = ("measure", "path", "day", "hour")
         asked = {"latency": ("measure",), "latency_paths": ("path",), "hours": ("day", "hour")}
@@ -175,7 +175,7 @@ class _Collection:
         }
 
     def _loss(self) -> Tables:
-        rows = self._read(gold.REL_LOSS).groupBy("state", "node", "peer")
+        rows = self._read(results.REL_LOSS).groupBy("state", "node", "peer")
         lost = rows_of(rows.agg(F.count(F.lit(1)).alias("messages")), "state", "node", "peer")
         lost.sort(key=lambda row: -row["messages"])
         return {
@@ -183,7 +183,7 @@ class _Collection:
             "repeats": [
                 row | {"k": KINDS[row["k"]].name}
                 for row in rows_of(
-                    self._read(gold.REL_REPEATS)
+                    self._read(results.REL_REPEATS)
                     .groupBy("k")
                     .agg(*(F.sum(name).alias(name) for name in ("n", "messages", "repeated"))),
                     "k",
@@ -193,7 +193,7 @@ class _Collection:
 
     def _nodes(self) -> Tables:
         told = {0: "received", 1: "stored", 6: "transmitted", 8: "delivered", 303: "gap"}
-        rows = self._read(gold.REL_NODES)
+        rows = self._read(results.REL_NODES)
         nodes = rows.groupBy("node").agg(
             F.sum("events").alias("events"),
             *(
@@ -203,7 +203,7 @@ class _Collection:
         )
         off = F.when(~F.col("explained"), F.abs(F.col("counted") - F.col("found")))
         compared = (
-            self._read(gold.REL_RECONCILE)
+            self._read(results.REL_RECONCILE)
             .groupBy("node")
             .agg(
                 F.sum("counted").alias("counted"),
@@ -211,7 +211,9 @@ class _Collection:
                 zero(F.sum(off)).alias("unexplained"),
             )
         )
-        holes = self._read(gold.REL_SEQUENCE).groupBy("node").agg(F.sum("missing").alias("missing"))
+        holes = (
+            self._read(results.REL_SEQUENCE).groupBy("node").agg(F.sum("missing").alias("missing"))
+        )
         both = nodes.join(holes, on="node", how="left").withColumn(
             "missing", zero(F.col("missing"))
         )
@@ -231,7 +233,7 @@ class _Collection:
         return rows_of(of_minutes.groupBy("day", at.alias("minute")).agg(*columns), "day", "minute")
 
     def _connections(self) -> Tables:
-        sessions = self._read(gold.CONN_SESSIONS)
+        sessions = self._read(results.CONN_SESSIONS)
         families = rows_of(
             sessions.where("os is not null")
             .groupBy("os", "browser")
@@ -241,14 +243,14 @@ class _Collection:
             "os",
             "browser",
         )
-        hours = self._read(gold.CONN_HOURLY)
+        hours = self._read(results.CONN_HOURLY)
         names = [
-            name for name in gold.CONN_HOURLY.data.names if name not in ("day", "hour", "node")
+            name for name in results.CONN_HOURLY.data.names if name not in ("day", "hour", "node")
         ]
         median = F.percentile("dur", 0.5) / F.lit(1e6)
         return {
             "connection_minutes": self._points(
-                self._read(gold.CONN_MINUTELY),
+                self._read(results.CONN_MINUTELY),
                 F.max(F.coalesce("peak", "present")).alias("peak"),  # rows of before have no peak
                 F.sum("opened").alias("opened"),
             ),
@@ -270,11 +272,11 @@ class _Collection:
         }
 
     def _slots(self) -> Tables:
-        rows = self._read(gold.SLOT_MINUTELY)
+        rows = self._read(results.SLOT_MINUTELY)
         last = F.max(
             F.when(F.col("stored_bytes").isNotNull(), F.struct("day", "minute", "stored_bytes"))
         )
-        codes = [name for name in gold.SLOT_MINUTELY.data.names if name.startswith("sends_")]
+        codes = [name for name in results.SLOT_MINUTELY.data.names if name.startswith("sends_")]
         slots = rows_of(
             rows.groupBy("slot").agg(
                 F.sum("ops").alias("ops"),
@@ -285,7 +287,7 @@ class _Collection:
             ),
             "slot",
         )
-        plan = self._read(gold.SLOT_PLAN).groupBy("day", "plan")
+        plan = self._read(results.SLOT_PLAN).groupBy("day", "plan")
         return {
             "slots": without(slots, codes),
             "slot_sends": [
@@ -304,18 +306,18 @@ class _Collection:
         }
 
     def _presence(self) -> Tables:
-        sessions = self._read(gold.PARTY_SESSIONS)
+        sessions = self._read(results.PARTY_SESSIONS)
         whole = (
-            self._read(gold.PARTY_MINUTELY)
+            self._read(results.PARTY_MINUTELY)
             .groupBy("day", "minute")
             .agg(
                 F.coalesce(F.max("peak_of_all"), F.sum("present")).alias("peak"),
                 F.sum("joined").alias("joined"),
             )
         )
-        hours = self._read(gold.PARTY_HOURLY)
+        hours = self._read(results.PARTY_HOURLY)
         names = [
-            name for name in gold.PARTY_HOURLY.data.names if name not in ("day", "hour", "node")
+            name for name in results.PARTY_HOURLY.data.names if name not in ("day", "hour", "node")
         ]
         unbalanced = F.sum((F.coalesce("balanced", F.lit(True)) == F.lit(False)).cast("bigint"))
         return {
@@ -334,7 +336,8 @@ class _Collection:
                 "code",
             ),
             "party_latency": quantile_rows(
-                self._read(gold.PARTY_LATENCY).withColumn("measure", F.lit("ack")), "measure"
+                self._read(results.PARTY_LATENCY).withColumn("measure", F.lit("ack")),
+                "measure",
             ),
             "party_totals": [
                 {"what": name, "n": count}
@@ -346,12 +349,14 @@ class _Collection:
     # Capacity, and the pipeline itself
 
     def _capacity(self) -> Tables:
-        minutes = self._read(gold.CAP_MINUTELY)
+        minutes = self._read(results.CAP_MINUTELY)
         asked = minutes.where(F.col("resource").isin("notifications", "connects", "storage_checks"))
         step = self._step()
         at = F.floor(F.col("minute") / step).cast("int") * step
         return {
-            "capacity_units": rows_of(self._read(gold.CAP_UNITS).drop("date"), "day", "resource"),
+            "capacity_units": rows_of(
+                self._read(results.CAP_UNITS).drop("date"), "day", "resource"
+            ),
             "capacity_minutes": rows_of(
                 asked.groupBy("day", at.alias("minute"), "resource").agg(
                     F.max("n").alias("busiest_minute")
@@ -363,19 +368,24 @@ class _Collection:
         }
 
     def _habits(self) -> Tables:
-        made = self._ctx.lake.table(gold.CAP_FORECAST).open()
+        made = self._ctx.lake.table(results.CAP_FORECAST).open()
         newest = sorted(made.partition_values("date"))[-1:]  # the newest forecast stands
         found = rows_of(
-            self._read(gold.ABUSE).drop("date"), "day", "first_minute", "kind", "class", "key"
+            self._read(results.ABUSE).drop("date"),
+            "day",
+            "first_minute",
+            "kind",
+            "class",
+            "key",
         )
-        kept = self._ctx.lake.table(gold.USAGE_SKETCHES).open()
+        kept = self._ctx.lake.table(results.USAGE_SKETCHES).open()
         last = max(self._texts, default="")
         known = [day for day in kept.partition_values("date") if day <= last]
         return {
             "forecast": rows_of(made.read(date=newest).drop("date"), "resource", "target"),
             "abuse": [row | {"key": _key(row["class"], row["key"])} for row in found],
             "usage": rows_of(
-                self._read(gold.USAGE_DAILY)
+                self._read(results.USAGE_DAILY)
                 .groupBy("what", "detail")
                 .agg(F.sum("n").alias("n"), F.sum("bytes").alias("bytes")),
                 "what",
@@ -385,12 +395,12 @@ class _Collection:
         }
 
     def _health(self) -> Tables:
-        results = self._ctx.lake.table(DQ).open()
+        made = self._ctx.lake.table(DQ).open()
         # Checks lie in the days on which they were made, which come after those they are about.
-        checks = results.read(date=sorted(results.partition_values("date"))[-CHECK_DAYS:])
+        checks = made.read(date=sorted(made.partition_values("date"))[-CHECK_DAYS:])
         newest = F.max(F.struct("at", "value", "bound", "ok", "level")).alias("newest")
         held: list[Row] = []
-        for spec in (EVENTS, QUARANTINE, *gold.GOLD):
+        for spec in (EVENTS, QUARANTINE, *results.RESULT_TABLES):
             table = self._ctx.lake.table(spec)
             if table.exists():
                 files = table.open().files(**{spec.partition_names[0]: self._texts})

@@ -1,7 +1,7 @@
-"""Copying between stores as a frame: a part is a task, and its row says what became of it.
+"""Copies between stores as a Spark frame: one task per part, one result row per task.
 
-The task reads a page and writes it at once, so that what is written is fresh and payloads do not
-travel through Spark. It may run twice: what is there already is not written again.
+A task writes each page as soon as it has read it, so that rows are fresh and payloads never travel
+through Spark. It may run twice: a row that is in the target already is not written again.
 """
 
 import base64
@@ -15,8 +15,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.sources.pace import Pace
-from waystation.pipeline.sources.store import StorePart, StorePlace, open_named
+from waystation.pipeline.sources.rate_limit import RateLimit
+from waystation.pipeline.sources.store import StoreHandle, StorePart, open_named
 
 NAME = "pushcopy"
 RESULT = columns(
@@ -38,7 +38,7 @@ class CopyReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, StorePart)
         options = self._options
-        pace = Pace(float(options.get("rate_per_s", "0")))
+        pace = RateLimit(float(options.get("rate_per_s", "0")))
         counts = dict.fromkeys(_COUNTS, 0)
         copier = open_named(options["opener"], options["source"], options["target"])
         try:
@@ -70,7 +70,7 @@ class CopySource(DataSource):
 class Move:
     """From one store to another: who copies, and the files that say where they are."""
 
-    def __init__(self, copier: str, source: StorePlace, target: StorePlace, name: str) -> None:
+    def __init__(self, copier: str, source: StoreHandle, target: StoreHandle, name: str) -> None:
         self.copier = copier
         self.source = source
         self.target = target

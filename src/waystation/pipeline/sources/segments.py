@@ -1,11 +1,11 @@
-"""Which segments of the event log come next, and whether they are what their names say.
+"""Plans which segments of the event log come next, and verifies their line counts and checksums.
 
-Rule 1: segments of a (node, boot) are taken in the order of their numbers, and a hole stops it: the
-        missing one may still be sealed. When the file behind the hole has waited for long enough,
-        the missing ones are counted as lost, and it goes on.
-Rule 2: a batch takes turns between nodes, so that one that is far behind starves nobody.
-Rule 3: lines are counted and the checksum is computed before a file is taken. One that differs
-        stops its (node, boot) and nobody else.
+Rule 1: segments of a (node, boot) are taken in the order of their numbers. A missing number stops
+        that (node, boot), since the segment may still be sealed; when the segment after it has
+        waited long enough, the missing ones are counted as lost.
+Rule 2: a batch takes segments of all nodes in turn, so that one long backlog delays no other node.
+Rule 3: lines are counted and the checksum is computed before a file is taken. A wrong one stops
+        its (node, boot) and no other.
 """
 
 from collections import defaultdict

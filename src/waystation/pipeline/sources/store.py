@@ -1,12 +1,13 @@
-"""Rows of a push store as a frame: a Python data source over a backend's `bulk`.
+"""A Spark data source over the bulk access of a push store.
 
-Rule 1: the pipeline does not know the backends. It is handed the dotted name of an opener
+Rule 1: the pipeline does not know the backends. It gets the dotted name of an opener
         (`waystation.storage.open:open_bulk`) and imports it in the worker.
-Rule 2: ids become the keyed hashes of the event log inside the worker, so rows and events can be
-        joined; raw ids leave it only with `raw=true`, which only a removal asks for.
-Rule 3: secrets are read from files in the worker, never passed as options: plans show these. So
-        the place of a store is the path of a file.
-Rule 4: a task may run twice. A removal is conditional on what was seen, so the second finds none.
+Rule 2: the worker replaces ids by the keyed hashes of the event log, so rows and events can be
+        joined. Raw ids leave it only with `raw=true`, which only a removal sets.
+Rule 3: the worker reads secrets from files. They are never options, because plans show options;
+        so a store is given as the path of a file.
+Rule 4: a task may run twice. A removal is conditional on the version that was read, so a second
+        one removes nothing.
 """
 
 import base64
@@ -33,7 +34,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from waystation.pipeline.schema import columns
-from waystation.pipeline.sources.pace import Pace
+from waystation.pipeline.sources.rate_limit import RateLimit
 from waystation.telemetry.hashes import DAY_MS, EventHashes
 
 NAME = "pushstore"
@@ -189,7 +190,7 @@ class StoreRemover(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         options = self._options
-        pace = Pace(float(options.get("rate_per_s", "0")))
+        pace = RateLimit(float(options.get("rate_per_s", "0")))
         asked = removed = 0
         bulk: Bulk = open_named(options["opener"], options["place"])
         try:
@@ -245,7 +246,7 @@ class StoreSource(DataSource):
         return StoreRemover(dict(self.options))
 
 
-class StorePlace:
+class StoreHandle:
     """A store that jobs read: who opens it, which file says where it is, and where the key of
     hashes lies."""
 

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from waystation.pipeline.coding import arrow_options
 from waystation.pipeline.files import Files
+from waystation.pipeline.parquet_options import arrow_options
 from waystation.pipeline.schema import EVENTS, columns, contract_schema
 from waystation.pipeline.traffic import Traffic
 from waystation.pipeline.traffic_columns import HOUR_US, WORDS, Plan, Slice

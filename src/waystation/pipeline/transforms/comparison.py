@@ -1,4 +1,4 @@
-"""What one store has and another has not: digests of buckets first, rows of those that differ.
+"""Compares two stores: digests of buckets first, then the rows of buckets that differ.
 
 Rows come in the canonical form of stores (`sources/store.py`): a keyed hash of the user agent, a
 key, and a body that two stores must agree on.

@@ -1,7 +1,7 @@
-"""What a transform promises to return: its columns, in order, with their types.
+"""Checks that a transform returns its declared columns, in order, with their types.
 
-A transform ends in a `select` of its declared schema, and whoever reads a table reads it by that
-schema. The check looks at the plan alone, never at a row, so it is made at every call.
+A transform ends in a `select` of its declared schema, and readers of the table rely on it. The
+check looks at the plan, never at rows, so it runs at every call.
 """
 
 import functools

@@ -1,7 +1,7 @@
-"""Lines of segments, or of records of Kafka, into events, and the reasons why a line is none.
+"""Turns lines of segments or records of Kafka into events, and gives the reason for each bad line.
 
-Rule 1: a line is judged by itself and by what its file's name says (or its record's key and time);
-        the verdict never depends on when it is read, so that a repeated run gives the same.
+Rule 1: a line is judged by its content and its file's name (or its record's key and time), never
+        by when it is read, so that a repeated run gives the same result.
 Rule 2: the first reason counts. Unknown codes are no reason: they are kept.
 Rule 3: one row for each (node, boot, seq).
 """

@@ -1,14 +1,14 @@
-"""Whether the lake holds what the nodes say they wrote.
+"""Compares the rows of the lake with the event counters of the nodes.
 
-Every `node.stats` carries how many events of each code its process gave a line, up to that line.
-So between two of them, the growth of a counter must be what the lake holds for that code.
+Every `node.stats` carries how many events of each code its process wrote up to that line. Between
+two of them, the growth of a counter must equal the rows in the lake for that code.
 
-Rule 1: what is compared begins with the process, or with its first `node.stats` of the date, and
-        ends with its last `node.stats` of each hour. What comes after the last one waits.
-Rule 2: a line that the disk refused was counted and is missing; `log.gap` tells of it. So a
-        difference is explained as long as it lies between nothing and the gap.
-Rule 3: a process numbers its lines without holes, and a `log.gap` stands for the numbers of the
-        lines that it tells of. A number with neither a row nor a `log.gap` is missing.
+Rule 1: a span begins with the process, or with its first `node.stats` of the date, and ends with
+        its last `node.stats` of each hour. Later rows belong to the next span.
+Rule 2: a line that the disk refused was counted and is missing; `log.gap` reports it. So a
+        difference is explained while it lies between zero and the gap.
+Rule 3: a process numbers its lines without holes, and a `log.gap` covers the numbers of the lines
+        that it reports. A number with neither a row nor a `log.gap` is missing.
 """
 
 from pyspark.sql import Column, DataFrame, Window

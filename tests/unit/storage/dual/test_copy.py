@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tests.pipeline.acts import Acts, Known, differences
+from tests.pipeline.server_actions import Acts, Known, differences
 from waystation.base.clock import ManualClock
 from waystation.push.model import ChannelId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore

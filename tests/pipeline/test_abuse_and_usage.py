@@ -5,8 +5,8 @@ import datetime as dt
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tests.oracle import habits as oracle
-from tests.oracle.oddities import DAY, DAY_US
+from tests.oracle import abuse_and_usage as oracle
+from tests.oracle.troubled_events import DAY, DAY_US
 from tests.pipeline.frames import Trouble, assert_same, events_frame, rows_of
 from waystation.pipeline.transforms import abuse, usage
 

@@ -1,12 +1,12 @@
-"""How the columns of data files are coded: what Spark's and Arrow's Parquet writers are told.
+"""Parquet options of Spark's and Arrow's writers, by the columns of a table.
 
-Rule 1: a column in which hardly a value comes twice (`TableSpec.plain`) gets no dictionary.
-Rule 2: in a column whose values come again only far below (`TableSpec.scattered`), such as `mid` in
-        a file in the order of `k`, each value is kept once a file and numbered from there on. Both
-        writers would rather give up that dictionary: Arrow's when it has grown to a megabyte,
-        Spark's even on the first page, if that shows nothing twice. So the first page has to reach
-        from the first event of every message into their second ones, and the dictionary has to have
-        room. Without it `mid` alone is half of the file.
+A column whose values hardly ever repeat (`TableSpec.plain`) gets no dictionary.
+
+A column whose values repeat only far below (`TableSpec.scattered`), such as `mid` in a file in the
+order of `k`, needs a large dictionary page; without a dictionary `mid` alone is half of the file.
+Both writers give up a dictionary early by default: Arrow's at a megabyte, Spark's on the first page
+if no value repeats there. So the first page has to reach from the first event of every message to
+its second one.
 """
 
 from typing import Any

@@ -1,11 +1,11 @@
-"""Every table of the lake."""
+"""All tables of the lake, the jobs that read each of them, and how long rows are kept."""
 
 from collections.abc import Mapping
 
-from waystation.pipeline.gold import GOLD
+from waystation.pipeline.results import RESULT_TABLES
 from waystation.pipeline.schema import DQ, EVENTS, MSG, MSG_INC, QUARANTINE, TableSpec
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.stores import (
+from waystation.pipeline.store_job_tables import (
     MIGRATE_PROGRESS,
     STORE_AUDIT,
     STORE_CANDIDATES,
@@ -15,7 +15,7 @@ from waystation.pipeline.stores import (
 TABLES: Mapping[str, TableSpec] = {
     spec.name: spec
     for spec in (
-        *(EVENTS, QUARANTINE, MSG_INC, MSG, *GOLD),
+        *(EVENTS, QUARANTINE, MSG_INC, MSG, *RESULT_TABLES),
         *(STORE_AUDIT, STORE_CANDIDATES, STORE_PURGE, MIGRATE_PROGRESS, DQ),
     )
 }

@@ -1,4 +1,4 @@
-"""Looking into the lake: what people ask of it from a terminal."""
+"""Reads tables, partitions, commits and query results of the lake for the command line."""
 
 import shutil
 import sys
@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 
 from waystation.base.errors import RejectedError
+from waystation.pipeline.all_tables import TABLES
+from waystation.pipeline.delta_table import Lake, local_frame
 from waystation.pipeline.java import Java
-from waystation.pipeline.job import Context
+from waystation.pipeline.job_context import Context
 from waystation.pipeline.schema import Partition, TableSpec, columns, date_of_us
-from waystation.pipeline.table import Lake, local_frame
-from waystation.pipeline.tables import TABLES
 from waystation.telemetry import contract
 
 ROWS_MAX = 1000

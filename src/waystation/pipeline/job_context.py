@@ -1,8 +1,8 @@
-"""What every job is given, what it returns, and how it is run again when it lost a race.
+"""The context of a job, its result, and the retry after a lost commit.
 
-Rule 1: a job is `run(ctx) -> JobResult`: it plans, has a transform computed, commits.
-Rule 2: a second run without new input commits nothing and says `noop`.
-Rule 3: who loses the commit to a rival plans again, `TRIES` times in all.
+Rule 1: a job is `run(ctx) -> JobResult`: it plans, lets a transform compute, and commits.
+Rule 2: a second run without new input commits nothing and returns the state `noop`.
+Rule 3: a job that loses the commit to a concurrent one plans again, at most `TRIES` times in all.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
+from waystation.pipeline.delta_table import Lake, LostRaceError
 from waystation.pipeline.settings import Pipeline
-from waystation.pipeline.table import Lake, LostRaceError
 from waystation.telemetry import logs
 
 TRIES = 3

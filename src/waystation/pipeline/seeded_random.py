@@ -1,8 +1,8 @@
-"""Chance that can be repeated: a hash of (seed, entity, number), one at a time or by the column.
+"""Reproducible random numbers for synthetic traffic: a hash of (seed, entity, number).
 
-Rule 1: the hash is xxhash64 over three longs, as Spark computes it, without its sign: 63 bits.
-Rule 2: both forms give the same numbers. Columns are unsigned Arrow arrays, because their sums and
-        products wrap around as the hash wants it; nothing but Arrow is needed to compute them.
+`draw` computes one number, `Draws` a column of them; both give the same values. The hash is
+xxhash64 over three longs as Spark computes it, without its sign: 63 bits. Columns are unsigned
+Arrow arrays because the hash needs sums and products that wrap around.
 """
 
 from importlib import import_module

@@ -9,9 +9,9 @@ Cost: two passes over a day's connection events.
 
 from pyspark.sql import functions as F
 
-from waystation.pipeline.days import Days, DaysRun
-from waystation.pipeline.gold import CONN_HOURLY, CONN_MINUTELY, CONN_SESSIONS
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.due_days import Days, DaysRun
+from waystation.pipeline.job_context import Context, JobResult
+from waystation.pipeline.results import CONN_HOURLY, CONN_MINUTELY, CONN_SESSIONS
 from waystation.pipeline.transforms import connections
 
 NAME = "conn"

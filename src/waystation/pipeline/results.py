@@ -1,7 +1,7 @@
-"""The tables that people look at: what each holds, and which job fills it.
+"""The result tables: what each holds and which job fills it.
 
-Every row carries its `day`, which is also its partition: a job computes whole days and exchanges
-them for what was there.
+Every row carries its `day`, which is also its partition: a job computes whole days and replaces
+the files of those days.
 """
 
 from pyspark.sql import functions as F
@@ -128,7 +128,7 @@ ABUSE = _table(
 USAGE_DAILY = _table("usage_daily", usage.USAGE_DAILY, "usage", sort=("what", "detail"))
 USAGE_SKETCHES = _table("usage_sketches", usage.USAGE_SKETCHES, "usage", sort=("what",))
 
-GOLD = (
+RESULT_TABLES = (
     REL_HOURLY,
     REL_LATENCY,
     REL_LOSS,

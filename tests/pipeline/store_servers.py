@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.pipeline.crowd import Crowd
+from tests.pipeline.store_population import Crowd
 from tests.servers.bigtable import BigtableEmulator
 from tests.servers.dynamodb import DynamoServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tools.prepare_tests import skipped
 from waystation.base.clock import SystemClock
-from waystation.pipeline.sources.store import StorePlace
+from waystation.pipeline.sources.store import StoreHandle
 from waystation.push.store import PushStore
 from waystation.storage.bulk import BulkStore, StoreConfig, write_store_config
 from waystation.storage.open import init_push_store, open_bulk, open_push_store
@@ -66,7 +66,7 @@ class StoreUnderTest:
         key_file.write_text(MASTER.hex())
         path = folder / "place.json"
         write_store_config(path, StoreConfig(url=url, data_dir=str(folder), settings=PATIENT))
-        self.place = StorePlace(OPENER, str(path), key_file)
+        self.place = StoreHandle(OPENER, str(path), key_file)
         asyncio.run(init_push_store(url, PATIENT))
 
     def use(self, work: Callable[[PushStore], Awaitable[T]]) -> T:

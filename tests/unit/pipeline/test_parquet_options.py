@@ -5,8 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from waystation.pipeline.coding import DICTIONARY_BYTES_MAX, arrow_options, spark_options
 from waystation.pipeline.files import Files
+from waystation.pipeline.parquet_options import DICTIONARY_BYTES_MAX, arrow_options, spark_options
 from waystation.pipeline.schema import EVENTS, MSG
 
 MESSAGES = 40_000  # more than a dictionary of a megabyte holds

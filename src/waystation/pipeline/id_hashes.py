@@ -1,8 +1,8 @@
-"""The hashes under which ids of clients stand in the lake.
+"""Hashes under which the ids of clients appear in the lake, for `forget`.
 
-An id may be of a user agent, a channel, a queue, a party, a client or a session: it is hashed as
-each of them. A hash key serves one calendar quarter, so an id has as many hashes as the retention
-of events touches quarters.
+An id may name a user agent, a channel, a queue, a party, a client or a session: it is hashed as
+each of them. A hash key is used for one calendar quarter, so an id has one hash for each quarter
+that the retention of events reaches into.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The tables that jobs over stores keep: findings, candidates for removal, removals, moves."""
+"""Tables of the jobs over push stores: audit findings, purge candidates and results, migrations."""
 
 from waystation.pipeline.schema import Partition, TableSpec, columns, date_of_us
 

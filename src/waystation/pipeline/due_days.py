@@ -1,10 +1,11 @@
-"""Which days a job computes anew, and how they take the place of the old ones.
+"""Finds the days that a job must compute again, and replaces their files in one commit.
 
 Rule 1: a day is due when files were added to its partition of the input since the job's progress.
         With several outputs, the one that is furthest behind decides.
-Rule 2: all days of a run are exchanged in one commit a table, with the progress. A crash before
-        it leaves files that nobody names; one between two tables is made good by the next run.
-Rule 3: days that a person asks for are computed whatever the progress, which stays as it is.
+Rule 2: all days of a run are replaced in one commit per table, together with the progress. A crash
+        before the commit leaves files that no commit names; the next run repairs a crash between
+        the commits of two tables.
+Rule 3: days that an operator names are computed whatever the progress is, and do not change it.
 """
 
 import datetime as dt
@@ -13,9 +14,9 @@ from collections.abc import Iterable, Sequence
 from pyspark.sql import DataFrame
 
 from waystation.pipeline.commit_log import DataFile, HistoryGoneError
-from waystation.pipeline.job import Context, JobResult
+from waystation.pipeline.delta_table import Handle
+from waystation.pipeline.job_context import Context, JobResult
 from waystation.pipeline.schema import EVENTS, TableSpec
-from waystation.pipeline.table import Handle
 
 Days = Sequence[dt.date] | None
 SETTLED_AFTER_US = 120_000_000  # events of a moment may arrive this much later than others

@@ -1,7 +1,7 @@
-"""How tables of the lake are read and changed: the commit protocol.
+"""Reads and changes tables of the lake: the commit protocol.
 
-Tables are Delta tables. Spark writes and reads the Parquet files; the log of commits is read and
-written by the `deltalake` wheel.
+Tables are Delta tables. Spark writes and reads the Parquet files; the `deltalake` wheel reads and
+writes the log of commits.
 
     plan    handle = table.open()               one handle, kept to the end
             done = handle.progress(app)         how far this job has come, or None
@@ -9,9 +9,9 @@ written by the `deltalake` wheel.
     commit  handle.append(staged, …) or handle.swap(removed, staged, …)
 
 Rule 1: a job's progress is in the same commit as its output. There is no second place.
-Rule 2: the commit goes through the handle that the plan was read from; that is how the log sees a
-        rival. A rival with the same progress name loses (`LostRaceError`), its files are deleted,
-        and it plans again.
+Rule 2: the commit goes through the handle that the plan was read from; by it the log detects a
+        concurrent commit. Of two with the same progress name the second one loses
+        (`LostRaceError`): its files are deleted, and the job plans again.
 Rule 3: files are removed only by `swap`, which always carries the fence `rewrite`: a stale removal
         after a compaction would otherwise succeed and double every row. `swap` says "no change of
         data", so consumers never take rewritten rows for new ones.
@@ -32,9 +32,9 @@ from pyspark.sql.types import StructType
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
-from waystation.pipeline.coding import spark_options
 from waystation.pipeline.commit_log import Added, CommitLog, DataFile, Removed
 from waystation.pipeline.files import Files
+from waystation.pipeline.parquet_options import spark_options
 from waystation.pipeline.schema import TableSpec
 
 REWRITE = "rewrite"

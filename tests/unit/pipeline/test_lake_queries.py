@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from waystation.pipeline.inspection import disk_of
+from waystation.pipeline.lake_queries import disk_of
 
 
 def test_the_disk_of_a_lake_that_is_not_there_yet_is_that_of_its_first_folder_that_is(

@@ -1,9 +1,9 @@
-"""At most so many a second, over a run of batches: a store that serves others is not flooded."""
+"""Limits rows per second over a run of batches, so that a job does not overload a serving store."""
 
 import time
 
 
-class Pace:
+class RateLimit:
     def __init__(self, rate_per_s: float) -> None:
         """0: as fast as it goes."""
         self._rate_per_s = rate_per_s

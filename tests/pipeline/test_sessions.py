@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.oracle import visits as oracle
-from tests.oracle.oddities import DAY, DAY_START_US, DAY_US, NOW_US, Row
+from tests.oracle import sessions as oracle
+from tests.oracle.troubled_events import DAY, DAY_START_US, DAY_US, NOW_US, Row
 from tests.pipeline.frames import Trouble, assert_same, duck, events_frame, frame, rows_of
 from waystation.pipeline.transforms import connections, presence
 
