@@ -1,6 +1,6 @@
-"""Parties under bad luck: order, at least once, no ghosts, no lost leave; mistakes are found.
+"""Parties under faults: order, at least once, no ghosts, no lost leave; mistakes are found.
 
-`WAYSTATION_TEST_SEED=118 pytest tests/sim -k asked_for` lives one world again.
+`WAYSTATION_TEST_SEED=118 pytest tests/sim -k asked_for` runs one world again.
 """
 
 import os
@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.sim.presence import redis_scripts as scripts
+from tests.sim.presence.world import PresenceWorld
 from waystation.presence.cluster import membership
 from waystation.presence.model import Status
 from waystation.presence.party import party_sync as following
@@ -17,9 +19,7 @@ from waystation.presence.session import delivery, session_end
 from waystation.presence.session import join as join_requests
 from waystation.presence.session.session import Session
 from waystation.storage.redis import presence_nodes
-from waystation.testing import presence_world_scripts as scripts
 from waystation.testing.loop import run_sim
-from waystation.testing.presence_world import PresenceWorld
 
 SEEDS = 100
 CHUNK = 25
@@ -86,7 +86,7 @@ def test_worlds_are_busy_places() -> None:
     worlds = [check_world(seed) for seed in range(10, 22)]
     lines = [line for world in worlds for line in world.history]
 
-    assert sum(world.truth.entries for world in worlds) > 250
+    assert sum(world.histories.entries for world in worlds) > 250
     for what in ("is killed", "is restarted", "does not reach Redis", "sleeps", "vanishes"):
         assert any(what in line for line in lines), what
     for code in (Status.OK, Status.CLIENT_TIMEOUT, Status.NODE_LOST):
@@ -280,7 +280,7 @@ def test_putting_back_whoever_is_missing_is_found(monkeypatch: pytest.MonkeyPatc
 
 
 def test_forgetting_a_join_whose_answer_was_lost_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_end.SessionEnd, "doubt", lambda _self, _key, _hash: None)
+    monkeypatch.setattr(session_end.SessionEnd, "verify_later", lambda _self, _key, _hash: None)
 
     assert found("hiccup")
 

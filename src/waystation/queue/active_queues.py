@@ -1,10 +1,9 @@
-"""How many different queues were used in a day, a week, a month, without a list of them for ever.
+"""Counts the distinct queues used in a day, a week and a month, in bounded memory.
 
-Rule 1: up to `EXACT_MAX` ids are counted exactly, by eight bytes of a hash of each. Beyond that a
-        sketch takes over (HyperLogLog: 4096 bytes, wrong by 1.6 % on average), so that memory has
-        a bound whatever the traffic.
-Rule 2: a day is read and begun anew with each row of the statistics; a week with a row that is
-        written on a Monday, a month with one that is written on the first.
+Rule 1: up to `EXACT_MAX` ids are counted exactly, by eight bytes of a hash of each. Above that a
+        HyperLogLog sketch counts them (4096 bytes, mean error 1.6 %).
+Rule 2: the count of a day starts again with each row of the statistics, that of a week with a row
+        written on a Monday, that of a month with a row written on the first.
 """
 
 import datetime as dt

@@ -1,6 +1,6 @@
-"""The address of a queue server, as people hand it on: in words and as a picture.
+"""The address of a queue server as text and as a QR code.
 
-Apart from the identity behind it, because whoever only shows an address needs no cryptography.
+Separate from `identity`, because showing an address needs no cryptography.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Whether a command may be done: its proof against the keys of the queue.
+"""Verifies the proof of a command against the keys of its queue.
 
 Rule 1: how long the answer takes depends on the kind of proof alone. Where there is no key, or
         one of another kind, the proof is checked against a key that nobody has.

@@ -1,4 +1,4 @@
-"""The control port: what an operator says in lines, and what is answered (§5.11).
+"""The control port's protocol: lines of an operator and their answers (§5.11).
 
 Rule 1: nothing is told before `auth`; a role is taken once for a connection and stays.
 Rule 2: queues are named by the id that a complaint brings: the sender's or the link's, base64url.

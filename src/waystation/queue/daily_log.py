@@ -1,10 +1,9 @@
-"""A row a day, in the 96 columns that tools for SMP servers read, and what outlives a restart.
+"""The daily log: one row a day in the 96 columns of SMP servers, kept across restarts.
 
-Rule 1: a row holds what happened since the row before. Nothing of it is lost by a restart: the
-        counts since the last row, and the sets behind the active queues, are written as lines of
-        `key=value` and read again.
-Rule 2: columns that other servers had long ago and we have not are 0. Later columns are only ever
-        added at the end.
+Rule 1: a row holds the counts since the row before. A restart loses nothing: the counts since the
+        last row, and the sets behind the active queues, are written as lines of `key=value` and
+        read again.
+Rule 2: columns that this server does not have are 0. New columns are only added at the end.
 Rule 3: `our own` relays are counted among all relays and once more by themselves.
 """
 

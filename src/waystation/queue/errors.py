@@ -1,4 +1,4 @@
-"""What can go wrong in queue: the faults that `ERR` carries, and who raises them.
+"""The errors of the queue service: the faults that `ERR` carries.
 
 A fault is a value rather than an exception, because it travels: a relay's fault reaches the
 client inside another one, and both sides compare them. `RefusedError` carries a fault out of a

@@ -1,11 +1,11 @@
-"""Who a queue server is: its certificates, its fingerprint and the address that people hand on.
+"""The identity of a queue server: its certificates, fingerprint and address.
 
-Rule 1: two certificates are made at first start: an offline CA, whose hash is the identity, and an
-        online leaf that TLS shows. A new leaf may be made at any time; the address stays.
-Rule 2: the CA's key is not needed to serve. It is written once, with a note that says to move it
-        away, and is never read again except to make a new leaf.
-Rule 3: every file is readable by its owner alone. What exists is never replaced, except the leaf
-        when a new one is asked for.
+Rule 1: two certificates are made at the first start: an offline CA, whose hash is the identity, and
+        an online leaf for TLS. A new leaf may be made at any time; the address stays the same.
+Rule 2: the CA's key is not needed to serve. It is written once, with a note to move it away, and is
+        read again only to make a new leaf.
+Rule 3: each file is readable by its owner only. Existing files are never replaced, except the leaf
+        when a new one is requested.
 Rule 4: an operator may bring a chain of two to four certificates; the second is the identity
         (queues §2.2).
 

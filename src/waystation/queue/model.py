@@ -1,9 +1,9 @@
-"""The nouns of queue: who may do what with which queue, and what waits in it.
+"""Types of the queue service: ids, keys, queues, messages.
 
-Rule 1: an id is its raw bytes; text (base64url) is for files, addresses and people.
+Rule 1: an id is its raw bytes; text (base64url) is for files, addresses and operators.
 Rule 2: a slot is the first 12 bits of an id, the first two letters of its base64url text.
-Rule 3: what a queue shares with its recipient is kept as a `BoxKey`, one step behind the
-        Diffie-Hellman secret, because nothing ever needs the secret itself.
+Rule 3: the secret that a queue shares with its recipient is kept as a `BoxKey`, one step after the
+        Diffie-Hellman secret, which nothing needs.
 """
 
 import enum

@@ -1,4 +1,4 @@
-"""Settings of the queue service: who may come, how much is kept, how long we wait."""
+"""Settings of the queue service: ports, limits, timeouts, retention."""
 
 from typing import Annotated, Literal
 

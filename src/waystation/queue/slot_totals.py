@@ -1,4 +1,4 @@
-"""What happened in each slot during the last ten seconds: the queue service's events.
+"""Events of the queue service: what happened in each slot in the last ten seconds.
 
 Rule 1: an event says how often something happened in a slot, never to which queue or by whom
         (design, *Queue privacy*). Only with `trace`, in tests, is there one for each command, with

@@ -1,12 +1,12 @@
-"""What the queue server counts, under the names that operators of SMP servers know.
+"""Counters of the queue server, under the names that operators of SMP servers know.
 
-Rule 1: everything is counted once, in the cells of the metrics; rows of the daily log are
-        differences of them. Names are those of the log's columns.
-Rule 2: a count is of what happened, not of whom: nothing here leads back to a queue, except the
-        hashes by which active queues are told apart.
-Rule 3: on a message's path counting never waits and never raises.
+Rule 1: everything is counted once, in the cells of the metrics. Rows of the daily log are their
+        differences, with the column names of that log.
+Rule 2: counters contain nothing that leads back to a queue, except the hashes that tell active
+        queues apart.
+Rule 3: counting on a message's path never blocks and never raises.
 
-It listens to the server (`server.observer`) and to proxying (`server.proxying`).
+It implements the observers of the server (`server.observer`) and of proxying (`server.proxying`).
 """
 
 import enum

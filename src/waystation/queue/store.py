@@ -1,13 +1,13 @@
-"""What the queue service asks of storage.
+"""The store that the queue service needs.
 
-Conditions, not mechanisms. What may lose a race returns whether it was *applied* and never raises
-for losing; what may return many takes a *limit* and keeps it. When a call has returned, what it
-wrote is as durable as the backend can make it: `OK` follows the call, never precedes it.
+Methods state conditions. An operation that may lose a race returns whether it was *applied* and
+never raises for losing; one that may return many rows takes a *limit*. When a call has returned,
+its writes are as durable as the backend can make them: `OK` follows the call, never precedes it.
 
-Rule 1: each kind of id lives in a map of its own; an id is unique within its map.
+Rule 1: each kind of id is in a map of its own; an id is unique within its map.
 Rule 2: everything that belongs to a queue is found by its recipient id, so by its slot.
 Rule 3: messages of a queue keep the order in which `append` was called, and that of the commits.
-Rule 4: a condition is looked at where the change is made, so two callers cannot both pass it.
+Rule 4: a condition is checked where the change is made, so two callers cannot both pass it.
 """
 
 import enum

@@ -17,6 +17,8 @@ from tests.conformance.presence.test_redis_store import (
     test_what_was_not_heard_comes_with_the_answer,
 )
 from tests.servers.redis import redis_server, redis_url
+from tests.sim.presence.network import FaultRates, SimPresenceStore, SimRedisConnection
+from tests.sim.presence.redis import RedisModel
 from waystation.base.clock import SystemClock
 from waystation.presence.model import Detached, Entry, SessionKey, Status
 from waystation.presence.store import (
@@ -34,8 +36,6 @@ from waystation.testing.conformance.presence_store import (
     new_party,
     session,
 )
-from waystation.testing.presence_world_redis import RedisModel
-from waystation.testing.presence_world_way import Luck, RedisWay, WorldStore
 
 __all__ = [
     "redis_server",
@@ -54,10 +54,10 @@ class Awake:
         call()
 
 
-def open_model(redis: RedisModel) -> WorldStore:
-    luck = Luck(random.Random(1))
+def open_model(redis: RedisModel) -> SimPresenceStore:
+    luck = FaultRates(random.Random(1))
     luck.calm = True
-    return WorldStore(RedisWay(redis, luck, Awake()), log_max=LOG_MAX, linger_s=60)
+    return SimPresenceStore(SimRedisConnection(redis, luck, Awake()), log_max=LOG_MAX, linger_s=60)
 
 
 class TestModel(PresenceStoreConformance):
@@ -69,7 +69,7 @@ class TestModel(PresenceStoreConformance):
 
 
 @pytest.fixture
-async def pair() -> AsyncIterator[tuple[WorldStore, WorldStore]]:
+async def pair() -> AsyncIterator[tuple[SimPresenceStore, SimPresenceStore]]:
     """The tests of Redis that are named above run on the model too."""
     redis = RedisModel(SystemClock())
     first, second = open_model(redis), open_model(redis)

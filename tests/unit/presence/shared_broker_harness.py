@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+from tests.sim.presence.redis import RedisModel, raw
 from waystation.base.clock import Clock
 from waystation.base.errors import StoreUnavailableError
 from waystation.presence.cluster.membership import Membership
@@ -19,7 +20,6 @@ from waystation.storage.redis.presence_rows import PartyKeys
 from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import Address
-from waystation.testing.presence_world_redis import RedisModel, raw
 
 from .broker_harness import Stage
 

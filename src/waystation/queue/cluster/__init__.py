@@ -1,1 +1,1 @@
-"""The queue cluster: who owns which slot, and how slots move while messages flow."""
+"""The queue cluster: owners of slots, moves and replication while messages flow."""

@@ -1,4 +1,4 @@
-"""What a cluster asks of the store that all its members share: one map, leases, one leader.
+"""The store that all members of a cluster share: one map, leases, one leader.
 
 Rule 1: `commit` is the only way to change the map, and it counts only over the epoch before the
         new one; this is where the cluster agrees.

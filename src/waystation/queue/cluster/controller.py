@@ -1,4 +1,4 @@
-"""What the leading controller changes in the map: who is up, what moves next, who is promoted.
+"""Decides changes of the slot map: servers up or down, moves, promotions.
 
 Rule 1: it only proposes. Each answer is one next map, committed over the epoch it was made from
         or not at all; a controller that was asleep can do no harm, and none is needed for a move

@@ -1,4 +1,4 @@
-"""The shell of the controller: takes the lead, reads the map, commits what its core proposes.
+"""The driver of the controller: keeps the lead, reads the map, commits proposals.
 
 Rule 1: only the leader acts. The store decides which controller leads; a leader that could
         not renew its lead stops, and another begins within `LEAD_S`.

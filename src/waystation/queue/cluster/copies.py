@@ -1,4 +1,4 @@
-"""Copies of slots under way from and to a storage server, and what it knows of a follower.
+"""Copies of slots in progress, from and to a storage server, and the state of followers.
 
 Rule 1: of the copies to followers that still catch up, `COPIES_MAX` run at a time, and no more than
         `COPIES_PER_PEER_MAX` to one server: a server that is given followers for all its slots

@@ -1,6 +1,6 @@
-"""Whether the storage servers of a map are reached where the map says, as seen from here.
+"""Checks that the storage servers of a map are reached at the addresses of the map.
 
-Each is connected to, and asked nothing: its certificate says who answers.
+Each server is connected to without a request: its certificate tells which server answers.
 """
 
 import asyncio

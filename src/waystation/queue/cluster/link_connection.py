@@ -1,4 +1,4 @@
-"""One link, at either end: blocks of 16,512 bytes over mutual TLS, and the frames in them.
+"""One end of a link: blocks of 16,512 bytes over mutual TLS, and the frames in them.
 
 Rule 1: both ends say their hello at once; frames follow when the other's has been taken.
 Rule 2: frames of a loop turn leave in as few blocks as hold them.

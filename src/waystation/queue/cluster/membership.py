@@ -1,4 +1,4 @@
-"""Who may speak on a cluster's links: a private CA, a certificate for each member, one token.
+"""Membership of a cluster: a private CA, a certificate for each member, one token.
 
     keys/cluster/ca.crt          whom members trust
     keys/cluster/member.crt|key  what this one shows; its common name is `node-7` or `edge-…`

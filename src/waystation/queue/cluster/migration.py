@@ -1,4 +1,4 @@
-"""A slot copied to another server while it is served: rows first, then every change.
+"""Copies a slot to another server while it is served: rows first, then every change.
 
 Rule 1: one stream, in order. A chunk of rows is read and queued in one go, and each commit's
         changes are queued when they are durable; so whatever the target applies last for a key is

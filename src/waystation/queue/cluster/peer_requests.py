@@ -1,4 +1,4 @@
-"""Requests of one storage server to another: sent on a link of their own, answered by number.
+"""Requests between storage servers: on a link of their own, answered by number.
 
 Rule 1: a link is made for the first request and closed by `close`; copies have other links, so
         that the end of one is never taken for the end of the other.

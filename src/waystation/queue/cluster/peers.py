@@ -1,4 +1,4 @@
-"""Ways between storage servers: copies of slots, and their confirmations.
+"""Links between storage servers for copies of slots and their confirmations.
 
 Rule 1: each server says what it has to say on a link that it made itself, so two servers have two
         links, and either may lose one without the other noticing anything but that.

@@ -1,14 +1,15 @@
-"""Which slots should go where: counts made equal with as few moves as can be.
+"""Plans moves: equal numbers of slots per server with as few moves as possible.
 
-Rule 1: a plan is a function of the map alone, ties broken by numbers, so two people who ask get
-        the same answer.
-Rule 2: adding moves slots to the newcomers only; draining moves the leaving server's slots only.
-Rule 3: slots that move already are left alone.
-Rule 4: what was planned before stays planned, and is reckoned with as if it were done; of two plans
-        for one slot the later counts. So moving other slots never ends a drain.
-Rule 5: what an operator asks for by itself goes before what is planned: a plan may take hours.
+Rule 1: a plan depends on the map alone, with ties broken by numbers, so that two operators get the
+        same plan.
+Rule 2: adding servers moves slots to the new ones only; draining moves the leaving server's slots
+        only.
+Rule 3: slots that are moving already are left alone.
+Rule 4: earlier plans stay in force and are counted as if they were done. Of two plans for one slot
+        the later one counts. So moving other slots never ends a drain.
+Rule 5: a move that an operator requests goes before planned moves, which may take hours.
 
-Load that was measured is the pipeline's business: its plan comes as a file and is checked here.
+A plan by measured load is made by the pipeline, comes as a file and is checked here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

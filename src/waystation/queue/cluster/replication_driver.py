@@ -1,4 +1,4 @@
-"""The shell of replication: performs the effects of `Replication` on links, store and clock.
+"""The driver of replication: performs the effects of `Replication`.
 
 Rule 1: a command runs between `begin` and `end`; while a slot is being frozen none begins, and
         what runs is waited for. A command that waits for its follower is still running.

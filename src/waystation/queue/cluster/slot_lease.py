@@ -1,4 +1,4 @@
-"""Which slots a storage server may serve, by its map and its lease.
+"""Decides which slots a storage server may serve, by its map and its lease.
 
 Rule 1: it serves a slot that the map gives it and that it has not frozen itself.
 Rule 2: a slot whose follower is in step, or may be as far as the server knows, could be promoted

@@ -1,17 +1,16 @@
-"""Who owns which slot: the one value that everybody in a cluster must agree on.
+"""The slot map: the owner of each slot, agreed on by all members of a cluster.
 
-Rule 1: a map is never changed. Every method that changes something returns the next map, whose
-        epoch is one higher; it is stored only over the epoch it came from.
-Rule 2: a slot has at most one server that may serve it: its owner, unless it is frozen.
-Rule 3: stable → preparing → frozen → stable at the target; from preparing and frozen the way
-        back to the owner is open. Nothing else is.
-Rule 4: a follower keeps a copy and does not serve. It may be promoted only while the map says
-        that it is in step, and only the owner says so: from then on the owner answers nothing
-        that the follower has not confirmed, or takes the word back first.
-Rule 5: what is planned stands in the map too, so that a plan and the moves it asks for cannot
-        disagree.
-Rule 6: nothing leaves a server whose queues are older than the cluster before their references are
-        written: ids that clients chose would lead nowhere. Nor is it followed: its follower could
+Rule 1: a map is immutable. A method that changes something returns the next map, whose epoch is one
+        higher. It is stored only over the epoch from which it was made.
+Rule 2: at most one server may serve a slot: its owner, unless the slot is frozen.
+Rule 3: stable → preparing → frozen → stable at the target. From preparing and frozen a slot may go
+        back to its owner. There are no other transitions.
+Rule 4: a follower keeps a copy and does not serve. It may be promoted only while the map says that
+        it is in step, and only the owner says so. From then on the owner answers nothing that the
+        follower has not confirmed, or marks it out of step first.
+Rule 5: plans are part of the map, so that a plan and its moves cannot disagree.
+Rule 6: no slot leaves a server whose queues are older than the cluster before their references are
+        written: ids chosen by clients would lead nowhere. Nor does it get a follower, which could
         be promoted.
 """
 

@@ -1,1 +1,1 @@
-"""The cluster's front: many storage servers under one address."""
+"""The edge: the front of a queue cluster, many storage servers under one address."""

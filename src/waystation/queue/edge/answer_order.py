@@ -1,4 +1,4 @@
-"""The order of a client's answers: that of its commands, as a single server gives them.
+"""Orders the answers to a client as its commands, as a single server would.
 
 Rule 1: an answer waits for those to earlier commands.
 Rule 2: an event waits for answers that are ready, and for answers to subscriptions that were asked

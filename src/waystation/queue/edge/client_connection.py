@@ -1,4 +1,4 @@
-"""A client's connection at an edge: passes commands and answers on without changing them."""
+"""A client's connection at an edge: passes commands and answers on unchanged."""
 
 from typing import Final
 

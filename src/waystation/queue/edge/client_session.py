@@ -1,4 +1,4 @@
-"""One client's session at an edge: what it waits for, and what it has subscribed to.
+"""One client's session at an edge: its waiting commands and its subscriptions.
 
 Storage servers know a client session by the number of its stream, the same on every link.
 """

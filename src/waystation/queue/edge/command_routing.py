@@ -1,4 +1,4 @@
-"""Routes the commands of clients: where each goes, which wait, and how each ends.
+"""Routes the commands of clients: chooses the server, holds commands back, finishes them.
 
 Rule 1: a command goes where the map says that its slot is served. While no server serves the
         slot, or after the server refused the command a moment ago, the command waits.

@@ -1,4 +1,4 @@
-"""Queues that are being made: on one server, with references on others, seen by nobody until then.
+"""Creates queues: on one server, with references on others, visible when all is written.
 
 Rule 1: NEWQ → IDS (kept) and NEWR → SET_REF for each id that does not begin with the home slot →
         NEWC → only now the client gets its IDS.

@@ -1,4 +1,4 @@
-"""The edge's shell: clients on one side, links on the other; `Edge` decides.
+"""The driver of an edge: connects clients, links and the core `Edge`.
 
 Rule 1: a client is not read while it has much under way, while it does not read its answers, and
         while a link that its commands go over takes no more. One that does not read is told to

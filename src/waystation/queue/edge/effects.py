@@ -1,4 +1,4 @@
-"""Effects of an edge's core: the driver performs them, and tests record them."""
+"""Effects of the edge's core, performed by the driver."""
 
 import enum
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Commands that a server did not do, and where they are said again.
+"""Handles commands that a server refused: follows references, waits, sends them again.
 
 Rule 1: an id that leads elsewhere (`MOVED`) is followed to its home, and that is remembered.
 Rule 2: a server that does not know itself responsible (`WRONG_SLOT`), or not at this moment

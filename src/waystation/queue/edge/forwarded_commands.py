@@ -1,4 +1,4 @@
-"""Commands that clients of other servers send through an SMP proxy to the cluster (RFWD).
+"""Commands that clients of other servers send to the cluster through an SMP proxy (RFWD).
 
 The edge holds the session's key, so it opens both layers; the command inside goes to the owner of
 its slot like any other, on a stream that is marked as forwarded, and the answer is sealed here.

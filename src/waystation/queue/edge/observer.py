@@ -1,4 +1,4 @@
-"""What an edge tells of itself, for metrics; never whose command it was."""
+"""The observer of an edge: counts for metrics, without any id of a client."""
 
 from typing import Protocol
 

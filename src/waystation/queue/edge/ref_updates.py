@@ -1,4 +1,4 @@
-"""Updates of references that follow from commands: looked up, set before an id is used, removed.
+"""Updates references when commands need it: looked up, set before an id is used, removed.
 
 Rule 1: an id is told to a client only when its reference stands: NKEY's answer waits for it, and
         LSET goes to its queue only after it. If LSET is refused, what was set for it is removed.

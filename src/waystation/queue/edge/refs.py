@@ -1,4 +1,4 @@
-"""Where ids lead that do not begin with the slot of their queue: what an edge remembers of it.
+"""Cache of references: where an id leads whose queue is in another slot.
 
 Rule 1: the home of an id never changes, so what is known stays right however old it is. An entry
         for a queue that is gone only leads to the server whose refusal is the right answer.

@@ -1,4 +1,4 @@
-"""What clients have subscribed to, and how it goes on where their slots went.
+"""Renews the subscriptions of clients on the server that a slot has moved to.
 
 Rule 1: a subscription is renewed by the client's own words, or, where it never said any, by the
         grant that the servers hand on; what answers is the edge's, not the client's.

@@ -1,4 +1,4 @@
-"""What servers say to clients, and what an edge has to know of it before it is passed on.
+"""Handles messages of servers to clients: what the edge notes before it passes them on.
 
 Rule 1: an answer is the client's if it waits for one with that id, and a renewal's if one of those
         waits; everything else is an event and goes to the client as it is.

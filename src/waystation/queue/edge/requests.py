@@ -1,4 +1,4 @@
-"""Requests of the edge itself to servers, on no client's stream: references, ends of creations.
+"""Requests of the edge itself to servers, on no client's stream: references, creations.
 
 Rule 1: the caller is called back once: with the answer, or with None when none came in time.
 Rule 2: what is asked of a *slot* goes to the server that serves it, and is repeated when the slot

@@ -1,4 +1,4 @@
-"""Links to all storage servers of the map: opened, kept, opened again.
+"""Links to all storage servers of the map: opened, kept, reopened.
 
 Rule 1: every server of the map has one link that all share, and no other has any. With `dedicated`
         each client has besides a link of its own to every server that it uses, up to a limit;

@@ -1,1 +1,1 @@
-"""One storage server: connections, subscriptions, commands, and the shell around them."""
+"""One storage server: connections, subscriptions, commands and their driver."""

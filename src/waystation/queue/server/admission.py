@@ -1,14 +1,14 @@
-"""Who may do what: from a command to the queue it names and the keys that may have signed it.
+"""Decides whether a command is allowed: the queue it names, the keys that may sign it.
 
 The steps are those of §5.1.
 
-Rule 1: no such queue, a wrong key, a key of another kind, a queue that may not be used this way:
-        all are `AUTH`, and all cost one check of the proof that was presented. What else is done
-        is the same too: an unknown id takes the way of a queue that nobody has.
-Rule 2: what a service may not say, or may only say with its own proof, is refused before any queue
-        is looked at (`services`); a proof of a service that does not hold is `SERVICE`, whatever
-        else is wrong.
-Rule 3: a blocked queue says so to whoever proved that it is theirs, except to OFF, DEL and NSUB.
+Rule 1: an unknown queue, a wrong key, a key of another kind and a queue that may not be used this
+        way are all answered with `AUTH`, and all cost one check of the presented proof. All other
+        work is the same too: an unknown id is handled like a queue that nobody owns.
+Rule 2: commands that a service may not send, or only with its own proof, are refused before any
+        queue is looked up (`services`). An invalid proof of a service is `SERVICE`, whatever else
+        is wrong.
+Rule 3: a blocked queue is reported to its proven owner, except for OFF, DEL and NSUB.
 """
 
 from typing import Final

@@ -1,10 +1,10 @@
-"""Proofs are checked in threads: a signature takes longer than everything else about a command.
+"""Verifies proofs in threads: a signature takes longer than the rest of a command.
 
-Rule 1: what one batch of commands asks is one job: one thread takes it. Jobs of one turn of the
-        loop are handed over together, a share to each thread, and their answers come back
-        together: a signature costs less than waking a thread for it and the loop for its answer.
-Rule 2: an unknown queue, a wrong key and a key of another kind take the same way and the same
-        time (§5.9); `auth.check` sees to the second.
+Rule 1: the proofs of one batch are one job of one thread. Jobs of one turn of the loop are handed
+        to the threads together, and their results come back together, because waking a thread and
+        the loop costs more than a signature.
+Rule 2: an unknown queue, a wrong key and a key of another kind take the same code path and the same
+        time (§5.9); `auth.check` ensures the second.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""One connected client as the server's parts see it: its subscriptions, and what it is owed.
+"""State of one connected client: its subscriptions and its unsent answers.
 
-A server is made of idle connections, so this keeps nothing that an idle one does not need.
+Most connections of a server are idle, so this holds nothing that an idle connection does not need.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Getting messages to their subscribers: at once when one arrives, later when there was no room.
+"""Delivers messages to subscribers: on arrival, or later when there is room.
 
-Rule 1: a message that arrives in an empty queue goes to a subscriber who owes no acknowledgement.
-        Everything else is fetched from the store when its turn comes.
-Rule 2: a connection that reads slowly is *congested*; its deliveries are put off, not queued: what
-        waits, waits in the store.
+Rule 1: a message that arrives in an empty queue is sent to a subscriber without an unacknowledged
+        message. All other messages are fetched from the store when it is their turn.
+Rule 2: a connection that reads slowly is *congested*. Its deliveries are put off, not buffered: the
+        messages stay in the store.
 Rule 3: a subscription that is put off is busy (see `subscribers`) until the store was asked.
 """
 

@@ -1,10 +1,10 @@
-"""What each command does, once it is known who asks.
+"""Executes commands after admission, one method per command.
 
-Rule 1: an answer follows the store's, never precedes it: `OK` is a promise.
-Rule 2: what the store could not do now is told so that clients come back (§4.6): senders get
-        `PROXY BROKER TIMEOUT`; everybody else gets silence and a closed connection.
-Rule 3: the store looks at conditions once more where it changes something, so a command that was
-        overtaken between check and change is refused, not half done.
+Rule 1: an answer follows the commit of the store: `OK` is a promise.
+Rule 2: when the store is not available, clients are told to come back (§4.6): senders get
+        `PROXY BROKER TIMEOUT`, the connections of all others are closed without an answer.
+Rule 3: the store checks conditions again where it makes a change, so a command that was overtaken
+        between check and change is refused and not half executed.
 """
 
 import asyncio

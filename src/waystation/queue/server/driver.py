@@ -1,15 +1,15 @@
-"""From a block to its answers: reads a client's commands, has them checked and done, and answers.
+"""The driver of clients: reads commands, has them checked and executed, sends answers.
 
-Rule 1: one client's commands are looked up and checked in their order, and started in that order.
-        Several may be under way, so that one flush to the disk serves many; their answers are
-        given in the order of the commands. Two commands about one queue are never under way
-        together, unless both send to it: the store keeps their order.
-Rule 2: a client that does not read its answers gets no more done, and no more refused or passed on
-        either: at most `window` commands are under way, `in_blocks_max` blocks wait, then its
-        socket is not read. So what is kept for it has a bound, whatever it sends.
-Rule 3: deliveries that a batch has caused follow its answers.
-Rule 4: forwarded commands are answered when they are done, in no order.
-Rule 5: a mistake of ours costs the connection it happened on: silence would cost its client more.
+Rule 1: the commands of one client are looked up, checked and started in their order. Several may
+        run at once, so that one flush to disk serves many; their answers are sent in the order of
+        the commands. Two commands on one queue never run at once, unless both are SEND: the store
+        keeps their order.
+Rule 2: a client that does not read its answers is stopped: at most `window` commands run and
+        `in_blocks_max` blocks wait; then its socket is not read. This bounds its memory.
+Rule 3: deliveries caused by a batch follow its answers.
+Rule 4: forwarded commands are answered when they are done, in no particular order.
+Rule 5: an unexpected exception closes the connection on which it happened; without an answer the
+        client would wait.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Ids that the server makes: 24 random bytes, of which the first 12 bits may be a slot.
+"""Creates ids: 24 random bytes, of which the first 12 bits may be a slot.
 
 With `queue.id_mode = "hybrid"` all ids of a queue that we make begin with the queue's slot, so that
 a cluster finds its server without asking. Ids that clients choose have no such prefix.

@@ -1,4 +1,4 @@
-"""The storage server's end of links: streams of edges, references, and copies of other servers.
+"""The storage server's end of links: streams of edges, references, copies.
 
 Rule 1: whoever shows a certificate of the cluster may speak; an edge for clients, a storage server
         about copies.

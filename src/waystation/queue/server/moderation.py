@@ -1,4 +1,4 @@
-"""What operators do to a queue that somebody complained of."""
+"""Moderation of a queue by an operator, after a complaint."""
 
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError

@@ -1,9 +1,9 @@
-"""Notifications that wait to be handed to whoever subscribed to their notifier.
+"""Notifications that wait for a subscriber of their notifier.
 
-Rule 1: now and then everything that has a subscriber is handed over and forgotten; what has none
-        waits, up to its age and up to two limits, of which the oldest go first.
-Rule 2: a notification says that there is a message; the message itself is safe in its queue. So
-        losing one on a limit delays somebody and loses nothing.
+Rule 1: periodically all notifications with a subscriber are handed over and removed. The others
+        wait, up to an age and two limits; above a limit the oldest are removed.
+Rule 2: a notification only announces a message, which is stored in its queue. A lost notification
+        delays a recipient and loses no message.
 
 A core: time comes in with each call.
 """

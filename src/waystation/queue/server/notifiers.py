@@ -1,4 +1,4 @@
-"""Notifiers: subscriptions to "there is a message", and their notifications (§5.6).
+"""Subscriptions to notifiers and the notifications that they receive (§5.6).
 
 Rule 1: a notifier is subscribed to by a connection or by a service; the last one to subscribe has
         it. Notifications of a service go to the connection that the service subscribed with last.

@@ -1,4 +1,4 @@
-"""What the server tells whoever counts. Never waits, never raises; nothing here names a client."""
+"""The observer of a queue server, for metrics. Never blocks or raises; contains no ids."""
 
 from collections.abc import Sequence
 from typing import Protocol

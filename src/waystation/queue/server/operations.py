@@ -1,4 +1,4 @@
-"""What operators do to queues, and what they see of the server."""
+"""Operator actions on queues, and the server's status for operators."""
 
 import os
 import threading

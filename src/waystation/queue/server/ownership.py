@@ -1,4 +1,4 @@
-"""Commands in a cluster: only for slots that are ours, from their beginning to their answer.
+"""Executes commands only for slots that this server owns, until their answer is sent.
 
 Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` while the slot is on
         its way, or `MOVED` if a reference of ours says where the queue lives, or `UNKNOWN` if we

@@ -1,4 +1,4 @@
-"""The roles of proxying: what clients send through us, and what other proxies bring.
+"""SMP proxying: commands that clients send through us, and commands that proxies bring.
 
 As a proxy (PRXY, PFWD) we know who sends and not what; as a relay (RFWD) what and not who.
 

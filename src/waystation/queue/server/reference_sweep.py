@@ -1,4 +1,4 @@
-"""Removes references whose queue is gone, or never came to be.
+"""Removes references whose queue is gone or was never created.
 
 An edge takes back what it set when a creation fails, and removes references with their queues;
 if it dies in between, they remain. They harm little: they lead to a server that says AUTH. But an

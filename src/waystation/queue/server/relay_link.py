@@ -1,4 +1,4 @@
-"""A connection to a relay: its hello, blocks in and out, and who waits for which answer.
+"""A connection to a relay: its hello, blocks in both directions, waiting requests.
 
 Rule 1: an answer that has not come after `request_timeout_s` is `TIMEOUT`. If the relay said
         nothing at all in that time, the connection is given up as well: it may be half dead.

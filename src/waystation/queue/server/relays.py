@@ -1,10 +1,10 @@
-"""The relays that we are connected to: one link for each, shared by all clients.
+"""The connected relays: one link for each, shared by all clients.
 
-Rule 1: whoever asks for a relay while it is being connected to waits for the same attempt.
-Rule 2: an attempt that failed is remembered for `failure_memory_s`: until then everybody gets the
-        same answer at once, and nobody's attempts can make us open sockets in a row.
-Rule 3: at most `links_max` links; beyond that the one that was used least recently goes. At most
-        `ATTEMPTS_MAX` are being made; who comes then is asked to come back.
+Rule 1: clients that ask for a relay while it is being connected wait for the same attempt.
+Rule 2: a failed attempt is remembered for `failure_memory_s`. Until then all clients get the same
+        answer at once, so that no client can cause a series of connection attempts.
+Rule 3: at most `links_max` links; above that the least recently used one is closed. At most
+        `ATTEMPTS_MAX` attempts run; further clients are told to come back.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
-"""The port of the clients: TLS, hellos and blocks, and nothing about queues.
+"""The port for clients: TLS, hellos and blocks; knows nothing about queues.
 
-Rule 1: what was said to a client in a turn of the loop leaves at its end, in as few blocks as hold
-        it (`net.blocks`).
-Rule 2: a client that has not finished both hellos in time is disconnected; so is, after
-        `inactive_timeout_s`, a client that waits for nothing and says nothing.
-Rule 3: connections are limited in number, per origin, and before the end of their hellos.
+Rule 1: answers of one turn of the loop are sent at its end, in as few blocks as possible
+        (`net.blocks`).
+Rule 2: a client that has not finished both hellos in time is disconnected. So is a client without
+        subscriptions that sends nothing for `inactive_timeout_s`.
+Rule 3: connections are limited in total, per origin, and before the end of their hellos.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""Services: busy clients that are known by a certificate, and what they may say (§2.8).
+"""Services: clients with a certificate, and which commands they may send (§2.8).
 
-Rule 1: a service has one role, that of its first time, and says what belongs to it: a notifier
-        subscribes to notifiers, a proxy brings what others send, a messaging service does the rest.
-Rule 2: NEW, SUB and NSUB of a service carry its own proof beside that of the queue's key; nothing
-        else does, and nobody else's.
-Rule 3: whoever breaks these rules is told so before any queue is looked at, so that nothing is
-        learnt about queues.
+Rule 1: a service keeps the role of its first connection. A notifier subscribes to notifiers, a
+        proxy forwards commands of others, a messaging service sends everything else.
+Rule 2: NEW, SUB and NSUB of a service carry the proof of the service beside that of the queue's
+        key. No other command and no other client carries it.
+Rule 3: a violation is answered before any queue is looked up, so the answer reveals nothing about
+        queues.
 """
 
 import secrets

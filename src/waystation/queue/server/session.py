@@ -1,4 +1,4 @@
-"""One client's conversation: blocks in, commands out; answers in, blocks out.
+"""One client's session: blocks in, commands out; answers in, blocks out.
 
 Rule 1: the first block is the client's hello. One that does not fit ends the connection without a
         word; from then on whatever arrives is answered, and nothing that is said ends it. Services

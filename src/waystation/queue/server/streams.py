@@ -1,4 +1,4 @@
-"""Clients of an edge, as its link brings them: sessions that began elsewhere.
+"""Streams of an edge: client sessions that reach this server over a link.
 
 Rule 1: a stream is a client like any other: its commands are looked up, checked and done by the
         same driver. The edge has handed over what its proofs are checked with (queues §6.3).

@@ -1,4 +1,4 @@
-"""Who is to get the messages of which queue, and which message they have not acknowledged.
+"""Subscriptions: which client receives a queue's messages, and its unacknowledged message.
 
 Rule 1: a queue has at most one subscriber, a notifier and a service likewise. Whoever subscribes
         takes the place of the one before, who is told END.

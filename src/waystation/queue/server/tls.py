@@ -1,4 +1,4 @@
-"""What TLS may be on the queue service's port (§2.1 to §2.3, §2.8).
+"""TLS settings of the queue service's port (§2.1 to §2.3, §2.8).
 
 The suite and the groups (1.3, ChaCha20, X448 and X25519) stand in `openssl.cnf`, which
 `OPENSSL_CONF` must name before the process starts: Python has no call for them.

@@ -1,4 +1,4 @@
-"""Queues that an edge has asked for and not yet committed (queues §6.6).
+"""Queues that an edge has created and not committed yet (queues §6.6).
 
 Rule 1: an uncommitted queue is kept in memory only: no command finds it, and a server that
         dies forgets it.

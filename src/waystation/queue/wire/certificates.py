@@ -1,4 +1,4 @@
-"""Chains of certificates: which one is the identity, and whether a chain holds.
+"""Certificate chains: which certificate is the identity, and whether a chain is valid.
 
 A server is known by the SHA-256 of the certificate of its offline authority, so the online leaf
 can change. Names are not compared with hosts: the address says whose chain it must be. Only

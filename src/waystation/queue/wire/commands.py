@@ -1,4 +1,4 @@
-"""The commands of clients, and their shapes by version.
+"""The commands of clients and their encoding by version.
 
 Rule 1: the tag is everything before the first blank. An unknown tag is `CMD UNKNOWN` (so is
         `SUB=`, and so are the words of servers); a parameter that is missing, malformed or too

@@ -1,4 +1,4 @@
-"""Bodies and notifications as the recipient gets them: encrypted once more, by the server.
+"""Encrypts bodies and notifications for the recipient, by the server.
 
 Whoever sees both sides of the server cannot tell by the ciphertext which message became which.
 The id of a message is its nonce, so delivering it again gives the same bytes.

@@ -1,4 +1,4 @@
-"""How each fault looks after `ERR `, by version, and what a fault is that another server sent."""
+"""The encoding of each fault after `ERR`, by version, and the decoding of other servers' faults."""
 
 from typing import Final
 

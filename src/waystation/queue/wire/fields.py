@@ -1,4 +1,4 @@
-"""The small encodings that everything on this wire is made of.
+"""Basic encodings of the protocol: integers, strings, lists.
 
 Reading is strict: a `Reader` raises `FieldError` for what is missing or not of its kind, and
 `end` for what is left over. Which fault that becomes is for the reader of the whole to say.

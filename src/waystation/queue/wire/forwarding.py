@@ -1,4 +1,4 @@
-"""Commands that travel through a proxy: two layers of encryption, and who opens which.
+"""Commands through a proxy: two layers of encryption.
 
     client → proxy   PFWD v k.pub et      et = the command for the relay, sealed with k
     proxy  → relay   RFWD …               the same and whose it is, sealed with their session

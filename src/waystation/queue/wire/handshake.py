@@ -1,4 +1,4 @@
-"""The two hellos, and what both sides know afterwards.
+"""The two hellos, and what both ends have agreed on afterwards.
 
 Rule 1: the server speaks first. Both hellos are plain blocks; whatever follows the known fields is
         passed over, so that later versions can say more.

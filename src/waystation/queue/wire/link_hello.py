@@ -1,4 +1,4 @@
-"""How a link begins: TLS has shown who both are; a key each makes its blocks opaque once more.
+"""The hello of a link: each end sends a key, so that blocks are encrypted inside TLS.
 
     hello = versions:range session id:shortString key:shortString     padded to 16,512 bytes
 

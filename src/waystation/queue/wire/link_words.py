@@ -1,4 +1,4 @@
-"""The words that edge and storage server say to each other, beside what they carry for clients.
+"""The messages between edges and storage servers beside the commands of clients.
 
 An edge says the first group, a server answers with the second; copies of slots go between two
 servers. `link` has their bytes.

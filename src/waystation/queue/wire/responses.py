@@ -1,4 +1,4 @@
-"""The answers and events of servers, and their shapes by version.
+"""The answers and events of servers and their encoding by version.
 
 A server says what it means; a client that is too old for the word gets the older one: `OK` for
 `SOK` (before 16), `END` for `DELD` (before 10), `AUTH` for `BLOCKED` (before 12).

@@ -1,4 +1,4 @@
-"""Services: busy clients that show a long-term certificate (§2.8), from version 16 on.
+"""Services: clients that present a long-term certificate (§2.8), from version 16 on.
 
 Rule 1: a service shows its chain twice, in TLS and in its hello, and both are the same; the key of
         the leaf has signed the key of its session.

@@ -1,4 +1,4 @@
-"""Transmissions: a command or an answer with its ids and its proof, and the batches they come in.
+"""Transmissions: commands and answers with ids and proofs, and their batches.
 
 Rule 1: a batch that is not well formed as a whole is one refusal, `BLOCK` without ids. Inside a
         good batch every transmission stands or falls alone.

@@ -1,11 +1,11 @@
 """Sessions without a node are found when their time is over, whatever happens at the same time."""
 
+from tests.sim.presence.redis import RedisModel
 from tests.unit.presence.shared_broker_harness import NearStore
 from waystation.base.clock import ManualClock
 from waystation.presence.model import Detached
 from waystation.presence.store import Joined, Owner
 from waystation.testing.conformance.presence_store import Heard, join_spec, new_party, session
-from waystation.testing.presence_world_redis import RedisModel
 
 TTL_S = 120.0
 

@@ -1,13 +1,16 @@
-"""A guest of the world of presence: a client on a bad network, with manners of its own.
+"""A simulated client on a faulty network: joins, acknowledges, pings, reconnects, leaves.
 
-It knows what the protocol's pages say and no more: joins, acknowledges, pings, comes back when its
-stream breaks, leaves. What it makes of what it hears is in `presence_world_witness`.
+It follows docs/protocols/presence.md only. `expectations` checks what it receives.
 """
 
 import asyncio
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.sim.presence.client_call import ClientCall
+from tests.sim.presence.client_view import AckTracker, ClientView
+from tests.sim.presence.expectations import ClientExpectations
+from tests.sim.presence.node import PORT
 from tests.sim.sockets import SimHost
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
@@ -19,13 +22,9 @@ from waystation.presence.model import (
     Status,
 )
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
-from waystation.testing.presence_world_hearing import Hearing, Receipts
-from waystation.testing.presence_world_node import PORT
-from waystation.testing.presence_world_wire import Wire
-from waystation.testing.presence_world_witness import Witness
 
 if TYPE_CHECKING:
-    from waystation.testing.presence_world import PresenceWorld
+    from tests.sim.presence.world import PresenceWorld
 
 PONG_S: Final = 1.2  # without an answer for so long, the stream is dead
 PARTY_KINDS: Final = (MessageType.JOIN, MessageType.LEAVE, MessageType.SIGNAL)
@@ -33,7 +32,7 @@ WANT_UPDATES: Final = 4
 RESUME_ONLY: Final = 1
 
 
-class Guest(Witness):
+class SimClient(ClientExpectations):
     def __init__(self, world: "PresenceWorld", number: int, party: int) -> None:
         super().__init__(world, SessionKey(PartyId(party), ClientId(number), SessionId(0)))
         self.number = number
@@ -41,12 +40,12 @@ class Guest(Witness):
         self._sessions = count(1)
         self._ids = count(1)
         self.extended = self.rng.random() < 0.7
-        self.deaf_share = self.rng.choice((0.0, 0.0, 0.3))  # what it reads and forgets
+        self.ignored_share = self.rng.choice((0.0, 0.0, 0.3))  # what it reads and forgets
         self.ack_wait_s = self.rng.choice((0.0, 0.05, 0.5))
-        self.stubborn = False  # acknowledges nothing
+        self.no_acks = False  # acknowledges nothing
         self._token = b""
         self._host: SimHost | None = None
-        self._wire: Wire | None = None
+        self._call: ClientCall | None = None
         self._asked: dict[int, tuple[int, float]] = {}  # id -> kind, when it was said
         self._left = False  # the LEAVE was acknowledged
         self._known = False  # a session of this key may exist
@@ -65,11 +64,11 @@ class Guest(Witness):
         self._forget_session()
 
     def _forget_session(self) -> None:
-        self.hearing = Hearing()
+        self.view = ClientView()
         self._token = b""
-        self._said_leave = self._left = self._known = False
-        self._receipts = Receipts()
-        self.was_stubborn = self.stubborn
+        self._sent_leave = self._left = self._known = False
+        self._acks_owed = AckTracker()
+        self.had_no_acks = self.no_acks
         self._acks.clear()
 
     # --- what it does ----------------------------------------------------------------------------
@@ -81,10 +80,10 @@ class Guest(Witness):
 
     def _look(self) -> None:
         now_s = self.world.now_s
-        if self.gone_for_good:
+        if self.lost_for_good:
             return
-        if self._wire is None:
-            wanted = self.wants_in or (self._said_leave and not self._left)
+        if self._call is None:
+            wanted = self.wants_to_be_joined or (self._sent_leave and not self._left)
             if wanted and now_s >= self._next_try_s:
                 self._connect()
             return
@@ -94,7 +93,7 @@ class Guest(Witness):
             self._drop("no answer")
         elif not self.joined and now_s - self._said_at_s > PONG_S:
             self._drop("it was refused, and the end of the call did not arrive")
-        elif self.joined and self._said_leave and not self._left:
+        elif self.joined and self._sent_leave and not self._left:
             if not any(kind == MessageType.LEAVE for kind, _ in self._asked.values()):
                 self._say(MessageType.LEAVE)
         elif self.joined and not waited and now_s - self._said_at_s > self.world.ping_s:
@@ -104,11 +103,11 @@ class Guest(Witness):
         node = self.rng.choice(self.world.nodes)
         self._next_try_s = self.world.now_s + 0.2 * self.rng.random()
         if self._host is None:
-            self._host = self.world.network.host(f"guest.{self.number}")
-        self._wire = Wire(self._host, (node.name, PORT), self)
+            self._host = self.world.network.host(f"client.{self.number}")
+        self._call = ClientCall(self._host, (node.name, PORT), self)
         self._asked.clear()
         self._acks.clear()
-        self._receipts.connected()
+        self._acks_owed.connected()
         self.joined = False
         self._position = None
         self._floor = self._again = 0
@@ -116,7 +115,7 @@ class Guest(Witness):
         if self.extended:
             fields["session_ttl_ms"] = round(self.world.ttl_s * 1000)
             fields["flags"] = (WANT_UPDATES if self.number % 3 == 0 else 0) | (
-                RESUME_ONLY if self._said_leave else 0
+                RESUME_ONLY if self._sent_leave else 0
             )
         if self._token:
             fields["resume_token"] = self._token
@@ -132,106 +131,106 @@ class Guest(Witness):
     _said_at_s = 0.0
 
     def _say(self, kind: MessageType, **fields: Any) -> None:
-        wire = self._wire
-        assert wire is not None
+        call = self._call
+        assert call is not None
         self._said_at_s = now_s = self.world.now_s
         message = ClientMessage(message_type=int(kind), **fields)  # pyright: ignore[reportArgumentType]
-        self._receipts.said(message.ack_message_ids, now_s)
+        self._acks_owed.said(message.ack_message_ids, now_s)
         if kind is not MessageType.ACK:
             message.message_id = next(self._ids)
             self._asked[message.message_id] = (kind, now_s)
-        wire.say(message.SerializeToString())
+        call.say(message.SerializeToString())
 
     def _drop(self, why: str) -> None:
-        wire, self._wire = self._wire, None
+        call, self._call = self._call, None
         self.joined = False
-        if wire is not None:
-            wire.hang_up()
+        if call is not None:
+            call.close()
 
     def leave(self) -> None:
-        self.wants_in = False
-        self._said_leave = True
+        self.wants_to_be_joined = False
+        self._sent_leave = True
 
-    def come_back(self) -> None:
+    def join_again(self) -> None:
         """After a LEAVE that was acknowledged, as a new session."""
         if self._left:
             self.new_life()
-            self.wants_in = True
+            self.wants_to_be_joined = True
 
     def cut(self) -> None:
-        """Bad luck with the network, of one kind or another."""
-        wire = self._wire
-        if wire is None:
+        """Bad faults with the network, of one kind or another."""
+        call = self._call
+        if call is None:
             return
         draw = self.rng.random()
         if draw < 0.4:
             soon = self.rng.uniform(0, 0.3)
-            wire.break_off(node_learns_s=soon, guest_learns_s=self.rng.uniform(0, 0.3))
+            call.break_off(node_learns_s=soon, guest_learns_s=self.rng.uniform(0, 0.3))
         elif draw < 0.7:  # nobody is told: a black hole
-            wire.break_off(node_learns_s=self.rng.uniform(0.5, 3), guest_learns_s=None)
+            call.break_off(node_learns_s=self.rng.uniform(0.5, 3), guest_learns_s=None)
         elif draw < 0.85:
-            wire.half_close()
-            wire.hang_up()
-            self._wire, self.joined = None, False
+            call.half_close()
+            call.close()
+            self._call, self.joined = None, False
         else:
             self._drop("it hangs up")
 
     def vanish(self) -> None:
         """It goes away without a word and does not come back."""
-        self.gone_for_good = True
-        self.wants_in = False
+        self.lost_for_good = True
+        self.wants_to_be_joined = False
         self.world.say(f"{self.name} vanishes")
-        if self._wire is not None:
+        if self._call is not None:
             learns_s = self.rng.choice((0.05, 3.0))
-            self._wire.break_off(node_learns_s=learns_s, guest_learns_s=None)
-        self._wire, self.joined = None, False
+            self._call.break_off(node_learns_s=learns_s, guest_learns_s=None)
+        self._call, self.joined = None, False
 
     def take_over(self) -> None:
         """A second stream while the first is still there."""
         if self.joined and self._token:
-            self._wire, self.joined = None, False
+            self._call, self.joined = None, False
 
     def stall(self, seconds: float) -> None:
-        wire = self._wire
-        if wire is not None:
-            wire.stall(stalled=True)
-            asyncio.get_running_loop().call_later(seconds, lambda: wire.stall(stalled=False))
+        call = self._call
+        if call is not None:
+            call.stall(stalled=True)
+            asyncio.get_running_loop().call_later(seconds, lambda: call.stall(stalled=False))
 
     def signal(self) -> None:
-        if self.joined and self.world.settings.signal_enabled and self._wire is not None:
+        if self.joined and self.world.settings.signal_enabled and self._call is not None:
             self._say(MessageType.SIGNAL, payload=b"%d" % self.number)
 
-    def be_stubborn(self) -> None:
-        self.stubborn = self.was_stubborn = True
+    def stop_acknowledging(self) -> None:
+        self.no_acks = self.had_no_acks = True
 
-    def ask_for_list(self) -> None:
-        if self.joined and self._wire is not None:
+    def request_list(self) -> None:
+        if self.joined and self._call is not None:
             self._say(MessageType.LIST)
 
     # --- what it hears ---------------------------------------------------------------------------
 
-    def ended(self, wire: Wire, status: GrpcStatus | None) -> None:
-        if wire is self._wire:
-            self._wire, self.joined = None, False
+    def ended(self, call: ClientCall, status: GrpcStatus | None) -> None:
+        if call is self._call:
+            self._call, self.joined = None, False
 
-    def heard(self, wire: Wire, data: bytes) -> None:
-        if wire is not self._wire:
+    def heard(self, call: ClientCall, data: bytes) -> None:
+        if call is not self._call:
             return  # of a stream that it has given up
         message = ClientMessage.FromString(data)
         kind = message.message_type
         if kind in (MessageType.ACK, MessageType.ERROR):
             self._answer(message)
             return
-        self._receipts.owes(message, self.world.now_s)
+        self._acks_owed.owes(message, self.world.now_s)
         if kind == MessageType.LIST:
             self._check_list(message)
-            self.hearing.listed(message)
+            self.view.listed(message)
         elif kind in PARTY_KINDS:
             self._check_order(message)
-            known = (message.party_epoch, message.party_seq) in self.hearing.heard
-            if not known and self.world.luck.hits(self.deaf_share):
+            known = (message.party_epoch, message.party_seq) in self.view.heard
+            if not known and self.world.faults.hits(self.ignored_share):
                 return
-            self.hearing.told(message)
+            self.view.told(message)
         self._acknowledge(message.message_id)
 
     def _answer(self, message: ClientMessage) -> None:
@@ -251,19 +250,19 @@ class Guest(Witness):
 
     def _accepted(self, kind: int, said_s: float, message: ClientMessage, status: Status) -> None:
         if kind == MessageType.JOIN:
-            if status is Status.OK and self.hearing.began is not None:
-                wants_out = self._said_leave
+            if status is Status.OK and self.view.began is not None:
+                wants_out = self._sent_leave
                 self._forget_session()  # the session before has ended: that is a new one
-                self._said_leave = wants_out
+                self._sent_leave = wants_out
             self._known = self.joined = True
             self._token = message.resume_token if self.extended else b""
         elif kind == MessageType.LEAVE:
             self._left = True
-            self._wire, self.joined = None, False
+            self._call, self.joined = None, False
             self._check_left(message)
         elif kind == MessageType.SIGNAL:
-            self.hearing.heard.add((self._epoch, message.party_seq))
-        self._receipts.answered(said_s, entered=kind == MessageType.JOIN)
+            self.view.heard.add((self._epoch, message.party_seq))
+        self._acks_owed.answered(said_s, entered=kind == MessageType.JOIN)
 
     @property
     def _epoch(self) -> int:
@@ -279,7 +278,7 @@ class Guest(Witness):
                 self._next_try_s = now_s + min(wait_s, 1.0)
             return
         if status in (Status.SESSION_NOT_FOUND, Status.CLIENT_TIMEOUT, Status.ACK_TIMEOUT):
-            self._left = self._said_leave
+            self._left = self._sent_leave
             self._begin_anew()
         elif status is Status.RESUME_REJECTED:
             # The token is of a session that has ended, and its id is in use again, or was too old.
@@ -287,11 +286,11 @@ class Guest(Witness):
         self._next_try_s = now_s + max(0.1, min(wait_s, 1.0))
 
     def _begin_anew(self) -> None:
-        if self.wants_in:
+        if self.wants_to_be_joined:
             self.new_life()
 
     def _acknowledge(self, message_id: int) -> None:
-        if self.stubborn:
+        if self.no_acks:
             return
         self._acks.append(message_id)
         if self._ack_due:
@@ -311,5 +310,5 @@ class Guest(Witness):
 
     def _send_acks(self) -> None:
         self._ack_due = False
-        if self._acks and self._wire is not None and self.joined:
+        if self._acks and self._call is not None and self.joined:
             self._say(MessageType.ACK, **self._ack_fields())

@@ -1,11 +1,10 @@
-"""The ways of the world of presence from a node to Redis; those of guests are `sim_sockets`.
+"""Simulated connections between nodes and Redis; those of clients are in `tests.sim.sockets`.
 
-Rule 1: what travels one way over one line keeps its order, and takes its time.
-Rule 2: when a line breaks, what is on it is lost: requests that have not arrived, and answers of
-        those that have. Whoever asked learns only that the store does not answer.
-Rule 3: what Redis publishes comes over a line of its own, which may lose some of it.
-Rule 4: a node that sleeps (a process that is stopped) hears nothing and says nothing; all of it
-        reaches it when it wakes.
+Rule 1: what travels in one direction of a connection keeps its order and takes some time.
+Rule 2: when a connection breaks, requests that have not arrived and answers that have not returned
+        are lost. The caller learns only that the store does not answer.
+Rule 3: published messages travel on a connection of their own, which may lose some of them.
+Rule 4: a stopped process receives and sends nothing; everything reaches it when it continues.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
+from tests.sim.presence.redis import RedisModel, raw
 from waystation.base.errors import StoreUnavailableError
 from waystation.storage.redis.connection import Argument, Command, RedisStats, Reply
 from waystation.storage.redis.presence import RedisPresenceStore
@@ -21,14 +21,13 @@ from waystation.storage.redis.presence_rows import PartyKeys
 from waystation.storage.redis.scripts import Script
 from waystation.storage.redis.subscriber import Subscriber
 from waystation.storage.redis.url import Address
-from waystation.testing.presence_world_redis import RedisModel, raw
 
 PATIENCE_S: Final = 0.8  # of whoever asks the store
 APART_S: Final = 1e-6  # what is sent later arrives later
 SHARDS: Final = 2
 
 
-class Luck:
+class FaultRates:
     """How long things take and how often they fail; all of it drawn from one source."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -46,7 +45,7 @@ class Luck:
         return not self.calm and self.rng.random() < share
 
 
-class Sleeper(Protocol):
+class Process(Protocol):
     """A process that may be stopped and go on later."""
 
     def when_awake(self, call: Callable[[], None]) -> None:
@@ -54,16 +53,16 @@ class Sleeper(Protocol):
         ...
 
 
-class Lane:
+class DelayedDelivery:
     """One direction of a line."""
 
-    def __init__(self, luck: Luck) -> None:
-        self._luck = luck
+    def __init__(self, faults: FaultRates) -> None:
+        self._faults = faults
         self._last_at = 0.0
 
     def carry(self, call: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        at = max(self._last_at + APART_S, loop.time() + self._luck.delay_s())
+        at = max(self._last_at + APART_S, loop.time() + self._faults.delay_s())
         self._last_at = at
         loop.call_at(at, call)
 
@@ -71,15 +70,15 @@ class Lane:
 # --- to Redis ------------------------------------------------------------------------------------
 
 
-class RedisWay:
-    """`Session` for the store of one life of a node."""
+class SimRedisConnection:
+    """`Session` for the store of one process of a node."""
 
-    def __init__(self, redis: RedisModel, luck: Luck, sleeper: Sleeper) -> None:
+    def __init__(self, redis: RedisModel, faults: FaultRates, sleeper: Process) -> None:
         self.stats = RedisStats()
         self.redis = redis
-        self.luck = luck
+        self.faults = faults
         self.sleeper = sleeper
-        self._forth, self._back = Lane(luck), Lane(luck)
+        self._forth, self._back = DelayedDelivery(faults), DelayedDelivery(faults)
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self._broken_until_s = 0.0
         self.line = 0  # how often it broke
@@ -107,7 +106,7 @@ class RedisWay:
 
     def _give_up_later(self, answer: "asyncio.Future[Any]") -> None:
         loop = asyncio.get_running_loop()
-        wait_s = self.luck.rng.choice((0.001, PATIENCE_S))
+        wait_s = self.faults.rng.choice((0.001, PATIENCE_S))
         loop.call_later(wait_s, self.sleeper.when_awake, lambda: self._fail(answer))
 
     def _fail(self, answer: "asyncio.Future[Any]") -> None:
@@ -165,70 +164,76 @@ def _seen(answer: "asyncio.Future[Any]") -> None:
         answer.exception()
 
 
-class Ear:
-    """Stands where the store has its bell."""
+class SimSubscriber:
+    """Stands in for the store's `Subscriber`."""
 
-    def __init__(self, way: RedisWay, hear: Callable[[str, bytes], None]) -> None:
-        self._way = way
+    def __init__(
+        self, redis_connection: SimRedisConnection, hear: Callable[[str, bytes], None]
+    ) -> None:
+        self._redis_connection = redis_connection
         self._hear = hear
-        self._lane = Lane(way.luck)
+        self._delivery = DelayedDelivery(redis_connection.faults)
         self._channels: dict[bytes, None] = {}
         self._deaf = False
-        way.on_break = self._broke
+        redis_connection.on_break = self._broke
 
     async def subscribe(self, channel: str) -> None:
         name = raw(channel)
         if name not in self._channels:
-            await self._way.ask(lambda: self._way.redis.listen(name, self._heard))
+            await self._redis_connection.ask(
+                lambda: self._redis_connection.redis.listen(name, self._heard)
+            )
             self._channels[name] = None
 
     def unsubscribe(self, channel: str) -> None:
         self._channels.pop(raw(channel), None)
-        self._way.redis.unlisten(raw(channel), self._heard)
+        self._redis_connection.redis.unlisten(raw(channel), self._heard)
 
     def _heard(self, channel: bytes, data: bytes) -> None:
-        way = self._way
-        line = way.line
-        if way.luck.hits(way.luck.bell_lost):
+        redis_connection = self._redis_connection
+        line = redis_connection.line
+        if redis_connection.faults.hits(redis_connection.faults.bell_lost):
             return
 
         def arrive() -> None:
-            if line == way.line and channel in self._channels:
-                way.sleeper.when_awake(lambda: self._hear(channel.decode(), data))
+            if line == redis_connection.line and channel in self._channels:
+                redis_connection.sleeper.when_awake(lambda: self._hear(channel.decode(), data))
 
-        self._lane.carry(arrive)
+        self._delivery.carry(arrive)
 
     def _broke(self) -> None:
         for channel in self._channels:
-            self._way.redis.unlisten(channel, self._heard)
-        if not self._deaf and not self._way.dead:
+            self._redis_connection.redis.unlisten(channel, self._heard)
+        if not self._deaf and not self._redis_connection.dead:
             self._deaf = True
             asyncio.get_running_loop().call_later(0.05, self._again)
 
     def _again(self) -> None:
-        if self._way.broken:
-            if not self._way.dead:
+        if self._redis_connection.broken:
+            if not self._redis_connection.dead:
                 asyncio.get_running_loop().call_later(0.2, self._again)
             return
         self._deaf = False
         for channel in self._channels:
-            self._way.redis.listen(channel, self._heard)
+            self._redis_connection.redis.listen(channel, self._heard)
 
     async def close(self) -> None:
         for channel in self._channels:
-            self._way.redis.unlisten(channel, self._heard)
+            self._redis_connection.redis.unlisten(channel, self._heard)
 
 
-class WorldStore(RedisPresenceStore):
+class SimPresenceStore(RedisPresenceStore):
     """The store of production on the Redis of the world, with times that fit it."""
 
     reap_ms = 3000
     lapse_from_ms = 1500
     second_look_ms = 1500
 
-    def __init__(self, way: RedisWay, *, log_max: int, linger_s: float) -> None:
+    def __init__(
+        self, redis_connection: SimRedisConnection, *, log_max: int, linger_s: float
+    ) -> None:
         keys = PartyKeys("pp", shards=SHARDS)
-        NodeRows.__init__(self, way, keys, log_max=log_max, linger_s=linger_s)
+        NodeRows.__init__(self, redis_connection, keys, log_max=log_max, linger_s=linger_s)
         self._min_replicas = 0
         self._listener = None
-        self._subscriber = cast(Subscriber, Ear(way, self._hear))
+        self._subscriber = cast(Subscriber, SimSubscriber(redis_connection, self._hear))

@@ -1,34 +1,36 @@
-"""What one session of a guest has heard, its two pictures of the party, and what it owes."""
+"""What a client has received: its views of the party, and its outstanding acks."""
 
 from collections.abc import Iterable
 from typing import Final
 
+from tests.sim.presence.party_history import LastAnswers, Member
 from waystation.presence.model import MessageType, Status
 from waystation.presence.wire.party_presence_pb2 import ClientMessage
-from waystation.testing.presence_world_truth import Heard, Member
 
-AGAIN_S: Final = 2.0  # longer than any wait of the ladder at the world's TTL, and the way
+AGAIN_S: Final = (
+    2.0  # longer than any wait of the ladder at the world's TTL, and the redis_connection
+)
 
 
-class Hearing:
-    """What a session has heard since it began, and how it pictures its party."""
+class ClientView:
+    """The messages of one session since it began, and two views of its party."""
 
     def __init__(self) -> None:
         self.heard: set[tuple[int, int]] = set()  # epoch and seq
         self.covered: dict[int, int] = {}  # epoch -> the highest LIST_RESYNC
         self.began: tuple[int, int] | None = None  # epoch and seq of its first LIST
-        self.simple: set[Member] = set()  # takes everything at face value
-        self.careful: set[Member] = set()  # keeps the view rule of the protocol
+        self.naive: set[Member] = set()  # applies every message as it arrives
+        self.deduplicated: set[Member] = set()  # follows the view rule of the protocol
         self._floor = 0
         self._last_list = 0
         self._applied: dict[Member, int] = {}
 
     def listed(self, message: ClientMessage) -> None:
         members = members_of(message)
-        self.simple = set(members)
-        if message.message_id != self._last_list:  # whoever is careful knows what it has had
+        self.naive = set(members)
+        if message.message_id != self._last_list:  # whoever is deduplicated knows what it has had
             self._last_list = message.message_id
-            self.careful = set(members)
+            self.deduplicated = set(members)
             self._floor = message.party_seq
             self._applied.clear()
         if self.began is None:
@@ -43,29 +45,29 @@ class Hearing:
             return
         member, seq = (message.client_id, message.session_id), message.party_seq
         joined = message.message_type == MessageType.JOIN
-        (self.simple.add if joined else self.simple.discard)(member)
+        (self.naive.add if joined else self.naive.discard)(member)
         if seq > self._floor and seq > self._applied.get(member, 0):
             self._applied[member] = seq
-            (self.careful.add if joined else self.careful.discard)(member)
+            (self.deduplicated.add if joined else self.deduplicated.discard)(member)
 
 
-class Receipts:
-    """What a guest owes receipts for, and what its broker has certainly read of what it said."""
+class AckTracker:
+    """Unacknowledged messages of a client, and what its broker has certainly read."""
 
     def __init__(self) -> None:
-        self.read = Heard()
-        self._owed: dict[int, float] = {}  # heard on the wire and not acknowledged, and when
-        self._settled: list[float] = []  # on the wire: when it owed nothing any more
+        self.read = LastAnswers()
+        self._owed: dict[int, float] = {}  # heard on the call and not acknowledged, and when
+        self._settled: list[float] = []  # on the call: when it owed nothing any more
         self._heard_s = 0.0
 
     def connected(self) -> None:
-        """A new wire: what was said on the one before may never be read."""
+        """A new call: what was said on the one before may never be read."""
         self._owed.clear()
         self._settled.clear()
 
     def owes(self, message: ClientMessage, now_s: float) -> None:
         if message.status_code == Status.LIST_RESYNC:
-            self._owed.clear()  # it stands for whatever came before
+            self._owed.clear()  # it replaces all earlier messages
         self._owed[message.message_id] = self._heard_s = now_s
 
     def said(self, acks: Iterable[int], now_s: float) -> None:
@@ -86,10 +88,10 @@ class Receipts:
         return any(answered_s > heard_s + AGAIN_S for heard_s in self._owed.values())
 
     def answered(self, said_s: float, *, entered: bool) -> None:
-        """What was said earlier on the wire was read earlier."""
+        """What was said earlier on the call was read earlier."""
         before = self.read
         settled = [at_s for at_s in self._settled if at_s <= said_s]
-        self.read = Heard(
+        self.read = LastAnswers(
             answered_s=max(said_s, before.answered_s or 0.0),
             entered_s=said_s if entered else before.entered_s,
             settled_s=settled[-1] if settled else before.settled_s,

@@ -1,4 +1,4 @@
-"""A node of the world of presence: the server of production, on simulated ways, with its lives."""
+"""A simulated node: the presence server of production, on simulated sockets and Redis."""
 
 import asyncio
 import logging
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tests.sim.presence.network import SimRedisConnection
 from tests.sim.sockets import SimHost, SimNetLoop, SimNetwork, SimSocket
 from waystation.base.tasks import Tasks
 from waystation.net.http2.limits import Limits
@@ -18,20 +19,19 @@ from waystation.presence.transport.server import PresenceServer
 from waystation.telemetry.events import RecordedEvents
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Metrics
-from waystation.testing.presence_world_way import RedisWay
 
 if TYPE_CHECKING:
-    from waystation.testing.presence_world import PresenceWorld
+    from tests.sim.presence.world import PresenceWorld
 
 PORT: Final = 50051
-LIMITS: Final = Limits(send_high_bytes=300, send_low_bytes=100)  # what a guest does not read
+LIMITS: Final = Limits(send_high_bytes=300, send_low_bytes=100)  # what a client does not read
 QUIET: Any = structlog.wrap_logger(
     None, wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
 )
 
 
 class InOrder(set[Any]):
-    """A set that is walked in the order of its making: addresses must not decide anything."""
+    """A set with a fixed order of iteration: memory addresses must not decide anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,8 +75,8 @@ class StoppableHost(SimHost):
                 held.vanish()
 
 
-class Life:
-    """From a start to its end."""
+class NodeProcess:
+    """One run of the node: from its start to its end."""
 
     def __init__(self, world: "PresenceWorld", name: str, number: int) -> None:
         self.world = world
@@ -84,8 +84,8 @@ class Life:
         self.alive = True
         self._asleep = False
         self._held: list[Callable[[], None]] = []
-        self.way = RedisWay(world.redis, world.luck, self)
-        self.store = world.make_store(self.way)
+        self.redis_connection = SimRedisConnection(world.redis, world.faults, self)
+        self.store = world.make_store(self.redis_connection)
         self.tasks = Tasks(self._failed)
         self.metrics = Metrics()
         self.reports = Reports(
@@ -155,10 +155,10 @@ class Life:
     def kill(self) -> None:
         """As `kill -9` does: nothing is said, nothing is saved."""
         self.alive = False
-        self.way.die()
+        self.redis_connection.die()
         server = self.server
-        if server._ticking is not None:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            server._ticking.cancel()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        if server._ticking is not None:
+            server._ticking.cancel()
         self.world.spawn(f"end of {self.name}", self._end())
         if self.world.rng.random() < 0.3:
             self._host.fall_silent()
@@ -175,48 +175,54 @@ class Life:
         await self.store.close()
         self.alive = False
         self._net.kill()
-        self.way.die()
+        self.redis_connection.die()
 
 
 class SimNode:
     def __init__(self, world: "PresenceWorld", name: str) -> None:
         self.world = world
         self.name = name
-        self.lives = 0
-        self.life: Life | None = None
+        self.runs = 0
+        self.process: NodeProcess | None = None
         self.gone = False  # for good
 
     async def start(self) -> None:
-        self.lives += 1
-        life = Life(self.world, self.name, self.lives)
-        self.life = life
-        while life.alive and not self._started(life):
+        self.runs += 1
+        process = NodeProcess(self.world, self.name, self.runs)
+        self.process = process
+        while process.alive and not self._started(process):
             try:
-                await life.server.start()
+                await process.server.start()
             except Exception as exc:
                 self.world.say(f"{self.name} does not start: {exc}")
-                life.kill()
+                process.kill()
                 await asyncio.sleep(0.3)
-                if self.life is life and not self.world.over:
+                if self.process is process and not self.world.over:
                     await self.start()
                 return
 
-    def _started(self, life: Life) -> bool:
-        return life.server.state != "starting"
+    def _started(self, process: NodeProcess) -> bool:
+        return process.server.state != "starting"
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether the node runs without its connection to Redis."""
+        process = self.process
+        return self.up and process is not None and process.redis_connection.broken
 
     @property
     def up(self) -> bool:
-        life = self.life
-        return life is not None and life.alive and life.server.state != "closed"
+        process = self.process
+        return process is not None and process.alive and process.server.state != "closed"
 
     def kill(self) -> None:
-        if self.life is not None and self.life.alive:
+        if self.process is not None and self.process.alive:
             self.world.say(f"{self.name} is killed")
-            self.life.kill()
+            self.process.kill()
 
     async def restart(self) -> None:
-        life = self.life
-        if life is not None and life.alive:
+        process = self.process
+        if process is not None and process.alive:
             self.world.say(f"{self.name} is restarted")
-            await life.close()
+            await process.close()
         await self.start()

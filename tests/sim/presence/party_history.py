@@ -1,16 +1,16 @@
-"""What is true in the world of presence, and what a guest may therefore hear.
+"""The histories of parties, as Redis appended them, and what clients may therefore receive.
 
-The truth is what Redis appended, seen from beside it: nothing of it is lost. Checked are
+The histories are read at Redis itself, so nothing is missing. Checked are
 
-order           one message has one content for everybody; ids grow and time does not go back along
-                the log; first deliveries of a stream ascend, without a hole but for what a
+order           a message has one content for all recipients; along the log, ids grow and time never
+                decreases; first deliveries of a stream ascend, without a gap but for what a
                 LIST_RESYNC covers
-at least once   whoever is in at the end has heard everything since it came, or a LIST_RESYNC that
-                covers it
-no ghosts       a LIST is the membership at its position; at the end everybody's view, even a simple
-                one's, is the membership, and the membership is those who are there
-no lost leave   JOIN and LEAVE of a session alternate; a LEAVE that was acknowledged is in the log;
-                whoever is told to have timed out was silent for a TTL
+at least once   a session that is joined at the end has received everything since its join, or a
+                LIST_RESYNC that covers it
+no ghosts       a LIST is the membership at its position; at the end every view, the naive one too,
+                is the membership, and the membership is the sessions that are joined
+no lost leave   JOIN and LEAVE of a session alternate; an acknowledged LEAVE is in the log; a
+                session that timed out was silent for a TTL
 """
 
 from typing import Final, NamedTuple
@@ -19,13 +19,13 @@ from waystation.presence.model import Entry, MessageType, PartyId, SessionKey, S
 from waystation.storage.redis.presence_rows import decode_entry
 
 UNSEEN_S: Final = 2.2
-UNHEARD_S: Final = 2.2  # what was sent before a receipt and arrives after it, by a wire that stalls
+UNHEARD_S: Final = 2.2  # what was sent before a receipt and arrives after it, by a call that stalls
 ROUNDING_S: Final = 0.002
 
 Member = tuple[int, int]
 
 
-class Fact(NamedTuple):
+class WrittenEntry(NamedTuple):
     """One entry of a party's log, when it was written, and who was in afterwards."""
 
     at_s: float
@@ -38,26 +38,26 @@ class Fact(NamedTuple):
         return int(self.entry.client_id), int(self.entry.session_id)
 
 
-class History:
-    """One life (epoch) of a party."""
+class EpochHistory:
+    """One process (epoch) of a party."""
 
     def __init__(self) -> None:
-        self.facts: dict[int, Fact] = {}
+        self.facts: dict[int, WrittenEntry] = {}
 
     def members_at(self, seq: int) -> frozenset[Member]:
         fact = self.facts.get(seq)
         return frozenset() if fact is None else fact.members
 
 
-class Truth:
+class PartyHistories:
     def __init__(self) -> None:
-        self.histories: dict[tuple[PartyId, int], History] = {}
+        self.histories: dict[tuple[PartyId, int], EpochHistory] = {}
         self.present: dict[PartyId, dict[Member, float]] = {}
         """Who is in, and since when."""
         self.entries = 0
         self.mistakes: list[str] = []
 
-    def published(self, party_id: PartyId, data: bytes, at_s: float) -> Fact | None:
+    def published(self, party_id: PartyId, data: bytes, at_s: float) -> WrittenEntry | None:
         """Redis has appended something (or passed on a notice, which is no fact)."""
         if data[:1] != b"e":
             return None
@@ -74,13 +74,13 @@ class Truth:
             if member not in present:
                 self.mistakes.append(f"{member} left twice")
             present.pop(member, None)
-        fact = Fact(at_s, entry, frozenset(present))
-        history = self.histories.setdefault((party_id, int(epoch)), History())
+        fact = WrittenEntry(at_s, entry, frozenset(present))
+        history = self.histories.setdefault((party_id, int(epoch)), EpochHistory())
         self._compare(history, entry)
         history.facts[entry.seq] = fact
         return fact
 
-    def _compare(self, history: History, entry: Entry) -> None:
+    def _compare(self, history: EpochHistory, entry: Entry) -> None:
         if not history.facts:
             return
         before = next(reversed(history.facts.values())).entry
@@ -91,26 +91,26 @@ class Truth:
         if entry.at_ms < before.at_ms:
             self.mistakes.append(f"the time of {entry.seq} is before that of {before.seq}")
 
-    def history(self, party_id: PartyId, epoch: int) -> History:
-        return self.histories.setdefault((party_id, epoch), History())
+    def history(self, party_id: PartyId, epoch: int) -> EpochHistory:
+        return self.histories.setdefault((party_id, epoch), EpochHistory())
 
     def is_in(self, key: SessionKey) -> bool:
         return (key.client_id, key.session_id) in self.present.get(key.party_id, {})
 
 
-class Heard(NamedTuple):
-    """When a guest last said something that its broker has certainly read; None: never."""
+class LastAnswers(NamedTuple):
+    """When a client last said something that its broker has certainly read; None: never."""
 
     answered_s: float | None = None
     entered_s: float | None = None  # a JOIN that was accepted
     settled_s: float | None = None  # receipts, after which it owed none
 
 
-def excuse(fact: Fact, heard: Heard, ttl_s: float, *, said_leave: bool) -> str:
+def excuse(fact: WrittenEntry, heard: LastAnswers, ttl_s: float, *, sent_leave: bool) -> str:
     """Why that LEAVE should not have been; empty if it may be so."""
     code = Status(fact.entry.code)
     if code is Status.OK:
-        return "" if said_leave else "left, and never said so"
+        return "" if sent_leave else "left, and never said so"
     if code is Status.ACK_TIMEOUT:
         # A resume begins anew (8.1), a PING that was answered is no receipt (5).
         reasons = ((heard.entered_s, ROUNDING_S), (heard.settled_s, UNHEARD_S))

@@ -1,16 +1,15 @@
-"""Parties in one process and one seed: nodes, their Redis, guests on bad networks, misfortune.
+"""Simulates presence in one process from one seed: nodes, Redis, clients, networks, faults.
 
-What runs is the server of presence as it is in production, with its HTTP/2 and on its Redis store;
-what is simulated are Redis itself and the ways to it, sockets, processes that die or stand still,
-and the clock.
-`presence_world_truth` says what is checked.
+The presence server of production runs with its HTTP/2 and its Redis store. Simulated are Redis
+itself, the connections to it, sockets, processes that die or stop, and the clock. `party_history`
+says what is checked.
 
     world = PresenceWorld(seed)
     run_sim(world.main(), world.clock)
     assert not world.complaints
 
-`make_store` and the attributes in capitals are where a test plants a mistake; others are planted in
-the modules of presence themselves.
+A test plants a mistake by `make_store`, by the attributes in capitals, or in the modules of
+presence.
 """
 
 import asyncio
@@ -18,16 +17,16 @@ import random
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from tests.sim.sockets import Luck as NetworkLuck
+from tests.sim.presence.client import SimClient
+from tests.sim.presence.network import FaultRates, SimPresenceStore, SimRedisConnection
+from tests.sim.presence.node import SimNode
+from tests.sim.presence.party_history import PartyHistories
+from tests.sim.presence.redis import RedisModel
+from tests.sim.sockets import Luck as NetworkFaults
 from tests.sim.sockets import SimNetwork
 from waystation.presence.model import PartyId
 from waystation.presence.settings import Presence
 from waystation.testing.loop import SimClock
-from waystation.testing.presence_world_guest import Guest
-from waystation.testing.presence_world_node import SimNode
-from waystation.testing.presence_world_redis import RedisModel
-from waystation.testing.presence_world_truth import Truth
-from waystation.testing.presence_world_way import Luck, RedisWay, WorldStore
 
 NODES: Final = 3
 TTL_S: Final = 4.0
@@ -37,15 +36,15 @@ COMPLAINTS_MAX: Final = 20
 
 class PresenceWorld:
     def __init__(self, seed: int, *, troubled_s: float = 14.0, only: str = "") -> None:
-        """`only` one kind of misfortune instead of whatever the seed draws."""
+        """`only`: one kind of fault instead of those that the seed draws."""
         self.seed = seed
         self._only = only
         self.clock = SimClock()
         self.rng = rng = random.Random(seed)
-        self.luck = Luck(rng)
-        self._network_luck = NetworkLuck(
+        self.faults = FaultRates(rng)
+        self._network_faults = NetworkFaults(
             rng=rng,
-            slow_share=self.luck.slow_share,
+            slow_share=self.faults.slow_share,
             slow_s=0.3,
             window_bytes=rng.choice((2000, 65_536)),
         )
@@ -78,13 +77,14 @@ class PresenceWorld:
             store_outage_grace_s=LEASE_S,
         )
         self.redis = RedisModel(self.clock)
-        self.truth = Truth()
+        self.histories = PartyHistories()
         self.parties = [PartyId(party) for party in range(1, rng.choice((2, 3)))]
         for party_id in self.parties:
             self.redis.listen(b"pp:{%016x}:bell" % party_id, self._published)
         self.nodes = [SimNode(self, f"node.{number}") for number in range(1, NODES + 1)]
-        self.guests = [
-            Guest(self, number, rng.choice(self.parties)) for number in range(1, rng.randint(5, 9))
+        self.clients = [
+            SimClient(self, number, rng.choice(self.parties))
+            for number in range(1, rng.randint(5, 9))
         ]
         self.network: SimNetwork
         self.history: list[str] = []
@@ -92,11 +92,13 @@ class PresenceWorld:
         self.over = False
         self._tasks: dict[asyncio.Task[None], None] = {}
 
-    def make_store(self, way: RedisWay) -> WorldStore:
+    def make_store(self, redis_connection: SimRedisConnection) -> SimPresenceStore:
         settings = self.settings
-        return WorldStore(way, log_max=settings.party_log, linger_s=settings.party_linger_s)
+        return SimPresenceStore(
+            redis_connection, log_max=settings.party_log, linger_s=settings.party_linger_s
+        )
 
-    # --- what everybody uses ---------------------------------------------------------------------
+    # --- shared ----------------------------------------------------------------------------------
 
     @property
     def now_s(self) -> float:
@@ -122,84 +124,84 @@ class PresenceWorld:
 
     def _published(self, channel: bytes, data: bytes) -> None:
         party_id = PartyId(int(channel[4:20], 16))
-        fact = self.truth.published(party_id, data, self.now_s)
-        for mistake in self.truth.mistakes:
+        fact = self.histories.published(party_id, data, self.now_s)
+        for mistake in self.histories.mistakes:
             self.complain(mistake)
-        self.truth.mistakes.clear()
+        self.histories.mistakes.clear()
         if fact is None:
             return
         entry = fact.entry
         self.say(f"{party_id}: {entry.seq} {entry.kind.name} {entry.session_id} ({entry.code})")
         if entry.kind.name == "LEAVE":
-            for guest in self.guests:
-                if guest.member == (entry.client_id, entry.session_id):
-                    guest.removed(fact)
+            for client in self.clients:
+                if client.member == (entry.client_id, entry.session_id):
+                    client.removed(fact)
 
     def check_reset(self, party_id: PartyId, epoch: int, seq: int) -> None:
-        """A LIST at a position that nobody wrote: only an empty party has one."""
+        """A LIST at an unwritten position: right only for an empty party."""
         if seq:
             self.complain(f"a LIST at {seq} of party {party_id}, which nobody wrote")
 
     # --- a run -----------------------------------------------------------------------------------
 
     async def main(self) -> None:
-        self.network = SimNetwork(self._network_luck)
+        self.network = SimNetwork(self._network_faults)
         for node in self.nodes:
             await node.start()
-        for guest in self.guests:
-            guest.wants_in = True
-            self.spawn(guest.name, guest.live())
-        self.spawn("misfortune", self._misfortune())
-        self.spawn("whims", self._whims())
+        for client in self.clients:
+            client.wants_to_be_joined = True
+            self.spawn(client.name, client.live())
+        self.spawn("misfortune", self._inject_faults())
+        self.spawn("whims", self._act_at_random())
         await asyncio.sleep(self._troubled_s)
-        await self._calm_down()
+        await self._stop_faults()
         if not self.complaints:
-            await self._go_home()
+            await self._all_leave()
         self.over = True
         for node in self.nodes:
-            if node.life is not None and node.life.alive:
-                await node.life.close()
+            if node.process is not None and node.process.alive:
+                await node.process.close()
         await asyncio.sleep(1.0)
 
-    async def _calm_down(self) -> None:
-        self.luck.calm = self._network_luck.calm = True
+    async def _stop_faults(self) -> None:
+        self.faults.calm = self._network_faults.calm = True
         self.say("calm")
         await asyncio.sleep(2.0)
         for node in self.nodes:
             if not node.up and not node.gone:
                 await node.start()
-        for guest in self.guests:
-            guest.stubborn = False
-        # Whoever is hidden may be the last one alive: until then nobody sees to others' sessions.
-        while any(node.up and node.life and node.life.way.broken for node in self.nodes):  # noqa: ASYNC110
+        for client in self.clients:
+            client.no_acks = False
+        # A node without Redis may be the last one: until it is back, no node expires sessions.
+        while any(node.unreachable for node in self.nodes):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
-        # Leases end, sessions of the dead expire, everybody comes back and hears of it.
+        # Time for leases to end, sessions of dead nodes to expire, and clients to reconnect.
         await asyncio.sleep(LEASE_S + 2 * TTL_S + 2.0)
-        for guest in self.guests:
-            guest.check_at_rest()
+        for client in self.clients:
+            client.check_at_rest()
         self._check_accounts()
 
-    async def _go_home(self) -> None:
-        """Everybody leaves; then nothing of anybody is left."""
-        for guest in self.guests:
-            if not guest.gone_for_good and guest.wants_in:
-                guest.leave()
+    async def _all_leave(self) -> None:
+        """All clients leave; then no session or party remains."""
+        for client in self.clients:
+            if not client.lost_for_good and client.wants_to_be_joined:
+                client.leave()
         await asyncio.sleep(4.0)
-        for guest in self.guests:
-            guest.check_at_rest()
+        for client in self.clients:
+            client.check_at_rest()
         for node in self.nodes:
-            if node.life is None or not node.up:
+            if node.process is None or not node.up:
                 continue
-            registry = node.life.server.broker.registry
+            registry = node.process.server.broker.registry
             if registry.sessions or registry.parties:
                 self.complain(f"{node.name} still holds sessions or parties")
         self._check_accounts()
 
     def _check_accounts(self) -> None:
         for node in self.nodes:
-            if node.life is None or not node.up:
+            if node.process is None or not node.up:
                 continue
-            broker = node.life.server.broker
+            broker = node.process.server.broker
             counters = broker.counters
             inflight = sum(len(one.delivery.inflight) for one in broker.registry.sessions.values())
             known = (
@@ -212,9 +214,9 @@ class PresenceWorld:
             if counters.out != known:
                 self.complain(f"{node.name}: {counters.out} went out and {known} are accounted for")
 
-    # --- bad luck --------------------------------------------------------------------------------
+    # --- faults ----------------------------------------------------------------------------------
 
-    async def _misfortune(self) -> None:
+    async def _inject_faults(self) -> None:
         rng = self.rng
         names = ("kill", "hide", "hiccup", "sleep", "restart", "outage")
         weights = [rng.choice((0, 1, 3)) for _ in names[:-1]] + [rng.choice((0, 0, 1))]
@@ -222,13 +224,13 @@ class PresenceWorld:
             weights = [int(name == self._only) for name in names]
         if not any(weights):
             return
-        while not self.luck.calm:
+        while not self.faults.calm:
             await asyncio.sleep(rng.expovariate(0.8))
-            if self.luck.calm:
+            if self.faults.calm:
                 return
             node = rng.choice(self.nodes)
-            life = node.life
-            if life is None or not node.up:
+            process = node.process
+            if process is None or not node.up:
                 continue
             match rng.choices(names, weights)[0]:
                 case "kill":
@@ -236,61 +238,61 @@ class PresenceWorld:
                     after_s = rng.choice((0.2, 2.0, 6.0, 60.0))
                     others = [one for one in self.nodes if not one.gone and one is not node]
                     if after_s > self._troubled_s and others:
-                        node.gone = True  # for good: somebody else must see to its sessions
+                        node.gone = True  # for good: another node must expire its sessions
                     else:
                         self.spawn("revival", self._revive(node, after_s))
                 case "hide":
                     seconds = rng.choice((1.0, 2.5, 5.0, 9.0))
                     self.say(f"{node.name} does not reach Redis for {seconds} s")
-                    life.way.break_for(seconds)
+                    process.redis_connection.break_for(seconds)
                 case "hiccup":
-                    life.way.break_for(0.0)
+                    process.redis_connection.break_for(0.0)
                 case "sleep":
                     seconds = rng.choice((1.0, 2.5, 5.0))
                     self.say(f"{node.name} sleeps for {seconds} s")
-                    life.sleep()
-                    asyncio.get_running_loop().call_later(seconds, life.wake)
+                    process.sleep()
+                    asyncio.get_running_loop().call_later(seconds, process.wake)
                 case "restart":
                     self.spawn("restart", node.restart())
                 case _:
                     seconds = rng.choice((1.0, 3.0, 6.0))
                     self.say(f"Redis is away for {seconds} s")
                     for other in self.nodes:
-                        if other.life is not None and other.up:
-                            other.life.way.break_for(seconds)
+                        if other.process is not None and other.up:
+                            other.process.redis_connection.break_for(seconds)
 
     async def _revive(self, node: SimNode, after_s: float) -> None:
         await asyncio.sleep(after_s)
         if not node.up and not self.over:
             await node.start()
 
-    async def _whims(self) -> None:
-        """What guests do, and what their networks do to them."""
+    async def _act_at_random(self) -> None:
+        """Random actions of clients and faults of their networks."""
         rng = self.rng
-        names = ("leave", "cut", "vanish", "takeover", "stall", "signal", "list", "stubborn")
+        names = ("leave", "cut", "vanish", "takeover", "stall", "signal", "list", "no_acks")
         weights = (6, 6, 1, 2, 1, 6, 1, 1)
-        while not self.luck.calm:
+        while not self.faults.calm:
             await asyncio.sleep(rng.expovariate(6.0))
-            guest = rng.choice(self.guests)
-            if guest.gone_for_good or self.luck.calm:
+            client = rng.choice(self.clients)
+            if client.lost_for_good or self.faults.calm:
                 continue
-            if not guest.wants_in:
-                guest.come_back()
+            if not client.wants_to_be_joined:
+                client.join_again()
                 continue
             match rng.choices(names, weights)[0]:
                 case "leave":
-                    guest.leave()
+                    client.leave()
                 case "cut":
-                    guest.cut()
+                    client.cut()
                 case "vanish":
-                    guest.vanish()
+                    client.vanish()
                 case "takeover":
-                    guest.take_over()
+                    client.take_over()
                 case "stall":
-                    guest.stall(rng.choice((0.5, 1.0)))
+                    client.stall(rng.choice((0.5, 1.0)))
                 case "signal":
-                    guest.signal()
+                    client.signal()
                 case "list":
-                    guest.ask_for_list()
+                    client.request_list()
                 case _:
-                    guest.be_stubborn()
+                    client.stop_acknowledging()

@@ -1,9 +1,9 @@
-"""A guest's call of `beginStream`: HTTP/2 and gRPC by hand, on a simulated socket of its own.
+"""A client's call of `beginStream`: HTTP/2 and gRPC written by hand, on a simulated socket.
 
-Rule 1: the stream's window is small, so that a guest that does not read soon blocks its stream.
-Rule 2: what the guest says waits until the connection stands and the node's windows have room.
-Rule 3: the caller hears of one end: with the status of the trailers, or without one when the
-        connection or the stream is lost. A guest that hangs up hears nothing more.
+Rule 1: the window of the stream is small, so that a client that does not read soon blocks it.
+Rule 2: messages of the client wait until the connection is open and the node's windows have room.
+Rule 3: the caller is told of the end once: with the status of the trailers, or with None when the
+        connection or the stream is lost. A client that closes the call is told nothing more.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ _HELLO: Final = (
 
 
 class Caller(Protocol):
-    """A guest's end of a wire."""
+    """A client's end of a call."""
 
-    def heard(self, wire: "Wire", data: bytes) -> None: ...
+    def heard(self, call: "ClientCall", data: bytes) -> None: ...
 
-    def ended(self, wire: "Wire", status: GrpcStatus | None) -> None:
-        """None: the wire is broken."""
+    def ended(self, call: "ClientCall", status: GrpcStatus | None) -> None:
+        """None: the call is broken."""
         ...
 
 
-class Wire:
+class ClientCall:
     def __init__(self, host: SimHost, address: Address, caller: Caller) -> None:
         self._host = host
         self._caller = caller
@@ -69,7 +69,7 @@ class Wire:
         sock.on_ready = self._go_on
         self._go_on()
 
-    # --- what the guest does ---------------------------------------------------------------------
+    # --- what the client does ---------------------------------------------------------------------
 
     def say(self, message: bytes) -> None:
         self._unsent += b"\x00" + len(message).to_bytes(4, "big") + message
@@ -79,8 +79,8 @@ class Wire:
         self._out += frames.frame(frames.DATA, frames.END_STREAM, 1)
         self._send()
 
-    def hang_up(self) -> None:
-        """The guest cancels the call, or closes its connection without a word."""
+    def close(self) -> None:
+        """The client cancels the call, or closes its connection without a word."""
         if self._over:
             return
         if self._host.luck.rng.random() < 0.5:
@@ -89,7 +89,7 @@ class Wire:
         self._close()
 
     def stall(self, *, stalled: bool) -> None:
-        """Whether the guest reads."""
+        """Whether the client reads."""
         self._stalled = stalled
         self._go_on()
 

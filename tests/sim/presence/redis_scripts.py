@@ -1,14 +1,15 @@
-"""The scripts of a party for the Redis of the world: what `storage/redis/scripts/party*.lua` do.
+"""The party scripts for the model of Redis: ports of `storage/redis/scripts/party*.lua`.
 
-Line by line the same, on the same rows, so that the store of production reads them. A script takes
-the server, its keys (meta, sessions, clients, log, detached, bell) and its arguments as bytes.
+They follow the Lua line by line, on the same rows, so that the store of production reads them. A
+script takes the server, its keys (meta, sessions, clients, log, detached, bell) and its arguments
+as bytes.
 """
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from waystation.testing.presence_world_redis import RedisModel
+    from tests.sim.presence.redis import RedisModel
 
 EPOCH_2020: Final = 1_577_836_800_000
 COUNTER_MAX: Final = 2_097_151
@@ -296,8 +297,8 @@ def orphan(party: PartyRows, args: Sequence[bytes]) -> Any:
     for field in list(party.sessions()):
         record = party.record(field)
         assert record is not None
-        life = (record["active"], record["owner"], record["incarnation"])
-        if life == (b"1", owner, incarnation):
+        process = (record["active"], record["owner"], record["incarnation"])
+        if process == (b"1", owner, incarnation):
             party.awaits(field, record, NODE_LOST)
             count += 1
     return [count, _earliest(party)]
@@ -336,7 +337,7 @@ def reset(party: PartyRows, args: Sequence[bytes]) -> Any:
         for key in party.keys[:5]:
             redis.keep(key)
     clients, sessions = redis.table(party.clients_key), redis.table(party.sessions_key)
-    # The life that the caller knows, and not behind it: nothing was lost.
+    # The process that the caller knows, and not behind it: nothing was lost.
     for at_arg in range(4 if known != epoch else len(args), len(args), 2):
         field, text = args[at_arg : at_arg + 2]
         if field not in sessions:

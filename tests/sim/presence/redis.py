@@ -1,30 +1,29 @@
-"""A Redis for the world of presence: the commands that its store uses, in one process.
+"""A model of Redis for the presence world: the commands that its store uses, in one process.
 
-What runs on it is the store of production (`RedisPresenceStore`); only the server is a model. Its
-scripts are in `presence_world_scripts`. The conformance suite of the stores and a comparison with a
-real Redis hold the model to what it stands for.
+The store of production (`RedisPresenceStore`) runs on it. Its scripts are in `redis_scripts`. The
+store conformance suite, and a comparison with a real Redis, check the model.
 
-Rule 1: a command or a script happens whole. Between two of them others may come.
-Rule 2: time is the server's own, and what has expired is gone.
-Rule 3: whatever is published is handed to every listener there is by then, in order.
+Rule 1: a command or a script is atomic; others may run between two of them.
+Rule 2: time is the server's own; expired keys are gone.
+Rule 3: a published message is handed to every listener at that moment, in order.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tests.sim.presence.redis_scripts import SCRIPTS
 from waystation.base.clock import Clock
-from waystation.testing.presence_world_scripts import SCRIPTS
 
 Hear = Callable[[bytes, bytes], None]
 
 
 def raw(value: object) -> bytes:
-    """As it travels."""
+    """A value as Redis stores it."""
     return value if isinstance(value, bytes) else str(value).encode()
 
 
 class RedisModel:
-    """JwkSet and values as bytes; hashes, sets, sorted sets, streams and strings."""
+    """Keys and values as bytes; hashes, sets, sorted sets, streams and strings."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +44,7 @@ class RedisModel:
         return self._values.get(key)
 
     def rows(self, key: bytes) -> dict[Any, Any]:
-        """What lies there, to look at; nothing is made."""
+        """The rows of a key, to read; does not create it."""
         found: dict[Any, Any] | None = self.peek(key)
         return {} if found is None else found
 
