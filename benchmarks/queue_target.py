@@ -8,7 +8,7 @@ import msgspec
 
 from waystation.client.local_server import LocalServer
 from waystation.client.queue.address import ServerAddress
-from waystation.client.queue.connection import Connection, LineSettings, connect
+from waystation.client.queue.connection import Connection, ConnectionSettings, connect
 from waystation.client.queue.tls import client_context
 from waystation.client.queue.transmission import Reply
 
@@ -65,7 +65,7 @@ async def connections(
 ) -> list[Connection]:
     server = ServerAddress.parse(address)
     tls = client_context(any_suite=True)  # the server chooses the suite of the protocol
-    settings = LineSettings(
+    settings = ConnectionSettings(
         inner_encryption=inner_encryption, connect_timeout_s=60, request_timeout_s=60
     )
     room = asyncio.Semaphore(at_once)

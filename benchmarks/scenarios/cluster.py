@@ -22,10 +22,10 @@ from benchmarks.scenarios import queue_messages
 from benchmarks.target import per_operation_us
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
-from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.connection import ConnectionSettings
 from waystation.client.queue.events import Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import RecipientQueue, SenderQueue
+from waystation.client.queue.queue_secrets import RecipientQueue, SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.cluster.slot_map import Move, NodeId
 from waystation.queue.model import slot_of
@@ -98,7 +98,7 @@ def moves(target: ClusterTarget, scale: ClusterScale, slot: int) -> Measurement:
 
 
 async def load(job: dict[str, Any], phases: Phases) -> dict[str, Any]:
-    settings = LineSettings(connect_timeout_s=60, request_timeout_s=60, patience_s=60)
+    settings = ConnectionSettings(connect_timeout_s=60, request_timeout_s=60, patience_s=60)
     tls = client_context(any_suite=True)
     address = ServerAddress.parse(job["address"])
     store = await open_cluster_store(job["store_url"], data_dir=Path(job["root"]), settings=Store())

@@ -14,10 +14,10 @@ from benchmarks.queue_target import QueueScale, QueueTarget
 from benchmarks.target import per_operation_us
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
-from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.connection import ConnectionSettings
 from waystation.client.queue.events import Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import SenderQueue
+from waystation.client.queue.queue_secrets import SenderQueue
 from waystation.client.queue.tls import client_context
 
 BODY_BYTES = 16_000
@@ -43,7 +43,7 @@ def run(target: QueueTarget, scale: QueueScale) -> Measurement:
 async def load(job: dict[str, Any], phases: Phases) -> dict[str, Any]:
     address = ServerAddress.parse(job["address"])
     tls = client_context(any_suite=True)
-    settings = LineSettings(connect_timeout_s=60, request_timeout_s=60, patience_s=60)
+    settings = ConnectionSettings(connect_timeout_s=60, request_timeout_s=60, patience_s=60)
     sent_ms: list[float] = []
     arrived_ms: list[float] = []
     lost = 0

@@ -88,7 +88,7 @@ async def _refused_ms(
     asked = perf_counter()
     answer = await connection.ask(command, entity_id=entity_id, key=key)
     taken_ms = (perf_counter() - asked) * 1000
-    if not isinstance(answer, Refused) or answer.problem.code != "AUTH":
+    if not isinstance(answer, Refused) or answer.error_reply.code != "AUTH":
         raise LoadError("a wrong key was not refused with AUTH")
     return taken_ms
 

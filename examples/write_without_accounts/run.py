@@ -18,7 +18,7 @@ from waystation.client.queue.client import QueueClient
 from waystation.client.queue.envelope import open_message, seal_message
 from waystation.client.queue.events import Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import RecipientQueue, SenderQueue
+from waystation.client.queue.queue_secrets import RecipientQueue, SenderQueue
 
 
 class Person:

@@ -73,8 +73,8 @@ def new(
     file = work.kept_file(state)
 
     async def step() -> None:
-        from waystation.client.queue.keeping import KeptQueue
-        from waystation.client.queue.problems import AuthError
+        from waystation.client.queue.error_replies import AuthError
+        from waystation.client.queue.queue_file import SavedQueue
 
         kept = file.load()
         chosen = kept.claim(name or kept.free_name("inbox"))
@@ -89,7 +89,7 @@ def new(
                     " belongs in the address: smp://FINGERPRINT:PASSWORD@HOST"
                 )
         with file.changing() as kept:
-            kept.queues[kept.claim(chosen)] = KeptQueue(queue)
+            kept.queues[kept.claim(chosen)] = SavedQueue(queue)
         show_queue(chosen, kept, qr=qr, json=json)
 
     work.run(step)
@@ -278,13 +278,13 @@ def link(
     file = work.kept_file(state)
 
     async def step() -> None:
-        from waystation.client.queue.keeping import KeptQueue
+        from waystation.client.queue.queue_file import SavedQueue
 
         queue = file.load().queue(name).queue
         async with work.client_of(queue.server) as client:
             queue = await (client.delete_link(queue) if delete else client.set_link(queue, text))
         with file.changing() as kept:
-            kept.queues[name] = KeptQueue(queue, kept.queue(name).acked)
+            kept.queues[name] = SavedQueue(queue, kept.queue(name).acked)
         show_queue(name, kept, qr=qr, json=json)
 
     work.run(step)

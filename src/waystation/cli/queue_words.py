@@ -8,7 +8,7 @@ from .terminal import complain, harmless, pass_on, say
 
 if TYPE_CHECKING:
     from waystation.client.queue.events import Received
-    from waystation.client.queue.keeping import Kept
+    from waystation.client.queue.queue_file import SavedQueues
 
 MODES = {"M": "one sender", "C": "contact address", None: "one sender"}
 
@@ -29,7 +29,7 @@ def show_qr(text: str, *, wanted: bool | None) -> None:
         segno.make(text, error="l").terminal(compact=True)
 
 
-def show_queue(name: str, kept: "Kept", *, qr: bool | None, json: bool) -> None:
+def show_queue(name: str, kept: "SavedQueues", *, qr: bool | None, json: bool) -> None:
     """What its owner hands to a sender."""
     queue = kept.queue(name).queue
     address, link = str(queue.address), str(queue.link_address or "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from waystation.client.queue.address import LinkAddress, QueueAddress, ServerAddress
     from waystation.client.queue.client import QueueClient
     from waystation.client.queue.events import Event
-    from waystation.client.queue.keeping import Kept, KeptFile, KeptQueue
+    from waystation.client.queue.queue_file import QueueFile, SavedQueue, SavedQueues
     from waystation.client.queue.relay import Relay
 
 T = TypeVar("T")
@@ -31,10 +31,10 @@ EXIT_BUSY = 75  # sysexits: try again later
 PATIENCE_S = 10.0  # for a connection; `receive` waits out later breaks for as long as they last
 
 
-def kept_file(state: Path | None) -> "KeptFile":
-    from waystation.client.queue.keeping import KeptFile
+def kept_file(state: Path | None) -> "QueueFile":
+    from waystation.client.queue.queue_file import QueueFile
 
-    return KeptFile(state or keep_dir() / "queues.json")
+    return QueueFile(state or keep_dir() / "queues.json")
 
 
 def guarded(call: Callable[[], T]) -> T:
@@ -80,12 +80,12 @@ def own_process() -> None:
 
 def client_of(server: "ServerAddress", patience_s: float = PATIENCE_S) -> "QueueClient":
     from waystation.client.queue.client import QueueClient
-    from waystation.client.queue.connection import LineSettings
+    from waystation.client.queue.connection import ConnectionSettings
 
-    return QueueClient(server, settings=LineSettings(patience_s=patience_s))
+    return QueueClient(server, settings=ConnectionSettings(patience_s=patience_s))
 
 
-def server_of(text: str, kept: "Kept", data_dir: Path) -> "ServerAddress":
+def server_of(text: str, kept: "SavedQueues", data_dir: Path) -> "ServerAddress":
     """The one that was named, that of the last queue, or the one that runs here."""
     import msgspec
 
@@ -123,7 +123,7 @@ def way(client: "QueueClient", server: "ServerAddress") -> "QueueClient | Relay"
     return client if same else Relay(client, server)
 
 
-async def sender(file: "KeptFile", to: str, name: str, proxy: str) -> str:
+async def sender(file: "QueueFile", to: str, name: str, proxy: str) -> str:
     """The name under which we keep what `to` leads to."""
     from waystation.client.queue.address import LinkAddress, QueueAddress, is_link
 
@@ -135,10 +135,10 @@ async def sender(file: "KeptFile", to: str, name: str, proxy: str) -> str:
     return keep_sender(file, QueueAddress.parse(to), name)
 
 
-def keep_sender(file: "KeptFile", address: "QueueAddress", name: str) -> str:
-    from waystation.client.queue.keeping import KeptSender
+def keep_sender(file: "QueueFile", address: "QueueAddress", name: str) -> str:
     from waystation.client.queue.keys import PrivateKey
-    from waystation.client.queue.parties import SenderQueue
+    from waystation.client.queue.queue_file import SavedSender
+    from waystation.client.queue.queue_secrets import SenderQueue
 
     with file.changing() as kept:
         known = kept.sender_to(address)
@@ -146,24 +146,24 @@ def keep_sender(file: "KeptFile", address: "QueueAddress", name: str) -> str:
             return known
         chosen = kept.claim(name or kept.free_name("contact"))
         key = PrivateKey.generate() if address.mode == "M" else None
-        kept.senders[chosen] = KeptSender(
+        kept.senders[chosen] = SavedSender(
             address, SenderQueue(address.sender_id, key), PrivateKey.generate("x25519")
         )
     return chosen
 
 
-def mark_secured(file: "KeptFile", name: str) -> None:
+def mark_secured(file: "QueueFile", name: str) -> None:
     import msgspec
 
     with file.changing() as kept:
         kept.senders[name] = msgspec.structs.replace(kept.senders[name], secured=True)
 
 
-async def follow(file: "KeptFile", link: "LinkAddress", name: str, proxy: str) -> tuple[str, str]:
+async def follow(file: "QueueFile", link: "LinkAddress", name: str, proxy: str) -> tuple[str, str]:
     """Opens a short link: the name we keep it under, and its text. The key that secures an
     invitation is kept before the server has it; asked again, the server takes the same one."""
-    from waystation.client.queue.keeping import KeptSender
     from waystation.client.queue.keys import PrivateKey
+    from waystation.client.queue.queue_file import SavedSender
 
     with file.changing() as kept:
         if name:
@@ -176,7 +176,7 @@ async def follow(file: "KeptFile", link: "LinkAddress", name: str, proxy: str) -
         chosen = kept.sender_to(content.address)
         if chosen is None:
             chosen = kept.claim(name or kept.free_name("contact"))
-            kept.senders[chosen] = KeptSender(
+            kept.senders[chosen] = SavedSender(
                 content.address,
                 opened,
                 PrivateKey.generate("x25519"),
@@ -189,17 +189,17 @@ async def follow(file: "KeptFile", link: "LinkAddress", name: str, proxy: str) -
 
 
 async def receive(
-    file: "KeptFile", names: Sequence[str], count: int, wait_s: float, *, json: bool
+    file: "QueueFile", names: Sequence[str], count: int, wait_s: float, *, json: bool
 ) -> None:
     import asyncio
     import contextlib
 
-    from waystation.client.queue.keeping import KeepingError
+    from waystation.client.queue.queue_file import QueueFileError
 
     kept = file.load()
     chosen = {name: kept.queue(name) for name in names or kept.queues}
     if not chosen:
-        raise KeepingError("there is no queue to receive from: `waystation queue new` makes one")
+        raise QueueFileError("there is no queue to receive from: `waystation queue new` makes one")
     reading = _Reading(file, chosen, json=json)
     async with contextlib.AsyncExitStack() as stack:
         arrived: asyncio.Queue[tuple[QueueClient, Event]] = asyncio.Queue(1)
@@ -228,7 +228,7 @@ async def _pump(client: "QueueClient", arrived: Any) -> None:
 
 
 class _Reading:
-    def __init__(self, file: "KeptFile", chosen: "dict[str, KeptQueue]", *, json: bool) -> None:
+    def __init__(self, file: "QueueFile", chosen: "dict[str, SavedQueue]", *, json: bool) -> None:
         self._file = file
         self._chosen = chosen
         self._names = {one.queue.recipient_id: name for name, one in chosen.items()}
@@ -276,7 +276,7 @@ class _Reading:
             Taken,
             Unreadable,
         )
-        from waystation.client.queue.parties import Notifier
+        from waystation.client.queue.queue_secrets import Notifier
 
         if isinstance(event, Notified | ServiceTaken) or isinstance(event.queue, Notifier):
             return  # nobody subscribes notifiers here

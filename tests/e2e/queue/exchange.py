@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import (
-    LineSettings,
+    ConnectionSettings,
     NotConnectedError,
     OutcomeUnknownError,
 )
 from waystation.client.queue.deliveries import Deliveries, Verdict
+from waystation.client.queue.error_replies import QueueFullError, TemporaryError
 from waystation.client.queue.events import QuotaReached, Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import RecipientQueue, SenderQueue
-from waystation.client.queue.problems import QueueFullError, TemporaryError
+from waystation.client.queue.queue_secrets import RecipientQueue, SenderQueue
 from waystation.client.queue.tls import client_context
 
 
@@ -57,7 +57,7 @@ class Person:
     def __init__(self, server: ServerAddress, count: int) -> None:
         self.client = QueueClient(
             server,
-            settings=LineSettings(patience_s=60, backoff_base_s=0.05, backoff_max_s=0.3),
+            settings=ConnectionSettings(patience_s=60, backoff_base_s=0.05, backoff_max_s=0.3),
             tls=client_context(any_suite=True),
         )
         self._watched = self.client._inbox.deliveries = Watched()

@@ -12,12 +12,12 @@ from waystation.base.errors import GoneError
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.commands import message_bytes_max
-from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.connection import ConnectionSettings
+from waystation.client.queue.error_replies import AuthError, QueueFullError, RefusedError
 from waystation.client.queue.events import Gone, Notified, QuotaReached, Received, Taken
 from waystation.client.queue.hello import IdentityError, VersionError
 from waystation.client.queue.keys import KeyKind, PrivateKey
-from waystation.client.queue.parties import SenderQueue
-from waystation.client.queue.problems import AuthError, QueueFullError, RefusedError
+from waystation.client.queue.queue_secrets import SenderQueue
 from waystation.client.queue.relay import Relay
 from waystation.client.queue.tls import client_context
 
@@ -50,7 +50,7 @@ async def dial(queue_server: QueueServer) -> AsyncIterator[Dial]:
         async def dial(
             server: QueueServer = queue_server, *, password: str = "", **settings: object
         ) -> QueueClient:
-            made = LineSettings(**{"backoff_max_s": 0.5, **settings})
+            made = ConnectionSettings(**{"backoff_max_s": 0.5, **settings})
             client = QueueClient(address_of(server, password=password), settings=made, tls=TLS)
             return await stack.enter_async_context(client)
 

@@ -12,10 +12,10 @@ from tests.e2e.queue.test_client import address_of, soon
 from tests.e2e.queue.test_notifying import Credentials
 from waystation.client.queue import service as services
 from waystation.client.queue.client import QueueClient
-from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.connection import ConnectionSettings
 from waystation.client.queue.encoding import BadBytesError
 from waystation.client.queue.events import Notified, Received, ServiceTaken
-from waystation.client.queue.parties import SenderQueue
+from waystation.client.queue.queue_secrets import SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.errors import Code
 from waystation.queue.model import QueueMode, ServiceRole, SubMode
@@ -272,7 +272,7 @@ def test_ordinary_clients_come_as_ever_with_or_without_a_certificate(
 def as_service(server: QueueServer, card: services.ServiceCard) -> QueueClient:
     return QueueClient(
         address_of(server),
-        settings=LineSettings(service=card, backoff_max_s=0.5),
+        settings=ConnectionSettings(service=card, backoff_max_s=0.5),
         tls=client_context(any_suite=True),
     )
 

@@ -12,11 +12,11 @@ import pytest
 from tests.e2e.queue.exchange import check_outcome, create_queue, exchange
 from tests.e2e.queue_cluster.cluster import Cluster, cluster
 from waystation.client.queue.client import QueueClient
-from waystation.client.queue.connection import LineSettings
+from waystation.client.queue.connection import ConnectionSettings
+from waystation.client.queue.error_replies import AuthError, BlockedError, TemporaryError
 from waystation.client.queue.events import Gone, Notified, Received, Taken
 from waystation.client.queue.keys import KeyKind, PrivateKey
-from waystation.client.queue.parties import SenderQueue
-from waystation.client.queue.problems import AuthError, BlockedError, TemporaryError
+from waystation.client.queue.queue_secrets import SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.model import slot_letters, slot_of
 
@@ -43,7 +43,7 @@ async def dial(running: Cluster) -> AsyncIterator[Dial]:
     async with AsyncExitStack() as stack:
 
         async def dial(**settings: object) -> QueueClient:
-            made = LineSettings(**{"backoff_max_s": 0.5, **settings})
+            made = ConnectionSettings(**{"backoff_max_s": 0.5, **settings})
             client = QueueClient(running.address, settings=made, tls=TLS)
             return await stack.enter_async_context(client)
 
@@ -248,7 +248,7 @@ async def fill(client: QueueClient, sender_id: bytes) -> None:
 
 async def test_queues_are_made_while_a_server_is_full(small: Cluster) -> None:
     """Q-114, §6.10: clients notice nothing of it."""
-    settings = LineSettings(backoff_max_s=0.5)
+    settings = ConnectionSettings(backoff_max_s=0.5)
     async with QueueClient(small.address, settings=settings, tls=TLS) as owner:
         there = await create_queue(owner, subscribe=False)
         async with asyncio.timeout(30):

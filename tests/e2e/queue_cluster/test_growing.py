@@ -24,14 +24,14 @@ from tests.ports import free_ports
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import (
-    LineSettings,
+    ConnectionSettings,
     NotConnectedError,
     OutcomeUnknownError,
 )
+from waystation.client.queue.error_replies import TemporaryError
 from waystation.client.queue.events import Notified, Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import RecipientQueue, SenderQueue
-from waystation.client.queue.problems import TemporaryError
+from waystation.client.queue.queue_secrets import RecipientQueue, SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.model import SLOTS, slot_of
 
@@ -231,7 +231,7 @@ async def until_done(step: Callable[[], Awaitable[T]]) -> T:
 
 @contextlib.asynccontextmanager
 async def connected(address: ServerAddress) -> AsyncIterator[QueueClient]:
-    settings = LineSettings(
+    settings = ConnectionSettings(
         patience_s=PATIENCE_S, connect_timeout_s=20.0, backoff_base_s=0.05, backoff_max_s=0.3
     )
     async with QueueClient(address, settings=settings, tls=TLS) as client:

@@ -17,14 +17,14 @@ from tests.e2e.queue_cluster.fleet import Fleet
 from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import (
-    LineSettings,
+    ConnectionSettings,
     NotConnectedError,
     OutcomeUnknownError,
 )
+from waystation.client.queue.error_replies import QueueFullError, TemporaryError
 from waystation.client.queue.events import QuotaReached, Received
 from waystation.client.queue.keys import PrivateKey
-from waystation.client.queue.parties import RecipientQueue, SenderQueue
-from waystation.client.queue.problems import QueueFullError, TemporaryError
+from waystation.client.queue.queue_secrets import RecipientQueue, SenderQueue
 from waystation.client.queue.tls import client_context
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.model import slot_letters, slot_of
@@ -49,7 +49,7 @@ class Pair:
     """A sender at one edge, a recipient at the other."""
 
     def __init__(self, fleet: Servers, number: int, pause_s: float) -> None:
-        settings = LineSettings(
+        settings = ConnectionSettings(
             patience_s=PATIENCE_S, connect_timeout_s=20.0, backoff_base_s=0.05, backoff_max_s=0.3
         )
         tls = client_context(any_suite=True)

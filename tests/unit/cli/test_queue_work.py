@@ -11,9 +11,9 @@ from waystation.client.queue.address import AddressError, QueueAddress, ServerAd
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.envelope import seal_message
 from waystation.client.queue.events import Received
-from waystation.client.queue.keeping import KeepingError, Kept, KeptFile, KeptQueue
 from waystation.client.queue.keys import PrivateKey
 from waystation.client.queue.links import renewed
+from waystation.client.queue.queue_file import QueueFile, QueueFileError, SavedQueue, SavedQueues
 from waystation.client.queue.relay import Relay
 from waystation.client.queue.tls import client_context
 
@@ -22,8 +22,8 @@ NOWHERE = Path("/nowhere")
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> KeptFile:
-    return KeptFile(tmp_path / "queues.json")
+def file(tmp_path: Path) -> QueueFile:
+    return QueueFile(tmp_path / "queues.json")
 
 
 def received(body: bytes) -> Received:
@@ -37,13 +37,13 @@ def sealed(text: bytes) -> bytes:
 def test_the_server_is_the_one_named_or_that_of_the_last_queue_or_the_one_here(
     tmp_path: Path,
 ) -> None:
-    kept = Kept(queues={"inbox": KeptQueue(a_queue())})
+    kept = SavedQueues(queues={"inbox": SavedQueue(a_queue())})
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "serve.json").write_text(json.dumps({"queue_address": str(OTHER)}))
 
     assert queue_work.server_of(str(OTHER), kept, NOWHERE) == OTHER
     assert queue_work.server_of("", kept, tmp_path) == SERVER
-    assert queue_work.server_of("", Kept(), tmp_path) == OTHER
+    assert queue_work.server_of("", SavedQueues(), tmp_path) == OTHER
 
 
 @pytest.mark.parametrize("content", ["", "{}", "nonsense"])
@@ -53,10 +53,10 @@ def test_without_any_server_the_question_is_asked(tmp_path: Path, content: str) 
         (tmp_path / "run" / "serve.json").write_text(content)
 
     with pytest.raises(AddressError, match="which server"):
-        queue_work.server_of("", Kept(), tmp_path)
+        queue_work.server_of("", SavedQueues(), tmp_path)
 
 
-async def test_a_sender_is_kept_with_its_key_before_any_server_hears_of_it(file: KeptFile) -> None:
+async def test_a_sender_is_kept_with_its_key_before_any_server_hears_of_it(file: QueueFile) -> None:
     address = str(a_queue().address)
     first = await queue_work.sender(file, address, "", "")
     second = await queue_work.sender(file, address, "another-name", "")
@@ -68,7 +68,7 @@ async def test_a_sender_is_kept_with_its_key_before_any_server_hears_of_it(file:
     assert not kept.secured
 
 
-async def test_a_contact_address_is_sent_to_without_a_key(file: KeptFile) -> None:
+async def test_a_contact_address_is_sent_to_without_a_key(file: QueueFile) -> None:
     queue = a_queue()
     address = QueueAddress(queue.server, queue.sender_id, queue.inbox_key.public, "C")
     name = await queue_work.sender(file, str(address), "support", "")
@@ -78,23 +78,23 @@ async def test_a_contact_address_is_sent_to_without_a_key(file: KeptFile) -> Non
 
 
 @pytest.mark.parametrize("to", ["nobody", "https://example.org", str(SERVER)])
-async def test_what_leads_nowhere_is_refused(file: KeptFile, to: str) -> None:
+async def test_what_leads_nowhere_is_refused(file: QueueFile, to: str) -> None:
     with pytest.raises(AddressError):
         await queue_work.sender(file, to, "", "")
-    assert not file.path.exists() or file.load() == Kept()
+    assert not file.path.exists() or file.load() == SavedQueues()
 
 
-async def test_a_name_that_is_taken_is_refused(file: KeptFile) -> None:
+async def test_a_name_that_is_taken_is_refused(file: QueueFile) -> None:
     await queue_work.sender(file, str(a_queue(1).address), "friend", "")
 
-    with pytest.raises(KeepingError, match="friend is there already"):
+    with pytest.raises(QueueFileError, match="friend is in use already"):
         await queue_work.sender(file, str(a_queue(2).address), "friend", "")
 
 
-async def test_receiving_from_nothing_says_how_to_begin(file: KeptFile) -> None:
-    with pytest.raises(KeepingError, match="waystation queue new"):
+async def test_receiving_from_nothing_says_how_to_begin(file: QueueFile) -> None:
+    with pytest.raises(QueueFileError, match="waystation queue new"):
         await queue_work.receive(file, [], 0, 0, json=False)
-    with pytest.raises(KeepingError, match="no queue is called inbox"):
+    with pytest.raises(QueueFileError, match="there is no queue inbox"):
         await queue_work.receive(file, ["inbox"], 0, 0, json=False)
 
 
@@ -139,7 +139,7 @@ def test_a_short_link_is_shown_instead_of_the_long_address(
     from msgspec.structs import replace
 
     queue = replace(a_queue(), link=renewed(a_queue(), "text"))
-    kept = Kept(queues={"long": KeptQueue(a_queue()), "short": KeptQueue(queue)})
+    kept = SavedQueues(queues={"long": SavedQueue(a_queue()), "short": SavedQueue(queue)})
     for name in ("long", "short"):
         queue_words.show_queue(name, kept, qr=True, json=False)
     shown = capsys.readouterr().out

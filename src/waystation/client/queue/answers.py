@@ -13,8 +13,8 @@ from waystation.base.unreadable import UNREADABLE
 
 from .commands import LinkData, Mode
 from .encoding import BadBytesError, Reader
+from .error_replies import ErrorReply, decode_error_reply
 from .keys import dh_key
-from .problems import Problem, decode_problem
 
 NOTIFICATION_BYTES = 144
 
@@ -110,7 +110,7 @@ class Relayed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    problem: Problem
+    error_reply: ErrorReply
 
 
 Answer = (
@@ -233,5 +233,5 @@ _PARSERS: dict[bytes, Callable[[Reader, int], Answer]] = {
     b"PKEY": _relay_session,
     b"PRES": lambda reader, _: Forwarded(reader.tail()),
     b"RRES": lambda reader, _: Relayed(reader.tail()),
-    b"ERR": lambda reader, _: Refused(decode_problem(reader.tail())),
+    b"ERR": lambda reader, _: Refused(decode_error_reply(reader.tail())),
 }

@@ -53,14 +53,14 @@ from .commands import (
 )
 from .connection import Connection, Dial, NotConnectedError, connect
 from .encoding import BadBytesError
+from .error_replies import AuthError, ErrorReply, error_of
 from .events import Event, QuotaReached, Received, Unreadable
 from .hello import Session
 from .inbox import Inbox
 from .keys import KeyKind, PrivateKey, PublicKey
-from .line import Line, LineSettings
 from .links import LinkContent, NewLinkPlan, link_outcome, link_request, renewed
-from .parties import Notifier, RecipientQueue, SenderQueue
-from .problems import AuthError, Problem, error_of
+from .queue_secrets import Notifier, RecipientQueue, SenderQueue
+from .reconnecting_connection import ConnectionSettings, ReconnectingConnection
 from .subscriptions import ask_for_all, restore
 from .transmission import Reply
 
@@ -70,7 +70,7 @@ class QueueClient:
         self,
         server: ServerAddress,
         *,
-        settings: LineSettings | None = None,
+        settings: ConnectionSettings | None = None,
         tls: ssl.SSLContext | None = None,
         dial: Dial = connect,
         rng: random.Random | None = None,
@@ -82,12 +82,12 @@ class QueueClient:
         self._news = asyncio.Event()
         self._failure: BaseException | None = None
         self._tasks = Tasks(lambda _name, error: self._failed(error))
-        self._line = Line(
+        self._line = ReconnectingConnection(
             server,
             on_event=self._heard,
             on_connected=self._restore,
             on_given_up=self._failed,
-            settings=settings or LineSettings(),
+            settings=settings or ConnectionSettings(),
             tls=tls,
             dial=dial,
             rng=rng or random.Random(),
@@ -203,7 +203,7 @@ class QueueClient:
         ):
             if isinstance(answer, Refused):
                 self._inbox.unfollow(queue.recipient_id)
-                refused.append(error_of(answer.problem))
+                refused.append(error_of(answer.error_reply))
             elif not isinstance(answer, Ok | Subscribed):
                 raise BadBytesError("SUB was answered by something else")
         if refused:
@@ -253,8 +253,10 @@ class QueueClient:
         answer, repeated = await self._line.ask(
             Delete(), entity_id=queue.recipient_id, key=queue.key, repeat=True
         )
-        if isinstance(answer, Refused) and not (repeated and answer.problem == Problem("AUTH")):
-            raise error_of(answer.problem)  # AUTH to a repeated DEL: the first one did it
+        if isinstance(answer, Refused) and not (
+            repeated and answer.error_reply == ErrorReply("AUTH")
+        ):
+            raise error_of(answer.error_reply)  # AUTH to a repeated DEL: the first one did it
         self._inbox.unfollow(queue.recipient_id)
 
     async def info(self, queue: RecipientQueue) -> dict[str, Any]:
@@ -359,7 +361,7 @@ class QueueClient:
         """Any command, as it is; refusals raise."""
         answer, _ = await self._line.ask(command, **how)
         if isinstance(answer, Refused):
-            raise error_of(answer.problem)
+            raise error_of(answer.error_reply)
         return answer
 
     async def _ask(self, expected: Any, command: Command, **how: Any) -> Any:
@@ -376,7 +378,7 @@ class QueueClient:
             command, entity_id=queue.recipient_id, key=queue.key, repeat=True
         )
         if isinstance(answer, Refused) and not any_answer:
-            raise error_of(answer.problem)
+            raise error_of(answer.error_reply)
         return answer
 
     async def _ack(self, queue: RecipientQueue, message_id: bytes) -> bool:
@@ -396,10 +398,10 @@ class QueueClient:
                 self._acknowledge(self._inbox.message(queue, answer))
                 self._news.set()
                 return True
-            case Refused(Problem("NO_MSG")):
+            case Refused(ErrorReply("NO_MSG")):
                 return False  # we are not subscribed here yet, or it was removed elsewhere
-            case Refused(problem):
-                raise error_of(problem)
+            case Refused(error_reply):
+                raise error_of(error_reply)
             case _:
                 raise BadBytesError("ACK was answered by something else")
 

@@ -59,7 +59,7 @@ class OutcomeUnknownError(UnavailableError):
     label = "queue_outcome_unknown"
 
 
-class LineSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long to wait for what."""
 
     versions: tuple[int, int] = (VERSION_MIN, VERSION_MAX)
@@ -100,7 +100,7 @@ class Connection:
         self._room = asyncio.Semaphore(WAITING_MAX)
         loop = asyncio.get_running_loop()
         self._out: TurnBatch[Said] = TurnBatch(self._flush, loop)
-        self.problem = ""  # why it ended
+        self.end_reason = ""  # why it ended
         self.ended = asyncio.Event()
         self.heard_at = loop.time()
         self._task = loop.create_task(self._read(), name="queue-connection")
@@ -124,7 +124,7 @@ class Connection:
     ) -> Answer:
         async with self._room:
             if self.ended.is_set():
-                raise NotConnectedError(self.problem or "the connection has ended")
+                raise NotConnectedError(self.end_reason or "the connection has ended")
             said = self._exchange.say(command, entity_id=entity_id, key=key, corr_id=corr_id)
             waiting = _Waiting(asyncio.get_running_loop().create_future())
             self._waiting[said.corr_id] = waiting
@@ -134,7 +134,7 @@ class Connection:
                     return await waiting.answer
             except TimeoutError as exc:
                 self._end(f"no answer within {self._request_timeout_s:g} s")
-                raise OutcomeUnknownError(self.problem) from exc
+                raise OutcomeUnknownError(self.end_reason) from exc
             finally:
                 self._exchange.forget(said.corr_id)
                 self._waiting.pop(said.corr_id, None)
@@ -160,7 +160,7 @@ class Connection:
 
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
-        problem = "the connection has ended"
+        reason = "the connection has ended"
         try:
             while True:
                 block = await self._reader.readexactly(BLOCK_BYTES)
@@ -168,11 +168,11 @@ class Connection:
                 for reply in self._exchange.block(block):
                     self._hear(reply)
         except asyncio.IncompleteReadError:
-            problem = "the server closed the connection"
+            reason = "the server closed the connection"
         except (OSError, BadBytesError) as exc:
-            problem = str(exc) or type(exc).__name__
+            reason = str(exc) or type(exc).__name__
         finally:
-            self._end(problem)
+            self._end(reason)
 
     def _hear(self, reply: Reply) -> None:
         if not reply.corr_id:
@@ -182,16 +182,16 @@ class Connection:
         if waiting is not None and not waiting.answer.done():
             waiting.answer.set_result(reply.answer)
 
-    def _end(self, problem: str) -> None:
+    def _end(self, reason: str) -> None:
         if self.ended.is_set():
             return
-        self.problem = problem
+        self.end_reason = reason
         self.ended.set()
         self._writer.transport.abort()
         for waiting in self._waiting.values():
             if not waiting.answer.done():
                 error = OutcomeUnknownError if waiting.sent else NotConnectedError
-                waiting.answer.set_exception(error(problem))
+                waiting.answer.set_exception(error(reason))
 
 
 class Dial(Protocol):
@@ -202,7 +202,7 @@ class Dial(Protocol):
         server: ServerAddress,
         on_event: Callable[[Reply], None],
         tls: ssl.SSLContext,
-        settings: LineSettings,
+        settings: ConnectionSettings,
         /,
     ) -> Connection: ...
 
@@ -211,10 +211,10 @@ async def connect(
     server: ServerAddress,
     on_event: Callable[[Reply], None],
     tls: ssl.SSLContext,
-    settings: LineSettings,
+    settings: ConnectionSettings,
 ) -> Connection:
     """To the first host of the address that answers."""
-    problem: Exception | None = None
+    reason: Exception | None = None
     for host in server.hosts:
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
@@ -226,7 +226,7 @@ async def connect(
                     limit=BLOCK_BYTES * 4,
                 )
         except (OSError, TimeoutError) as exc:
-            problem = exc
+            reason = exc
             continue
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
@@ -239,13 +239,13 @@ async def connect(
                 raise NotConnectedError(_describe(exc)) from exc
             raise
         return Connection(streams, exchange, on_event, request_timeout_s=settings.request_timeout_s)
-    raise NotConnectedError(_describe(problem)) from problem
+    raise NotConnectedError(_describe(reason)) from reason
 
 
 async def _greet(
     streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     server: ServerAddress,
-    settings: LineSettings,
+    settings: ConnectionSettings,
 ) -> Exchange:
     reader, writer = streams
     session_id, leaf = _look_at_tls(writer)
@@ -299,9 +299,9 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _describe(problem: Exception | None) -> str:
-    if isinstance(problem, TimeoutError):
+def _describe(reason: Exception | None) -> str:
+    if isinstance(reason, TimeoutError):
         return "the server does not answer"
-    if isinstance(problem, ssl.SSLError):
-        return f"TLS failed: {problem.reason or problem}"
-    return str(problem) or type(problem).__name__
+    if isinstance(reason, ssl.SSLError):
+        return f"TLS failed: {reason.reason or reason}"
+    return str(reason) or type(reason).__name__

@@ -3,8 +3,8 @@
 import msgspec
 
 from .encoding import BadBytesError
-from .parties import Notifier, RecipientQueue
-from .problems import QueueError
+from .error_replies import QueueError
+from .queue_secrets import Notifier, RecipientQueue
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
     queue: RecipientQueue
     message_id: bytes
-    problem: BadBytesError
+    error: BadBytesError
 
 
 class QuotaReached(msgspec.Struct, frozen=True):

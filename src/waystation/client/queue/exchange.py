@@ -99,5 +99,7 @@ class Exchange:
             heard.append(reply)
         for reply in heard:
             if not reply.corr_id and not reply.entity_id and isinstance(reply.answer, Refused):
-                raise BadBytesError(f"the server could not read our block: {reply.answer.problem}")
+                raise BadBytesError(
+                    f"the server could not read our block: {reply.answer.error_reply}"
+                )
         return heard

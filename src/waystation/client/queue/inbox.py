@@ -13,6 +13,7 @@ from .answers import Deleted, End, Message, Notification, Refused, ServiceEnded
 from .bodies import QuotaMarker, open_body, open_notification
 from .deliveries import Deliveries, Verdict
 from .encoding import BadBytesError
+from .error_replies import error_of
 from .events import (
     Event,
     Gone,
@@ -24,8 +25,7 @@ from .events import (
     Taken,
     Unreadable,
 )
-from .parties import Notifier, RecipientQueue
-from .problems import error_of
+from .queue_secrets import Notifier, RecipientQueue
 from .transmission import Reply
 
 EVENTS_SPARE = 256
@@ -80,9 +80,9 @@ class Inbox:
             case Deleted() if followed is not None:
                 self._stop(reply.entity_id)
                 self.put(Gone(followed))
-            case Refused(problem) if followed is not None:
+            case Refused(error_reply) if followed is not None:
                 self._stop(reply.entity_id)
-                self.put(SubscriptionFailed(followed, error_of(problem)))
+                self.put(SubscriptionFailed(followed, error_of(error_reply)))
             case ServiceEnded(count):
                 self.all_served = False
                 self.notifiers.clear()

@@ -21,7 +21,7 @@ from .boxes import NONCE_BYTES, NotOpenedError, hkdf, hsalsa20, seal_padded, uns
 from .commands import Command, GetLink, LinkData, Mode, NewLink, SecureByLink
 from .encoding import BadBytesError, Reader, large, short
 from .keys import PrivateKey, PublicKey
-from .parties import OwnLink, RecipientQueue, SenderQueue
+from .queue_secrets import OwnLink, RecipientQueue, SenderQueue
 
 ID_BYTES = 24
 FIXED_TEXT_BYTES = 2008

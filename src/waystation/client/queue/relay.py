@@ -18,11 +18,11 @@ from .answers import Answer, Forwarded, Link, Ok, Refused, RelaySession
 from .client import QueueClient
 from .commands import Command, Send, SenderKey
 from .encoding import BadBytesError
+from .error_replies import ErrorReply, RefusedError, error_of
 from .forwarding import Forwarding, relay_request
 from .keys import PrivateKey
 from .links import LinkContent, link_outcome, link_request
-from .parties import SenderQueue
-from .problems import Problem, RefusedError, error_of
+from .queue_secrets import SenderQueue
 
 FORWARDED_MAX = 32  # what a proxy takes of one client at a time
 
@@ -69,7 +69,7 @@ class Relay:
             try:
                 return await self._forward(forwarding, command, entity_id, key, repeat)
             except RefusedError as exc:
-                if exc.problem != Problem("PROXY NO_SESSION"):
+                if exc.error_reply != ErrorReply("PROXY NO_SESSION"):
                     raise
             if self._forwarding is forwarding:
                 self._forwarding = None
@@ -104,7 +104,7 @@ class Relay:
             raise BadBytesError("PFWD was answered by something else")
         answer = forwarding.unpack(reply.sealed, parcel)
         if isinstance(answer, Refused):
-            raise error_of(answer.problem)
+            raise error_of(answer.error_reply)
         return answer
 
 

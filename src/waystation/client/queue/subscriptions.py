@@ -8,10 +8,10 @@ from .answers import Refused, ServiceSubscribed
 from .commands import Command, NotifierSub, ServiceNotifiers, Sub
 from .connection import Connection
 from .encoding import BadBytesError
+from .error_replies import error_of
 from .events import SubscriptionFailed
 from .inbox import Inbox
-from .parties import Notifier, RecipientQueue
-from .problems import error_of
+from .queue_secrets import Notifier, RecipientQueue
 
 
 async def restore(inbox: Inbox, connection: Connection) -> bool:
@@ -35,7 +35,7 @@ async def restore(inbox: Inbox, connection: Connection) -> bool:
         if isinstance(answer, Refused):
             inbox.queues.pop(entity_id, None)
             inbox.notifiers.pop(entity_id, None)
-            inbox.put(SubscriptionFailed(owner, error_of(answer.problem)))
+            inbox.put(SubscriptionFailed(owner, error_of(answer.error_reply)))
             failed = True
     for answer in answers:
         if isinstance(answer, BaseException) and not isinstance(answer, UnavailableError):
@@ -47,10 +47,12 @@ async def ask_for_all(connection: Connection) -> int:
     """As a service: how many notifiers are ours. Raises `BadBytesError` if we are none."""
     service = connection.session.service
     if service is None:
-        raise BadBytesError("only a service subscribes to all of its notifiers (LineSettings)")
+        raise BadBytesError(
+            "only a service subscribes to all of its notifiers (ConnectionSettings)"
+        )
     answer = await connection.ask(ServiceNotifiers(), entity_id=service.service_id, key=service.key)
     if isinstance(answer, Refused):
-        raise error_of(answer.problem)
+        raise error_of(answer.error_reply)
     if not isinstance(answer, ServiceSubscribed):
         raise BadBytesError("NSUBS was answered by something else")
     return answer.count

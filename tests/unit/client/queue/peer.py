@@ -15,18 +15,18 @@ from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.block import BLOCK_BYTES, BlockReader, BlockWriter
 from waystation.client.queue.bodies import SEALED_BYTES
 from waystation.client.queue.boxes import block_chains, box_key, seal_padded, shared_secret
-from waystation.client.queue.connection import Connection, LineSettings, NotConnectedError
+from waystation.client.queue.connection import Connection, ConnectionSettings, NotConnectedError
 from waystation.client.queue.encoding import Reader, i64, maybe, short
 from waystation.client.queue.exchange import Exchange
 from waystation.client.queue.hello import IdentityError, Session, block_ends
 from waystation.client.queue.keys import PrivateKey, PublicKey
-from waystation.client.queue.parties import RecipientQueue
+from waystation.client.queue.queue_secrets import RecipientQueue
 from waystation.client.queue.transmission import Reply, decode_batch, encode_batch
 
 SERVER = ServerAddress(bytes(range(32)), ("server.test",))
 SESSION_ID = b"\x5a" * 32
 SERVER_KEY = PrivateKey("x25519", b"\x11" * 32)
-PATIENT = LineSettings(backoff_base_s=0.001, backoff_max_s=0.01)
+PATIENT = ConnectionSettings(backoff_base_s=0.001, backoff_max_s=0.01)
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 ANY_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # handed around and never used
 
@@ -106,7 +106,7 @@ class Server:
         _server: ServerAddress,
         on_event: Callable[[Reply], None],
         _tls: ssl.SSLContext,
-        settings: LineSettings,
+        settings: ConnectionSettings,
         /,
     ) -> Connection:
         self.dials += 1

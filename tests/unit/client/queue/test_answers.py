@@ -27,8 +27,8 @@ from waystation.client.queue.answers import (
 )
 from waystation.client.queue.commands import LinkData
 from waystation.client.queue.encoding import BadBytesError
+from waystation.client.queue.error_replies import ErrorReply
 from waystation.client.queue.keys import PublicKey
-from waystation.client.queue.problems import Problem
 
 RAW = b"d" * 32
 DH = b"\x2c" + PublicKey("x25519", RAW).der
@@ -61,7 +61,7 @@ def ids(**more: object) -> Ids:
         ),
         (b"PRES x y", Forwarded(b"x y")),
         (b"RRES x", Relayed(b"x")),
-        (b"ERR AUTH", Refused(Problem("AUTH"))),
+        (b"ERR AUTH", Refused(ErrorReply("AUTH"))),
     ],
 )
 def test_an_answer_is_understood(data: bytes, expected: Answer) -> None:

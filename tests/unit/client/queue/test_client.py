@@ -21,11 +21,18 @@ from tests.unit.client.queue.peer import (
 from waystation.client.queue.boxes import seal_padded
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.connection import (
-    LineSettings,
+    ConnectionSettings,
     NotConnectedError,
     OutcomeUnknownError,
 )
 from waystation.client.queue.encoding import BadBytesError, Reader, i64, short
+from waystation.client.queue.error_replies import (
+    AuthError,
+    BlockedError,
+    QueueFullError,
+    RefusedError,
+    TemporaryError,
+)
 from waystation.client.queue.events import (
     Event,
     Gone,
@@ -39,14 +46,7 @@ from waystation.client.queue.events import (
 from waystation.client.queue.hello import IdentityError
 from waystation.client.queue.keys import PrivateKey
 from waystation.client.queue.links import sender_id_of
-from waystation.client.queue.parties import Notifier, SenderQueue
-from waystation.client.queue.problems import (
-    AuthError,
-    BlockedError,
-    QueueFullError,
-    RefusedError,
-    TemporaryError,
-)
+from waystation.client.queue.queue_secrets import Notifier, SenderQueue
 
 T = TypeVar("T")
 SOK = b"SOK 0"
@@ -357,21 +357,21 @@ async def test_a_command_that_cannot_have_reached_the_server_waits_for_the_next_
 
 async def test_a_server_that_is_not_there_is_named_in_the_error(server: Server) -> None:
     server.refuse = 1_000_000
-    settings = LineSettings(patience_s=0.05, backoff_base_s=0.001, backoff_max_s=0.01)
+    settings = ConnectionSettings(patience_s=0.05, backoff_base_s=0.001, backoff_max_s=0.01)
     async with QueueClient(SERVER, settings=settings, tls=ANY_TLS, dial=server.dial) as client:
         with pytest.raises(NotConnectedError, match=r"server\.test port 5223: nobody there"):
             await soon(client.ping())
 
 
 async def test_a_command_without_an_answer_ends_the_connection(server: Server) -> None:
-    settings = LineSettings(request_timeout_s=0.05, backoff_base_s=0.001, backoff_max_s=0.01)
+    settings = ConnectionSettings(request_timeout_s=0.05, backoff_base_s=0.001, backoff_max_s=0.01)
     async with QueueClient(SERVER, settings=settings, tls=ANY_TLS, dial=server.dial) as client:
         with pytest.raises(OutcomeUnknownError, match=r"no answer within 0\.05 s"):
             await soon(client.send(SenderQueue(QUEUE.sender_id), b"x"))
 
 
 async def test_a_silent_server_is_asked_whether_it_is_there(server: Server) -> None:
-    settings = LineSettings(ping_interval_s=0.02)
+    settings = ConnectionSettings(ping_interval_s=0.02)
     async with QueueClient(SERVER, settings=settings, tls=ANY_TLS, dial=server.dial):
         peer = await soon(server.peer())
         heard = await soon(peer.hear())
@@ -515,7 +515,7 @@ async def test_who_waits_for_events_hears_that_the_client_was_closed(server: Ser
 
 async def test_a_queue_may_be_followed_before_there_is_a_connection(server: Server) -> None:
     server.refuse = 3
-    settings = LineSettings(backoff_base_s=0.001, backoff_max_s=0.01)
+    settings = ConnectionSettings(backoff_base_s=0.001, backoff_max_s=0.01)
     client = QueueClient(SERVER, settings=settings, tls=ANY_TLS, dial=server.dial)
     client.follow(QUEUE)
     async with client:

@@ -11,10 +11,10 @@ from waystation.client.queue.block import BLOCK_BYTES, plain_block
 from waystation.client.queue.boxes import box_key, seal_padded, unseal_padded
 from waystation.client.queue.commands import OpenRelay, Send, encode_command
 from waystation.client.queue.encoding import BadBytesError, Reader, short
+from waystation.client.queue.error_replies import ErrorReply
 from waystation.client.queue.forwarding import FORWARDED_BYTES, Forwarding, Parcel, relay_request
 from waystation.client.queue.hello import IdentityError
 from waystation.client.queue.keys import KeyKind, PrivateKey
-from waystation.client.queue.problems import Problem
 from waystation.client.queue.transmission import (
     BATCH_BYTES_MAX,
     decode_batch,
@@ -78,7 +78,7 @@ def test_the_answer_is_opened_with_the_nonce_backwards() -> None:
 
     assert forwarding().unpack(answered(parcel, head + b"\x01eOK"), parcel) == Ok()
     refused = forwarding().unpack(answered(parcel, head + b"\x01eERR QUOTA"), parcel)
-    assert refused == Refused(Problem("QUOTA"))
+    assert refused == Refused(ErrorReply("QUOTA"))
 
 
 def test_answers_that_do_not_belong_to_the_command_are_refused() -> None:

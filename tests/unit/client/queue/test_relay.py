@@ -13,11 +13,11 @@ from waystation.client.queue.address import ServerAddress
 from waystation.client.queue.boxes import box_key, seal_padded, unseal_padded
 from waystation.client.queue.client import QueueClient
 from waystation.client.queue.encoding import Reader, large, short, some, u16
+from waystation.client.queue.error_replies import QueueFullError, RefusedError, TemporaryError
 from waystation.client.queue.forwarding import FORWARDED_BYTES
 from waystation.client.queue.hello import IdentityError
 from waystation.client.queue.keys import PrivateKey, dh_key
-from waystation.client.queue.parties import SenderQueue
-from waystation.client.queue.problems import QueueFullError, RefusedError, TemporaryError
+from waystation.client.queue.queue_secrets import SenderQueue
 from waystation.client.queue.relay import Relay
 from waystation.client.queue.transmission import decode_batch, encode_batch
 

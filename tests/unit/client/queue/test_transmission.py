@@ -9,8 +9,8 @@ from waystation.client.queue.block import BLOCK_BYTES, BlockReader, BlockWriter
 from waystation.client.queue.boxes import NotOpenedError, block_chains
 from waystation.client.queue.commands import Sub, encode_command
 from waystation.client.queue.encoding import BadBytesError, short
+from waystation.client.queue.error_replies import ErrorReply
 from waystation.client.queue.keys import KeyKind, PrivateKey
-from waystation.client.queue.problems import Problem
 from waystation.client.queue.transmission import (
     BATCH_BYTES_MAX,
     Reply,
@@ -105,7 +105,7 @@ def test_replies_are_read() -> None:
 
     assert read(b"\0\x01c\x01eOK") == Reply(b"c", b"e", Ok())
     assert read(b"\0\x01c\x00PONG") == Reply(b"c", b"", Pong())
-    assert read(b"\0\x00\x00ERR BLOCK") == Reply(b"", b"", Refused(Problem("BLOCK")))
+    assert read(b"\0\x00\x00ERR BLOCK") == Reply(b"", b"", Refused(ErrorReply("BLOCK")))
 
 
 @pytest.mark.parametrize("data", [b"", b"\x01x\x01c\x01eOK", b"\0\x01c\x00OK", b"\0\x01c"])

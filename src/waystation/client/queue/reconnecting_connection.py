@@ -1,12 +1,13 @@
-"""A line to one server that comes back when it breaks.
+"""A connection to one server that reconnects when it breaks.
 
-Rule 1: after a broken connection we try again after a random part of a time that doubles up to
-        `backoff_max_s`; a connection that came up sets it back.
-Rule 2: a server that is not the one in the address, or speaks no version of ours, is not tried
-        again: every command raises what was found.
-Rule 3: a command that cannot have reached the server is said again by itself. One that may have is
-        said again only if that cannot do harm (`repeat`).
-Rule 4: when nothing was heard for `ping_interval_s` we ask; no answer is a broken connection.
+Rule 1: a broken connection is retried after a random wait, whose limit doubles up to
+        `backoff_max_s`; a successful connection resets it.
+Rule 2: a server with another identity than the address, or without a common version, is not tried
+        again: every command raises that error.
+Rule 3: a command that cannot have reached the server is repeated. One that may have reached it is
+        repeated only with `repeat`, which says that this does no harm.
+Rule 4: after `ping_interval_s` without data a PING is sent; without an answer the connection is
+        broken.
 """
 
 import asyncio
@@ -19,13 +20,7 @@ from waystation.base.errors import WaystationError
 from .address import ServerAddress
 from .answers import Answer
 from .commands import Command, Ping
-from .connection import (
-    Connection,
-    Dial,
-    LineSettings,
-    NotConnectedError,
-    OutcomeUnknownError,
-)
+from .connection import Connection, ConnectionSettings, Dial, NotConnectedError, OutcomeUnknownError
 from .encoding import BadBytesError
 from .hello import IdentityError, VersionError
 from .keys import PrivateKey
@@ -33,7 +28,7 @@ from .tls import client_context
 from .transmission import Reply
 
 
-class Line:
+class ReconnectingConnection:
     def __init__(
         self,
         server: ServerAddress,
@@ -41,7 +36,7 @@ class Line:
         on_event: Callable[[Reply], None],
         on_connected: Callable[[Connection], Awaitable[None]],
         on_given_up: Callable[[BaseException], None],
-        settings: LineSettings,
+        settings: ConnectionSettings,
         tls: ssl.SSLContext | None,
         dial: Dial,
         rng: random.Random,
@@ -60,11 +55,11 @@ class Line:
         self._up = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._fatal: WaystationError | None = None
-        self.connections = 0  # that came up; more than one means that we reconnected
-        self.last_problem = ""  # why the last one ended, or did not come up
+        self.connections = 0  # successful connections; above 1: reconnected
+        self.last_problem = ""  # why the last connection ended or failed
 
     def start(self) -> None:
-        assert self._runner is None, "a line is started once"
+        assert self._runner is None, "start() is called once"
         self._runner = asyncio.get_running_loop().create_task(self._run(), name="queue-line")
         self._runner.add_done_callback(self._given_up)
 
@@ -78,7 +73,7 @@ class Line:
 
     @property
     def now(self) -> Connection | None:
-        """The connection, if there is one at this moment."""
+        """The current connection, if there is one."""
         return self._connection
 
     async def connected(self, timeout_s: float | None = None) -> Connection:
@@ -113,7 +108,7 @@ class Line:
         corr_id: bytes | None = None,
         repeat: bool = False,
     ) -> tuple[Answer, bool]:
-        """The answer, and whether the command may have been done before (it was repeated)."""
+        """The answer, and whether the command was repeated and may have been executed before."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.patience_s
         repeated = False
@@ -151,7 +146,7 @@ class Line:
                 failures = 0
                 self.connections += 1
                 await self._keep(connection)
-                self.last_problem = connection.problem
+                self.last_problem = connection.end_reason
             await asyncio.sleep(self._backoff_s(failures))
 
     def _given_up(self, runner: "asyncio.Task[None]") -> None:
@@ -188,7 +183,7 @@ class Line:
         if self._connection is connection and connection.ended.is_set():
             self._connection = None
             self._up.clear()
-            self.last_problem = connection.problem
+            self.last_problem = connection.end_reason
 
     def _backoff_s(self, failures: int) -> float:
         settings = self._settings

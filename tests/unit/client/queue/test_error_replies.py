@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
 from waystation.client.queue.encoding import BadBytesError
-from waystation.client.queue.problems import (
-    Problem,
-    decode_problem,
-    encode_problem,
+from waystation.client.queue.error_replies import (
+    ErrorReply,
+    decode_error_reply,
+    encode_error_reply,
     error_of,
 )
 
@@ -28,29 +28,29 @@ WORDS = [
 
 @pytest.mark.parametrize("words", WORDS)
 def test_a_problem_of_words_keeps_them(words: str) -> None:
-    assert decode_problem(words.encode()) == Problem(words)
-    assert encode_problem(Problem(words)) == words.encode()
+    assert decode_error_reply(words.encode()) == ErrorReply(words)
+    assert encode_error_reply(ErrorReply(words)) == words.encode()
 
 
 @pytest.mark.parametrize(
     "data, expected",
     [
-        (b"BLOCKED reason=spam", Problem("BLOCKED", "spam")),
+        (b"BLOCKED reason=spam", ErrorReply("BLOCKED", "spam")),
         (
             b'BLOCKED reason=content,notice={"ttl":60}',
-            Problem("BLOCKED", "content", {"ttl": 60}),
+            ErrorReply("BLOCKED", "content", {"ttl": 60}),
         ),
-        (b"BLOCKED reason=spam,notice={}", Problem("BLOCKED", "spam", {})),
-        (b"STORE the disk, again", Problem("STORE", "the disk, again")),
-        (b"PROXY BROKER RESPONSE \x05AUTH!", Problem("PROXY BROKER RESPONSE", "AUTH!")),
-        (b"PROXY BROKER UNEXPECTED \x01x", Problem("PROXY BROKER UNEXPECTED", "x")),
-        (b"PROXY PROTOCOL STORE x", Problem("PROXY PROTOCOL STORE", "x")),
-        (b"PROXY PROTOCOL BLOCKED reason=spam", Problem("PROXY PROTOCOL BLOCKED", "spam")),
+        (b"BLOCKED reason=spam,notice={}", ErrorReply("BLOCKED", "spam", {})),
+        (b"STORE the disk, again", ErrorReply("STORE", "the disk, again")),
+        (b"PROXY BROKER RESPONSE \x05AUTH!", ErrorReply("PROXY BROKER RESPONSE", "AUTH!")),
+        (b"PROXY BROKER UNEXPECTED \x01x", ErrorReply("PROXY BROKER UNEXPECTED", "x")),
+        (b"PROXY PROTOCOL STORE x", ErrorReply("PROXY PROTOCOL STORE", "x")),
+        (b"PROXY PROTOCOL BLOCKED reason=spam", ErrorReply("PROXY PROTOCOL BLOCKED", "spam")),
     ],
 )
-def test_a_problem_with_more_to_say_keeps_it(data: bytes, expected: Problem) -> None:
-    assert decode_problem(data) == expected
-    assert encode_problem(expected) == data
+def test_a_problem_with_more_to_say_keeps_it(data: bytes, expected: ErrorReply) -> None:
+    assert decode_error_reply(data) == expected
+    assert encode_error_reply(expected) == data
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,16 @@ def test_a_problem_with_more_to_say_keeps_it(data: bytes, expected: Problem) -> 
 )
 def test_other_words_are_refused(data: bytes) -> None:
     with pytest.raises(BadBytesError):
-        decode_problem(data)
+        decode_error_reply(data)
 
 
 @given(st.binary(max_size=80))
 def test_hostile_bytes_are_refused_or_keep_their_meaning(data: bytes) -> None:
     try:
-        problem = decode_problem(data)
+        problem = decode_error_reply(data)
     except BadBytesError:
         return
-    assert decode_problem(encode_problem(problem)).code == problem.code
+    assert decode_error_reply(encode_error_reply(problem)).code == problem.code
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_hostile_bytes_are_refused_or_keep_their_meaning(data: bytes) -> None:
     ],
 )
 def test_the_error_says_what_to_do(code: str, kind: type[Exception]) -> None:
-    assert isinstance(error_of(Problem(code)), kind)
+    assert isinstance(error_of(ErrorReply(code)), kind)

@@ -1,8 +1,8 @@
-"""What a person's queues are, kept in a file between two commands.
+"""The file in which the `waystation queue` commands keep queues and their keys.
 
-Rule 1: the file holds private keys: mode 0600, replaced as a whole (write beside, fsync, rename).
+Rule 1: the file holds private keys: mode 0600, replaced as a whole (new file, fsync, rename).
 Rule 2: a change reads, changes and writes under a lock, so that two commands at once lose nothing.
-Rule 3: a file that cannot be read is an error that names it; it is never overwritten silently.
+Rule 3: an unreadable file is an error that names it; it is never overwritten.
 """
 
 import contextlib
@@ -20,41 +20,41 @@ from waystation.base.unreadable import UNREADABLE
 from .address import QueueAddress
 from .deliveries import REMEMBERED_MAX
 from .keys import PrivateKey
-from .parties import RecipientQueue, SenderQueue
+from .queue_secrets import RecipientQueue, SenderQueue
 
 FORMAT = 1
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class KeepingError(RejectedError):
-    """The file is not one of ours, or does not have what was asked for."""
+class QueueFileError(RejectedError):
+    """The file is unreadable, or does not contain the queue that was asked for."""
 
     label = "queue_keeping"
 
 
-class KeptQueue(msgspec.Struct, frozen=True):
-    """A queue that we receive from."""
+class SavedQueue(msgspec.Struct, frozen=True):
+    """A queue from which this user receives."""
 
     queue: RecipientQueue
-    acked: tuple[bytes, ...] = ()  # the last messages that were handled
+    acked: tuple[bytes, ...] = ()  # ids of the last messages acknowledged
 
-    def handled(self, message_id: bytes) -> "KeptQueue":
-        return KeptQueue(self.queue, (*self.acked, message_id)[-REMEMBERED_MAX:])
+    def handled(self, message_id: bytes) -> "SavedQueue":
+        return SavedQueue(self.queue, (*self.acked, message_id)[-REMEMBERED_MAX:])
 
 
-class KeptSender(msgspec.Struct, frozen=True):
-    """A queue that we send to."""
+class SavedSender(msgspec.Struct, frozen=True):
+    """A queue to which this user sends."""
 
     address: QueueAddress
     sender: SenderQueue
     sealing_key: PrivateKey  # X25519
-    secured: bool = False  # whether the server has confirmed our key
+    secured: bool = False  # the server has confirmed our key
 
 
-class Kept(msgspec.Struct):
-    queues: dict[str, KeptQueue] = {}  # msgspec copies the defaults
-    senders: dict[str, KeptSender] = {}
-    opening: dict[str, PrivateKey] = {}  # short links that we have begun to open, and with what
+class SavedQueues(msgspec.Struct):
+    queues: dict[str, SavedQueue] = {}  # msgspec copies the defaults
+    senders: dict[str, SavedSender] = {}
+    opening: dict[str, PrivateKey] = {}  # short links that are being opened -> key
     format: int = FORMAT
 
     def free_name(self, prefix: str) -> str:
@@ -64,22 +64,24 @@ class Kept(msgspec.Struct):
         return f"{prefix}{number}"
 
     def claim(self, name: str) -> str:
-        """`name`, if it may be given to something new."""
+        """Returns `name` if it is valid and not in use."""
         if not NAME.fullmatch(name):
-            raise KeepingError(f"{name!r} is no name: letters, digits, `.`, `_` and `-`, up to 64")
+            raise QueueFileError(
+                f"{name!r} is not a valid name: use up to 64 letters, digits, `.`, `_` and `-`"
+            )
         if name in self.queues or name in self.senders:
-            raise KeepingError(f"{name} is there already")
+            raise QueueFileError(f"{name} is in use already; choose another name")
         return name
 
-    def queue(self, name: str) -> KeptQueue:
+    def queue(self, name: str) -> SavedQueue:
         kept = self.queues.get(name)
         if kept is None:
             known = ", ".join(self.queues) or "none"
-            raise KeepingError(f"no queue is called {name} (there are: {known})")
+            raise QueueFileError(f"there is no queue {name} (queues: {known})")
         return kept
 
     def sender_to(self, address: QueueAddress) -> str | None:
-        """Under which name we send there already."""
+        """The name of the sender for this address, if there is one."""
         for name, kept in self.senders.items():
             known = kept.address
             if (known.server.fingerprint, known.sender_id) == (
@@ -90,25 +92,27 @@ class Kept(msgspec.Struct):
         return None
 
 
-class KeptFile:
+class QueueFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def load(self) -> Kept:
-        """Empty if there is no file yet."""
+    def load(self) -> SavedQueues:
+        """The contents; empty if there is no file."""
         try:
-            kept = msgspec.json.decode(self.path.read_bytes(), type=Kept)
+            kept = msgspec.json.decode(self.path.read_bytes(), type=SavedQueues)
         except FileNotFoundError:
-            return Kept()
+            return SavedQueues()
         except UNREADABLE as exc:
-            raise KeepingError(f"{self.path} does not hold queues: {exc}") from exc
+            raise QueueFileError(f"{self.path} is not a file of queues: {exc}") from exc
         if kept.format != FORMAT:
-            raise KeepingError(f"{self.path} was written by another version")
+            raise QueueFileError(
+                f"{self.path} has format {kept.format}, this version reads {FORMAT}"
+            )
         return kept
 
     @contextlib.contextmanager
-    def changing(self) -> Generator[Kept]:
-        """What is changed inside is written at its end, unless something is raised."""
+    def changing(self) -> Generator[SavedQueues]:
+        """Locks the file and writes changes at the end, unless an exception is raised."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(f"{self.path}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
         try:
@@ -119,11 +123,11 @@ class KeptFile:
         finally:
             os.close(lock)
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, kept: SavedQueues) -> None:
         beside = self.path.with_name(f"{self.path.name}.new")  # the lock makes it ours
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # should it have been there with another mode
+            os.fchmod(file.fileno(), 0o600)  # a file left over with another mode
             file.write(msgspec.json.format(msgspec.json.encode(kept)))
             file.flush()
             os.fsync(file.fileno())

@@ -1,7 +1,7 @@
-"""What each party of a queue holds: recipient, sender, notifier. All of it is secret.
+"""Ids and private keys that recipient, sender and notifier of a queue hold. All of it is secret.
 
-A recipient's or notifier's `box_key` is HSalsa20 of the secret shared with the server, which is the
-form that opens what the server sends.
+The `box_key` of a recipient or notifier is HSalsa20 of the secret shared with the server; it
+decrypts messages of the server.
 """
 
 import msgspec
@@ -12,7 +12,7 @@ from .keys import PrivateKey
 
 
 class Notifier(msgspec.Struct, frozen=True):
-    """Learns that messages came, and nothing else. Given away, it lets others know so too."""
+    """Subscribes to notifications of a queue. Whoever has it learns when messages arrive."""
 
     notifier_id: bytes
     key: PrivateKey
@@ -41,7 +41,7 @@ class RecipientQueue(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> QueueAddress:
-        """For the one who is to send."""
+        """The address for senders."""
         return QueueAddress(self.server, self.sender_id, self.inbox_key.public, self.mode)
 
     @property
@@ -53,7 +53,7 @@ class RecipientQueue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SenderQueue(msgspec.Struct, frozen=True):
-    """`key` is None as long as the queue is not secured: then anybody who has the address sends."""
+    """`key` is None while the queue is not secured: then anybody with the address can send."""
 
     sender_id: bytes
     key: PrivateKey | None = None
