@@ -60,7 +60,7 @@ class Anywhere(TyperGroup):
 
 app = typer.Typer(
     cls=Anywhere,
-    help="What happened to every message: Spark jobs over events and stores.",
+    help="Run Spark jobs over events and stores.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -87,22 +87,29 @@ class Asked(msgspec.Struct, frozen=True):
 def pipeline(
     ctx: typer.Context,
     *,
-    lake: Annotated[str | None, typer.Option(help="Folder or URL of the tables.")] = None,
+    lake: Annotated[
+        str | None, typer.Option(help="Folder or object-store URL of the lake's tables.")
+    ] = None,
     spool: Annotated[str | None, typer.Option(help="Folder of the event segments.")] = None,
     data_dir: Annotated[Path | None, typer.Option(help="The server's data directory.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
-    profile: Annotated[str | None, typer.Option(help="embedded, test or cluster.")] = None,
-    master: Annotated[str | None, typer.Option(help="Spark's master.")] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark.")
+    profile: Annotated[
+        str | None, typer.Option(help="Spark profile: embedded, test or cluster.")
     ] = None,
-    java: Annotated[str | None, typer.Option(metavar="DIR", help="A Java home.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Results as JSON lines.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also informative lines.")] = (
+    master: Annotated[str | None, typer.Option(help="URL of the Spark master.")] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A Spark setting; repeat for more."),
+    ] = None,
+    java: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Home directory of the Java to use.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log at level info too.")] = (
         False
     ),
 ) -> None:
-    """What happened to every message: Spark jobs over events and stores."""
+    """Run Spark jobs over events and stores."""
     flags = {
         "data_dir": None if data_dir is None else str(data_dir),
         "pipeline.lake": lake,

@@ -22,16 +22,18 @@ def register(app: typer.Typer) -> None:
 def report(
     ctx: typer.Context,
     *,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write it.")] = Path("report"),
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write the report to.")] = Path(
+        "report"
+    ),
     day: DateOption = None,
     first: FromOption = None,
     end: ToOption = None,
     form: Annotated[
         Literal["html", "json", "csv", "parquet"],
-        typer.Option("--format", help="A page for people, or its tables."),
+        typer.Option("--format", help="An HTML page, or its tables as files."),
     ] = "html",
 ) -> None:
-    """One page that tells what happened, or its tables; the last month without a day."""
+    """Write the report of the days given (default: the last month) as a page or as tables."""
     asked: Asked = ctx.obj
     days = days_between(day, first, end)
     with opened(asked, short=True) as context:
@@ -45,17 +47,28 @@ def rebalance(
     ctx: typer.Context,
     *,
     nodes: Annotated[
-        Path, typer.Option(exists=True, dir_okay=False, help="Servers and the slots they own.")
+        Path,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="JSON file with the servers and the slots that each owns.",
+        ),
     ],
-    out: Annotated[Path | None, typer.Option(metavar="PLAN", help="File for the plan.")] = None,
-    until: Annotated[
-        str | None, typer.Option("--date", metavar="D", help="The last day; the newest.")
+    out: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="File to write the plan to.")
     ] = None,
-    window: Annotated[int, typer.Option(min=1, help="Days of load to look at.")] = 1,
-    tolerance: Annotated[float, typer.Option(min=0, help="What is even enough.")] = 0.05,
-    max_bytes: Annotated[int, typer.Option(min=1, help="To copy in one wave.")] = 1 << 30,
+    until: Annotated[
+        str | None,
+        typer.Option("--date", metavar="D", help="Last day of load to use (default: the newest)."),
+    ] = None,
+    window: Annotated[int, typer.Option(min=1, help="Days of load to use.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option(min=0, help="Relative excess of load that is accepted.")
+    ] = 0.05,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Most bytes to copy in one wave.")] = 1
+    << 30,
 ) -> None:
-    """Plan which slots move where, so that measured load is even; `cluster move --plan` does it."""
+    """Plan slot moves that even out the measured load, for `cluster move --plan`."""
     asked: Asked = ctx.obj
     days = days_between(until, None, None)
     text = nodes.read_bytes()

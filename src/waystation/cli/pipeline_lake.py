@@ -32,20 +32,24 @@ STEPS = (
 )
 
 FollowOption = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="Again every so often, until stopped.")
+    float | None, typer.Option(metavar="SECONDS", help="Repeat at this interval until stopped.")
 ]
-DateOption = Annotated[str | None, typer.Option("--date", metavar="D", help="One day, UTC.")]
-FromOption = Annotated[str | None, typer.Option("--from", metavar="D", help="The first day.")]
-ToOption = Annotated[str | None, typer.Option("--to", metavar="D", help="The day after the last.")]
-OddOption = Annotated[int, typer.Option(min=0, max=1000, help="Of a thousand messages.")]
-ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without, only count.")]
+DateOption = Annotated[str | None, typer.Option("--date", metavar="D", help="One day (UTC).")]
+FromOption = Annotated[str | None, typer.Option("--from", metavar="D", help="First day.")]
+ToOption = Annotated[
+    str | None, typer.Option("--to", metavar="D", help="The day after the last one.")
+]
+OddOption = Annotated[int, typer.Option(min=0, max=1000, help="Affected messages per thousand.")]
+ApplyOption = Annotated[
+    bool, typer.Option("--apply", help="Make the changes; without it, only count them.")
+]
 
 
 def register(app: typer.Typer) -> None:
     app.command("run")(run)
     app.command("ingest")(ingest)
     for name in STEPS:
-        app.command(name, help=f"The job `{name}` alone: what is new, or the days given.")(
+        app.command(name, help=f"Run the job `{name}` alone, on new input or on the days given.")(
             _step_command(name)
         )
     for command in (compact, vacuum, rebuild, forget, generate, sql, ls, show, cat, doctor):
@@ -55,16 +59,22 @@ def register(app: typer.Typer) -> None:
 def run(
     ctx: typer.Context,
     *,
-    only: Annotated[str, typer.Option(metavar="JOB,…", help="These jobs, in their order.")] = "",
-    until: Annotated[str | None, typer.Option(metavar="TABLE", help="As far as it.")] = None,
+    only: Annotated[
+        str, typer.Option(metavar="JOB,…", help="Run only these jobs, in their usual order.")
+    ] = "",
+    until: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Stop after the job that fills this table.")
+    ] = None,
     day: DateOption = None,
     follow: FollowOption = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Of the report; `report` in the data directory."),
+        typer.Option(
+            metavar="DIR", help="Folder of the report (default: `report` in the data directory)."
+        ),
     ] = None,
 ) -> None:
-    """Everything in order: ingest, then every job that has something new, then the report."""
+    """Run everything in order: ingest, each job with new input, the report."""
     asked: Asked = ctx.obj
     page = None if only or until else (out or asked.settings.data_dir / "report")
     names = [name.strip() for name in only.split(",") if name.strip()]
@@ -113,15 +123,21 @@ def _write_report(asked: "Asked", context: "Context", out: Path) -> None:
 def ingest(
     ctx: typer.Context,
     *,
-    once: Annotated[bool, typer.Option("--once", help="Drain and stop; the default.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Ingest what is there, then stop (the default).")
+    ] = False,
     follow: FollowOption = None,
     source: Annotated[
         Literal["segments", "kafka"] | None,
-        typer.Option(help="Of the event log; as servers with these settings write it."),
+        typer.Option(
+            help="Source of events (default: where servers with these settings write them)."
+        ),
     ] = None,
-    max_bytes: Annotated[int | None, typer.Option(help="Of segments in one commit.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(help="Most bytes of segments per commit.")
+    ] = None,
 ) -> None:
-    """Take the event log, sealed segments or a topic of Kafka, into the table `events`, each line
+    """Read the event log, sealed segments or a Kafka topic, into the table `events`, each line
     exactly once."""
     import msgspec
 
@@ -165,7 +181,7 @@ def _step_command(name: str) -> Any:
 
 
 def compact(ctx: typer.Context) -> None:
-    """Pack small files of a partition into few."""
+    """Merge the small files of each partition into a few large ones."""
     with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.all_tables import TABLES
         from waystation.pipeline.job_context import attempt
@@ -178,11 +194,11 @@ def vacuum(
     ctx: typer.Context,
     *,
     apply: ApplyOption = False,
-    now: Annotated[bool, typer.Option("--now", help="Removed files too, whatever their age.")] = (
+    now: Annotated[bool, typer.Option("--now", help="Delete removed files whatever their age.")] = (
         False
     ),
 ) -> None:
-    """Drop what is past its retention, and delete files that nobody needs any more."""
+    """Drop partitions past their retention and delete files that no reader needs."""
     with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.all_tables import TABLES
         from waystation.pipeline.jobs import vacuum as job
@@ -198,7 +214,7 @@ def rebuild(
     first: FromOption = None,
     end: ToOption = None,
 ) -> None:
-    """Compute days of a table anew from what it is made of."""
+    """Compute days of a table again from its input."""
     days = days_between(None, first, end)
     if days is None:
         give_up("rebuild wants --from and --to", EXIT_USAGE)
@@ -220,10 +236,12 @@ def rebuild(
 def forget(
     ctx: typer.Context,
     *,
-    ids: Annotated[str, typer.Option(metavar="FILE", help="One id a line; - is stdin.")] = "-",
+    ids: Annotated[
+        str, typer.Option(metavar="FILE", help="File with one id per line; - is stdin.")
+    ] = "-",
     apply: ApplyOption = False,
 ) -> None:
-    """Remove everything about some clients from the lake: user agents, channels, parties."""
+    """Remove all rows about some clients (user agents, channels, parties) from the lake."""
     from waystation.app.data_dir import DataDir
     from waystation.app.keys import ensure_secrets, read_secret
 
@@ -251,22 +269,26 @@ def forget(
 def generate(
     ctx: typer.Context,
     *,
-    messages: Annotated[int, typer.Option(min=1, help="How many messages.")] = 100_000,
-    days: Annotated[int, typer.Option(min=1, help="Over how many days.")] = 1,
+    messages: Annotated[int, typer.Option(min=1, help="Number of messages.")] = 100_000,
+    days: Annotated[int, typer.Option(min=1, help="Number of days they are spread over.")] = 1,
     seed: Annotated[int, typer.Option(help="The same seed gives the same events.")] = 1,
     out: Annotated[str, typer.Option(help="Folder for segments; empty: into the lake.")] = "",
-    last: Annotated[str | None, typer.Option(metavar="D", help="The last day; today.")] = None,
-    clients: Annotated[int, typer.Option(min=0, help="0: one for twenty messages.")] = 0,
-    apps: Annotated[int, typer.Option(min=1, help="How many senders.")] = 50,
+    last: Annotated[
+        str | None, typer.Option(metavar="D", help="Last day (default: today).")
+    ] = None,
+    clients: Annotated[
+        int, typer.Option(min=0, help="Number of clients; 0: one per twenty messages.")
+    ] = 0,
+    apps: Annotated[int, typer.Option(min=1, help="Number of senders.")] = 50,
     repeats: OddOption = 0,
     late: OddOption = 0,
     disordered: OddOption = 0,
     endless: OddOption = 0,
     lossy: OddOption = 0,
     skew_ms: Annotated[int, typer.Option(min=0, help="How far one node's clock is behind.")] = 0,
-    restarts: Annotated[int, typer.Option(min=0, help="How often every node starts anew.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="Restarts of every node.")] = 0,
 ) -> None:
-    """Make events of realistic traffic, of which everything is known beforehand.
+    """Generate events of realistic traffic whose results are known in advance.
 
     Of so many of a thousand messages the last event comes twice (--repeats), everything comes two
     days late (--late), two events change places (--disordered), the end is missing (--endless) or
@@ -305,7 +327,7 @@ def generate(
 
 
 def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELECT.")]) -> None:
-    """Ask the tables; they are views, nothing can be changed."""
+    """Query the tables with one SELECT; nothing can be changed."""
     with opened(ctx.obj, existing=True) as context:
         from waystation.pipeline.lake_queries import ask
 
@@ -314,7 +336,7 @@ def sql(ctx: typer.Context, query: Annotated[str, typer.Argument(help="One SELEC
 
 
 def ls(ctx: typer.Context) -> None:
-    """The tables, with what is in them."""
+    """List the tables with their rows, files and sizes."""
     with opened(ctx.obj, short=True, existing=True) as context:
         from waystation.pipeline.lake_queries import overview
 
@@ -323,11 +345,11 @@ def ls(ctx: typer.Context) -> None:
 
 def show(
     ctx: typer.Context,
-    table: Annotated[str, typer.Argument(help="Its name.")],
+    table: Annotated[str, typer.Argument(help="Name of the table.")],
     *,
-    versions: Annotated[bool, typer.Option("--versions", help="Its commits.")] = False,
+    versions: Annotated[bool, typer.Option("--versions", help="Show its commits.")] = False,
 ) -> None:
-    """Columns, partitions and progress of a table, or its commits."""
+    """Show the columns, partitions and progress of a table, or its commits."""
     with opened(ctx.obj, short=True, existing=True) as context:
         from waystation.pipeline.lake_queries import commits, partitions
 
@@ -335,7 +357,7 @@ def show(
 
 
 def cat(ctx: typer.Context, segment: Annotated[Path, typer.Argument(exists=True)]) -> None:
-    """The events of a segment file, with the names of their codes."""
+    """Print the events of a segment file with the names of their codes."""
     need_spark()
     from waystation.pipeline.lake_queries import segment_lines
 
@@ -344,7 +366,7 @@ def cat(ctx: typer.Context, segment: Annotated[Path, typer.Argument(exists=True)
 
 
 def doctor(ctx: typer.Context) -> None:
-    """Is everything here that the jobs need? Java, Spark, disk, a write and a commit."""
+    """Check what jobs need: Java, Spark, disk space, a write and a commit."""
     import os
 
     need_spark()

@@ -1,4 +1,4 @@
-"""`waystation pipeline`: jobs over the push store: what does not fit, who is long gone, moving."""
+"""`waystation pipeline`: jobs over the push store: audit, purge, migrate."""
 
 import hashlib
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
     from .pipeline import Asked
 
-ApplyOption = Annotated[bool, typer.Option("--apply", help="Do it; without, only count.")]
+ApplyOption = Annotated[
+    bool, typer.Option("--apply", help="Make the changes; without it, only count them.")
+]
 
 
 def register(app: typer.Typer) -> None:
     app.command()(audit)
     app.command()(migrate)
     purge = typer.Typer(
-        help="Remove user agents that have not been seen for long.",
+        help="Remove user agents that have not connected for long.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -31,8 +33,8 @@ def register(app: typer.Typer) -> None:
 
 
 def _place(asked: "Asked", url: str | None = None) -> "StoreHandle":
-    """The store of the servers, or another; what is known of it goes into a file that is readable
-    by its owner alone, beside the key of the event log."""
+    """The servers' store, or the one at `url`. Its URL and settings are written to a file that only
+    the owner can read, beside the key of the event log."""
     from waystation.app.data_dir import DataDir
     from waystation.base.settings import SettingsError
     from waystation.pipeline.sources.store import StoreHandle
@@ -63,10 +65,10 @@ def audit(
     *,
     node: Annotated[
         list[str] | None,
-        typer.Option(metavar="URL", help="A relay URL that is in use; name all of them, or none."),
+        typer.Option(metavar="URL", help="Relay URL of a node in use; name all nodes or none."),
     ] = None,
 ) -> None:
-    """Count what does not fit together in the store, by class. Servers may run."""
+    """Count inconsistent rows of the store by class. Servers may run."""
     place = _place(ctx.obj)
     with opened(ctx.obj) as context:
         from waystation.pipeline.jobs import audit as job
@@ -77,9 +79,9 @@ def audit(
 def mark(
     ctx: typer.Context,
     *,
-    days: Annotated[int, typer.Option(min=30, help="Not seen for so long.")] = 60,
+    days: Annotated[int, typer.Option(min=30, help="Days without a connection.")] = 60,
 ) -> None:
-    """Write down who has not been seen, by the store and by the events."""
+    """Record the user agents that have not connected, by the store and by the events."""
     place = _place(ctx.obj)
     with opened(ctx.obj) as context:
         from waystation.pipeline.jobs import purge
@@ -90,9 +92,11 @@ def mark(
 def confirm(
     ctx: typer.Context,
     *,
-    hold: Annotated[float, typer.Option(metavar="HOURS", help="Marked so long ago.")] = 24.0,
+    hold: Annotated[
+        float, typer.Option(metavar="HOURS", help="Least hours since they were marked.")
+    ] = 24.0,
 ) -> None:
-    """Keep those of the marked whose record is still the same."""
+    """Keep the marked user agents whose record is unchanged."""
     place = _place(ctx.obj)
     with opened(ctx.obj) as context:
         from waystation.pipeline.jobs import purge
@@ -104,9 +108,9 @@ def delete(
     ctx: typer.Context,
     *,
     apply: ApplyOption = False,
-    rate: Annotated[float | None, typer.Option(help="At most so many a second.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Most removals per second.")] = None,
 ) -> None:
-    """Remove the confirmed ones, each only if nothing about it has changed."""
+    """Remove the confirmed user agents, each only if its record is unchanged."""
     place = _place(ctx.obj)
     with opened(ctx.obj) as context:
         from waystation.pipeline.jobs import purge
@@ -121,19 +125,21 @@ def migrate(
         list[str],
         typer.Argument(
             metavar="[copy|tail|verify] FROM TO",
-            help="URLs of two stores; a word before them does that step alone.",
+            help="URLs of two stores; a step before them runs that step alone.",
         ),
     ],
     *,
     apply: ApplyOption = False,
-    parts: Annotated[int, typer.Option(min=1, help="Cut the source into so many parts.")] = 32,
-    rate: Annotated[float | None, typer.Option(help="At most so many rows a second.")] = None,
+    parts: Annotated[
+        int, typer.Option(min=1, help="Number of parts that the source is read in.")
+    ] = 32,
+    rate: Annotated[float | None, typer.Option(help="Most rows per second.")] = None,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Do not go on with a run that was cut off.")
+        bool, typer.Option("--anew", help="Start over instead of resuming an interrupted run.")
     ] = False,
 ) -> None:
-    """Copy everything of one push store into another, and compare both. Nothing is removed from
-    the first. Servers may run, on both as `dual:` with tombstones=1; otherwise stop them."""
+    """Copy one push store into another and compare both. Nothing is removed from the first.
+    Servers may run on both as `dual:` with tombstones=1; otherwise stop them."""
     step, source, target = _move_words(words)
     from waystation.pipeline.sources.copy import Move
     from waystation.storage.open import shown_url
@@ -175,4 +181,6 @@ def _move_words(words: list[str]) -> tuple[Literal["copy", "tail", "verify"] | N
         case [source, target]:
             return None, source, target
         case _:
-            return give_up("migrate wants FROM and TO: the URLs of two stores", EXIT_USAGE)
+            return give_up(
+                "migrate needs two arguments, FROM and TO: the URLs of two stores", EXIT_USAGE
+            )

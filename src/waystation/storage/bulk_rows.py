@@ -1,11 +1,11 @@
-"""A user agent as jobs meet it: its record with all that is its own, and columns made of many.
+"""Rows of a push store as jobs read them, and their columns as Arrow batches.
 
-Rule 1: tables of columns are the same for every backend, so that jobs need not know which it is.
-Rule 2: the canonical form of a row is what two stores must agree on. It leaves out where a user
-        agent is connected just now, the cursor that only some stores keep, and the versions of
-        rows; nothing else.
+Table columns are the same for every backend, so that jobs need not know which one it is.
 
-Arrow is handed over: the modules that know it are the backends' own `bulk`.
+The canonical form of a row is what two stores are compared by. It leaves out the current route, the
+cursor that only some stores keep, and row versions; nothing else.
+
+Arrow is passed in: only the backends' own `bulk` modules import it.
 """
 
 import hashlib

@@ -1,10 +1,10 @@
-"""What a backend can do: suites and start-up checks ask this, never a backend's name."""
+"""Capabilities of a backend; suites and start-up checks use them instead of its name."""
 
 import msgspec
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """The promises of one backend beyond the contract that all of them keep."""
+    """What one backend promises beyond the contract of all."""
 
     name: str  # as in its URL; for tables and messages, never for decisions
 
@@ -21,7 +21,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Several machines may; a node id that only this machine can reach is an error then."""
 
     native_expiry: bool
-    """The backend itself forgets by its own clock; ours cannot make time pass there."""
+    """The backend expires rows by its own clock, which tests cannot move."""
 
     row_versions: bool
     """Records carry a version, and a claim is refused unless the row is the one that was read."""

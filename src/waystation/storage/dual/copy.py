@@ -1,15 +1,15 @@
-"""A whole store moved into another, part by part, while servers may run on both (`dual:`).
+"""Copies a whole store into another, part by part, while servers may run on both (`dual:`).
 
-What `moves.py` does for one user agent that was met is done here for pages of them:
+It does for pages of user agents what `moves.py` does for one:
 
-Rule 1: a user agent is written whole, with `MOVING` as its node, if there is no record of it; then
-        it is looked at in the source once more: what was removed meanwhile is removed again. Only
-        then it gets its node; and who has a tombstone after that is removed. Who finds one that
-        was left behind goes on with it, here or in a server; each step may be done twice.
-Rule 2: notifications come after all records, so that whoever saves one meanwhile saves it in the
-        target too. One is written only if nothing is there under its key, neither it nor another
-        nor the tombstone that an ack has left (`push.py`, rule 8).
-Rule 3: what was read is written within FRESH_S; a tombstone lasts longer than that.
+Rule 1: a user agent is written whole, with `MOVING` as its node, if the target has no record of it;
+        then it is read in the source once more, and what was removed meanwhile is removed again.
+        Only then it gets its node, and one that has a tombstone by then is removed. An incomplete
+        one is completed by the next run or by a server; each step may be done twice.
+Rule 2: notifications come after all records, so that servers that save one meanwhile save it in the
+        target too. One is written only if nothing has its key: neither it nor another one nor the
+        tombstone that an ack has left (`push.py`, rule 8).
+Rule 3: rows are written within FRESH_S of being read; a tombstone lasts longer than that.
 Rule 4: nothing is ever removed in the source, and nothing newer in the target is replaced.
 """
 

@@ -1,18 +1,18 @@
-"""Moving a user agent from the secondary to the primary, while others use it.
+"""Moves a user agent from the secondary to the primary store while servers use it.
 
-Rule 1: whoever has a whole record in the primary lives there, whatever the medians of this process
-        say: another process may have moved it. Who has none lives in the secondary, and is moved
-        on sight if it is allotted.
+Rule 1: a user agent with a whole record in the primary lives there, whatever the medians of this
+        process say: another process may have moved it. One without lives in the secondary and is
+        moved when it is next met, if it is allotted to the primary.
 Rule 2: a record is begun in the primary with `MOVING` as its node and is whole when that is
-        replaced by the node that it had. Nobody outside sees one that is not whole; whoever finds
-        one that was left behind goes on with it. Each step may be done twice.
+        replaced by the node that it had. Incomplete records are never returned to callers; the
+        next process that meets one completes it. Each step may be done twice.
 Rule 3: subscriptions are read in the secondary after the record was begun, and once more after they
-        were copied: what was removed meanwhile is removed again. Removals go to the secondary
-        first, so that this second look cannot miss them.
+        were copied: those removed meanwhile are removed again. Removals go to the secondary first,
+        so that this second read cannot miss them.
 Rule 4: a removed user agent leaves a tombstone in the primary, written before anything is removed:
-        a record of the secondary that is not younger is not copied, and one whose copying was
+        a record of the secondary that is not younger is not copied, and one whose copy was
         under way is removed again at its end.
-Rule 5: the record in the secondary stays as it is. What waits there is found by its means.
+Rule 5: the record in the secondary stays as it is; notifications stored there are found by it.
 """
 
 import asyncio

@@ -395,5 +395,5 @@ def both_can(first: Capabilities, second: Capabilities) -> Capabilities:
 
 def _capabilities(store: PushStore) -> Capabilities:
     found: object = getattr(store, "capabilities", None)
-    assert isinstance(found, Capabilities), "every backend says what it can do"
+    assert isinstance(found, Capabilities), f"{type(store).__name__} has no capabilities"
     return found

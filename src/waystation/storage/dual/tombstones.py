@@ -1,12 +1,11 @@
-"""Tombstones of notifications: what was acked is not written again by a copy that is on its way.
+"""Tombstones of notifications: they stop a running copy from writing back what was acked.
 
-Rule 1: a tombstone is a row under the key of the notification that it stands for, so that the
-        store itself refuses a copy (`save_new`); its message id is that one's with a mark.
-Rule 2: it is written after the notification is gone from the secondary, and the ack counts when
-        it is there: before, the notification may come again; after, no copy can bring it.
-Rule 3: it lasts KEPT_S, longer than a copy may take, and is gone by itself: nothing has to be
-        cleaned up. It seems to be as old as a message can be, so that one of its topic that is
-        handed back takes its place.
+Rule 1: a tombstone is a row under the key of its notification, so that the store itself refuses a
+        copy (`save_new`); its message id is that of the notification with a mark before it.
+Rule 2: it is written after the notification is gone from the secondary, and the ack counts when it
+        is there: until then the notification may come again; afterwards no copy can bring it.
+Rule 3: it expires after KEPT_S, longer than a copy may take, so nothing has to be cleaned up. Its
+        time is the oldest possible, so that a handed-back notification of its topic replaces it.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What all kinds of rows of one store are read and written with."""
+"""What the row classes of one DynamoDB store share: client, URL, tables, keys and clock."""
 
 from waystation.base.clock import Clock
 from waystation.storage.dynamodb.layout import Keys

@@ -1,4 +1,4 @@
-"""Making a store: the tables that are missing, and a look whether we may use them."""
+"""Creates missing DynamoDB tables, and checks our permissions at the start (`preflight`)."""
 
 import secrets
 

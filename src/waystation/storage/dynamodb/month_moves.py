@@ -1,13 +1,13 @@
-"""Moving a user agent to the table of this month (§6.8, steps 3 and 4 and edge cases a to c).
+"""Moves a user agent to the table of this month (§6.8, steps 3 and 4 and edge cases a to c).
 
 Rule 1: the channel set is copied before the record points to the new table, so that an endpoint
-        that reads either finds it. The old one stays until its table goes: an endpoint may have
-        read the record before.
-Rule 2: from the moment the record points to the new table until the old one has been looked at once
-        more, `previous_month` names the old one. Whoever is cut off in between leaves it there,
-        and the next connect goes on.
-Rule 3: whoever writes to the old table reads the record afterwards (`NotificationRows`, rule 2), so
-        every row is either seen by the last look or taken along by its writer.
+        that reads either finds it. The old one stays until its table is dropped: an endpoint may
+        have read the record before.
+Rule 2: from the moment the record points to the new table until the old one has been read once
+        more, `previous_month` names the old one. A move that is cut off in between leaves it
+        there, and the next connect completes the move.
+Rule 3: a writer to the old table reads the record afterwards (`NotificationRows`, rule 2), so every
+        row is either seen by the last read or moved by its writer.
 """
 
 import contextlib

@@ -1,14 +1,14 @@
-"""Calls to DynamoDB: bounded, timed, tried again with jitter, and what its errors mean.
+"""Calls to DynamoDB with limits, timeouts and retries, and the mapping of its errors.
 
 Rule 1: at most `queue_max` operations are under way or waiting; one more is refused. At most
-        CONNECTIONS_MAX are on the wire, and nobody waits longer than `operation_timeout_s` for
+        CONNECTIONS_MAX are on the wire, and an operation waits at most `operation_timeout_s` for
         one of these places.
 Rule 2: throttling, unprocessed items, conflicts of transactions and errors of the service are
         tried again, after a pause of full jitter, until `operation_timeout_s` is over.
-Rule 3: a call that may have been carried out though we heard nothing is sent again only if
-        that changes nothing: reads, unconditional writes, and transactions, which have a token.
-Rule 4: the driver's exceptions become the store's own in `store_error` and nowhere else. A
-        condition that does not hold is no error: it is `NotAppliedError`, and stays in this folder.
+Rule 3: a call without an answer may have been carried out. It is sent again only if that changes
+        nothing: reads, unconditional writes, and transactions, which have a token.
+Rule 4: `store_error` alone turns exceptions of the driver into the store's own. A condition that
+        does not hold is no error: it is `NotAppliedError`, and stays in this folder.
 """
 
 import asyncio

@@ -1,13 +1,13 @@
-"""All embedded stores into one file, and the way back: what `waystation store backup` does.
+"""Backs up all embedded stores into one file and restores them: `waystation store backup`.
 
-A backup runs beside servers, in the bounded read transactions of `upkeep`, so it is not the state
+A backup runs beside servers, in the bounded read transactions of `check`, so it is not the state
 of one instant: what belongs together (a queue, a party, a notification) is as it was at some moment
 between the beginning and the end, and what existed all the time is in it. Rows of push do not
-depend on each other, and what leads to them (`notifications`, `expiry`) is made anew by the
-restore; the others come back as they are.
+depend on each other, and their indexes (`notifications`, `expiry`) are built again by the restore;
+the other stores are restored row by row.
 
 Rule 1: a restore reads the backup to its end first, builds all stores beside the old ones, checks
-        them, and only then puts them in their places. A damaged backup changes nothing.
+        them, and only then replaces the old ones. A damaged backup changes nothing.
 Rule 2: a store of which the backup has nothing stays as it is.
 """
 

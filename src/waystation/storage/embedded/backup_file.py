@@ -1,8 +1,8 @@
-"""The file of a backup: rows of several stores, whole or not at all.
+"""The format of a backup file: rows of several stores, valid as a whole or not at all.
 
-A line that says what it is; frames of table, key and value, and before the rows of each store a
-frame with its name; a frame with the SHA-256 of all that came before. The first version of the file
-had push alone and named no store; it is still read.
+A line with the format's name; frames of table, key and value, and before the rows of each store a
+frame with its name; a frame with the SHA-256 of all before it. Version 1 of the format held push
+alone and named no store; it is still read.
 """
 
 import hashlib

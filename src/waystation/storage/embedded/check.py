@@ -1,9 +1,9 @@
-"""Looking after embedded stores: what upkeep reports, and the check of every row, here of push's.
+"""Checks every row of an embedded push store; also the report and helpers of all such checks.
 
 It works beside running servers, in read transactions of `CHUNK_ROWS` rows: one long transaction
-would keep every page freed meanwhile from being used again, and the file would grow for as long
-as it takes. A row is compared with its neighbours in other tables inside the transaction that
-read it, so writers beside us cause no false alarm.
+would keep every page freed meanwhile from being reused, and the file would grow for as long as it
+takes. A row is compared with its neighbours in other tables inside the transaction that read it,
+so concurrent writers cause no false alarm.
 """
 
 import hashlib

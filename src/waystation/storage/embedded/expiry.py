@@ -1,4 +1,4 @@
-"""When rows end: the entries of the table `expiry`, in the order of their time."""
+"""The index of expiry times in LMDB: entries of the table `expiry`, in the order of their time."""
 
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment

@@ -1,8 +1,8 @@
-"""Whether there is room for another row.
+"""Checks whether the disk and the LMDB map have room for another row.
 
-A delete needs pages too: LMDB copies what it changes, and the old pages come free two commits
-later. So rows that make the store grow are refused while a reserve is left, and the reserve is
-what deletes and sweeps work with.
+A delete needs pages too: LMDB copies what it changes, and the old pages become free two commits
+later. So rows that make the store grow are refused while a reserve is left, and deletes and sweeps
+work with the reserve.
 """
 
 import os

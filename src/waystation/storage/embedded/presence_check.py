@@ -1,4 +1,4 @@
-"""Looking after an embedded presence store: the check of every row, and its rows for a backup.
+"""Checks every row of an embedded presence store, and reads its rows for a backup.
 
 A party's rows belong together, so a backup reads each party in one read transaction.
 """

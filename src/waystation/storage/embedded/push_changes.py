@@ -1,4 +1,4 @@
-"""What push changes in LMDB: each method is one operation inside the writer's transaction.
+"""Write operations of the push store in LMDB; each method runs inside the writer's transaction.
 
 Rule 1: an operation touches nothing but its transaction, so that it may run again.
 Rule 2: a row and its entry in `expiry` are written and removed together.

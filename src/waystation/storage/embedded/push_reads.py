@@ -1,7 +1,7 @@
-"""What push reads from LMDB: directly in the caller's thread, each in a transaction of its own.
+"""Reads of the push store from LMDB, in the caller's thread, each in a transaction of its own.
 
-A read costs a microsecond or two and never waits, so it needs neither a thread nor the writer;
-its transaction ends before the call returns, so it never keeps freed pages from being used again.
+A read costs a microsecond or two and never waits, so it needs neither a thread nor the writer. Its
+transaction ends before the call returns, so it never keeps freed pages from being reused.
 """
 
 from waystation.base.clock import Clock

@@ -1,9 +1,9 @@
-"""Changes told to somebody else before their caller is answered.
+"""Sends committed queue changes to a sink before their caller is answered.
 
-Rule 1: what is told is what was committed, in the order of the commits: each operation is run
-        through a transaction that remembers, and tells when its commit is done.
-Rule 2: it is told even if its caller has gone meanwhile.
-Rule 3: the caller is answered when whoever was told says so.
+Rule 1: the sink gets what was committed, in the order of the commits: each operation runs through
+        a transaction that records its changes and sends them when its commit is done.
+Rule 2: changes are sent even if their caller has gone meanwhile.
+Rule 3: the caller is answered when the sink confirms.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What the queue service changes in LMDB: operations for the group-commit writer.
+"""Write operations of the queue store in LMDB, for the group-commit writer.
 
-Each looks at its conditions in the transaction that it is given and touches nothing else, since
-the writer may run it again.
+Each checks its conditions in the transaction that it is given and touches nothing else, since the
+writer may run it again.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
-"""Looking after an embedded queue store: the check of every row, and its rows for a backup.
+"""Checks every row of an embedded queue store, and reads its rows for a backup.
 
-Rows of a queue depend on each other (its messages are numbered without gaps), so a backup reads a
-slot at a time, each in one read transaction: a slot is as it was at one moment, and no transaction
-is long. The check compares a row with its neighbours in the transaction that read it.
+Rows of a queue depend on each other (its messages are numbered without gaps), so a backup reads one
+slot per read transaction: a slot is as it was at one moment, and no transaction is long. The check
+compares a row with its neighbours in the transaction that read it.
 """
 
 from collections.abc import Iterator

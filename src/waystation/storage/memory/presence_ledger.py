@@ -1,7 +1,7 @@
-"""One party's state and everything that may happen to it, without I/O.
+"""One party's state and all changes to it, without I/O.
 
-The ledger decides; whoever owns it records what changed (`changes`) and tells the subscribers. Both
-the memory store and the embedded one are made of it, so they cannot differ in what they answer.
+The ledger decides; its owner records the changes (`changes`) and notifies the subscribers. The
+memory store and the embedded store both use it, so they cannot differ in what they answer.
 """
 
 from collections import deque

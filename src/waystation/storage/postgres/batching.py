@@ -1,10 +1,10 @@
-"""What several callers ask in one turn of the loop goes to the server as one question.
+"""Sends the calls of one loop turn to PostgreSQL as one statement.
 
-Rule 1: a question waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are
-        on their way; those that come meanwhile make the next group.
-Rule 2: at most `queue_max` questions wait; one more is refused with `BusyError`.
-Rule 3: each caller gets its own answer, or its own error. A caller that has gone before its group
-        left is left out; one that goes later does not take its question back.
+Rule 1: a call waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are under
+        way; calls that come meanwhile make the next group.
+Rule 2: at most `queue_max` calls wait; one more is refused with `BusyError`.
+Rule 3: each caller gets its own answer or its own error. A caller that is cancelled before its
+        group is sent is left out; one cancelled later does not undo its call.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""Looking after a PostgreSQL store: the sweep, and what a person should know.
+"""Removes expired rows from a PostgreSQL store, and warns about unsafe server settings.
 
-The sweep goes in portions, each a transaction of its own, and passes over rows that somebody holds:
-several nodes may sweep at once. ORDER BY keeps the planner at the index of the ends; without it, a
+Rows are removed in portions, each in a transaction of its own. Locked rows are skipped, so several
+nodes may sweep at once. ORDER BY makes the planner use the index of the expiry times; without it, a
 sweep that finds nothing would read the whole table.
 """
 

@@ -1,4 +1,4 @@
-"""What our tables are called here, and statements with their names filled in."""
+"""Names of the PostgreSQL tables, and statements with these names filled in."""
 
 from waystation.storage.postgres.url import PostgresUrl
 

@@ -1,10 +1,10 @@
-"""A Redis RedisCluster: which node has a key, and what to do when it has moved.
+"""Routes commands in a Redis Cluster, and follows slots that move.
 
 Rule 1: a command goes to the master of its key's slot; all commands of one call are for one slot.
-Rule 2: `MOVED` and `ASK` mean that nothing was done, so the call is made again where they point;
-        after `MOVED` the map is read anew, once for all who ask meanwhile.
-Rule 3: a node that does not answer makes the map doubtful: the next call reads it from any node
-        that does.
+Rule 2: `MOVED` and `ASK` mean that nothing was done, so the call is repeated where they point.
+        After `MOVED` the slot map is read again, once for all concurrent calls.
+Rule 3: a node that does not answer makes the map stale: the next call reads it from any node that
+        does.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Commands and scripts for a Redis, one server or a cluster, and what its errors mean.
+"""Runs commands and scripts on one Redis server, and maps the driver's exceptions.
 
-The driver's exceptions become the store's own in `store_error` and nowhere else.
+`store_error` alone turns exceptions of the driver into the store's own.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
-"""Listening to what Redis publishes: sharded channels, one connection for each server.
+"""Subscribes to sharded Redis channels, with one connection per server.
 
-Rule 1: `subscribe` returns when the server has confirmed, so nothing published later is missed for
-        want of it.
-Rule 2: a connection that breaks is made again and its channels are asked for again; whoever listens
-        is told (`on_gap`), because what was published meanwhile is lost.
+Rule 1: `subscribe` returns when the server has confirmed, so no later message is missed.
+Rule 2: a connection that breaks is made again and its channels are subscribed again; `on_gap` is
+        called for each, because messages published meanwhile are lost.
 """
 
 import asyncio
