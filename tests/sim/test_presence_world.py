@@ -25,15 +25,18 @@ SEEDS = 100
 CHUNK = 25
 SOAK_SEEDS = 10_000
 SOAK_CHUNK = 250
-# Seeds that once found a mistake, some of them in a world without sockets: a position read before
-# newer entries were heard was taken for a store that had lost data, and somebody who had left was
-# put back; sessions of a node that was killed and came back before its lease had ended were
-# nobody's; a session without a stream was put back after others had removed it; a join whose answer
-# was lost left a session that nobody held; one that came back to its node while that asked for it
-# was let go; a LEAVE whose answer was lost was put back; time that stood still was given back too
-# short; the sweep struck a party from its list while somebody began to wait there; a LIST_RESYNC
-# that got lost was not said again; somebody whose LEAVE was not answered was put back after the
-# store had forgotten the empty party.
+# Seeds that once found a mistake:
+# - a position read before newer entries arrived was taken for a store that had lost data, and a
+#   session that had left was written back;
+# - a node that was killed and restarted before its lease had ended did not detach its sessions;
+# - a detached session was written back after another node had removed it;
+# - a join whose answer was lost left a session without a node;
+# - a session that was resumed on its node during a reclaim was dropped;
+# - a LEAVE whose answer was lost was undone;
+# - timeouts were moved by too little after a pause of the process;
+# - the sweep removed a party from its list while a session was being detached;
+# - a lost LIST_RESYNC was not sent again;
+# - a session with an unanswered LEAVE was written back after the store had lost the empty party.
 KEPT = (4, 0, 28, 32, 152, 5615, 5646, 5976, 299, 40095)
 
 
@@ -50,8 +53,8 @@ def check_world(seed: int) -> PresenceWorld:
 
 
 def found(only: str = "", *, first: int = 0, within: int = 300) -> str:
-    """The complaint about a planted mistake; `only` the misfortune that it needs. `first` is where
-    it was found when the world was last changed: from there it takes few worlds or none."""
+    """The complaint about a planted mistake. `only`: the kind of fault that it needs. `first`: a
+    seed that found it, so that few worlds or none are run in vain."""
     for seed in range(first, first + within):
         world = lived(seed, only)
         if world.complaints:
@@ -60,12 +63,12 @@ def found(only: str = "", *, first: int = 0, within: int = 300) -> str:
 
 
 @pytest.mark.parametrize("seed", KEPT)
-def test_a_seed_that_once_found_a_mistake_finds_none(seed: int) -> None:
+def test_kept_seeds_find_no_mistake(seed: int) -> None:
     check_world(seed)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_parties_keep_their_promises(first: int) -> None:
+def test_simulated_parties_keep_the_protocol(first: int) -> None:
     """P-108, P-110, P-111, P-114, P-115, P-135, P-136, P-138 by virtual time"""
     for seed in range(first, first + CHUNK):
         check_world(seed)
@@ -73,7 +76,7 @@ def test_parties_keep_their_promises(first: int) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(SEEDS, SOAK_SEEDS, SOAK_CHUNK))
-def test_ten_thousand_worlds_keep_their_promises(first: int) -> None:
+def test_ten_thousand_simulated_worlds_keep_the_protocol(first: int) -> None:
     for seed in range(first, min(first + SOAK_CHUNK, SOAK_SEEDS)):
         check_world(seed)
 
@@ -82,7 +85,7 @@ def test_the_seed_that_was_asked_for() -> None:
     check_world(int(os.environ.get("WAYSTATION_TEST_SEED", "1")))
 
 
-def test_worlds_are_busy_places() -> None:
+def test_worlds_contain_all_kinds_of_events() -> None:
     worlds = [check_world(seed) for seed in range(10, 22)]
     lines = [line for world in worlds for line in world.history]
 
@@ -115,7 +118,9 @@ def test_acknowledging_a_leave_before_it_is_recorded_is_found(
     assert found()
 
 
-def test_telling_of_what_was_not_appended_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcing_an_entry_that_was_not_appended_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The announcement goes out, and the log does not have it."""
 
     def append(self: scripts.PartyRows, kind: bytes, field: bytes, **more: Any) -> Any:
@@ -189,7 +194,7 @@ def test_never_sending_again_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found()
 
 
-def test_receipts_that_do_not_prolong_a_session_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acks_that_do_not_prolong_a_session_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def acked(self: delivery.Delivery, ids: Any, upto: int, now: Any) -> bool:
         before = self.unacked_since
         applied = honest(self, ids, upto, now)
@@ -236,7 +241,7 @@ def test_a_takeover_that_forgets_what_was_missed_is_found(monkeypatch: pytest.Mo
     assert "never heard" in found()
 
 
-def test_leaving_out_the_repairing_list_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitting_the_resync_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def list_when_caught_up(self: delivery.Delivery, status: Status, now: Any) -> None:
         if status is not Status.LIST_RESYNC:
             honest(self, status, now)
@@ -247,7 +252,7 @@ def test_leaving_out_the_repairing_list_is_found(monkeypatch: pytest.MonkeyPatch
     assert "view" in found("sleep")
 
 
-def test_never_reading_what_a_bell_did_not_bring_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_filling_gaps_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fill(self: following.PartySync, party: Any) -> None:
         return
 
@@ -256,7 +261,7 @@ def test_never_reading_what_a_bell_did_not_bring_is_found(monkeypatch: pytest.Mo
     assert found()
 
 
-def test_putting_back_whoever_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_missing_sessions_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first mistake that the world found: see `KEPT`."""
 
     async def compare(self: membership.Membership) -> None:
@@ -285,7 +290,7 @@ def test_forgetting_a_join_whose_answer_was_lost_is_found(monkeypatch: pytest.Mo
     assert found("hiccup")
 
 
-def test_an_announcement_that_passes_somebody_over_is_found(
+def test_an_announcement_that_skips_a_recipient_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def send(self: FanOut, recipients: Any, one: Any, mono: Any) -> None:
@@ -299,7 +304,7 @@ def test_an_announcement_that_passes_somebody_over_is_found(
     assert "is missing before" in found()
 
 
-def test_receipts_that_count_for_more_than_they_name_are_found(
+def test_acks_that_acknowledge_more_than_their_ids_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What was on its way when the stream was cut is then never sent again."""

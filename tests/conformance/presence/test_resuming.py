@@ -24,7 +24,7 @@ async def cut(node: Node, guest: Guest) -> None:
     await until(lambda: session.state is State.DETACHED)
 
 
-async def test_a_lost_stream_is_nobodys_business(house: House) -> None:
+async def test_a_lost_stream_is_not_announced(house: House) -> None:
     """P-065"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
@@ -39,7 +39,7 @@ async def test_a_lost_stream_is_nobodys_business(house: House) -> None:
     assert listed(welcome) == [(1, [a.session]), (2, [b.session])]
 
 
-async def test_half_a_close_without_a_leave_is_a_lost_stream(house: House) -> None:
+async def test_a_half_close_without_a_leave_detaches_the_session(house: House) -> None:
     """P-066"""
     node = await house.node()
     a, b = await house.member(node, 1), await house.member(node, 2)
@@ -125,7 +125,7 @@ async def test_a_resume_may_acknowledge(house: House) -> None:
     assert len(others) == 3
 
 
-async def test_an_active_session_is_not_given_away_without_proof(house: House) -> None:
+async def test_an_active_session_is_not_taken_over_without_a_token(house: House) -> None:
     """P-071 P-072 P-073"""
     node = await house.node()
     a, witness = await house.member(node, 1), await house.member(node, 2)
@@ -164,7 +164,7 @@ async def test_a_wrong_token_changes_nothing(house: House) -> None:
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_the_token_before_serves_a_client_that_lost_the_ack(house: House) -> None:
+async def test_the_previous_token_is_valid_after_a_lost_ack(house: House) -> None:
     """P-074: within its grace."""
     node = await house.node(resume_token_grace_s=30.0)
     a = await house.member(node, 1)
@@ -179,7 +179,7 @@ async def test_the_token_before_serves_a_client_that_lost_the_ack(house: House) 
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_the_token_before_ends(house: House) -> None:
+async def test_the_previous_token_expires(house: House) -> None:
     """P-074: after its grace."""
     node = await house.node(resume_token_grace_s=0.01)
     a = await house.member(node, 1)
@@ -220,7 +220,7 @@ async def test_open_deployments_may_ask_for_the_token(house: House) -> None:
     assert (await a.expect_kind(ACK)).status_code == Status.SESSION_RESUMED
 
 
-async def test_a_client_that_is_back_before_its_loss_was_noticed(house: House) -> None:
+async def test_a_client_may_reconnect_before_its_loss_is_noticed(house: House) -> None:
     """P-079"""
     node = await house.node()
     a = await house.member(node, 1)

@@ -41,7 +41,7 @@ async def keep_pinging(
         await asyncio.sleep(every_s)
 
 
-async def test_who_is_silent_leaves_and_who_speaks_stays(house: House) -> None:
+async def test_silent_sessions_time_out_and_active_ones_stay(house: House) -> None:
     """P-053 P-054 P-055 P-057 P-058 P-059 P-068 P-069, on one clock."""
     node = await house.node(**QUICK)
     watcher = await house.member(node, 1, auto=True)
@@ -90,7 +90,7 @@ async def test_who_is_silent_leaves_and_who_speaks_stays(house: House) -> None:
     await watcher.leave()
 
 
-async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: House) -> None:
+async def test_unacknowledged_messages_are_sent_again_until_dropped(house: House) -> None:
     """P-043 P-044 P-045 P-052 P-056: the ladder of a TTL of 4 s is a thirtieth of the default's."""
     node = await house.node(**QUICK)
     watcher = await house.member(node, 1, auto=True)
@@ -143,7 +143,7 @@ async def test_what_is_not_acknowledged_comes_again_until_it_is_given_up(house: 
     )
 
 
-async def test_a_round_that_repeats_the_past_is_repaired(house: House) -> None:
+async def test_a_retry_round_with_outdated_messages_is_followed_by_a_resync(house: House) -> None:
     """P-046: JOIN of X, LEAVE of X, JOIN of Y, of which the middle one is acknowledged."""
     node = await house.node(**QUICK)
     naive = await house.member(node, 1, session_ttl_ms=12_000)
@@ -160,7 +160,7 @@ async def test_a_round_that_repeats_the_past_is_repaired(house: House) -> None:
     assert listed(repeated[2]) == [(9, [y.session])]
 
 
-async def test_everybody_sees_one_sequence(house: House) -> None:
+async def test_all_clients_receive_one_sequence(house: House) -> None:
     """P-013 P-048 P-051: ten who watch others come and go; one of them never acknowledges."""
     node = await house.node(**QUICK, join_rate_per_min=1e6, join_burst=1000)
     channel = grpc.aio.insecure_channel(node.target)
@@ -191,7 +191,7 @@ async def test_everybody_sees_one_sequence(house: House) -> None:
     await channel.close()
 
 
-async def test_away_for_longer_than_the_log(house: House) -> None:
+async def test_a_session_detached_for_longer_than_the_log_gets_a_resync(house: House) -> None:
     """P-076: of 40 events the log keeps 32, and the LIST tells the truth."""
     node = await house.node(**QUICK, party_log=32, max_lag=31, join_burst=1000)
     away = await house.member(node, 1, auto=True)

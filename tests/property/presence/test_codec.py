@@ -278,7 +278,7 @@ def test_signals_of_clients_are_read(message_id: int, payload: bytes, seq: int) 
         ).map(lambda one: one[0][: one[1]] + bytes([one[2]]) + one[0][one[1] + 1 :]),
     )
 )
-def test_whatever_comes_is_read_or_refused(data: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
     """P-033: arbitrary bytes give a value or MALFORMED_MESSAGE, and nothing else."""
     try:
         got = decode_client(data, ack_ids_max=1024)

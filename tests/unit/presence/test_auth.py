@@ -49,7 +49,7 @@ def clock() -> ManualClock:
     return ManualClock(now_ms=START_MS)
 
 
-async def test_a_good_token_says_who_and_where(clock: ManualClock) -> None:
+async def test_a_valid_token_gives_client_and_parties(clock: ManualClock) -> None:
     token = SIGNER.token(
         NOW_S,
         client="0xffffffffffffffff",
@@ -88,18 +88,18 @@ async def test_other_algorithms_of_the_list(clock: ManualClock, algorithm: str) 
         {"parties": "all"},
     ],
 )
-async def test_tokens_that_are_not_believed(clock: ManualClock, changes: dict[str, Any]) -> None:
+async def test_invalid_tokens_are_refused(clock: ManualClock, changes: dict[str, Any]) -> None:
     """P-094 P-096 P-097"""
     with pytest.raises(NotAllowedError):
         await authority(clock).verify(SIGNER.token(NOW_S, **changes))
 
 
-async def test_clocks_may_differ_a_little(clock: ManualClock) -> None:
+async def test_clock_differences_within_the_leeway_are_tolerated(clock: ManualClock) -> None:
     """P-097"""
     assert await authority(clock).verify(SIGNER.token(NOW_S, exp=NOW_S - 29, iat=NOW_S - 300))
 
 
-async def test_a_bad_signature_is_not_believed(clock: ManualClock) -> None:
+async def test_a_bad_signature_is_refused(clock: ManualClock) -> None:
     """P-094"""
     stranger = Signer("one")
     with pytest.raises(NotAllowedError):
@@ -110,7 +110,7 @@ async def test_a_bad_signature_is_not_believed(clock: ManualClock) -> None:
         await authority(clock).verify("x" * 9000)
 
 
-async def test_tricks_with_the_header(clock: ManualClock) -> None:
+async def test_headers_that_carry_keys_are_refused(clock: ManualClock) -> None:
     """P-095"""
     claims = {"iss": ISSUER, "aud": AUDIENCE, "exp": NOW_S + 60, "cid": "1", "parties": []}
     pem = SIGNER.public_pem
@@ -214,7 +214,7 @@ async def test_a_new_key_is_fetched_once_and_the_old_one_stays(clock: ManualCloc
     assert source.asked == asked + 1
 
 
-async def test_keys_serve_on_while_their_source_is_down(clock: ManualClock) -> None:
+async def test_keys_stay_in_use_while_their_source_is_down(clock: ManualClock) -> None:
     """P-100"""
     source = Source(SIGNER)
     judge = authority(clock, source)
@@ -228,7 +228,7 @@ async def test_keys_serve_on_while_their_source_is_down(clock: ManualClock) -> N
         await judge.verify(SIGNER.token(NOW_S + 90_000, client=3))
 
 
-async def test_there_is_no_start_without_a_key(clock: ManualClock) -> None:
+async def test_the_start_fails_without_a_usable_key(clock: ManualClock) -> None:
     """P-100"""
     source = Source(SIGNER)
     source.down = True
@@ -238,7 +238,7 @@ async def test_there_is_no_start_without_a_key(clock: ManualClock) -> None:
     await tasks.close()
 
 
-async def test_a_shared_secret_stands_alone(clock: ManualClock) -> None:
+async def test_a_shared_secret_excludes_public_keys(clock: ManualClock) -> None:
     import jwt
 
     secret = "s" * 32
@@ -379,7 +379,7 @@ def test_a_withdrawn_token_ends_its_streams(guarded: Guarded) -> None:
     assert a.status is GrpcStatus.UNAUTHENTICATED
 
 
-def test_no_secret_reaches_an_event_or_a_number(
+def test_no_secret_reaches_an_event_or_a_metric(
     guarded: Guarded, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """P-104"""

@@ -16,7 +16,7 @@ def told(ms: int) -> tuple[int, int, int]:
     return party, client, HASHES.presence(struct.pack(">QQQ", *KEY), ms)
 
 
-def test_a_session_is_named_by_three_hashes() -> None:
+def test_a_session_has_three_hashed_ids() -> None:
     names = EventIds(HASHES)
 
     assert names.session(KEY, MS) == told(MS)
@@ -24,7 +24,7 @@ def test_a_session_is_named_by_three_hashes() -> None:
     assert names.party(PartyId(7), MS) == told(MS)[0]
 
 
-def test_a_new_quarter_has_new_names() -> None:
+def test_a_new_quarter_has_new_hashes() -> None:
     names = EventIds(HASHES)
     before = names.session(KEY, MS)
     later = MS + 100 * DAY_MS
@@ -33,7 +33,7 @@ def test_a_new_quarter_has_new_names() -> None:
     assert names.party(PartyId(7), later) == told(later)[0] != before[0]
 
 
-def test_whoever_has_ended_is_forgotten_and_can_be_named_again() -> None:
+def test_an_ended_session_is_forgotten_and_can_be_hashed_again() -> None:
     names = EventIds(HASHES)
 
     assert names.last_of(KEY, MS) == told(MS)

@@ -11,7 +11,7 @@ from waystation.telemetry.eventlog import EventLines, EventLog
 from waystation.telemetry.events import PartyDeliveryTotals
 
 
-def test_a_log_that_is_full_disturbs_nobody_and_counts(stage: Stage, tmp_path: Path) -> None:
+def test_a_full_event_log_disturbs_no_session_and_is_counted(stage: Stage, tmp_path: Path) -> None:
     """P-133"""
     log = EventLog(tmp_path, "node.presence.0", 1, stage.clock, buffered_max=3)
     stage.broker.reports._sink = log
@@ -26,7 +26,7 @@ def test_a_log_that_is_full_disturbs_nobody_and_counts(stage: Stage, tmp_path: P
     assert log.lost_total > 10
 
 
-def test_every_line_keeps_the_contract(stage: Stage) -> None:
+def test_every_event_line_matches_the_contract(stage: Stage) -> None:
     """P-132: required columns are there, and nothing that the contract does not know."""
     a, b = stage.member(1, auto=False), stage.member(2)
     stage.pass_time(6)
@@ -52,7 +52,7 @@ def test_every_line_keeps_the_contract(stage: Stage) -> None:
     assert {200, 201, 202, 203, 205, 206, 208, 211} <= seen
 
 
-def test_times_that_wait_for_the_next_tick_have_a_bound(stage: Stage) -> None:
+def test_times_kept_until_the_next_tick_are_bounded(stage: Stage) -> None:
     """A tick that is late keeps the newest."""
     told = stage.broker.reports
     told.totals()

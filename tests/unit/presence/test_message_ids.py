@@ -52,7 +52,7 @@ def test_local_ids_are_distinct_over_three_attachments(stage: Stage) -> None:
     assert {one >> 32 & (1 << 30) - 1 for one in ids} == {1, 2, 3, 4}
 
 
-def test_our_numbers_are_those_of_the_definition() -> None:
+def test_enum_numbers_match_the_proto_definition() -> None:
     assert dict(pb.StatusCode.items()) == {one.name: one.value for one in Status}
     assert dict(pb.ClientMessageType.items()) == {one.name: one.value for one in MessageType}
 

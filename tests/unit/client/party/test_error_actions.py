@@ -31,7 +31,7 @@ from waystation.presence.wire import party_presence_pb2 as pb
         (pb.SESSION_ID_IN_USE, ErrorAction.GIVE_UP),
     ],
 )
-def test_a_code_has_its_advice(code: int, action: ErrorAction) -> None:
+def test_each_code_has_a_reaction(code: int, action: ErrorAction) -> None:
     assert action_for_status(code) is action
 
 
@@ -48,7 +48,7 @@ def test_a_session_in_use_may_be_asked_for_again_when_the_broker_says_when() -> 
         (12, ErrorAction.GIVE_UP),
     ],
 )
-def test_a_bare_grpc_status_has_its_advice(status: int, action: ErrorAction) -> None:
+def test_each_grpc_status_has_a_reaction(status: int, action: ErrorAction) -> None:
     assert action_for_grpc_status(status)[0] is action
 
 

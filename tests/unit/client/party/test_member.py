@@ -147,7 +147,7 @@ async def test_who_reads_too_slowly_learns_the_present_state() -> None:
         assert resyncs
 
 
-async def test_closing_without_a_goodbye_leaves_no_task_behind() -> None:
+async def test_closing_without_a_leave_ends_every_task() -> None:
     async with SmallBroker() as broker:
         member = PartyMember(broker.address, party_id=7, client_id=1)
         member.start()
@@ -159,7 +159,7 @@ async def test_closing_without_a_goodbye_leaves_no_task_behind() -> None:
         assert not [task for task in asyncio.all_tasks() & before if "_carry" in repr(task)]
 
 
-async def test_a_token_that_cannot_be_had_is_asked_for_again() -> None:
+async def test_an_unavailable_token_is_fetched_again() -> None:
     """A file that is written anew may be missing for a moment."""
     asked = 0
 

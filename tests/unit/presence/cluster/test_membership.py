@@ -65,7 +65,7 @@ async def test_a_session_that_waited_and_came_back_while_we_asked_for_it_stays(
     assert actor.status is None
 
 
-async def test_a_session_that_others_took_over_is_let_go(stage: SharedStage) -> None:
+async def test_a_session_taken_over_elsewhere_is_dropped(stage: SharedStage) -> None:
     """P-111"""
     actor, other = stage.member(1), stage.member(2)
     field = f"{actor.client:016x}{actor.session:016x}".encode()
@@ -79,7 +79,7 @@ async def test_a_session_that_others_took_over_is_let_go(stage: SharedStage) -> 
     assert list(stage.broker.registry.sessions) == [key_of(other)]
 
 
-async def test_a_session_that_went_where_it_was_sent_ends_its_stream_well(
+async def test_a_session_that_followed_a_hand_off_ends_its_stream_with_ok(
     stage: SharedStage,
 ) -> None:
     """P-117: also if the store tells of it before the notice does."""
@@ -95,7 +95,7 @@ async def test_a_session_that_went_where_it_was_sent_ends_its_stream_well(
     assert actor.status is GrpcStatus.OK
 
 
-async def test_whoever_is_lost_while_the_lease_is_renewed_has_a_whole_ttl(
+async def test_a_stream_lost_during_the_renewal_leaves_a_whole_ttl(
     stage: SharedStage,
 ) -> None:
     """Frozen time ends when the sessions are ours again, not when the asking began."""
@@ -120,7 +120,7 @@ async def test_whoever_is_lost_while_the_lease_is_renewed_has_a_whole_ttl(
     assert codes(left) == [Status.CLIENT_TIMEOUT]
 
 
-async def test_a_leave_whose_answer_is_lost_is_known_by_what_the_log_says(
+async def test_a_leave_whose_answer_is_lost_is_confirmed_by_the_log(
     stage: SharedStage,
 ) -> None:
     actor = stage.member(1)
@@ -133,7 +133,7 @@ async def test_a_leave_whose_answer_is_lost_is_known_by_what_the_log_says(
     assert not stage.broker.registry.sessions
 
 
-async def test_a_leave_that_is_heard_of_late_ends_the_call_without_an_error(
+async def test_a_leave_seen_late_ends_the_call_without_an_error(
     stage: SharedStage,
 ) -> None:
     """The client was told to say it again; there is nobody any more to say it for."""
@@ -149,7 +149,7 @@ async def test_a_leave_that_is_heard_of_late_ends_the_call_without_an_error(
     assert actor.status is GrpcStatus.OK
 
 
-async def test_whoever_has_left_is_not_put_back_into_a_store_that_forgot(
+async def test_a_session_that_left_is_not_written_back_to_a_reset_store(
     stage: SharedStage,
 ) -> None:
     """The party was empty and is forgotten; our own session is still waiting for the answer."""
@@ -166,7 +166,7 @@ async def test_whoever_has_left_is_not_put_back_into_a_store_that_forgot(
     assert [one.key for one in snapshot.sessions] == [key_of(other)]
 
 
-async def test_a_leave_that_was_not_answered_is_not_undone_by_a_store_that_forgot(
+async def test_an_unanswered_leave_is_not_undone_by_a_reset_store(
     stage: SharedStage,
 ) -> None:
     """It was recorded, and the party forgotten, before we could ask again."""
@@ -186,7 +186,7 @@ async def test_a_leave_that_was_not_answered_is_not_undone_by_a_store_that_forgo
     assert [one.key for one in snapshot.sessions] == [key_of(other)]
 
 
-async def test_a_leave_that_the_store_forgot_is_told_again_when_nobody_was_answered(
+async def test_an_unanswered_leave_that_the_store_lost_is_detached_again(
     stage: SharedStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes from here, so the store must not keep it as somebody who is there."""
@@ -212,7 +212,7 @@ async def test_a_leave_that_the_store_forgot_is_told_again_when_nobody_was_answe
     }
 
 
-async def test_who_could_not_leave_is_still_watched(stage: SharedStage) -> None:
+async def test_a_session_whose_leave_failed_still_times_out(stage: SharedStage) -> None:
     """Its timer came out while the store was asked, which then failed."""
     asked = asyncio.Event()
 
@@ -238,7 +238,7 @@ async def test_who_could_not_leave_is_still_watched(stage: SharedStage) -> None:
     assert not stage.broker.registry.sessions
 
 
-async def test_whoever_comes_back_after_an_unanswered_leave_is_put_back_as_anybody(
+async def test_a_session_resumed_after_an_unanswered_leave_is_written_back(
     stage: SharedStage,
 ) -> None:
     """The store gave it to us again, so it has not left."""

@@ -67,7 +67,7 @@ async def drained(
     return neighbour, told
 
 
-async def test_whoever_was_not_told_is_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_was_refused_is_offered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """P-117: a neighbour that is too busy to answer once does not keep anybody here."""
     neighbour, told = await drained(monkeypatch, late=2)
 
@@ -75,7 +75,9 @@ async def test_whoever_was_not_told_is_offered_again(monkeypatch: pytest.MonkeyP
     assert all(one.count(MessageType.HANDOFF) == 1 for one in told)
 
 
-async def test_whoever_was_told_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_that_was_told_to_move_is_not_told_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     neighbour, told = await drained(monkeypatch, late=0)
 
     assert neighbour.asked == 1

@@ -28,7 +28,7 @@ def watch(stage: Stage, actor: Actor, seconds: float) -> list[tuple[float, Clien
     return got
 
 
-def test_what_is_not_acknowledged_comes_again_and_again(stage: Stage) -> None:
+def test_unacknowledged_messages_are_sent_again(stage: Stage) -> None:
     """P-043 P-045"""
     a = stage.member(1, auto=False)
     stage.member(2, session_ttl_ms=600_000)
@@ -64,7 +64,7 @@ def test_an_ack_ends_the_retries(stage: Stage) -> None:
     assert watch(stage, a, 60.0) == []
 
 
-def test_a_round_that_repeats_the_past_is_repaired(stage: Stage) -> None:
+def test_a_retry_round_with_outdated_messages_is_followed_by_a_resync(stage: Stage) -> None:
     """P-046: X joins and leaves, Y joins; only X's leave is acknowledged."""
     a = stage.member(1, auto=False)
     x = stage.member(7, session_ttl_ms=600_000)
@@ -81,7 +81,7 @@ def test_a_round_that_repeats_the_past_is_repaired(stage: Stage) -> None:
     assert view_of([joined_x, left_x, joined_y, *got]) == {8}
 
 
-def test_other_ttls_scale_the_waits(stage: Stage) -> None:
+def test_the_waits_for_acks_scale_with_the_ttl(stage: Stage) -> None:
     a = stage.member(1, auto=False, session_ttl_ms=12_000)
     stage.member(2, session_ttl_ms=600_000)
     a.take()
@@ -91,7 +91,7 @@ def test_other_ttls_scale_the_waits(stage: Stage) -> None:
     assert [round(at, 1) for at, _ in got] == [0.5, 1.5, 3.5, 7.5]
 
 
-def test_everybody_sees_the_same_sequence(stage_with: StageWith) -> None:
+def test_all_sessions_receive_the_same_sequence(stage_with: StageWith) -> None:
     """P-048"""
     stage = stage_with(join_burst=10_000)
     watchers = [stage.member(1000 + at, session_ttl_ms=600_000) for at in range(20)]
@@ -155,7 +155,7 @@ def test_every_delivery_is_accounted_for(stage_with: StageWith) -> None:
     assert counters.out == settled + inflight
 
 
-def test_a_lag_over_the_limit_becomes_one_list(stage_with: StageWith) -> None:
+def test_a_backlog_above_the_limit_is_replaced_by_one_list(stage_with: StageWith) -> None:
     """P-088 P-089"""
     stage = stage_with(max_inflight=16, max_lag=64, party_log=256, join_burst=10_000)
     a = stage.member(1, auto=False)
@@ -203,7 +203,7 @@ def far_behind(stage: Stage) -> Actor:
     return a
 
 
-def test_a_repairing_list_that_was_lost_with_its_stream_is_said_again(
+def test_a_resync_lost_with_its_stream_is_sent_again(
     stage_with: StageWith,
 ) -> None:
     """7.5: its position shows what was lost; a plain LIST would not."""
@@ -221,7 +221,7 @@ def test_a_repairing_list_that_was_lost_with_its_stream_is_said_again(
     assert (plain.message_type, plain.status_code) == (LIST, Status.OK)
 
 
-def test_a_repairing_list_that_waits_for_the_transport_is_not_forgotten(
+def test_a_resync_that_waits_for_the_transport_is_sent_later(
     stage_with: StageWith,
 ) -> None:
     stage = stage_with(max_inflight=16, max_lag=64, party_log=256, join_burst=10_000)
@@ -253,7 +253,7 @@ def test_a_position_is_saved_when_the_list_that_covers_it_is_acknowledged(
     assert delivery.saved_cursor == stage.broker.registry.parties[delivery.party.party_id].seq
 
 
-def test_a_list_that_was_asked_for_does_not_replace_one_that_repairs(stage: Stage) -> None:
+def test_a_requested_list_does_not_replace_a_resync(stage: Stage) -> None:
     a = stage.member(1, auto=False)
     delivery = next(iter(stage.broker.registry.sessions.values())).delivery
     visitor = stage.actor(2)
@@ -271,7 +271,7 @@ def test_a_list_that_was_asked_for_does_not_replace_one_that_repairs(stage: Stag
     assert codes(a.take())[-1] is Status.LIST_RESYNC
 
 
-def test_away_for_longer_than_the_log(stage_with: StageWith) -> None:
+def test_a_session_detached_for_longer_than_the_log_gets_a_resync(stage_with: StageWith) -> None:
     """P-076: 5,000 events, of which the log keeps 4,096."""
     stage = stage_with(join_burst=10_000, max_lag=4095)
     a = stage.member(1)
@@ -292,7 +292,7 @@ def test_away_for_longer_than_the_log(stage_with: StageWith) -> None:
     assert listed(resync) == [(3, [stayer.session])]
 
 
-def test_a_peer_that_does_not_read_costs_no_memory_and_is_let_go(stage: Stage) -> None:
+def test_a_client_that_does_not_read_costs_no_memory_and_is_ended(stage: Stage) -> None:
     """P-087: what waits is a position, not messages."""
     a, b = stage.member(1, auto=False), stage.member(2)
     a.ack_all(a.take())
@@ -318,7 +318,7 @@ def test_a_peer_that_does_not_read_costs_no_memory_and_is_let_go(stage: Stage) -
     assert b.status is c.status is None
 
 
-def test_a_peer_that_reads_again_gets_the_rest(stage: Stage) -> None:
+def test_a_client_that_reads_again_gets_the_rest(stage: Stage) -> None:
     a = stage.member(1, auto=False)
     a.stream.writable = False
     for client in range(2, 8):
@@ -331,7 +331,7 @@ def test_a_peer_that_reads_again_gets_the_rest(stage: Stage) -> None:
     assert a.status is None
 
 
-def test_a_slow_member_delays_nobody(stage: Stage) -> None:
+def test_a_slow_session_delays_no_other_session(stage: Stage) -> None:
     """P-051: the others are sent everything in the same step."""
     slow = stage.member(1, auto=False)
     others = [stage.member(client) for client in range(2, 21)]
@@ -349,7 +349,7 @@ def test_a_slow_member_delays_nobody(stage: Stage) -> None:
         assert one.stream.at[-1] == before
 
 
-def test_who_never_acknowledges_delays_nobody(stage_with: StageWith) -> None:
+def test_a_session_that_never_acknowledges_delays_no_other_session(stage_with: StageWith) -> None:
     """P-051: the other 19 are told the same at the same moments as without it."""
 
     def run(*, with_silent: bool) -> list[list[float]]:
@@ -407,7 +407,7 @@ def careful_view_of(messages: list[ClientMessage]) -> set[int]:
     return view
 
 
-def test_whatever_is_cut_and_acknowledged_in_whatever_order_views_come_true() -> None:
+def test_views_converge_after_cuts_and_acks_in_any_order() -> None:
     """P-082: 500 histories."""
     for seed in range(500):
         rng = random.Random(seed)

@@ -5,7 +5,7 @@ from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import MessageType, Status
 
 
-def test_answers_count_against_a_peer_that_does_not_read_them() -> None:
+def test_a_client_that_does_not_read_answers_is_stopped() -> None:
     """P-087: it pings and reads nothing; nothing happens in its party that would show it."""
     stage = Stage()
     a = stage.member(1)
@@ -21,7 +21,7 @@ def test_answers_count_against_a_peer_that_does_not_read_them() -> None:
     stage.close()
 
 
-def test_a_peer_that_reads_again_in_time_is_forgiven() -> None:
+def test_a_client_that_reads_again_in_time_keeps_its_stream() -> None:
     """P-087"""
     stage = Stage()
     a = stage.member(1)
@@ -38,7 +38,7 @@ def test_a_peer_that_reads_again_in_time_is_forgiven() -> None:
     stage.close()
 
 
-def test_a_stream_whose_join_was_refused_softly_is_not_open_for_ever() -> None:
+def test_a_stream_whose_join_was_refused_is_ended_in_time() -> None:
     """P-019: the time to join also ran out while the store was asked."""
     stage = Stage()
     a = stage.actor(1).open()
@@ -55,7 +55,7 @@ def test_a_stream_whose_join_was_refused_softly_is_not_open_for_ever() -> None:
     stage.close()
 
 
-def test_nothing_is_remembered_of_losses_that_are_recorded() -> None:
+def test_recorded_detaches_are_not_kept_in_memory() -> None:
     """P-078"""
     stage = Stage()
     a = stage.member(1)

@@ -33,7 +33,7 @@ def test_the_ninth_session_of_a_client_is_refused(stage: Stage) -> None:
     assert ninth.status is GrpcStatus.RESOURCE_EXHAUSTED
 
 
-def test_or_the_oldest_makes_room(stage_with: StageWith) -> None:
+def test_the_oldest_session_is_evicted_where_that_is_the_policy(stage_with: StageWith) -> None:
     """P-084: a detached one first."""
     stage = stage_with(client_sessions_policy="evict_oldest", client_sessions_max=2)
     watcher = stage.member(2)
@@ -58,7 +58,7 @@ def test_or_the_oldest_makes_room(stage_with: StageWith) -> None:
     ]
 
 
-def test_a_client_is_in_so_many_parties_and_no_more(stage_with: StageWith) -> None:
+def test_the_parties_of_a_client_are_limited(stage_with: StageWith) -> None:
     stage = stage_with(client_parties_max=2)
     stage.member(1, party=1)
     stage.member(1, party=2)
@@ -67,7 +67,7 @@ def test_a_client_is_in_so_many_parties_and_no_more(stage_with: StageWith) -> No
     assert codes(third.take()) == [Status.SESSION_LIMIT]
 
 
-def test_a_burst_beyond_the_rate_is_refused_with_a_time(stage: Stage) -> None:
+def test_a_burst_above_the_rate_is_refused_with_a_retry_time(stage: Stage) -> None:
     """P-085"""
     a = stage.member(1)
     for _ in range(61):
@@ -117,7 +117,7 @@ def test_joins_of_one_client_have_a_rate(stage: Stage) -> None:
     assert kinds(a.take()) == ["ACK", "LIST"]
 
 
-def test_a_full_node_takes_nobody_new(stage_with: StageWith) -> None:
+def test_a_full_node_refuses_new_sessions(stage_with: StageWith) -> None:
     """P-090: its health is in tests/conformance."""
     stage = stage_with(node_sessions_max=3)
     a, _, _ = (stage.member(client) for client in (1, 2, 3))

@@ -21,7 +21,7 @@ def test_the_oldest_is_forgotten_for_one_too_many() -> None:
     assert 5 not in recent
 
 
-def test_one_that_had_no_effect_may_come_again_and_is_then_the_newest() -> None:
+def test_an_id_without_effect_may_be_repeated_and_is_then_the_newest() -> None:
     """Its old place in the ring must not make the new one leave early."""
     recent = RecentIds(3)
     recent.extend((1, 2, 3))

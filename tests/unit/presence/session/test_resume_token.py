@@ -3,14 +3,14 @@
 from waystation.presence.session.resume_token import RANDOM_BLOCK_BYTES, RandomBytes
 
 
-def test_no_two_tokens_are_alike() -> None:
+def test_tokens_are_unique() -> None:
     take = RandomBytes().take
     count = 3 * RANDOM_BLOCK_BYTES // 16 + 5
 
     assert len({take(16) for _ in range(count)}) == count
 
 
-def test_a_block_that_does_not_suffice_is_replaced_by_another() -> None:
+def test_a_used_up_block_is_replaced() -> None:
     take = RandomBytes().take
     sizes = [RANDOM_BLOCK_BYTES - 3, 16, RANDOM_BLOCK_BYTES, 1]
 

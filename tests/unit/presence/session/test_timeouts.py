@@ -110,7 +110,7 @@ def test_a_repeated_message_keeps_a_session_alive(stage: Stage) -> None:
     assert a.status is None
 
 
-def test_pings_do_not_excuse_a_missing_ack(stage: Stage) -> None:
+def test_pings_do_not_replace_a_missing_ack(stage: Stage) -> None:
     """P-056"""
     a = stage.member(1)
     a.auto = False
@@ -141,7 +141,7 @@ def test_acks_alone_keep_a_session_alive(stage: Stage) -> None:
         assert a.status is None
 
 
-def test_a_quiet_party_lives_on_pings(stage: Stage) -> None:
+def test_pings_keep_the_sessions_of_a_quiet_party(stage: Stage) -> None:
     """P-058"""
     members = [stage.member(client) for client in (1, 2, 3)]
 
@@ -156,9 +156,7 @@ def test_a_quiet_party_lives_on_pings(stage: Stage) -> None:
 @pytest.mark.parametrize(
     "wish_ms, granted_ms", [(30_000, 30_000), (1_000, 10_000), (0, 120_000), (10**6, 600_000)]
 )
-def test_a_wish_for_a_ttl_is_kept_within_bounds(
-    stage: Stage, wish_ms: int, granted_ms: int
-) -> None:
+def test_a_requested_ttl_is_limited(stage: Stage, wish_ms: int, granted_ms: int) -> None:
     """P-059"""
     a = stage.actor(1)
     a.join(session_ttl_ms=wish_ms)
@@ -172,7 +170,7 @@ def test_a_wish_for_a_ttl_is_kept_within_bounds(
     assert a.status is GrpcStatus.DEADLINE_EXCEEDED
 
 
-def test_who_has_just_come_takes_one_timer_and_is_watched_all_the_same(stage: Stage) -> None:
+def test_a_new_session_times_out_with_a_single_timer(stage: Stage) -> None:
     """That of its LIST comes out first; from then on it is the one of its life."""
     registry = stage.broker.registry
     stage.member(1)
@@ -184,7 +182,7 @@ def test_who_has_just_come_takes_one_timer_and_is_watched_all_the_same(stage: St
     assert session.life_handle
 
 
-def test_after_a_stall_everything_due_happens_once_and_in_order(stage: Stage) -> None:
+def test_after_a_blocked_loop_due_timers_run_once_in_order(stage: Stage) -> None:
     """P-061"""
     watcher = stage.member(1, session_ttl_ms=600_000)
     for client in (2, 3, 4):
@@ -200,7 +198,7 @@ def test_after_a_stall_everything_due_happens_once_and_in_order(stage: Stage) ->
 
 
 @pytest.mark.parametrize("jump_s", [3600, -3600])
-def test_a_jump_of_the_wall_clock_means_nothing(stage: Stage, jump_s: int) -> None:
+def test_a_jump_of_the_wall_clock_changes_no_timeout(stage: Stage, jump_s: int) -> None:
     """P-062"""
     a, b = stage.member(1), stage.member(2)
     b.cut()
@@ -250,7 +248,7 @@ def test_a_detached_session_ends_a_ttl_after_the_cut(stage: Stage) -> None:
     assert why is Status.CLIENT_TIMEOUT
 
 
-def test_a_resume_comes_in_time_or_too_late(stage: Stage) -> None:
+def test_a_resume_within_the_ttl_works_and_a_later_one_does_not(stage: Stage) -> None:
     """P-069"""
     watcher, a, b = stage.member(1, session_ttl_ms=600_000), stage.member(2), stage.member(3)
     a.cut()
@@ -269,7 +267,7 @@ def test_a_resume_comes_in_time_or_too_late(stage: Stage) -> None:
     assert told == [(LEAVE, 3), (JOIN, 3)]
 
 
-def test_updates_come_after_five_seconds_and_not_for_a_blip(stage: Stage) -> None:
+def test_updates_are_sent_after_five_seconds_detached(stage: Stage) -> None:
     """P-081"""
     asked = stage.member(1, flags=4, auto=False)
     plain = stage.member(2, auto=False)
@@ -340,7 +338,7 @@ def test_a_thousand_expire_together(stage_with: StageWith) -> None:
         assert kinds(one.take()) == []
 
 
-def test_nothing_is_left_when_everybody_has_gone(stage: Stage) -> None:
+def test_nothing_is_left_when_all_sessions_have_ended(stage: Stage) -> None:
     """P-064"""
     members = [stage.member(client) for client in range(1, 6)]
     members[0].leave()
@@ -357,7 +355,7 @@ def test_nothing_is_left_when_everybody_has_gone(stage: Stage) -> None:
     assert len(stage.tasks) == 0
 
 
-def test_one_timer_that_fails_takes_no_other_with_it(stage: Stage) -> None:
+def test_a_failing_timer_does_not_stop_the_others(stage: Stage) -> None:
     rang: list[str] = []
 
     def fails(_now: object) -> None:
