@@ -4,7 +4,7 @@ import os
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 
 from .data_dir import DataDir
 
@@ -43,7 +43,7 @@ def read_server_info(data: DataDir) -> ServerInfo | None:
     """The server that runs on this directory; None if its process has ended."""
     try:
         serving = msgspec.json.decode(data.serve_file.read_bytes(), type=ServerInfo)
-    except (OSError, *UNREADABLE):
+    except (OSError, *DECODE_ERRORS):
         return None
     try:
         os.kill(serving.pid, 0)

@@ -1,1 +1,1 @@
-"""Ground floor: time, ids, limits, settings and tasks; knows nothing of the platform."""
+"""Time, ids, limits, settings and tasks; imports nothing else of the platform."""

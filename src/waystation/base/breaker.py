@@ -1,9 +1,9 @@
-"""When to stop asking something that fails: a circuit breaker.
+"""Circuit breaker: stops calling a service that fails.
 
 Rule 1: `failures_max` failures in a row open it, and every call fails at once for `open_s`.
-Rule 2: after that calls go through again. The first that succeeds closes it for good; the first
-        that fails opens it anew, for twice as long, up to `open_most_s`.
-Rule 3: only what says that the service is in trouble counts; a refused request is an answer.
+Rule 2: after that, calls go through again. The first success closes it; the first failure opens
+        it again, for twice as long, up to `open_most_s`.
+Rule 3: only failures of the service count; a refused request is an answer.
 """
 
 from waystation.base.clock import Clock
@@ -33,14 +33,14 @@ class Breaker:
         self.opened = 0
 
     def wait_s(self) -> float:
-        """How long calls are still refused; 0: they may go through."""
+        """Seconds for which calls are still refused; 0: they may go through."""
         if self._failures < self._failures_max:
             return 0.0
         return max(0.0, self._open_until_mono - self._clock.mono())
 
     @property
     def on_trial(self) -> bool:
-        """It was open, its time is over, and no call has shown yet whether the service works."""
+        """The open time is over, and no call has succeeded or failed since."""
         return self._failures >= self._failures_max and not self.wait_s()
 
     def succeeded(self) -> None:

@@ -1,8 +1,7 @@
-"""Where time comes from.
+"""Clocks: wall time for people and stores, monotonic time for timers.
 
-Wall time is an `int` and tells people and stores *when*; monotonic time is a `float` and tells
-timers *how long*. The two never mix: wall clocks jump, monotonic clocks do not. Code takes a
-`Clock` as an argument, so that tests decide what time it is.
+Wall time is an `int`, monotonic time a `float`. The two never mix: wall clocks jump, monotonic
+clocks do not. Code takes a `Clock` as an argument, so that tests control the time.
 """
 
 import time
@@ -43,7 +42,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """Stands still until told otherwise."""
+    """A clock for tests that moves only when told to."""
 
     __slots__ = ("_mono", "_wall_us")
 
@@ -64,11 +63,11 @@ class ManualClock:
         return self._mono
 
     def advance(self, seconds: float) -> None:
-        """Both clocks go on together."""
+        """Advance both clocks."""
         assert seconds >= 0, "time does not run backwards; use set_wall_ms for a jump"
         self._mono += seconds
         self._wall_us += round(seconds * 1_000_000)
 
     def set_wall_ms(self, now_ms: int) -> None:
-        """The wall clock jumps, as NTP or a person makes it do; monotonic time stays."""
+        """Set the wall clock, as NTP or an operator does; monotonic time stays."""
         self._wall_us = now_ms * 1_000

@@ -1,9 +1,8 @@
-"""The tree of errors: what went wrong, never how it looks on a wire.
+"""The tree of errors, independent of any wire.
 
-Four branches say what the peer can do about it: `RejectedError` (mend the
-request), `GoneError` (stop asking), `BusyError` (come back soon) and
-`UnavailableError` (something we need is down). Services add leaves; a table per
-wire gives each leaf its form.
+Four branches tell what the peer can do: `RejectedError` (correct the request), `GoneError` (stop
+asking), `BusyError` (retry soon) and `UnavailableError` (a dependency is down). Services add
+leaves; a table per wire gives each leaf its form.
 """
 
 from typing import ClassVar

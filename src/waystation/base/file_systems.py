@@ -1,11 +1,11 @@
-"""Which file system a path lies on: some cannot do what others can."""
+"""Finds the type of the file system of a path: some lack features that we need."""
 
 import os
 from pathlib import Path
 
 
 def file_system(path: Path) -> str:
-    """Its type, such as `ext4`; "" where nobody can tell."""
+    """Its type, such as `ext4`; "" if unknown."""
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
     except OSError:

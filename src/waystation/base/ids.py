@@ -1,9 +1,8 @@
-"""Sixteen-byte ids, their spellings, and the keyed hashes that stand for them in the open.
+"""Sixteen-byte ids, their text forms, and keyed hashes of them for logs and events.
 
-Rule 1: inside, an id is its 16 raw bytes; text is only what a wire wants.
-Rule 2: a raw id never reaches a log or an event; a `Tagger` turns it into a keyed hash.
-Rule 3: a hash key serves one purpose for one calendar quarter. Destroying a quarter's key makes
-        that quarter's hashes unlinkable.
+Inside the process an id is its 16 raw bytes; text is for wires. A raw id never reaches a log or an
+event: a `Tagger` makes a keyed hash of it. A hash key serves one purpose for one calendar quarter;
+destroying the key of a quarter makes its hashes unlinkable.
 """
 
 import hashlib
@@ -22,8 +21,8 @@ _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-
 def parse_uuid(text: str) -> bytes | None:
     """The 16 bytes of a UUID in any usual spelling, else None; never raises.
 
-    Takes what `uuid.UUID` takes (dashed, plain, in braces, as a URN, either case), but not its
-    accidents: no underscores, signs, blanks or `0x` between the digits.
+    Accepts the forms of `uuid.UUID` (dashed, plain, in braces, as a URN, either case), but no
+    underscores, signs, blanks or `0x` between the digits.
     """
     if len(text) == _DASHED_LETTERS:
         digits = text.replace("-", "")

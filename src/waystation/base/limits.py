@@ -1,10 +1,10 @@
-"""Limits with a name: rates, caches that forget, counts that stop.
+"""Rate limits, bounded caches and counters with a maximum.
 
-Nothing here waits. Each thing answers at once whether there is room, and the caller turns "no"
-into the documented answer of its wire. Time comes in with each call as monotonic seconds.
+Nothing here waits: each limit answers at once whether there is room, and the caller turns a refusal
+into the documented answer of its wire. Monotonic time is passed with each call.
 
-What keeps an order of use is an `OrderedDict`: it finds its oldest entry at once, where a plain
-dictionary steps over the room of all that were taken out before it (25 us in a cache of 16,384).
+Entries in order of use are kept in an `OrderedDict`, which finds its oldest entry at once. A plain
+dict skips the slots of removed entries (25 us in a cache of 16,384).
 """
 
 from collections import OrderedDict
@@ -144,9 +144,9 @@ class BoundedLru(Generic[K, V]):
 
 
 class CountLimit:
-    """How many of something there may be at once: connections, requests, bytes in flight.
+    """Limits a count: connections, requests, bytes in flight.
 
-    It never waits: `enter` says no, and counts that it did.
+    `enter` never waits: it refuses, and counts refusals.
     """
 
     __slots__ = ("limit", "name", "refused", "used")

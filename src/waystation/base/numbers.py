@@ -1,4 +1,4 @@
-"""Numbers that peers write, and numbers that people read."""
+"""Parses numbers of peers, and formats numbers for people."""
 
 
 def parse_number(text: str, most: int) -> int | None:
@@ -10,7 +10,7 @@ def parse_number(text: str, most: int) -> int | None:
 
 
 def significant(value: float, digits: int) -> str:
-    """With so many significant digits, and never in the notation of powers of ten for values from
-    0.0001 on: 60,000 and not 6e+04."""
+    """`value` with `digits` significant digits, without exponent from 0.0001 on: 60,000, not
+    6e+04."""
     text = f"{value:.{digits}g}"
     return f"{float(text):,.0f}" if "e+" in text else text

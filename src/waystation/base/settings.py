@@ -1,4 +1,4 @@
-"""How settings are declared, layered, checked and documented.
+"""Declares, loads, checks and documents settings.
 
 A setting is a field of a frozen `msgspec.Struct`, with a default, a constraint and a sentence:
 
@@ -7,12 +7,10 @@ A setting is a field of a frozen `msgspec.Struct`, with a default, a constraint 
 
 A field whose type is such a struct is a section; dotted names lead into it (`connect.port`).
 
-Rule 1: defaults < file < environment < flags, setting by setting.
-Rule 2: an unknown name is an error that says where it stands and which known one is nearest.
-Rule 3: a bad value is an error that names the setting, where it stands, and what is expected;
-        the value of a secret is never repeated.
-Rule 4: all errors are reported together.
-Rule 5: a name that was a setting once is an error that says what to do instead.
+Precedence per setting: defaults < file < environment < flags. An unknown name is an error with its
+source and the nearest known name. A bad value is an error with the setting, its source and what is
+expected; the value of a secret is never repeated. A retired name is an error that tells what to do
+instead. All errors are reported together.
 """
 
 import difflib

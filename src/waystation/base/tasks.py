@@ -1,10 +1,9 @@
-"""Background tasks that have an owner, coroutines that may not need one, and ends of turns.
+"""Background tasks with an owner, coroutines without a task, and batches per loop turn.
 
-`Tasks` owns what runs in the background: each task has a name, a failure is never silent, and
-closing cancels and waits. A periodic duty is kept (`Tasks.keep`): what it raises once does not end
-it. `each` calls one function for many items and goes on after one that fails. `eager` runs a
-coroutine that usually finishes at once without paying for a task. `TurnBatch` collects what arrives
-during one turn of the loop.
+`Tasks` owns background tasks: each has a name, no failure is silent, and closing cancels and waits.
+`Tasks.keep` restarts a periodic task that raises. `each` calls a function for many items and
+continues after a failure. `eager` runs a coroutine that usually finishes at once without creating a
+task. `TurnBatch` collects items that arrive during one turn of the event loop.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .cluster_join import address_of, init, join, token
-from .cluster_work import (
+from .cluster_member import (
     ConfigOption,
     DataDirOption,
     changed,

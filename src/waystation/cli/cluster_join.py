@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from .cluster_work import (
+from .cluster_member import (
     ConfigOption,
     DataDirOption,
     changed,

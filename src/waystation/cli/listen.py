@@ -6,14 +6,14 @@ from urllib.parse import urlsplit
 
 import typer
 
-from .running import DataDirOption, running_server
+from .running_server import DataDirOption, running_server
 from .terminal import complain, give_up, harmless, pass_on, trusting
 
 if TYPE_CHECKING:
     import ssl
 
-    from waystation.client.conversation import Received
     from waystation.client.push import UserAgent
+    from waystation.client.push_session import Received
     from waystation.client.subscriptions import Subscription
 
 

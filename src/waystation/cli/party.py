@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .party_admin import close, drain, kick, ls, show
+from .party_display import Json, Lines, Live, Screen
 from .party_ids import party_number
-from .party_screen import Json, Lines, Live, Screen
-from .running import DataDirOption, endpoint_of, running_server
+from .running_server import DataDirOption, endpoint_of, running_server
 from .terminal import EXIT_USAGE, ReaderLeftError, give_up, trusting
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .party_ids import party_number
-from .running import DataDirOption, endpoint_of
+from .running_server import DataDirOption, endpoint_of
 from .terminal import EXIT_FAILED, EXIT_USAGE, counted, give_up, say, settings_or_exit, trusting
 
 if TYPE_CHECKING:

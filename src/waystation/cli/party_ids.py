@@ -1,4 +1,4 @@
-"""Ids of parties, clients and sessions as people type them: a number, or a name."""
+"""Parses ids of parties, clients and sessions: a number, or a name."""
 
 import hashlib
 
@@ -8,7 +8,7 @@ IDS_END = 1 << 64
 
 
 def party_number(text: str, what: str) -> int:
-    """A 64-bit id: as it stands, or derived from a name."""
+    """A 64-bit id: the given number, or a hash of the given name."""
     try:
         number = int(text, 0)
     except ValueError:
@@ -16,5 +16,5 @@ def party_number(text: str, what: str) -> int:
             give_up(f"{what} is empty", EXIT_USAGE)
         number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") or 1
     if not 0 < number < IDS_END:
-        give_up(f"{what} is a number from 1 to 2^64 - 1, or a name", EXIT_USAGE)
+        give_up(f"{what} {text!r} is out of range: 1 to 2^64 - 1, or a name", EXIT_USAGE)
     return number

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from . import queue_work as work
-from .queue_words import MODES, show_json, show_queue
+from . import queue_runner as work
+from .queue_output import MODES, show_json, show_queue
 from .terminal import complain, give_up, harmless, say
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""What `spark-submit` runs on a cluster: `waystation pipeline` with the profile `cluster`.
+"""Entry point for `spark-submit`: `waystation pipeline` with the profile `cluster`.
 
 spark-submit --master … src/waystation/cli/submit.py --lake s3://bucket/lake run
 """

@@ -1,4 +1,4 @@
-"""How commands speak to a person: facts on stdout, complaints on stderr, exit codes of sysexits."""
+"""Terminal output of commands: results on stdout, errors on stderr, exit codes of sysexits."""
 
 import os
 import sys
@@ -17,21 +17,21 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_CONFIG = 78
 
-# What a terminal would obey instead of showing it.
+# Control characters, which a terminal would execute.
 _CONTROLS = {
     code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"
 }
 
 
 class ReaderLeftError(SystemExit):
-    """Nobody reads our stdout any more (`| head`): what they did not get is not acknowledged."""
+    """The reader of stdout has closed it (`| head`): unread messages stay unacknowledged."""
 
     def __init__(self) -> None:
         super().__init__(EXIT_FAILED)
 
 
 def say(text: str) -> None:
-    """To stdout, at once: others may be waiting for the line."""
+    """Print to stdout and flush: a program may be waiting for the line."""
     try:
         print(text, flush=True)
     except BrokenPipeError:  # the reader has left (`| head`): go on in silence
@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 
 def pass_on(text: str) -> None:
-    """To stdout, what arrives for as long as somebody reads it."""
+    """Print received data to stdout; raises `ReaderLeftError` once the reader has closed it."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -53,7 +53,7 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 
 def harmless(text: str) -> str:
-    """A text of others, without what a terminal would obey; a program gets it as it is."""
+    """Foreign text without control characters on a terminal; unchanged for a program."""
     return text.translate(_CONTROLS) if sys.stdout.isatty() else text
 
 

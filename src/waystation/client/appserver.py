@@ -21,8 +21,8 @@ from urllib.parse import urljoin
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
-from waystation.base.unreadable import UNREADABLE
 
 from .encryption import Encoding, PublicKeys, encrypt
 from .http import HttpClient, Response
@@ -174,7 +174,7 @@ class AppServer:
             raise _error_of(response)
         try:
             return msgspec.json.decode(response.body, type=dict[str, Any])
-        except UNREADABLE as exc:
+        except DECODE_ERRORS as exc:
             raise PostFailedError(_Answered(200, None, "the status is not JSON")) from exc
 
     async def _post(self, endpoint_url: str, headers: dict[str, str], body: bytes) -> Receipt:
@@ -213,7 +213,7 @@ def _error_of(
 ) -> PostGoneError | PostRejectedError | PostBusyError | PostFailedError:
     try:
         body = msgspec.json.decode(response.body, type=_ErrorBody)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         body = _ErrorBody()  # a proxy in front may answer in its own words
     answer = _Answered(response.status, body.errno, body.message[:500])
     if response.status in {404, 410}:

@@ -28,21 +28,21 @@ from websockets.typing import Subprotocol
 
 from waystation.base.errors import RejectedError, UnavailableError
 
-from .conversation import (
+from .encryption import AgentKeys
+from .push_session import (
     ACK_DELIVERED,
     PING,
     Broadcasts,
-    Conversation,
-    ConversationError,
     Deliver,
     Effect,
+    PushSession,
+    PushSessionError,
     Received,
     Registered,
     Say,
     Unregistered,
     Welcome,
 )
-from .encryption import AgentKeys
 from .subscriptions import AgentState, StateFile, Subscription
 
 FRAME_BYTES_MAX = 1_048_576
@@ -90,7 +90,7 @@ class UserAgent:
         self.url = url
         self._state_file = state_file
         self._state = state or (state_file.load() if state_file else AgentState())
-        self._conversation = Conversation(self._state)
+        self._session = PushSession(self._state)
         self._auto_ack = auto_ack
         self._on_lost = on_lost
         self._on_broadcasts = on_broadcasts
@@ -169,7 +169,7 @@ class UserAgent:
 
     @property
     def broadcasts(self) -> dict[str, str]:
-        return dict(self._conversation.broadcasts)
+        return dict(self._session.broadcasts)
 
     async def subscribe(
         self, app_server_key: str = "", *, channel_id: str = "", keys: AgentKeys | None = None
@@ -177,20 +177,18 @@ class UserAgent:
         """With `app_server_key` (VAPID, base64url) only that app server can use the endpoint."""
         await self.connected(self._request_timeout_s)
         channel_id = channel_id or str(uuid4())
-        frame = self._conversation.register(
-            channel_id, keys or AgentKeys.generate(), app_server_key
-        )
+        frame = self._session.register(channel_id, keys or AgentKeys.generate(), app_server_key)
         await self._ask(("register", channel_id), frame)
         return self._state.subscriptions[channel_id]
 
     async def unsubscribe(self, channel_id: str) -> None:
         await self.connected(self._request_timeout_s)
-        await self._ask(("unregister", channel_id), self._conversation.unregister(channel_id))
+        await self._ask(("unregister", channel_id), self._session.unregister(channel_id))
 
     async def subscribe_broadcasts(self, versions: dict[str, str]) -> None:
         """There is no answer unless the node knows another version."""
         await self.connected(self._request_timeout_s)
-        await self._say(self._conversation.subscribe_broadcasts(versions))
+        await self._say(self._session.subscribe_broadcasts(versions))
 
     async def receive(self) -> Received:
         received = await self._inbox.get()
@@ -200,11 +198,11 @@ class UserAgent:
 
     async def ack(self, received: Received, code: int = ACK_DELIVERED) -> None:
         """If the line is broken, the notification comes again and is acked then."""
-        await self._say(self._conversation.ack(received, code))
+        await self._say(self._session.ack(received, code))
 
     async def nack(self, received: Received, code: int = 301) -> None:
         """Acked before, but the work it asked for failed: only statistics for the node."""
-        await self._say(self._conversation.nack(received, code))
+        await self._say(self._session.nack(received, code))
 
     async def __aiter__(self) -> AsyncIterator[Received]:
         while True:
@@ -235,7 +233,7 @@ class UserAgent:
                     ssl=self._tls,
                 ) as socket:
                     await self._converse(socket)
-            except (OSError, TimeoutError, WebSocketException, ConversationError) as exc:
+            except (OSError, TimeoutError, WebSocketException, PushSessionError) as exc:
                 self.last_problem = str(exc) or type(exc).__name__
                 stay_away = isinstance(exc, ConnectionClosed) and (
                     exc.rcvd is not None and exc.rcvd.code == CLOSE_STAY_AWAY
@@ -251,20 +249,20 @@ class UserAgent:
 
     async def _converse(self, socket: ClientConnection) -> None:
         self._socket = socket
-        await socket.send(self._conversation.connected())
+        await socket.send(self._session.connected())
         while True:
-            wait_s = self._ping_interval_s if self._conversation.open else self._request_timeout_s
+            wait_s = self._ping_interval_s if self._session.open else self._request_timeout_s
             try:
                 # Not wait_for: before Python 3.12 it may swallow the cancellation of `close`.
                 async with asyncio.timeout(wait_s):
                     frame = await socket.recv()
             except TimeoutError:
-                if not self._conversation.open:
+                if not self._session.open:
                     raise
                 await socket.send(PING)
                 async with asyncio.timeout(self._request_timeout_s):
                     frame = await socket.recv()
-            for effect in self._conversation.frame(frame):
+            for effect in self._session.frame(frame):
                 await self._perform(effect, socket)
 
     async def _perform(self, effect: Effect, socket: ClientConnection) -> None:
@@ -293,7 +291,7 @@ class UserAgent:
     def _hung_up(self) -> None:
         self._socket = None
         self._welcomed.clear()
-        self._conversation.disconnected()
+        self._session.disconnected()
         replies, self._replies = self._replies, {}
         for reply in replies.values():
             if not reply.done():

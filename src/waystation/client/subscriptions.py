@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import RejectedError
-from waystation.base.unreadable import UNREADABLE
 
 from .encryption import AgentKeys, PublicKeys, b64url, from_b64url
 
@@ -77,7 +77,7 @@ class StateFile:
             saved = msgspec.json.decode(self.path.read_bytes(), type=_Saved)
         except FileNotFoundError:
             return AgentState()
-        except UNREADABLE as exc:
+        except DECODE_ERRORS as exc:
             raise StateFileError(f"{self.path} is not the state of a user agent: {exc}") from exc
         if saved.format != 1:
             raise StateFileError(f"{self.path} was written by another version")

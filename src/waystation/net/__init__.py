@@ -1,1 +1,1 @@
-"""Sockets and byte framing: the only code that owns them; it knows no service."""
+"""Sockets and byte framing of all protocols; imports no service."""

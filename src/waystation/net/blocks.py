@@ -1,10 +1,9 @@
-"""Blocks of one size: the framing of protocols that show an observer nothing of what they say.
+"""Framing in blocks of one fixed size (SMP), which hides message lengths from observers.
 
-Rule 1: a read that is exactly one block is handed on as it is, without a copy. With blocks of
-        16,384 bytes over TLS, where a block is the largest record, that is the usual read. Only a
-        block that came in parts is gathered.
-Rule 2: a `PulledBlocks` makes a block when the socket takes it, not before: what waits is what was
-        said, without padding. At most `BLOCKS_MAX` leave in a turn of the loop.
+A read of exactly one block is passed on without a copy; with 16,384-byte blocks over TLS, where a
+block is the largest record, that is the usual read. Other reads are collected. `PulledBlocks`
+builds a block only when the socket accepts it, so queued data has no padding. At most `BLOCKS_MAX`
+blocks leave per turn of the loop.
 """
 
 from typing import Final
@@ -17,7 +16,7 @@ BLOCKS_MAX: Final = 8  # to one peer in a turn
 
 
 class Blocks(Connection):
-    """A protocol of blocks; what it says it sends as whole blocks."""
+    """A connection that receives and sends whole blocks."""
 
     __slots__ = ("_partial",)
 
@@ -51,7 +50,7 @@ class Blocks(Connection):
 
 
 class PulledBlocks(Blocks):
-    """A protocol that is asked for its blocks; it calls `touch` when it has something to say."""
+    """A connection that is asked for its blocks; it calls `touch` when it has data to send."""
 
     __slots__ = ()
 

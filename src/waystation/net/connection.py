@@ -1,7 +1,7 @@
-"""One socket of the loop. A protocol subclasses `Connection` and says what its bytes mean.
+"""Base class of all connections: one socket of the loop. Protocols subclass `Connection`.
 
-The object is all that the loop keeps for a socket: six slots, no transport, no timer, no bound
-methods. A connection node is made of idle connections, so this is what one costs.
+The object is everything that the loop keeps per socket: six slots, no transport, no timer, no bound
+methods. It determines the memory of an idle connection.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -11,7 +11,7 @@ from waystation.net.tls import Bytes, Carrier, SecureCarrier
 if TYPE_CHECKING:
     from waystation.net.loop import Port
 
-# What is true of a connection, in one small integer: the one of idle connections is shared.
+# State flags of a connection in one small integer; CPython shares the one of idle connections.
 OPEN: Final = 1  # the socket is usable, and the protocol has not been told otherwise
 SHAKING: Final = 2  # TLS is not established yet
 ENDING: Final = 4  # nothing more is sent or delivered
@@ -123,7 +123,7 @@ class Connection:
         return self.carrier if self.flags & TLS else None  # pyright: ignore[reportReturnType]
 
     def peer_address(self) -> str:
-        """Asked of the kernel each time: nobody needs it often enough to keep it."""
+        """Asks the kernel each time: it is needed too seldom to be stored."""
         return "" if self.carrier is None else self.carrier.peer_address(self.fd)
 
     def has_left(self) -> bool:
@@ -165,4 +165,4 @@ class Connection:
         self.lost()
 
     def closed(self) -> None:
-        """The conversation is over: exactly once, and nothing comes after it."""
+        """The connection has ended. Called exactly once, as the last method."""

@@ -1,10 +1,8 @@
-"""Deadlines of one length for very many items that nearly all make it in time.
+"""Deadlines of one duration for many items, of which nearly all finish in time.
 
-All wait equally long, so arrival order is the order of deadlines. Items that arrive within one tick
-share an entry: 8 bytes an item while it waits, and nothing to cancel. Whoever asks for the expired
-looks whether an item still needs its deadline.
-
-Rule 1: an item never expires early, and at most one tick late.
+With one duration, arrival order is deadline order. Items that arrive in one tick share an entry:
+8 bytes per waiting item, and nothing to cancel. The caller of `expired` checks whether an item
+still needs its deadline. An item never expires early, and at most one tick late.
 """
 
 from collections import deque

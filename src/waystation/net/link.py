@@ -1,4 +1,4 @@
-"""A connection of frames: four bytes of length, then as many bytes. What they mean is above."""
+"""Framing of links: four bytes of length, then the payload. Services define the payload."""
 
 from typing import Final
 

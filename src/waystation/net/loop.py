@@ -1,17 +1,17 @@
-"""The event loop of all sockets: one epoll for a process, whatever its connections speak.
+"""The event loop of all sockets: one epoll per process, for all protocols.
 
 The epoll's own descriptor is one reader of the asyncio loop, so asyncio sees a single descriptor
 however many connections there are. Protocols subclass `Connection`; a `Port` is what the
 connections of one protocol share: their listeners, their limits, their counts.
 
-Rule 1: what is sent on a connection during a turn leaves in one write at its end. The kernel is
-        asked to report room to write only after a write was partial.
-Rule 2: nobody waits for a slow peer. Unsent bytes above `send_high_bytes` make a connection
-        congested, which is its protocol's to know; above `send_bytes_max` it is cut.
-Rule 3: nobody starves. A turn takes at most `events_max` events, one read of each connection,
-        `writes_max` writes, `accepts_max` new connections of each listener, and `handshakes_max`
+Rule 1: everything sent on a connection during a turn leaves in one write at its end. Epoll watches
+        for room to write only after a partial write.
+Rule 2: a slow peer delays no other. Unsent bytes above `send_high_bytes` mark the connection
+        congested, for its protocol to see; above `send_bytes_max` the connection is cut.
+Rule 3: no connection starves. A turn takes at most `events_max` events, one read per connection,
+        `writes_max` writes, `accepts_max` new connections per listener, and `handshakes_max`
         steps of TLS handshakes. Epoll is level-triggered and rotates: the rest comes with the next
-        turn, after the timers of everyone else.
+        turn, after other timers and callbacks.
 Rule 4: a descriptor is closed when the events of a turn are done, so that an event never meets a
         descriptor that was given to another connection within the turn.
 Rule 5: after the last byte our side is shut down, and the connection lingers: the descriptor is
@@ -128,7 +128,7 @@ class Epoll:
         if isinstance(address, str):
             return await self._connected(socket.AF_UNIX, address)
         found = await self._loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        failure = OSError("the name has no address")
+        failure = OSError("the host name has no address")
         for family, _, _, _, where in found:
             try:
                 return await self._connected(family, where)
@@ -156,7 +156,7 @@ class Epoll:
 
 
 Make = Callable[[str], Connection | None]
-"""Makes the connection of a peer with this address. None refuses it."""
+"""Creates the connection for a peer address; None refuses it."""
 
 
 class Listener:
@@ -175,7 +175,7 @@ class Listener:
 
 
 class Port:
-    """What the connections of one protocol share."""
+    """Listeners, limits and counts that the connections of one protocol share."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class Port:
 
 
 class NetLoop:
-    """Made within a running asyncio loop, once for a process."""
+    """Created within a running asyncio loop, once per process."""
 
     def __init__(
         self, *, clock: Clock, limits: NetLimits | None = None, poller: Poller | None = None

@@ -1,8 +1,7 @@
-"""TLS that asks clients for a certificate and takes any, by pyOpenSSL (extra `services`).
+"""TLS that requests a client certificate and accepts any, with pyOpenSSL (extra `services`).
 
-The standard library can ask for a certificate only to verify it against authorities that it knows.
-This carrier costs more per record, so it serves only ports that need it. Whether a chain holds is
-for the protocol to check.
+The standard library requests a certificate only to verify it against known authorities. This
+carrier costs more per record, so only ports that need it use it. The protocol verifies the chain.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""How bytes get in and out of a descriptor: plain, or through TLS on the same descriptor.
+"""Carriers: read and write bytes of a descriptor, plain or through TLS.
 
 A carrier works on the non-blocking descriptor that the loop's epoll watches: there is no transport,
 no memory BIO and no copy between them. The plain carrier has no state, so all plain connections

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.queue.model import ID_BYTES, Blocking, BlockReason, Notice
 
 GREETING: Final = "Waystation queue server, control port; `help` lists the commands"
@@ -200,7 +200,7 @@ def parse_blocking(text: str) -> Blocking | None:
     if found[2] is not None:
         try:
             notice = msgspec.json.decode(found[2], type=Notice)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return None
     return Blocking(BlockReason(found[1]), notice)
 

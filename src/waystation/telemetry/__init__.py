@@ -1,1 +1,1 @@
-"""Facts for the pipeline, numbers for dashboards, lines for people."""
+"""Events for the pipeline, metrics for dashboards, log lines for people."""

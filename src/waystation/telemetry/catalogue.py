@@ -232,7 +232,7 @@ PUSH = (
     ),
     counter(
         "error_disconnect_semaphore_full",
-        "Disconnects that found too many saving at once.",
+        "Disconnects that waited for `connect.save_concurrency`.",
         autopush="error.disconnect.semaphore_full",
     ),
     counter(
@@ -279,7 +279,7 @@ PUSH = (
     ),
     counter(
         "database_already_migrated",
-        "User agents that somebody else had moved meanwhile.",
+        "User agents that another process had moved already.",
         autopush="database.already_migrated",
     ),
     counter(
@@ -310,7 +310,7 @@ PROCESS = (
     gauge("loop_lag_seconds", "How late the event loop's timers are."),
     counter("events_written", "Events given a line in the event log."),
     counter("events_lost", "Events dropped from a full buffer or refused by the disk."),
-    counter("log_lines_dropped", "Log lines dropped because nobody took them."),
+    counter("log_lines_dropped", "Log lines dropped because the output was too slow."),
     counter("limit_refused", "What a limit refused, by its name.", "limit"),
 )
 
@@ -348,7 +348,7 @@ QUEUE = (
     ),
     counter(
         "queue_notifications",
-        "Notifications. waiting: nobody had subscribed; lost: the buffer was full.",
+        "Notifications. waiting: without a subscriber; lost: the buffer was full.",
         "event=sent|waiting|lost|expired",
     ),
     counter(
@@ -393,7 +393,7 @@ QUEUE = (
         "References of ids that commands asked for, by whether the edge remembered them.",
         "outcome=known|unknown",
     ),
-    histogram("edge_held_seconds", "How long commands waited for a slot that nobody served."),
+    histogram("edge_held_seconds", "How long commands waited for a slot without a server."),
     gauge("edge_connections", "Clients of an edge."),
     gauge("edge_links", "Links to storage servers.", "kind=shared|own"),
     gauge("edge_waiting", "Commands at an edge.", "kind=under_way|held|requests"),
@@ -412,7 +412,7 @@ QUEUE = (
 CLUSTER = (
     gauge("controller_leads", "1 in the controller that leads, 0 in the others."),
     counter("controller_commits", "Changes of the slot map that this controller made."),
-    counter("controller_lost", "Changes that another one made first."),
+    counter("controller_lost", "Changes that another controller made first."),
 )
 
 CATALOGUE: tuple[Spec, ...] = (*PUSH, *QUEUE, *CLUSTER, *PROCESS)

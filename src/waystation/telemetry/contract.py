@@ -1,4 +1,4 @@
-"""The event contract: which facts are recorded, under which code, with which columns.
+"""The event contract: codes, columns and transitions of all events.
 
 Plain data, read by the writer (`events`, `eventlog`) and by the pipeline, which derives its
 schemas from here and never the other way round.
@@ -7,7 +7,7 @@ Rule 1: only additions. A column or a code is never renamed and never used again
         meaning is a new code. `CONTRACT_VERSION` grows only when a reader must change.
 Rule 2: all integers are signed, because unsigned columns reach Spark as decimals.
 Rule 3: no column carries a raw id, an address, an endpoint or a payload; ids are keyed hashes.
-Rule 4: an unknown code is kept and counted, and fails nobody.
+Rule 4: an unknown code is kept and counted; it never fails a reader.
 """
 
 from typing import Literal

@@ -1,11 +1,11 @@
-"""What a scraper sees: the numbers of all workers of a node as one exposition.
+"""Renders the metrics of all workers of a node as one Prometheus exposition.
 
 Rule 1: counters and histograms of the workers are summed. Gauges are not: each bears the label
         `worker`, because the sum of lags or of start times means nothing.
 Rule 2: gauges of a worker that has not written for `stale_s` are left out; its counters stay.
 
-Whoever is scraped reads the files of all workers (`snapshots`) and renders them. Those who have the
-snapshots by other means, over a socket for instance, call `expose` on them.
+The scraped process reads the snapshot files of all workers (`snapshots`) and renders them with
+`expose`.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Ids as they may be written: keyed hashes, and the tracking id of a message."""
+"""Keyed hashes of ids for events, and the tracking id of a message."""
 
 import hashlib
 import ipaddress

@@ -1,6 +1,6 @@
-"""A topic of Kafka that carries event lines: where it is, and how a client gets there.
+"""The Kafka topic of event lines: servers, name and client settings.
 
-Knows no client: the package is an extra, and imported only by those who write or read.
+Imports no Kafka client: that package is an optional extra of the writer and the reader.
 """
 
 from pathlib import Path

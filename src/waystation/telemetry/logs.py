@@ -1,9 +1,9 @@
-"""Lines for people: who writes them, in which form, and what never gets into them.
+"""Log lines: configuration, output forms, and removal of ids and secrets.
 
-Rule 1: logging never waits. Lines go to a thread through a queue of `lines_max`; when nobody takes
-        them, further ones are dropped and a line says how many.
-Rule 2: ids, tokens and payloads do not appear. `tag(raw)` is how an id is written; what is passed
-        by mistake (bytes, UUIDs, endpoint tokens, objects) is tagged or replaced here.
+Rule 1: logging never waits. Lines go to a thread through a queue of `lines_max`; when it is full,
+        further lines are dropped and a line tells how many.
+Rule 2: ids, tokens and payloads never appear. `tag(raw)` writes an id; bytes, UUIDs, endpoint
+        tokens and objects that are passed by mistake are tagged or replaced here.
 Rule 3: a line is one event with fields, and a request or connection gets one when it ends:
         `log.info("connection.closed", uaid=tag(uaid), reason=reason)`.
 
@@ -57,12 +57,12 @@ def get(name: str) -> FilteringBoundLogger:
 
 
 def tag(raw: bytes) -> str:
-    """An id as lines may show it: the same id gives the same 16 digits."""
+    """The keyed hash of an id for log lines, 16 hex digits."""
     return _tagger.tag(raw)
 
 
 def dropped_total() -> int:
-    """Lines of this process that nobody took in time."""
+    """Log lines that this process dropped because the output was too slow."""
     return 0 if _writer is None else _writer.dropped
 
 

@@ -25,7 +25,7 @@ import google_crc32c
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.telemetry.contract import NODE_PATTERN
 
 SEGMENT_BYTES_MAX = 64 << 20
@@ -268,7 +268,7 @@ def _seal_left_over(fd: int, path: Path) -> Path | None:
 def _seq_of(line: bytes) -> int:
     try:
         return msgspec.json.decode(line, type=_Envelope).seq
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return 0  # the pipeline puts the line into quarantine; the file must not be stuck
 
 

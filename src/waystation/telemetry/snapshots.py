@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.telemetry.metrics import (
     Family,
     Sample,
@@ -115,7 +115,7 @@ def _read(paths: Iterable[Path]) -> list[Snapshot]:
 def _read_past(directory: Path) -> _Past:
     try:
         return msgspec.json.decode((directory / PAST).read_bytes(), type=_Past)
-    except (FileNotFoundError, *UNREADABLE):
+    except (FileNotFoundError, *DECODE_ERRORS):
         return _Past([], Snapshot("past", 0, []))
 
 

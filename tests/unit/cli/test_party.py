@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from waystation.cli.party_display import Json, Lines, Live, sentence
 from waystation.cli.party_ids import party_number
-from waystation.cli.party_screen import Json, Lines, Live, sentence
 from waystation.client.party import model
 from waystation.presence.wire import party_presence_pb2 as pb
 
@@ -27,7 +27,7 @@ ADA, GRACE = model.Participant(1, 11), model.Participant(2**63, 22)
         (model.Signalled(ADA, b"hi", 0, 1), "client 1 signals b'hi'"),
         (model.ContinuityLost(), "away for too long"),
         (model.StateChanged(model.State.PAIRED), "paired"),
-        (model.TokenRefused(), "the broker did not take the new token"),
+        (model.TokenRefused(), "the broker refused the new token"),
     ],
 )
 def test_every_event_has_a_sentence(event: model.Event, text: str) -> None:

@@ -3,7 +3,7 @@
 import random
 
 from tests.unit.presence.broker_harness import Stage
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 from waystation.net.http2.port import GrpcStatus
 from waystation.presence.model import (
     EPOCH_2020_MS,
@@ -66,7 +66,7 @@ def test_every_code_that_ends_a_stream_has_a_form() -> None:
 def test_the_wheel_is_neither_early_nor_late() -> None:
     """P-060: its cost is in benchmarks/."""
     rng = random.Random(60)
-    wheel: Wheel[int] = Wheel(0.1, 2048, 0.0)
+    wheel: TimerWheel[int] = TimerWheel(0.1, 2048, 0.0)
     deadlines = [rng.uniform(0, 300) for _ in range(100_000)]
     handles = [wheel.add(deadline, at) for at, deadline in enumerate(deadlines)]
     cancelled = set(range(0, 100_000, 7))

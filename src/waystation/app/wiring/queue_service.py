@@ -15,7 +15,7 @@ from structlog.typing import FilteringBoundLogger
 from waystation.base.clock import Clock
 from waystation.base.errors import WaystationError
 from waystation.base.failures import Failures
-from waystation.base.heap import QuietTrim
+from waystation.base.memory_trim import QuietTrim
 from waystation.base.tasks import Tasks
 from waystation.net.loop import NetLoop
 from waystation.queue.address import IDENTITY_FOLDER, own_hosts

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 
 from .commands import LinkData, Mode
 from .encoding import BadBytesError, Reader
@@ -209,7 +209,7 @@ def _link(reader: Reader, _version: int) -> Answer:
 def _info(reader: Reader, _version: int) -> Answer:
     try:
         return Info(msgspec.json.decode(reader.tail(), type=dict[str, Any]))
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise BadBytesError("INFO that is not JSON") from exc
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import BusyError, GoneError, RejectedError, UnavailableError
-from waystation.base.unreadable import UNREADABLE
 
 from .encoding import BadBytesError, Reader, short
 
@@ -95,7 +95,7 @@ def _blocked(rest: bytes) -> ErrorReply:
         return ErrorReply("BLOCKED", reason)
     try:
         return ErrorReply("BLOCKED", reason, msgspec.json.decode(notice, type=dict[str, Any]))
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise BadBytesError("BLOCKED with a notice that is not JSON") from exc
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import RejectedError
-from waystation.base.unreadable import UNREADABLE
 
 from .address import QueueAddress
 from .deliveries import REMEMBERED_MAX
@@ -102,7 +102,7 @@ class QueueFile:
             kept = msgspec.json.decode(self.path.read_bytes(), type=SavedQueues)
         except FileNotFoundError:
             return SavedQueues()
-        except UNREADABLE as exc:
+        except DECODE_ERRORS as exc:
             raise QueueFileError(f"{self.path} is not a file of queues: {exc}") from exc
         if kept.format != FORMAT:
             raise QueueFileError(

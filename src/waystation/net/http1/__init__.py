@@ -1,1 +1,1 @@
-"""HTTP/1.1: requests to a handler, answers back."""
+"""HTTP/1.1 server and client connections."""

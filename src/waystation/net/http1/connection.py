@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: requests to a handler, answers out, ends of all kinds.
+"""One HTTP/1.1 server connection: passes requests to a handler and writes its answers.
 
 Rule 1: requests of one connection are answered one after another, in order.
 Rule 2: a handler that does not wait costs no task. One that waits goes on even if its client

@@ -14,7 +14,7 @@ from typing import cast
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import each
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 from waystation.net.http2.port import StreamHandler
 from waystation.net.loop import NetLoop, Port
 
@@ -59,7 +59,7 @@ class Http2Server:
         self._tls = tls
         self._connections_max = connections_max
         self._loop = asyncio.get_running_loop()
-        self._wheel: Wheel[Connection] = Wheel(_TICK_S, _SLOTS, self.mono())
+        self._wheel: TimerWheel[Connection] = TimerWheel(_TICK_S, _SLOTS, self.mono())
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from waystation.base.clock import Clock
 from waystation.base.limits import TokenBucket
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 from waystation.presence.model import EXTENDED, ClientId, Now, PartyId, SessionKey
 from waystation.presence.session.client_stream import ClientStream
 from waystation.presence.session.delivery import Delivery
@@ -47,7 +47,9 @@ class Registry:
         self.sessions: dict[SessionKey, Session] = {}
         self.open_streams: set[ClientStream] = set()
         self.unjoined: dict[ClientStream, float] = {}  # -> deadline, ascending
-        self.wheel: Wheel[Timer] = Wheel(settings.tick_s, settings.wheel_slots, clock.mono())
+        self.wheel: TimerWheel[Timer] = TimerWheel(
+            settings.tick_s, settings.wheel_slots, clock.mono()
+        )
         self.unattended: dict[SessionKey, int] = {}  # of an earlier process -> their timers
         self.insertions = 0
         self._client_parties: dict[ClientId, dict[PartyId, int]] = {}

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from waystation.base.clock import Clock
 from waystation.base.tasks import each, told_to
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 
 TICK_S = 0.25
 WHEEL_SLOTS = 2048
@@ -33,7 +33,7 @@ class SessionTimers(Generic[T]):
         self._clock = clock
         self._loop = loop
         self._wake = wake
-        self._wheel: Wheel[T] = Wheel(TICK_S, WHEEL_SLOTS, clock.mono())
+        self._wheel: TimerWheel[T] = TimerWheel(TICK_S, WHEEL_SLOTS, clock.mono())
         self._handle: asyncio.TimerHandle | None = None
         self.fires_at = 0.0
 

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import GoneError
-from waystation.base.unreadable import UNREADABLE
 from waystation.net.http1.message import Request, Response
 from waystation.push.endpoint.intake import Intake
 from waystation.push.errors import BadBodyError, InvalidRouterTypeError, InvalidTokenError
@@ -80,7 +80,7 @@ class MatrixGateway:
         try:
             notify = _decode(request.body).notification
             content = _decode_content(request.body).notification
-        except UNREADABLE as error:
+        except DECODE_ERRORS as error:
             raise BadBodyError(str(error)) from None
         payload = self._payload(content)
         post = Post(

@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from waystation.base.clock import Clock
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed, new_uuid4, parse_uuid
 from waystation.base.limits import TokenBucket
-from waystation.base.unreadable import UNREADABLE
 from waystation.net.http1.message import Request, Response
 from waystation.push.auth_keys import AuthKeys
 from waystation.push.endpoint.bridge_router import Bridges
@@ -279,7 +279,7 @@ class Registration:
             raise BadBodyError("Content-Type must be application/json")
         try:
             return _read_device(request.body)
-        except UNREADABLE as error:
+        except DECODE_ERRORS as error:
             raise BadBodyError(str(error)) from None
 
     def _router_data(self, bridge: Bridge, path: Path, device: _Device) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def _is_json(request: Request) -> bool:
 def _wanted(request: Request) -> tuple[ChannelId, str | None]:
     """Channel and key of a new subscription; an unusable body is as none."""
     if _is_json(request):
-        with contextlib.suppress(*UNREADABLE, BadBodyError):
+        with contextlib.suppress(*DECODE_ERRORS, BadBodyError):
             body = _read_subscription(request.body)
             return _channel_id(body.channel_id), body.key
     return _channel_id(None), None

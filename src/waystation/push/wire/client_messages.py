@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import msgspec
 import pybase64
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed
-from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Update
 
@@ -80,14 +80,14 @@ def decode_client(text: bytes) -> ClientMessage:
         return _PING
     try:
         return _decoder.decode(text)
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         return _decode_leniently(text, exc)
 
 
 def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:
     try:
         message = msgspec.json.decode(text)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         message = None
     if message == {}:
         return _PING
@@ -100,7 +100,7 @@ def message_type(text: bytes) -> str:
     """For an error reply: what kind of message could not be read."""
     try:
         message = msgspec.json.decode(text)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return "error"
     kind = message.get("messageType") if isinstance(message, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return kind if isinstance(kind, str) else "error"

@@ -10,7 +10,7 @@ Both directions are here without I/O.
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.push.errors import BadFrameError
 from waystation.push.model import Notification, Uaid, Update
 
@@ -67,5 +67,5 @@ def decode_frame(payload: bytes) -> Frame:
     """`BadFrameError` for what is not a frame; the link is of no use after that."""
     try:
         return _decoder.decode(payload)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise BadFrameError(str(error)) from None

@@ -14,8 +14,8 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed, parse_uuid
-from waystation.base.unreadable import UNREADABLE
 from waystation.push.errors import BadBodyError, InvalidMessageIdError
 from waystation.push.model import (
     VERSION_MAX,
@@ -145,7 +145,7 @@ def decode_push(
     """
     try:
         decoded = _decoder.decode(body)
-    except UNREADABLE as error:
+    except DECODE_ERRORS as error:
         raise BadBodyError(str(error)) from None
     entries = decoded if isinstance(decoded, list) else [decoded]
     return [_from_body(entry, sort_key_of) for entry in entries]

@@ -14,8 +14,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.tasks import Tasks
-from waystation.base.unreadable import UNREADABLE
 from waystation.net.tls import Tls
 from waystation.queue.model import Slot
 from waystation.queue.wire.link import COPY_BYTES_MAX
@@ -153,7 +153,7 @@ class Peers:
         del self._parts[peer, body.copy]
         try:
             frame = _decode(parts)
-        except UNREADABLE:
+        except DECODE_ERRORS:
             return False
         receiver.frame_arrived(peer, body.copy, body.slot, body.move, frame)
         return True

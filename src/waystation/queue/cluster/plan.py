@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.queue.model import SLOTS, slot_letters
 
 from .slot_map import NOBODY, WEIGHT_USUAL, Move, NodeId, SlotMap, SlotMapError
@@ -46,7 +46,7 @@ def read_plan(data: bytes, slot_map: SlotMap) -> list[Move]:
     """Raises `SlotMapError` with every objection."""
     try:
         plan = msgspec.json.decode(data, type=PlanFile)
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise SlotMapError(f"this is no plan: {exc}") from exc
     if plan.form != FORM:
         raise SlotMapError(f"this plan has the form {plan.form!r}; {FORM!r} is understood")

@@ -14,10 +14,10 @@ import random
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from waystation.base.address_limit import UNKNOWN
 from waystation.base.clock import Clock
 from waystation.base.errors import UnavailableError
 from waystation.base.limits import BucketTable, TokenBucket
-from waystation.base.origins import UNKNOWN
 from waystation.base.tasks import Tasks
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.edge.client_connection import EdgeClient, EdgeSession

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Collection
 from typing import Final, Protocol
 
+from waystation.base.address_limit import AddressLimit, origin_of
 from waystation.base.clock import Clock
-from waystation.base.origins import OriginLimit, origin_of
 from waystation.net.blocks import PulledBlocks, pulled_blocks
 from waystation.net.connection import OWN_FLAGS, Connection
 from waystation.net.loop import NetLoop
@@ -118,7 +118,7 @@ class BlockServer:
         self._observer = observer
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._origins = OriginLimit(settings.connections_per_address)
+        self._origins = AddressLimit(settings.connections_per_address)
         # Until when, in the order of arrival.
         self._newcomers: dict[ClientConnection, float] = {}
         self._idle_checked_at = clock.mono()

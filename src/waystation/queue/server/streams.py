@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Final
 
-from waystation.base.origins import UNKNOWN
+from waystation.base.address_limit import UNKNOWN
 from waystation.queue.errors import Code
 from waystation.queue.model import DhPrivateKey, SessionId, Slot
 from waystation.queue.server.client import Client

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from waystation.base.clock import Clock
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.presence.errors import PresenceStoreBusyError
 from waystation.presence.model import Entry, PartyId, SessionKey, SessionRecord, Status
 from waystation.presence.store import (
@@ -181,7 +181,7 @@ class LedgerStore:
     async def take_in(self, party_id: PartyId, state: bytes) -> Sequence[SessionRecord] | None:
         try:
             whole = _decode_state(state)
-        except UNREADABLE as exc:
+        except DECODE_ERRORS as exc:
             raise ValueError("not the state of a party") from exc
         if any(record.key.party_id != party_id for record in whole.sessions):
             raise ValueError("the state of another party")

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed, parse_uuid, simple
-from waystation.base.unreadable import UNREADABLE
 from waystation.push.model import (
     WEBPUSH,
     ChannelId,
@@ -133,7 +133,7 @@ def decode_record(text: bytes) -> tuple[UserAgent, int | None] | None:
     """The record and when it ends, if it says so; none if it is not a record."""
     try:
         row = _record_decoder.decode(text)
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return None
     raw = parse_uuid(row.uaid)
     if raw is None:

@@ -21,9 +21,9 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed
 from waystation.base.settings import SettingsError
-from waystation.base.unreadable import UNREADABLE
 from waystation.net.http2.client import Http2Answer, Http2Client, Http2Limits, http2_tls
 from waystation.push.errors import (
     BadApsError,
@@ -265,7 +265,7 @@ def _reason(answer: Http2Answer) -> str:
         return ""
     try:
         return msgspec.json.decode(answer.body, type=_ErrorAnswer).reason[:64]
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return "without a reason"
 
 

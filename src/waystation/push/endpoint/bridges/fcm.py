@@ -14,9 +14,9 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from waystation.base.clock import Clock
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.ids import dashed
 from waystation.base.settings import SettingsError
-from waystation.base.unreadable import UNREADABLE
 from waystation.net.http2.client import Http2Answer, Http2Client, Http2Clients
 from waystation.push.errors import (
     BridgeAuthError,
@@ -188,7 +188,7 @@ class AccessTokens:
                 raise BridgeAuthError(f"the token service answered {answer.status}")
             try:
                 made = msgspec.json.decode(answer.body, type=_TokenAnswer)
-            except UNREADABLE as exc:
+            except DECODE_ERRORS as exc:
                 raise BridgeError("the token service answered without a token") from exc
             self._token, self._ends_mono = made.access_token, began + made.expires_in
         finally:
@@ -321,14 +321,14 @@ def _check_json(answer: Http2Answer) -> None:
     """Whatever answers 200 or 404 without JSON is not FCM."""
     try:
         msgspec.json.decode(answer.body, type=dict[str, Any])
-    except UNREADABLE as exc:
+    except DECODE_ERRORS as exc:
         raise BridgeError(f"FCM answered {answer.status} without JSON") from exc
 
 
 def _refusal(answer: Http2Answer) -> _Refusal:
     try:
         return msgspec.json.decode(answer.body, type=_ErrorAnswer).error
-    except UNREADABLE:
+    except DECODE_ERRORS:
         return _Refusal("without a reason")
 
 

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from waystation.client.conversation import (
+from waystation.client.encryption import AgentKeys, b64url, encrypt
+from waystation.client.push_session import (
     Broadcasts,
-    Conversation,
-    ConversationError,
     Deliver,
     Effect,
+    PushSession,
+    PushSessionError,
     Received,
     Registered,
     Say,
     Unregistered,
     Welcome,
 )
-from waystation.client.encryption import AgentKeys, b64url, encrypt
 from waystation.client.subscriptions import AgentState, Subscription
 
 KEYS = AgentKeys.generate()
@@ -34,9 +34,9 @@ def hello(uaid: str = UAID, **extra: Any) -> str:
     return json.dumps({"messageType": "hello", "uaid": uaid, "status": 200, **extra})
 
 
-def opened(state: AgentState | None = None) -> Conversation:
+def opened(state: AgentState | None = None) -> PushSession:
     state = state or subscribed()
-    conversation = Conversation(state)
+    conversation = PushSession(state)
     conversation.connected()
     conversation.frame(hello(state.uaid or UAID))
     return conversation
@@ -62,18 +62,18 @@ def acked(effect: Effect) -> dict[str, object]:
 
 
 def test_hello_without_subscriptions_asks_for_a_new_uaid() -> None:
-    said = json.loads(Conversation(AgentState(uaid=UAID)).connected())
+    said = json.loads(PushSession(AgentState(uaid=UAID)).connected())
 
     assert said == {"messageType": "hello", "use_webpush": True, "broadcasts": {}}
 
 
 def test_hello_with_subscriptions_names_the_uaid() -> None:
-    assert json.loads(Conversation(subscribed()).connected())["uaid"] == UAID
+    assert json.loads(PushSession(subscribed()).connected())["uaid"] == UAID
 
 
 def test_the_same_uaid_keeps_the_subscriptions() -> None:
     state = subscribed()
-    conversation = Conversation(state)
+    conversation = PushSession(state)
     conversation.connected()
 
     assert conversation.frame(hello()) == [Welcome(UAID, (), {})]
@@ -83,7 +83,7 @@ def test_the_same_uaid_keeps_the_subscriptions() -> None:
 
 def test_another_uaid_means_that_all_subscriptions_are_lost() -> None:
     state = subscribed()
-    conversation = Conversation(state)
+    conversation = PushSession(state)
     conversation.connected()
 
     assert conversation.frame(hello("00" * 16)) == [Welcome("00" * 16, (SUBSCRIPTION,), {})]
@@ -208,7 +208,7 @@ def test_broadcasts_are_remembered_and_named_in_the_next_hello() -> None:
 
 
 def test_news_in_the_hello_reply_are_told() -> None:
-    conversation = Conversation(AgentState())
+    conversation = PushSession(AgentState())
     conversation.connected()
 
     (effect,) = conversation.frame(hello(broadcasts={"a/b": "v9"}))
@@ -227,7 +227,7 @@ def test_pongs_and_messages_of_unknown_kind_are_ignored(frame: str) -> None:
     ["", "nonsense", "[]", '{"messageType":"notification"}', hello(), '{"messageType":"register"}'],
 )
 def test_what_breaks_the_protocol_ends_the_conversation(frame: str) -> None:
-    with pytest.raises(ConversationError):
+    with pytest.raises(PushSessionError):
         opened().frame(frame)
 
 
@@ -242,8 +242,8 @@ def test_what_breaks_the_protocol_ends_the_conversation(frame: str) -> None:
     ],
 )
 def test_a_first_message_that_is_no_good_hello_ends_the_conversation(frame: str) -> None:
-    conversation = Conversation(subscribed())
+    conversation = PushSession(subscribed())
     conversation.connected()
 
-    with pytest.raises(ConversationError):
+    with pytest.raises(PushSessionError):
         conversation.frame(frame)

@@ -1,14 +1,14 @@
 import msgspec
 import pytest
 
-from waystation.base.unreadable import UNREADABLE
+from waystation.base.decode_errors import DECODE_ERRORS
 
 
 @pytest.mark.parametrize(
     "data", [b'{"a":', b'"a\x86"', b"[" * 100_000], ids=["cut off", "no UTF-8", "without end"]
 )
 def test_json_that_nobody_can_read_raises_one_of_these(data: bytes) -> None:
-    with pytest.raises(UNREADABLE):
+    with pytest.raises(DECODE_ERRORS):
         msgspec.json.decode(data)
 
 
@@ -18,5 +18,5 @@ def test_json_that_nobody_can_read_raises_one_of_these(data: bytes) -> None:
     ids=["cut off", "no UTF-8", "without end"],
 )
 def test_messagepack_that_nobody_can_read_raises_one_of_these(data: bytes) -> None:
-    with pytest.raises(UNREADABLE):
+    with pytest.raises(DECODE_ERRORS):
         msgspec.msgpack.decode(data)

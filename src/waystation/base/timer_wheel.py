@@ -1,20 +1,20 @@
-"""Timers by the million: a hashed wheel without a loop.
+"""Hashed timer wheel for millions of timers; has no event loop of its own.
 
-Time is cut into ticks; a tick belongs to the slot `tick % slots`, and each slot is a list of the
-entries that wait there. Adding and cancelling cost the same however many entries there are.
+Time is divided into ticks; a tick belongs to the slot `tick % slots`, and each slot lists its
+entries. Adding and cancelling take constant time.
 
 Rule 1: an entry is never due early, and at most one tick late.
 Rule 2: entries come out in the order of their ticks; within a tick, in the order they came in.
 Rule 3: an entry further away than one turn of the wheel stays in its slot until its turn comes.
 Rule 4: the wheel holds no timer of its own. A driver sleeps until `next_at()` and calls `advance`.
 
-The entries are rows of four arrays and a list, linked by row numbers, instead of objects: 24 bytes
-an entry, about 27 with the room that growing arrays keep, and one `int` (32 bytes) for whoever
-keeps the handle. Measured with a million entries: 24.3 bytes each, 0.5 us to add, to cancel and to
-come out. The room of ended entries is used again and not given back.
+Entries are rows of four arrays and a list, linked by row numbers, instead of objects: 24 bytes an
+entry, about 27 with the spare room of growing arrays, plus an `int` (32 bytes) for the caller's
+handle. Measured with a million entries: 24.3 bytes each; 0.5 us to add, to cancel and to expire.
+Rows of ended entries are reused and never freed.
 
-Something that is postponed by every message (an idle timer) should not move its entry each time:
-note when the last message came, and add again when the entry comes out too soon.
+A timer that every message postpones (an idle timer) should not move its entry each time: record the
+time of the last message, and add the entry again if it expires too early.
 """
 
 from array import array
@@ -30,7 +30,7 @@ _TICKS_MAX = (1 << 32) - 1  # 13 years of 100 ms
 _ROUNDING = 1e-6  # of a tick; a driver that wakes exactly at `next_at()` must find its entries due
 
 
-class Wheel(Generic[T]):
+class TimerWheel(Generic[T]):
     def __init__(self, tick_s: float, slots: int, now: float) -> None:
         """`now` is the current monotonic time."""
         assert tick_s > 0
@@ -57,7 +57,7 @@ class Wheel(Generic[T]):
         tick = ceil((deadline - self._origin) / self._tick_s - _ROUNDING)
         if tick <= self._done_tick:
             tick = self._done_tick + 1
-        assert tick <= _TICKS_MAX, "a deadline this far away is a mistake"
+        assert tick <= _TICKS_MAX, "deadline more than 2**32 ticks away"
         row = self._free
         if row != _NOBODY:
             self._free = self._next[row]

@@ -1,8 +1,7 @@
-"""Giving memory back to the system after a burst.
+"""Returns freed memory to the system after a burst of traffic.
 
-The C library keeps freed memory for later, also where it lies between things that stay: a thousand
-connections that all say something at once leave thousands of holes. `malloc_trim` gives whole
-pages of them back. It is glibc's; elsewhere nothing happens.
+glibc keeps freed memory, also between live objects: a thousand connections that send at once leave
+thousands of holes. `malloc_trim` returns whole free pages. Without glibc this does nothing.
 """
 
 import asyncio
@@ -20,14 +19,14 @@ def _find() -> Callable[[], None]:
     return lambda: trim(0)
 
 
-give_back_memory = _find()
+trim_memory = _find()
 
 
 class QuietTrim:
-    """Gives memory back when a burst is over, and not often.
+    """Trims memory in the first quiet interval after a burst.
 
-    `moved` says how much has happened so far. A look at which nothing has moved since the last
-    one, after at least `burst` since the last time, is a quiet moment.
+    `moved` returns a running total of work. An interval is quiet if the total did not change;
+    trimming needs at least `burst` of work since the last trim.
     """
 
     def __init__(self, moved: Callable[[], int], *, burst: int, interval_s: float) -> None:
@@ -42,6 +41,6 @@ class QuietTrim:
             moved = self._moved()
             if moved == seen and moved - trimmed >= self._burst:
                 trimmed = moved
-                # In a thread: with much memory it takes milliseconds, and lets others run.
-                await asyncio.to_thread(give_back_memory)
+                # In a thread: it may take milliseconds, and releases the interpreter lock.
+                await asyncio.to_thread(trim_memory)
             seen = moved

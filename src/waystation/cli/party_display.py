@@ -1,4 +1,4 @@
-"""How `waystation party join` shows a party: as a live table, as lines, or as JSON."""
+"""Output of `waystation party join`: a live table, lines, or JSON."""
 
 import time
 from collections import deque
@@ -22,7 +22,7 @@ class Screen(Protocol):
 
 
 def sentence(event: "Event") -> str:
-    """What happened, for people."""
+    """The event as a sentence."""
     from waystation.client.party import model
     from waystation.client.party.error_actions import code_name
 
@@ -43,11 +43,11 @@ def sentence(event: "Event") -> str:
         case model.Signalled(who, payload):
             return f"client {who.client_id} signals {payload!r}"
         case model.ContinuityLost():
-            return "away for too long: the party saw us leave"
+            return "away for too long: the party has removed you"
         case model.StateChanged(state):
             return state.value
         case model.TokenRefused():
-            return "the broker did not take the new token"
+            return "the broker refused the new token"
 
 
 def _count(number: int) -> str:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from waystation.base import heap
-from waystation.base.heap import QuietTrim, give_back_memory
+from waystation.base import memory_trim
+from waystation.base.memory_trim import QuietTrim, trim_memory
 
 
 def test_giving_memory_back_is_possible_at_any_time() -> None:
     kept = [bytes(1000) for _ in range(1000)]
-    give_back_memory()
+    trim_memory()
 
     assert len(kept) == 1000
 
@@ -20,7 +20,7 @@ async def test_it_happens_when_a_burst_is_over_and_not_again_without_another(
 ) -> None:
     trimmed: list[int] = []
     moved = 0
-    monkeypatch.setattr(heap, "give_back_memory", lambda: trimmed.append(moved))
+    monkeypatch.setattr(memory_trim, "trim_memory", lambda: trimmed.append(moved))
     looks = 0
 
     def look() -> int:

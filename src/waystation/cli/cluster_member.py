@@ -1,4 +1,4 @@
-"""What `waystation cluster` commands share: a member's settings, and the store of its map."""
+"""Shared by `waystation cluster` commands: settings of a member, and its slot map store."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

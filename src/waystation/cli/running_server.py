@@ -1,4 +1,4 @@
-"""The server that runs on this machine, as commands find it: by its data directory."""
+"""Finds the server that runs on this machine, by its data directory."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="Of the server on this machine, to find its addresses."),
+    typer.Option("--data-dir", help="Data directory of the server on this machine."),
 ]
 
 

@@ -1,4 +1,4 @@
-"""How `waystation queue` shows what happens: lines for people, JSON for programs, QR codes."""
+"""Output of `waystation queue`: lines for people, JSON for programs, QR codes."""
 
 import sys
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ def show_json(**fields: Any) -> None:
 
 
 def show_qr(text: str, *, wanted: bool | None) -> None:
-    """None: if a person is looking."""
+    """Show a QR code; None shows it on a terminal only."""
     if wanted is None:
         wanted = sys.stdout.isatty()
     if wanted:
@@ -30,7 +30,7 @@ def show_qr(text: str, *, wanted: bool | None) -> None:
 
 
 def show_queue(name: str, kept: "SavedQueues", *, qr: bool | None, json: bool) -> None:
-    """What its owner hands to a sender."""
+    """Show the address or link that the owner gives to a sender."""
     queue = kept.queue(name).queue
     address, link = str(queue.address), str(queue.link_address or "")
     if json:

@@ -2,11 +2,11 @@ import random
 
 import pytest
 
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 
 
-def wheel(slots: int = 8) -> Wheel[str]:
-    return Wheel(0.1, slots, 50.0)
+def wheel(slots: int = 8) -> TimerWheel[str]:
+    return TimerWheel(0.1, slots, 50.0)
 
 
 def test_an_entry_comes_out_at_its_deadline_and_not_before() -> None:
@@ -100,7 +100,7 @@ def test_a_deadline_in_the_past_is_due_with_the_next_tick() -> None:
 
 def test_a_driver_that_sleeps_until_next_at_loses_nothing_and_never_spins() -> None:
     chance = random.Random(7)
-    timers: Wheel[float] = Wheel(0.1, 16, 12_345.678)
+    timers: TimerWheel[float] = TimerWheel(0.1, 16, 12_345.678)
     deadlines = [12_345.678 + chance.random() * 10 for _ in range(500)]
     for deadline in deadlines:
         timers.add(deadline, deadline)
@@ -130,7 +130,7 @@ def test_an_empty_wheel_needs_no_wake() -> None:
 def test_hundred_thousand_timers_are_none_early_and_none_late_and_cancelled_ones_never() -> None:
     """Scenario 60 of presence: 100,000 timers over 0-300 s."""
     chance = random.Random(60)
-    timers: Wheel[int] = Wheel(0.1, 2048, 0.0)
+    timers: TimerWheel[int] = TimerWheel(0.1, 2048, 0.0)
     deadlines = [chance.random() * 300 for _ in range(100_000)]
     handles = [timers.add(deadline, index) for index, deadline in enumerate(deadlines)]
     cancelled = set(chance.sample(range(100_000), 20_000))

@@ -3,7 +3,7 @@
 import pytest
 
 from waystation.app.server_info import ListenAddress, ServerInfo
-from waystation.cli.running import endpoint_of
+from waystation.cli.running_server import endpoint_of
 
 
 def serving(host: str) -> ServerInfo:

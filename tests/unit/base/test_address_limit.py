@@ -2,7 +2,7 @@
 
 import pytest
 
-from waystation.base.origins import UNKNOWN, OriginLimit, origin_of
+from waystation.base.address_limit import UNKNOWN, AddressLimit, origin_of
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_an_address_is_counted_with_its_household(address: object, origin: str) 
 
 
 def test_an_origin_has_room_again_when_one_of_its_connections_left() -> None:
-    limit = OriginLimit(2)
+    limit = AddressLimit(2)
     for _ in range(2):
         assert limit.has_room("192.0.2.7")
         limit.enter("192.0.2.7")
@@ -39,7 +39,7 @@ def test_an_origin_has_room_again_when_one_of_its_connections_left() -> None:
 
 
 def test_without_a_limit_nobody_is_counted() -> None:
-    limit = OriginLimit(0)
+    limit = AddressLimit(0)
     limit.enter("192.0.2.7")
 
     assert limit.has_room("192.0.2.7")

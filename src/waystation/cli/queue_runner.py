@@ -1,10 +1,9 @@
-"""What the commands of `waystation queue` do, between the terminal and the client library.
+"""Runs the commands of `waystation queue` with the client library.
 
-Rule 1: they run in a process of their own with the OpenSSL configuration that SMP needs; one that
-        was started without it replaces itself by one that has it.
-Rule 2: a key is on disk before a queue is bound to it. A message is printed, then noted as handled,
-        then acknowledged: a kill at any moment loses none, and shows one twice only if it comes
-        between the first two.
+SMP needs an OpenSSL configuration of its own: a process that was started without it replaces itself
+by one that has it. A key is on disk before a queue is bound to it. A message is printed, then
+recorded as handled, then acknowledged: a kill loses none, and repeats one only between the first
+two steps.
 """
 
 import os
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .listen import keep_dir
-from .queue_words import show_event, show_received
+from .queue_output import show_event, show_received
 from .terminal import complain, give_up
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def kept_file(state: Path | None) -> "QueueFile":
 
 
 def guarded(call: Callable[[], T]) -> T:
-    """For what needs no server."""
+    """Run a step that needs no server; its errors end the command."""
     from waystation.base.errors import WaystationError
 
     try:

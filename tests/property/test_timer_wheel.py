@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from waystation.base.wheel import Wheel
+from waystation.base.timer_wheel import TimerWheel
 
 TICK_S = 0.25  # exact in binary, so that the model needs no tolerance
 
@@ -17,7 +17,7 @@ class WheelBesideSortedList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000.0
-        self.wheel: Wheel[int] = Wheel(TICK_S, 8, self.now)
+        self.wheel: TimerWheel[int] = TimerWheel(TICK_S, 8, self.now)
         self.done_tick = 0
         self.waiting: dict[int, tuple[int, int]] = {}  # item -> (tick, handle)
         self.count = 0

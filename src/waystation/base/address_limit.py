@@ -1,7 +1,7 @@
-"""Where a connection comes from, as limits count it: an address, or the network of one household.
+"""Limits connections per client address: each IPv4 address, each IPv6 /48.
 
-An IPv6 customer has a whole /48 at most, so its addresses are one origin; IPv4 addresses are one
-each. Clients behind one router are one origin either way: limits by origin have to be generous.
+An IPv6 customer gets at most a /48, so its addresses count as one origin. Clients behind one router
+share an origin either way, so these limits must be generous.
 """
 
 import ipaddress
@@ -13,7 +13,7 @@ _IPV6_BITS: Final = 48
 
 
 def origin_of(address: object) -> str:
-    """By what `socket.accept` says of the other end."""
+    """The origin of a peer address as `socket.accept` returns it."""
     host = address[0] if isinstance(address, tuple) and address else UNKNOWN  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(host, str):
         return UNKNOWN
@@ -28,8 +28,8 @@ def origin_of(address: object) -> str:
     return str(ipaddress.ip_network((ip, _IPV6_BITS), strict=False).network_address)
 
 
-class OriginLimit:
-    """How many connections each origin may have at once; 0 is as many as it likes."""
+class AddressLimit:
+    """Limits the connections of each origin; 0 is unlimited."""
 
     __slots__ = ("_counts", "_limit")
 

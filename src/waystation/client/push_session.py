@@ -1,13 +1,13 @@
-"""What a user agent says to a connection node, and what it makes of the answers. No I/O.
+"""Protocol core of our push user agent: builds messages and handles those of the node. No I/O.
 
-Rule 1: hello names our uaid only while we hold a subscription; without one it is of no use to us
-        and the node would have to remember it.
-Rule 2: a hello that answers with another uaid than ours means that the node has forgotten us:
-        every subscription is lost, and whoever owns them is told once.
-Rule 3: a version we have handed over before is not handed over again; if it was acked meanwhile,
-        the ack is repeated, because the node has evidently not seen it.
-Rule 4: what cannot be decrypted is handed over as such and acked with 101; what belongs to no
-        subscription of ours is acked with 102.
+Rule 1: hello carries the uaid only while there is a subscription; without one the node need not
+        keep it.
+Rule 2: a hello reply with another uaid means that the node has forgotten the user agent: all
+        subscriptions are lost, and the application is told once.
+Rule 3: a version is delivered to the application once; if it arrives again after its ack, the ack
+        is repeated, because the node did not get it.
+Rule 4: a notification that cannot be decrypted is delivered as such and acked with 101; one
+        without a known subscription is acked with 102.
 """
 
 from typing import Annotated, Any
@@ -15,9 +15,9 @@ from typing import Annotated, Any
 import msgspec
 import pybase64
 
+from waystation.base.decode_errors import DECODE_ERRORS
 from waystation.base.errors import RejectedError
 from waystation.base.limits import BoundedLru
-from waystation.base.unreadable import UNREADABLE
 
 from .encryption import AgentKeys, EncryptionError, decrypt
 from .subscriptions import AgentState, Subscription
@@ -28,8 +28,8 @@ ACK_NOT_DELIVERED = 102
 PING = "{}"
 
 
-class ConversationError(RejectedError):
-    """The node said something that the protocol does not have here; hang up."""
+class PushSessionError(RejectedError):
+    """The node sent a message that the protocol does not allow here; close the connection."""
 
     label = "conversation"
 
@@ -117,7 +117,7 @@ class _Kind(msgspec.Struct):
     kind: Any = msgspec.field(default=None, name="messageType")
 
 
-class Conversation:
+class PushSession:
     """One user agent's side, over any number of connections one after the other."""
 
     def __init__(self, state: AgentState, *, seen_max: int = 1024) -> None:
@@ -178,12 +178,12 @@ class Conversation:
         """A frame from the node."""
         try:
             message = _decoder.decode(frame)
-        except UNREADABLE as exc:
+        except DECODE_ERRORS as exc:
             return self._not_understood(frame, exc)
         if isinstance(message, _Hello):
             return self._welcomed(message)
         if not self._open:
-            raise ConversationError("the node's first message is not hello")
+            raise PushSessionError("the node's first message is not hello")
         match message:
             case _Register():
                 return self._registered(message)
@@ -200,18 +200,18 @@ class Conversation:
         """`{}` is a pong; messages of a kind that we do not know are none of our business."""
         try:
             kind = msgspec.json.decode(frame, type=_Kind).kind
-        except UNREADABLE:
-            raise ConversationError("a frame that is not a JSON object") from exc
+        except DECODE_ERRORS:
+            raise PushSessionError("a frame that is not a JSON object") from exc
         known = {"hello", "register", "unregister", "notification", "broadcast"}
         if isinstance(kind, str) and kind in known:
-            raise ConversationError(f"{kind}: {exc}") from exc
+            raise PushSessionError(f"{kind}: {exc}") from exc
         return []
 
     def _welcomed(self, hello: _Hello) -> list[Effect]:
         if self._open:
-            raise ConversationError("a second hello on one connection")
+            raise PushSessionError("a second hello on one connection")
         if hello.status != 200:
-            raise ConversationError(f"hello was answered with status {hello.status}")
+            raise PushSessionError(f"hello was answered with status {hello.status}")
         self._open = True
         lost: tuple[Subscription, ...] = ()
         if hello.uaid != self._asked_for and self._state.subscriptions:
