@@ -80,7 +80,7 @@ class SlotTotals:
         return changed
 
     def tell_load(self, slot: int, load: SlotLoad, operations: list[int]) -> None:
-        """What a slot holds, for whoever plans where it should live."""
+        """What a slot holds, for planning moves."""
         ops_in, ops_out = operations
         attrs = events.SlotLoadAttrs(messages=load.messages, ops_in=ops_in, ops_out=ops_out)
         self._sink.emit(

@@ -107,7 +107,7 @@ class SlotLoad(msgspec.Struct, frozen=True, gc=False):
 
 
 class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A notification that waits for somebody who subscribes to its notifier."""
+    """A notification that waits for a subscriber of its notifier."""
 
     notifier_id: NotifierId
     nonce: bytes
@@ -159,7 +159,7 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     """Where the queue of an id lives that does not begin with its slot."""
 
     home: Slot
-    tx_id: bytes  # of the transaction that made it; whoever removes it must know
+    tx_id: bytes  # of the transaction that made it; needed to remove it
 
 
 class Referenced(msgspec.Struct, frozen=True):
@@ -389,7 +389,7 @@ def may_link(queue: Queue, link: Link) -> bool:
 
 
 def drops_link(queue: Queue) -> bool:
-    """Whether the link of a queue has served: somebody secured it and now sends (§5.5)."""
+    """Whether a queue was secured through its link (§5.5)."""
     return (
         queue.link is not None
         and queue.mode is QueueMode.MESSAGING

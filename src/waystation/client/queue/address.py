@@ -52,7 +52,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
     @property
     def without_password(self) -> str:
-        """For others: whoever has the password may make queues."""
+        """The address without the password, which allows creating queues."""
         return self._with("")
 
     def _with(self, password: str) -> str:

@@ -151,7 +151,7 @@ class QueueClient:
         notifier: bool = False,
     ) -> RecipientQueue:
         """A new queue; `link_text` gives it a short link that leads to its address and this text,
-        `notifier` the keys of somebody who is told when messages come."""
+        `notifier` the keys of a subscriber to notifications."""
         key, dh, inbox_key = (PrivateKey.generate(kind) for kind in (key_kind, "x25519", "x25519"))
         plan = NewLinkPlan.make(self.server, inbox_key, mode, link_text)
         wakes = (PrivateKey.generate(), PrivateKey.generate("x25519")) if notifier else None

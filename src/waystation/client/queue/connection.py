@@ -195,7 +195,7 @@ class Connection:
 
 
 class Dial(Protocol):
-    """How a connection comes about: `connect` below, unless somebody has another way."""
+    """Opens a connection; the default is `connect` below."""
 
     async def __call__(
         self,

@@ -80,7 +80,7 @@ class Exchange:
         return out
 
     def block(self, block: bytes) -> list[Reply]:
-        """Answers that somebody waits for, and events, in the order of the server."""
+        """Awaited answers and events, in the order of the server."""
         self.blocks_in += 1
         session = self.session
         heard: list[Reply] = []

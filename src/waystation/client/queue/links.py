@@ -5,7 +5,7 @@ The server sees two ciphertexts of constant size. What lies in them is between c
     fixed = root key, address        never changes; the key of the link is its hash
     user  = signature, text          may change; signed with the root key
 
-Rule 1: whoever has the link can tell whether the server has changed either part.
+Rule 1: a reader of the link detects changes that the server made to either part.
 Rule 2: ids that a client makes up follow from something secret: the sender's from the correlation
         id of NEW, a contact's from the key of its link.
 """
@@ -30,7 +30,7 @@ USER_TEXT_BYTES_MAX = USER_TEXT_BYTES - 2 - 65  # its length and the signature
 
 
 class LinkContent(msgspec.Struct, frozen=True):
-    """What somebody finds behind a link."""
+    """The contents of a link."""
 
     address: QueueAddress
     text: str

@@ -150,7 +150,7 @@ class ReconnectingConnection:
             await asyncio.sleep(self._backoff_s(failures))
 
     def _given_up(self, runner: "asyncio.Task[None]") -> None:
-        """Rule 2, or a mistake of ours: whoever waits for events must hear of it."""
+        """Reports an error after which there are no more attempts (rule 2, or a bug)."""
         if not runner.cancelled() and (error := self._fatal or runner.exception()) is not None:
             self._on_given_up(error)
 
@@ -177,7 +177,7 @@ class ReconnectingConnection:
             try:
                 await connection.ask(Ping())
             except (NotConnectedError, OutcomeUnknownError):
-                return  # it has ended, and whoever waits for that knows
+                return  # it has ended already
 
     def _lost(self, connection: Connection) -> None:
         if self._connection is connection and connection.ended.is_set():

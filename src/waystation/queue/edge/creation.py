@@ -2,7 +2,7 @@
 
 Rule 1: NEWQ → IDS (kept) and NEWR → SET_REF for each id that does not begin with the home slot →
         NEWC → only now the client gets its IDS.
-Rule 2: an id that somebody has already and that the client chose itself is `AUTH`; one that a
+Rule 2: an id that is in use and that the client chose itself is `AUTH`; one that a
         server drew is drawn again.
 Rule 3: whatever else goes wrong before the client knows of a queue, another one is made elsewhere,
         at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.

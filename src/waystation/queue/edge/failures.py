@@ -111,7 +111,7 @@ class Failures:
         self._routing.come_back(session, pending, is_barred=True)
 
     def _is_served_by(self, pending: Pending) -> bool:
-        """Whether our map still says that whoever it was sent to serves its slot."""
+        """Whether our map still gives the slot to the server that got the command."""
         return self._routing.slot_map.slots[pending.slot].server == pending.node_id
 
     def _renewal_failed(self, node_id: NodeId, session: ClientSession, failure: Failure) -> None:

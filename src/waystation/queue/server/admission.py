@@ -103,7 +103,7 @@ async def look_up(
 
 
 def _keys(command: Command, queue: Queue, *, has_proof: bool) -> tuple[AuthKey, ...] | None:
-    """None if this may not be done to this queue, whoever asks."""
+    """None if no client may do this to this queue."""
     match command:
         case Send():
             if queue.sender_key is None:

@@ -69,7 +69,9 @@ class Work:
         self.inbox: deque[list[Received]] = deque()
         self.pending: deque[Pending] = deque()  # answers are given in this order
         self.queues: dict[RecipientId, int] = {}  # SENDs under way, or -1 for anything else
-        self.idle: asyncio.Future[None] | None = None  # somebody waits for fewer pending ones
+        self.idle: asyncio.Future[None] | None = (
+            None  # set while a task waits for fewer pending commands
+        )
 
 
 class Client:
@@ -99,7 +101,9 @@ class Client:
         self.deferred: dict[RecipientId, Subscription] = {}
         self.work: Work | None = None
         self.service: ServiceSession | None = None
-        self.room: asyncio.Future[None] | None = None  # somebody waits until it reads again
+        self.room: asyncio.Future[None] | None = (
+            None  # set while a task waits until the client reads again
+        )
         self.bucket: TokenBucket | None = None  # of refused authorisations
         self.slowed_until = 0.0  # mono, for too many of them
         self.forwarding = 0  # commands that are on their way to other servers

@@ -13,7 +13,7 @@ from waystation.queue.control import GREETING, ControlConversation, Role
 LINE_BYTES_MAX: Final = 4096
 CONNECTIONS_MAX: Final = 16
 IDLE_S: Final = 600.0
-LOGIN_S: Final = 60.0  # without a role: whoever sends no whole line takes no place for long
+LOGIN_S: Final = 60.0  # time to authenticate; then the connection is closed
 LOOPBACK: Final = "127.0.0.1"
 
 

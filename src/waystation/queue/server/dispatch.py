@@ -344,7 +344,7 @@ class Dispatch:
         if outcome is None:
             return _AUTH
         if is_ahead:
-            subscription.missed = True  # whoever asked the store meanwhile asks again
+            subscription.missed = True  # the fetch that is running asks the store again
         since = subscription.delivered_at  # nothing yet: it was delivered elsewhere
         waited_s = self._clock.mono() - since if since else 0.0
         self._observer.acknowledged(queue, outcome.removed, waited_s, got=subscription.gets)
@@ -367,7 +367,7 @@ class Dispatch:
         return OK
 
     def forget(self, queue: Queue, *, by: Subscriber | None = None) -> None:
-        """A queue is gone: whoever waited for something from it learns so, except `by`."""
+        """Tells the subscribers of a deleted queue, except `by`."""
         subscriber = self._subscribers.queue_gone(queue.recipient_id)
         if by is not None:
             by.subscriptions.pop(queue.recipient_id, None)
@@ -427,7 +427,7 @@ class Dispatch:
 
 
 def later(command: Command) -> Fault:
-    """How "come back later" is said to whoever sent this; raises if only a closed door says it."""
+    """The answer "come back later"; raises where only closing the connection says so."""
     if isinstance(command, _SENDERS):
         return TRY_LATER
     raise HangUpError

@@ -8,7 +8,7 @@ Rule 2: a message may begin as soon as the one before has begun, because the sto
         one before is done, for it may look at what that changes.
 Rule 3: commands about different ids, or of different connections, do not wait for each other.
 
-How many wait is bounded by whoever starts them (`queue.proxy_concurrency`).
+The caller limits how many wait (`queue.proxy_concurrency`).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The storage server's end of links: streams of edges, references, copies.
 
-Rule 1: whoever shows a certificate of the cluster may speak; an edge for clients, a storage server
-        about copies.
+Rule 1: the peer presents a certificate of the cluster: an edge sends for clients, a storage server
+        sends copies.
 Rule 2: a word about no client's session is answered under the number it came with.
 Rule 3: who knows a newer map than ours makes us look at it before anything else is answered wrong.
 Rule 4: an edge that does not keep up is not read either, and gets nothing new, until it does.
@@ -286,7 +286,7 @@ class LinkServer:
     async def known_anywhere(
         self, peer_requests: PeerRequests, kind: RefKind, entity_id: bytes, home: Slot
     ) -> bool | None:
-        """Whether that slot has such a queue, by whoever serves it; None if nobody says."""
+        """Asks the server of the slot whether it has such a queue; None without an answer."""
         server = self._replication_driver.slot_map.slots[home].server
         if server == self._replication_driver.replication.slot_lease.node_id:
             said = await self.knows(kind, entity_id, home)
@@ -400,7 +400,7 @@ class LinkServer:
     # The map
 
     def _learned(self, slot_map: SlotMap) -> None:
-        """Subscriptions to what is somebody else's now end here; their edges renew them there."""
+        """Ends subscriptions to slots that have moved; their edges renew them there."""
         here = self._replication_driver.replication.slot_lease.node_id
         before, self._owned = self._owned, set(slot_map.owned_by(here))
         lost = before - self._owned

@@ -31,7 +31,7 @@ class Observer(Protocol):
     def acknowledged(
         self, queue: Queue, message: Message | None, waited_s: float, *, got: bool
     ) -> None:
-        """A message was taken off its queue (None: somebody else had done so); `got` if it was
+        """A message was taken off its queue (None: another call did so before); `got` if it was
         fetched by GET."""
         ...
 
@@ -48,7 +48,7 @@ class Observer(Protocol):
         ...
 
     def belongs(self, role: ServiceRole, belonging: Belonging) -> None:
-        """A service subscribed to a queue or a notifier, or somebody else to what was its."""
+        """A service gained or lost the subscription to a queue or a notifier."""
         ...
 
     def served(self, role: ServiceRole, count: int, *, repeated: bool) -> None:

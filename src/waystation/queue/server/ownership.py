@@ -248,7 +248,7 @@ def refused_ids_of(client: Subscriber) -> RefusedIds | None:
 
 
 def is_copy(ownership: Ownership, queue: Queue, entity_id: bytes) -> bool:
-    """Somebody else's queue, found by an id that could be referred elsewhere."""
+    """A queue of another owner, found by an id that may be a reference."""
     return slot_of(entity_id) != queue.slot and not ownership.owns(queue.slot)
 
 

@@ -4,7 +4,7 @@ An edge takes back what it set when a creation fails, and removes references wit
 if it dies in between, they remain. They harm little: they lead to a server that says AUTH. But an
 id that its owner chose could not be used again.
 
-Rule 1: whoever serves the slot of a reference asks whoever serves its home whether it knows the
+Rule 1: the server of a reference's slot asks the server of the queue's slot whether it knows the
         id. Only a plain no counts; a server that cannot be reached has not said no.
 Rule 2: a reference goes when two such answers are `lost_after_s` apart with none to the contrary
         between them: a queue that is just being made is not known yet.

@@ -109,7 +109,7 @@ class Relays:
 
     def _keep(self, address: RelayAddress, link: RelayLink) -> None:
         if link.is_over:
-            return  # whoever waits for it gets NETWORK from it
+            return  # waiting requests get NETWORK from it
         if len(self._links) >= self._links_max:
             _, oldest = next(iter(self._links.items()))
             oldest.close()

@@ -31,7 +31,7 @@ AGREED: Final = OWN_FLAGS  # both hellos are done
 
 
 class Works(Protocol):
-    """Whoever works on what clients send: `driver.Driver`, or an edge's."""
+    """Processes the blocks of clients: `driver.Driver`, or that of an edge."""
 
     @property
     def clients(self) -> Collection[Client]: ...
@@ -124,7 +124,7 @@ class BlockServer:
         self._idle_checked_at = clock.mono()
         self._timer = self._loop.call_later(TICK_S, self._tick)
 
-    # For whoever composes
+    # --- wiring
 
     def listen(self, sock: socket.socket) -> None:
         """Takes over a bound socket."""

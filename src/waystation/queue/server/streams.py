@@ -72,7 +72,7 @@ class StreamSession(Session):
 
     @property
     def said_bytes(self) -> int:
-        """Nothing waits here, but somebody else may."""
+        """Nothing waits on a stream itself."""
         return _PAUSED_BYTES if self.is_paused or self._port.is_pressed else 0
 
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:

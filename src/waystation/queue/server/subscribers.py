@@ -1,7 +1,7 @@
 """Subscriptions: which client receives a queue's messages, and its unacknowledged message.
 
-Rule 1: a queue has at most one subscriber, a notifier and a service likewise. Whoever subscribes
-        takes the place of the one before, who is told END.
+Rule 1: a queue has at most one subscriber, a notifier and a service likewise. A new
+        subscriber replaces the previous one, which is told END.
 Rule 2: a connection either subscribes to a queue or gets from it, never both.
 Rule 3: at most one message of a queue is with its subscriber. Until it is acknowledged nothing
         else is delivered; `delivered` is the connection's and ends with it.
@@ -139,7 +139,7 @@ class Subscribers:
         return held is subscription
 
     def queue_gone(self, recipient_id: RecipientId) -> Subscriber | None:
-        """Whoever subscribed to it."""
+        """The subscriber of a queue, if there is one."""
         subscription = self._by_queue.pop(recipient_id, None)
         if subscription is None:
             return None
@@ -149,7 +149,7 @@ class Subscribers:
     # Notifiers
 
     def subscribe_notifier(self, client: Subscriber, notifier_id: NotifierId) -> Subscriber | None:
-        """Whoever had it before, if that was somebody else."""
+        """The previous subscriber, if that was another one."""
         if client.gone:
             return None
         before = self._by_notifier.get(notifier_id)
@@ -172,7 +172,7 @@ class Subscribers:
     # Services
 
     def subscribe_service(self, client: Subscriber, service_id: ServiceId) -> Subscriber | None:
-        """Whoever had it before, if that was somebody else."""
+        """The previous subscriber, if that was another one."""
         if client.gone:
             return None
         before = self._by_service.get(service_id)

@@ -1,6 +1,6 @@
 """Encrypts bodies and notifications for the recipient, by the server.
 
-Whoever sees both sides of the server cannot tell by the ciphertext which message became which.
+An observer of both sides of the server cannot match messages by their ciphertext.
 The id of a message is its nonce, so delivering it again gives the same bytes.
 """
 

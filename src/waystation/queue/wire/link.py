@@ -14,7 +14,7 @@ Rule 2: an edge hands over what a server needs to check a client's proofs as if 
         the client's connection.
 Rule 3: what goes wrong between the two is a `CERR`, which no client ever sees. One that is about
         a transmission carries its correlation id.
-Rule 4: `epoch` is the low half of the sender's; whoever sees a newer one than its own looks at the
+Rule 4: `epoch` is the low half of the sender's; an end that sees a newer one reads the
         map before it answers.
 """
 

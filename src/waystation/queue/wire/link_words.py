@@ -99,7 +99,7 @@ class DelRef(_Word, frozen=True):
     tag = b"DEL_REF"
     kind: RefKind
     entity_id: bytes
-    tx_id: bytes | None = None  # None: whoever made it
+    tx_id: bytes | None = None  # None: any transaction
 
 
 class RefIs(_Word, frozen=True):

@@ -188,7 +188,7 @@ def encode_transmission(
 
 
 def join_batch(items: Sequence[bytes]) -> bytes:
-    """The content of one block; whoever calls it has counted."""
+    """The content of one block; the caller has checked that it fits."""
     assert 1 <= len(items) <= BATCH_ITEMS_MAX
     parts = [bytes((len(items),))]
     for item in items:
