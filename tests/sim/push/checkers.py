@@ -1,16 +1,15 @@
-"""What was promised, what happened, and whether the two agree.
+"""Compares what a simulated push service promised with what happened.
 
-`History` is the witness of a simulated world: everything that matters is told to it when it
-happens. Each checker is a function from a history to sentences about broken promises; an empty
-list is what everybody wants.
+The world reports every relevant step to `History`. Each checker is a function from a history to
+sentences about broken promises; an empty list means success.
 
-What a checker excuses, it excuses by what the history knows, never by chance:
-- a notification may come again after its ack was recorded if somebody was misled on the way: a
-  relay's answer or a store's confirmation was lost, or the record of the ack with the node that
-  was killed before it was written;
-- a notification may wait for the user agent's next connection if the one who stored it could not
-  tell the node: the world makes such user agents connect again before it asks. The same holds for
-  one that a call of a dead process stores after its journal has been handed back and told.
+Checkers excuse only what the history proves:
+- a notification may come again after its ack was recorded if an answer was lost on the way: a
+  relay's answer, a store's confirmation, or the record of the ack in a node that was killed before
+  it was written;
+- a notification may wait for the user agent's next connection if the node that stored it could not
+  notify the connect node: the world makes such user agents reconnect before it checks. The same
+  holds for one that a call of a dead process stores after its journal was handed back.
 """
 
 from collections import defaultdict

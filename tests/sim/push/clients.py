@@ -1,7 +1,7 @@
-"""User agents and app servers of a simulated world: well-meaning, forgetful and often offline.
+"""User agents and app servers of the simulated push service: well-behaved, often offline.
 
-A user agent subscribes, loses its connection in every way there is, comes back elsewhere or twice
-at once, and acks soon, late, in part or not at all for a while. When the world is quiet it stays
+A user agent subscribes, loses its connection in every possible way, reconnects elsewhere or twice
+at once, and acks soon, late, in part or not at all for a while. In the quiet period it stays
 connected and acks everything.
 """
 

@@ -1,7 +1,7 @@
-"""Nodes of a simulated world: production code that can be killed between any two steps.
+"""Nodes of the simulated push service: production code that can be killed between any two steps.
 
-A kill takes everything that was in memory. What was handed to the kernel stays: the in-flight
-journal (a real file), calls to the store that are on the wire, frames on their way to a user agent.
+A kill loses everything in memory. What the kernel has stays: the in-flight journal (a real file),
+calls to the store that were sent, frames on their way to a user agent.
 """
 
 import asyncio

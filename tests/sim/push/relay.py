@@ -1,7 +1,7 @@
-"""The relay of simulated nodes: the production client, and a witness of what it cannot know.
+"""The relay of simulated nodes: the production client, with a record of lost and repeated requests.
 
-A request that is answered `UNREACHABLE` may have been carried out: its answer was lost, or came too
-late. One whose connection was cut may have been carried out twice. The checkers must know of it.
+A request that is answered `UNREACHABLE` may have been carried out: its answer was lost or late. One
+whose connection was cut may have been carried out twice. The checkers need to know both.
 
 An endpoint and a node may be near: then a push is a function call, as within one worker.
 """

@@ -1,6 +1,6 @@
-"""A user agent's end of a WebSocket: masked frames over a simulated socket, by a client of ours.
+"""A user agent's end of a WebSocket: masked frames over a simulated socket.
 
-Rule 1: what is said before the server has answered the opening request follows that answer.
+Rule 1: frames sent before the server has answered the opening request wait for that answer.
 Rule 2: a user agent that stalls does not read: the connection's window fills, and the node keeps
         the rest up to its own limits.
 """

@@ -1,7 +1,7 @@
-"""Clients of the simulated cluster, and what each of them was told.
+"""Clients of the simulated queue cluster, and a record of what each of them was told.
 
-They do what clients do: connect to any edge, say things, wait, come back when they are cut off. A
-client that was told something that is not so complains.
+They connect to any edge, send commands, wait, and reconnect when they are cut off. A client that
+gets a wrong answer reports it.
 """
 
 import asyncio
@@ -81,8 +81,8 @@ class Signer:
         return self._key.sign(authorized)
 
 
-class Person:
-    """Somebody with a connection, most of the time."""
+class SmpClient:
+    """A client that reconnects to some edge whenever it is cut off."""
 
     def __init__(self, world: "EdgeWorld", name: str) -> None:
         self.world = world
@@ -159,7 +159,7 @@ class Queue:
         self.acked: set[int] = set()  # whose ACK was answered
 
 
-class Recipient(Person):
+class Recipient(SmpClient):
     """Makes one queue and takes what comes in it."""
 
     def __init__(
@@ -251,7 +251,7 @@ class Recipient(Person):
             self.expect(known, f"ACK of {body} was answered {answer}")
 
 
-class Sender(Person):
+class Sender(SmpClient):
     """Sends to one queue without waiting for answers, up to a window; knows what was accepted."""
 
     def __init__(self, world: "EdgeWorld", name: str, queue: Queue) -> None:
@@ -296,7 +296,7 @@ class Sender(Person):
             self._queue.accepted[body] = self.world.clock.mono()
 
 
-class Notified(Person):
+class NotifierClient(SmpClient):
     """Subscribes to a queue's notifications, through any edge."""
 
     def __init__(self, world: "EdgeWorld", name: str, recipient: Recipient) -> None:
@@ -313,8 +313,8 @@ class Notified(Person):
         await asyncio.sleep(self.world.chance.expovariate(0.3))
 
 
-class Contact(Person):
-    """Makes a contact address under an id of its own choice, takes it away, makes it again."""
+class ContactOwner(SmpClient):
+    """Creates a contact address under an id of its own, deletes it and creates it again."""
 
     def __init__(self, world: "EdgeWorld", name: str) -> None:
         super().__init__(world, name)
@@ -418,10 +418,10 @@ def older_queue(world: "EdgeWorld", slot: Slot, owner: Recipient | None) -> mode
     return queue
 
 
-class Visitor(Person):
+class LinkReader(SmpClient):
     """Opens a contact address through any edge, while it stands."""
 
-    def __init__(self, world: "EdgeWorld", name: str, contact: Contact | OlderAddress) -> None:
+    def __init__(self, world: "EdgeWorld", name: str, contact: ContactOwner | OlderAddress) -> None:
         super().__init__(world, name)
         self._contact = contact
         self.opened = 0
@@ -430,7 +430,7 @@ class Visitor(Person):
         world, contact = self.world, self._contact
         for _ in range(world.chance.randint(1, 5)):
             before, made = contact.sender_id, contact.made
-            may_wait = world.may_wait  # when all has been calm for a while nobody has to
+            may_wait = world.may_wait  # false after a quiet period: then no command may wait
             answer = await self.ask(connection, Lget(), contact.link_id)
             unchanged = (contact.sender_id, contact.made) == (before, made)
             may_wait = may_wait and answer == Err(TRY_LATER)

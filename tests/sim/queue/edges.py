@@ -1,7 +1,7 @@
 """Edges of the simulated cluster, and the connections of their clients.
 
-An edge is the production code from the network loop on: blocks, hellos, `EdgeDriver`, links. Its
-clients speak SMP to it over simulated sockets, below which TLS alone is simulated.
+An edge is production code from the network loop on: blocks, hellos, `EdgeDriver`, links. Its
+clients speak SMP to it over simulated sockets; of these, TLS alone is simulated.
 """
 
 import asyncio

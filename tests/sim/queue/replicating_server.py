@@ -1,7 +1,7 @@
-"""A storage server of the simulated cluster: its disk survives a kill, its `Replication` does not.
+"""A storage server of the replication world: its disk survives a kill, its `Replication` does not.
 
-It does what the shell does and nothing else: performs the effects of `Replication`, commits in
-groups, and hands every commit over before it answers.
+It performs the effects of `Replication`, commits in groups, and hands every commit over before it
+answers.
 """
 
 from collections import Counter, deque

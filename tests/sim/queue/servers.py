@@ -1,7 +1,7 @@
-"""Storage servers of the world with edges: the production code on a disk that outlives it.
+"""Storage servers of the simulated cluster: production code on a disk that survives a kill.
 
-What is exchanged is what would touch the machine: the thread that writes (group commit is a timer
-here), the threads that check proofs, and the source of ids, which all lie in slots of this world.
+Replaced is what would touch the machine: the writer thread (group commit is a timer here), the
+threads that verify signatures, and the source of ids, which all lie in slots of this world.
 """
 
 import asyncio

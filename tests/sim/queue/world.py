@@ -23,13 +23,13 @@ from typing import Any, Literal, NoReturn, TypeVar
 import msgspec
 
 from tests.sim.queue.clients import (
-    Contact,
-    Notified,
+    ContactOwner,
+    LinkReader,
+    NotifierClient,
     OlderAddress,
-    Person,
     Recipient,
     Sender,
-    Visitor,
+    SmpClient,
     older_queue,
 )
 from tests.sim.queue.edges import EdgeNode
@@ -158,7 +158,7 @@ class EdgeWorld:
         self.maps = MemoryClusterStore(self.clock)
         self.lines = _Lines(self.say)
         self.recipients: list[Recipient] = []
-        self.visitors: list[Visitor] = []
+        self.visitors: list[LinkReader] = []
         self.network: SimNetwork
         self.people: Port  # of all clients
         self.servers: dict[NodeId, StorageNode] = {}
@@ -236,8 +236,8 @@ class EdgeWorld:
             self.recipients.append(recipient)
             self._let_live(recipient)
         for number in range(chance.randint(1, 2)):
-            contact = Contact(self, f"contact {number}")
-            visitor = Visitor(self, f"visitor {number}", contact)
+            contact = ContactOwner(self, f"contact {number}")
+            visitor = LinkReader(self, f"visitor {number}", contact)
             self.visitors.append(visitor)
             self._let_live(contact)
             self._let_live(visitor)
@@ -249,7 +249,7 @@ class EdgeWorld:
             owner = Recipient(self, f"older recipient of slot {slot}", self._has_queue)
             self.recipients.append(owner)
             address = older_queue(self, slot, None)
-            visitor = Visitor(self, f"visitor of slot {slot}", OlderAddress(address))
+            visitor = LinkReader(self, f"visitor of slot {slot}", OlderAddress(address))
             self.visitors.append(visitor)
             unused = [older_queue(self, slot, None) for _ in range(self.older_queues)]
             server.hold([older_queue(self, slot, owner), address, *unused])
@@ -258,9 +258,9 @@ class EdgeWorld:
         assert recipient.queue is not None
         number = self.recipients.index(recipient)
         self._let_live(Sender(self, f"sender {number}", recipient.queue))
-        self._let_live(Notified(self, f"notified {number}", recipient))
+        self._let_live(NotifierClient(self, f"notified {number}", recipient))
 
-    def _let_live(self, person: Person) -> None:
+    def _let_live(self, person: SmpClient) -> None:
         self._people.spawn(person.name, person.live())
 
     async def _wait(self, for_s: float) -> None:
