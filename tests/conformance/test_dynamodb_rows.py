@@ -61,7 +61,7 @@ class Database:
         self.channel = ChannelId(new_uuid4())
 
     async def put(self, table: str, **attributes: dict[str, Any]) -> None:
-        await self.dynamo.write("put_item", TableName=table, Item=attributes)
+        await self.dynamo.write("PutItem", TableName=table, Item=attributes)
 
     async def router_row(self) -> dict[str, Any]:
         row = await self.dynamo.get(self.names.router_table, KEYS.router(self.uaid))
@@ -355,7 +355,7 @@ class TestUpkeep:
             )
         )
         tables = [
-            (await stores[0]._context.dynamo.read("describe_table", TableName=name))["Table"]
+            (await stores[0]._context.dynamo.read("DescribeTable", TableName=name))["Table"]
             for name in (url.router_table, await stores[0]._context.tables.current())
         ]
         for store in stores:

@@ -87,7 +87,7 @@ class Month:
 
     async def messages(self, table: str, agent: UserAgent) -> list[str]:
         answer = await self.dynamo.read(
-            "query",
+            "Query",
             TableName=table,
             KeyConditionExpression="uaid = :uaid AND chidmessageid > :blank",
             ExpressionAttributeValues={
@@ -176,7 +176,7 @@ async def test_channels_that_are_in_the_new_month_already_are_merged(month: Mont
         await agent.leave()
         month.comes()
         row = KEYS.channels(uaid_of(agent)) | {"chids": string_set([earlier])}
-        await month.dynamo.write("put_item", TableName=month.after, Item=row)
+        await month.dynamo.write("PutItem", TableName=month.after, Item=row)
         await agent.connect()
         await month.moved(agent)
 
@@ -235,7 +235,7 @@ async def test_what_comes_to_the_old_table_during_the_move_is_delivered(month: M
             month.worker.store.before.clear()
             # The route says nothing to this sender, so it stores: an endpoint that saw no node.
             await month.dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=month.router,
                 Key=KEYS.router(uaid_of(agent)),
                 UpdateExpression="REMOVE node_id",
@@ -330,7 +330,7 @@ async def test_who_has_no_usable_month_is_dropped(month: Month, pointer: str | N
                 "ExpressionAttributeValues": {":table": string(pointer)},
             }
         await month.dynamo.write(
-            "update_item", TableName=month.router, Key=KEYS.router(uaid_of(agent)), **change
+            "UpdateItem", TableName=month.router, Key=KEYS.router(uaid_of(agent)), **change
         )
     posted, returning = agents
     uaid = returning.uaid
@@ -392,7 +392,7 @@ async def test_a_move_that_was_cut_off_after_the_pointer_is_finished_by_the_next
         version = version_of(await accepted(endpoint))
         record = {":new": string(month.after), ":old": string(month.before)}
         await month.dynamo.write(
-            "update_item",
+            "UpdateItem",
             TableName=month.router,
             Key=KEYS.router(uaid_of(agent)),
             UpdateExpression="SET current_month = :new, previous_month = :old",
@@ -401,7 +401,7 @@ async def test_a_move_that_was_cut_off_after_the_pointer_is_finished_by_the_next
         left = await month.dynamo.get(month.before, KEYS.channels(uaid_of(agent)))
         assert left is not None
         await month.dynamo.write(
-            "put_item", TableName=month.after, Item=left | {"expiry": number(2**33)}
+            "PutItem", TableName=month.after, Item=left | {"expiry": number(2**33)}
         )
 
         await agent.connect()

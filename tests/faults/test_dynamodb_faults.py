@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 
 from tests.faults.subscriber import CHANNEL, UAID, notification, subscribe
 from tests.servers.dynamodb import PATIENT, DynamoServer, dynamodb_server
 from waystation.base.clock import ManualClock, SystemClock
 from waystation.base.errors import StoreUnavailableError
 from waystation.push.model import UserAgent
+from waystation.storage.dynamodb.client import Client, ServiceError
 from waystation.storage.dynamodb.init import init_store
 from waystation.storage.dynamodb.push import DynamoPushStore
 from waystation.storage.dynamodb.url import parse_dynamodb_url
@@ -74,32 +74,29 @@ class TestBehindAProxy(PushStoreFaults):
 class Unlucky:
     """A client whose calls are throttled now and then, and whose batches stay half undone."""
 
-    def __init__(self, client: Any, seed: int) -> None:
+    def __init__(self, client: Client, seed: int) -> None:
         self._client = client
         self._random = random.Random(seed)
         self.share = 0.4
 
-    def __getattr__(self, operation: str) -> Any:
-        method = getattr(self._client, operation)
+    async def call(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        if self._random.random() < self.share:
+            raise ServiceError("ProvisionedThroughputExceededException", {})
+        wanted: dict[str, Any] = request.get("RequestItems", {})
+        if operation == "BatchGetItem" and len(wanted) > 1:
+            table = self._random.choice(sorted(wanted))
+            rest = dict(wanted)
+            some = {"RequestItems": {table: rest.pop(table)}}
+            return await self._client.call(operation, some) | {"UnprocessedKeys": rest}
+        if operation == "BatchWriteItem":
+            ((table, items),) = wanted.items()
+            half = (len(items) + 1) // 2
+            await self._client.call(operation, {"RequestItems": {table: items[:half]}})
+            return {"UnprocessedItems": {table: items[half:]} if items[half:] else {}}
+        return await self._client.call(operation, request)
 
-        async def call(**request: Any) -> Any:
-            if self._random.random() < self.share:
-                code = "ProvisionedThroughputExceededException"
-                raise ClientError({"Error": {"Code": code}}, operation)
-            if operation == "batch_get_item" and len(request["RequestItems"]) > 1:
-                table = self._random.choice(sorted(request["RequestItems"]))
-                rest = dict(request["RequestItems"])
-                answer = await method(RequestItems={table: rest.pop(table)})
-                return answer | {"UnprocessedKeys": rest}
-            if operation == "batch_write_item":
-                ((table, items),) = request["RequestItems"].items()
-                half = (len(items) + 1) // 2
-                await method(RequestItems={table: items[:half]})
-                left = {table: items[half:]} if items[half:] else {}
-                return {"UnprocessedItems": left}
-            return await method(**request)
-
-        return call
+    async def close(self) -> None:
+        await self._client.close()
 
 
 class TestThrottled:
@@ -110,7 +107,7 @@ class TestThrottled:
         url = dynamodb_server.new_url()
         await init_store(url, PATIENT)
         store = await opened(url, clock, PATIENT)
-        dynamo = store._context.dynamo
+        dynamo: Any = store._context.dynamo
         dynamo._client = Unlucky(dynamo._client, seed=7)
         yield store
         await store.close()
@@ -147,7 +144,7 @@ class TestThrottled:
         assert sum(won) == 1
 
     async def test_a_store_that_only_throttles_is_unavailable(self, store: DynamoPushStore) -> None:
-        dynamo = store._context.dynamo
+        dynamo: Any = store._context.dynamo
         dynamo._client.share = 1.0
         dynamo._timeout_s = 0.3
 

@@ -195,7 +195,7 @@ class Crowd:
         for table, item in batch:
             asked.setdefault(table, []).append({"PutRequest": {"Item": item}})
         while asked:
-            answer = await store._context.dynamo.write("batch_write_item", RequestItems=asked)
+            answer = await store._context.dynamo.write("BatchWriteItem", RequestItems=asked)
             asked = answer.get("UnprocessedItems") or {}
 
     async def _load_tables(self, store: PostgresPushStore) -> None:

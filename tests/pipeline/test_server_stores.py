@@ -138,6 +138,6 @@ def test_the_index_of_dynamodb_leads_to_whom_a_scan_finds(
 
     assert by_index == scanned
     assert len(scanned) == len(Crowd(CLIENTS, now_ms).stale())
-    assert calls["scan"] == 0
-    assert calls["query"] >= AWAY_MONTHS * 24 * 11
+    assert calls["Scan"] == 0
+    assert calls["Query"] >= AWAY_MONTHS * 24 * 11
     assert len(scanned) <= calls["user agents"] < CLIENTS

@@ -86,7 +86,7 @@ class DynamoBulk(BulkStore):
 
     def away_ranges(self, count: int) -> list[bytes]:
         name = self._url.router_table
-        table = self.run(self._dynamo.read("describe_table", TableName=name))["Table"]
+        table = self.run(self._dynamo.read("DescribeTable", TableName=name))["Table"]
         names = {index["IndexName"] for index in table.get("GlobalSecondaryIndexes", ())}
         if ACCESS_INDEX not in names:
             return []
@@ -253,7 +253,7 @@ class DynamoBulk(BulkStore):
             }
             try:
                 await self._dynamo.write(
-                    "put_item",
+                    "PutItem",
                     TableName=table,
                     Item=row,
                     ConditionExpression="attribute_not_exists(uaid)",
@@ -271,7 +271,7 @@ class DynamoBulk(BulkStore):
         name, at, count = part.decode().split(" ")
         request |= {"TableName": name, "ConsistentRead": True}
         request |= {"Segment": int(at), "TotalSegments": int(count)}
-        async for items in self._pages_of("scan", request):
+        async for items in self._pages_of("Scan", request):
             yield items
 
     async def _pages_of(self, operation: str, request: dict[str, Any]) -> AsyncIterator[list[Item]]:
@@ -299,7 +299,7 @@ class DynamoBulk(BulkStore):
                 "ProjectionExpression": "uaid",
                 "Limit": PAGE_ROWS,
             }
-            async for rows in self._pages_of("query", request):
+            async for rows in self._pages_of("Query", request):
                 items = await self._dynamo.get_many(name, rows)
                 yield [
                     item

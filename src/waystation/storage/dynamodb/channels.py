@@ -111,7 +111,7 @@ class ChannelRows:
     async def _remove_in(self, table: str, uaid: Uaid, channel_id: ChannelId) -> bool:
         try:
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=table,
                 Key=self._keys.channels(uaid),
                 UpdateExpression="DELETE chids :channels",
@@ -137,5 +137,5 @@ class ChannelRows:
     async def _remove_update(self, uaid: Uaid, channel_id: ChannelId) -> None:
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(
-                "delete_item", TableName=self._storage, Key=self._keys.update(uaid, channel_id)
+                "DeleteItem", TableName=self._storage, Key=self._keys.update(uaid, channel_id)
             )

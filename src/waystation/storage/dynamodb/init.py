@@ -70,6 +70,6 @@ async def preflight(context: StoreContext) -> None:
     places = ((context.url.router_table, router_key), (await context.tables.current(), row_key))
     for table, key in places:
         item = key | {"expiry": expiry, "node_id": string("preflight")}
-        await context.dynamo.write("put_item", TableName=table, Item=item)
+        await context.dynamo.write("PutItem", TableName=table, Item=item)
         await context.dynamo.get(table, key)
-        await context.dynamo.write("delete_item", TableName=table, Key=key)
+        await context.dynamo.write("DeleteItem", TableName=table, Key=key)

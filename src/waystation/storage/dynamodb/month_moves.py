@@ -53,11 +53,11 @@ class MonthMoves:
         return True
 
     async def _copy_channels(self, uaid: Uaid, source: str, target: str) -> None:
-        row = await self._dynamo.get(source, self._keys.channels(uaid), "chids")
+        row = await self._dynamo.get(source, self._keys.channels(uaid))
         if row is None or "chids" not in row:
             return
         await self._dynamo.write(
-            "update_item",
+            "UpdateItem",
             TableName=target,
             Key=self._keys.channels(uaid),
             UpdateExpression="ADD chids :channels SET expiry = :expiry",
@@ -71,7 +71,7 @@ class MonthMoves:
         seen = last_connect(self._clock.now_ms(), self._dynamo.chance())
         try:
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=self._router,
                 Key=self._keys.router(uaid),
                 UpdateExpression="SET current_month = :target, previous_month = :source,"
@@ -98,7 +98,7 @@ class MonthMoves:
             after = rows[-1]["chidmessageid"]["S"]
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=self._router,
                 Key=self._keys.router(uaid),
                 UpdateExpression="REMOVE previous_month",

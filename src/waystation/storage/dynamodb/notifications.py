@@ -73,7 +73,7 @@ class NotificationRows:
         table = await self._agents.place(uaid) or await self._tables.current()
         try:
             await self._dynamo.write(
-                "put_item", **self._item(table, uaid, notification), **_free(notification)
+                "PutItem", **self._item(table, uaid, notification), **_free(notification)
             )
         except NotAppliedError:
             return False
@@ -117,10 +117,14 @@ class NotificationRows:
     ) -> Replaced | None:
         """Of a topic, which one it replaced: that is no round trip and no unit more."""
         request = self._item(table, uaid, notification) | condition
-        if notification.topic is None:
-            await self._dynamo.write("put_item", **request)
+        if notification.topic is None and not condition:
+            key = self._keys.message(uaid, notification.sort_key)
+            await self._dynamo.put(table, key, request["Item"])
             return None
-        answer = await self._dynamo.write("put_item", **request, ReturnValues="ALL_OLD")
+        if notification.topic is None:
+            await self._dynamo.write("PutItem", **request)
+            return None
+        answer = await self._dynamo.write("PutItem", **request, ReturnValues="ALL_OLD")
         old = self.decode([answer["Attributes"]] if answer.get("Attributes") else [])
         return notification.replaces(old[0]) if old else None
 
@@ -158,7 +162,7 @@ class NotificationRows:
             moved_on = _a_millisecond_later(moved_on)
             try:
                 await self._dynamo.write(
-                    "put_item", **self._item(target, uaid, moved_on), **_free(moved_on)
+                    "PutItem", **self._item(target, uaid, moved_on), **_free(moved_on)
                 )
             except NotAppliedError:
                 continue
@@ -239,7 +243,7 @@ class NotificationRows:
             request["ExpressionAttributeValues"][":after"] = string(after)
         if position is not None:
             request["ExclusiveStartKey"] = position
-        answer = await self._dynamo.read("query", **request)
+        answer = await self._dynamo.read("Query", **request)
         return answer["Items"], answer.get("LastEvaluatedKey")
 
     async def left_in(self, table: str, uaid: Uaid, after: str | None, limit: int) -> list[Item]:
@@ -270,7 +274,7 @@ class NotificationRows:
         key = self._keys.message(uaid, sort_key)
         try:
             await self._dynamo.write(
-                "delete_item", TableName=table, Key=key, **_same(sort_key, message_id)
+                "DeleteItem", TableName=table, Key=key, **_same(sort_key, message_id)
             )
         except NotAppliedError:
             return False

@@ -169,9 +169,7 @@ class DynamoPushStore:
 
     async def check(self) -> None:
         context = self._context
-        await context.dynamo.get(
-            context.url.router_table, context.keys.router(PREFLIGHT_UAID), "uaid"
-        )
+        await context.dynamo.get(context.url.router_table, context.keys.router(PREFLIGHT_UAID))
 
     async def close(self) -> None:
         await self._context.dynamo.close()

@@ -105,7 +105,7 @@ class RecordRows:
             "ConsistentRead": True,
         }
         while True:
-            answer = await self._dynamo.read("query", **request)
+            answer = await self._dynamo.read("Query", **request)
             rows += answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 break
@@ -115,7 +115,7 @@ class RecordRows:
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
         try:
             await self._dynamo.write(
-                "delete_item",
+                "DeleteItem",
                 TableName=self._storage,
                 Key=self._keys.update(uaid, channel_id),
                 ConditionExpression="version = :version",
@@ -129,7 +129,7 @@ class RecordRows:
 
     async def publish_broadcast(self, broadcast_id: str, version: str) -> bool:
         answer = await self._dynamo.write(
-            "put_item",
+            "PutItem",
             TableName=self._own,
             Item={"pk": _BROADCASTS, "sk": string(broadcast_id), "version": string(version)},
             ReturnValues="ALL_OLD",
@@ -145,7 +145,7 @@ class RecordRows:
             "ConsistentRead": True,
         }
         while True:
-            answer = await self._dynamo.read("query", **request)
+            answer = await self._dynamo.read("Query", **request)
             for row in answer["Items"]:
                 found[row["sk"]["S"]] = row["version"]["S"]
             if "LastEvaluatedKey" not in answer:
@@ -173,7 +173,7 @@ class RecordRows:
                 condition["ExpressionAttributeValues"] = {":seen": number(_revision(held))}
             try:
                 await self._dynamo.write(
-                    "put_item",
+                    "PutItem",
                     TableName=self._own,
                     Item=item,
                     ReturnValuesOnConditionCheckFailure="ALL_OLD",

@@ -121,7 +121,7 @@ async def _message_tables(dynamo: Dynamo, url: DynamoUrl) -> dict[str, Units]:
     tables: dict[str, Units] = {}
     for name in await list_tables(dynamo):
         if month_of_table(url.message_table, name) is not None:
-            table: dict[str, Any] = (await dynamo.read("describe_table", TableName=name))["Table"]
+            table: dict[str, Any] = (await dynamo.read("DescribeTable", TableName=name))["Table"]
             units = table.get("ProvisionedThroughput", {})
             tables[name] = Units(
                 units.get("ReadCapacityUnits", 0), units.get("WriteCapacityUnits", 0)
@@ -135,7 +135,7 @@ async def _take(dynamo: Dynamo, step: Step) -> None:
             await make_table(dynamo, with_units(message_definition(table), units.read, units.write))
         case Change(table, units):
             await dynamo.write(
-                "update_table", **with_units({"TableName": table}, units.read, units.write)
+                "UpdateTable", **with_units({"TableName": table}, units.read, units.write)
             )
         case Drop(table):
-            await dynamo.write("delete_table", TableName=table)
+            await dynamo.write("DeleteTable", TableName=table)

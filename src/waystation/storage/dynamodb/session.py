@@ -1,4 +1,4 @@
-"""Calls to DynamoDB with limits, timeouts and retries, and the mapping of its errors.
+"""Calls to DynamoDB: batches of a loop turn, limits, retries, and the mapping of its errors.
 
 Rule 1: at most `queue_max` operations are under way or waiting; one more is refused. At most
         CONNECTIONS_MAX are on the wire, and an operation waits at most `operation_timeout_s` for
@@ -7,34 +7,39 @@ Rule 2: throttling, unprocessed items, conflicts of transactions and errors of t
         tried again, after a pause of full jitter, until `operation_timeout_s` is over.
 Rule 3: a call without an answer may have been carried out. It is sent again only if that changes
         nothing: reads, unconditional writes, and transactions, which have a token.
-Rule 4: `store_error` alone turns exceptions of the driver into the store's own. A condition that
+Rule 4: `store_error` alone turns exceptions of the client into the store's own. A condition that
         does not hold is no error: it is `NotAppliedError`, and stays in this folder.
+Rule 5: consistent reads of whole rows, and unconditional writes of rows, that are asked in one
+        turn of the loop go out together (`BatchGetItem`, `BatchWriteItem`). Two writes of one
+        row are never in one batch.
 """
 
 import asyncio
-import functools
-import os
+import contextlib
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
-from typing import Any, TypeVar, cast
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from typing import Any, TypeVar
 
 import msgspec
-from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs]
-from aiobotocore.session import (  # pyright: ignore[reportMissingTypeStubs]
-    get_session,  # pyright: ignore[reportUnknownVariableType]
-)
-from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    EndpointConnectionError,
-    HTTPClientError,
-)
 
 from waystation.base.errors import BusyError, StoreUnavailableError
 from waystation.storage.calls import too_many_waiting
+from waystation.storage.dynamodb.client import (
+    Client,
+    CredentialsError,
+    NoAnswerError,
+    NotSentError,
+    ServiceError,
+)
 from waystation.storage.dynamodb.url import DynamoUrl
 from waystation.storage.settings import Store
 
@@ -47,6 +52,8 @@ BATCHES_AT_ONCE = 8
 
 Item = dict[str, Any]  # attribute -> {"S": "..."} as DynamoDB writes it
 Key = dict[str, Any]
+Row = tuple[str, tuple[str, ...]]  # a table, and the values of a key
+_Batch = dict[Row, tuple[Any, list[asyncio.Future[Any]]]]  # what is asked, and who waits
 
 T = TypeVar("T")
 
@@ -71,15 +78,8 @@ _BUSY_CODES = _THROTTLED_CODES | frozenset(
         "ReplicatedWriteConflictException",
     }
 )
-_NEVER_REPEATED = frozenset({"update_item"})  # an ADD would be added twice
-# Never sent, so it may always be sent again.
-_NOT_SENT = (ConnectTimeoutError, EndpointConnectionError)
-
-
-@functools.cache
-def _driver() -> Any:
-    """It reads DynamoDB's description from files, once: half a second."""
-    return get_session()
+_FAILURES = (ServiceError, NotSentError, NoAnswerError, CredentialsError, TimeoutError)
+_NEVER_REPEATED = frozenset({"UpdateItem"})  # an ADD would be added twice
 
 
 class NotAppliedError(Exception):
@@ -110,12 +110,11 @@ class DynamoStats(msgspec.Struct):
 
 
 def store_error(exc: Exception) -> StoreUnavailableError:
-    """What an exception of the driver means to whoever asked the store."""
-    if isinstance(exc, ClientError):
-        code = _code(exc)
-        if code == "ResourceNotFoundException":
+    """What an exception of the client means to the caller of the store."""
+    if isinstance(exc, ServiceError):
+        if exc.code == "ResourceNotFoundException":
             return StoreUnavailableError("a table is missing: run waystation store init")
-        return StoreUnavailableError(f"DynamoDB answered {code}")
+        return StoreUnavailableError(f"DynamoDB answered {exc.code}")
     if isinstance(exc, TimeoutError):
         return StoreUnavailableError("DynamoDB did not answer in time")
     return StoreUnavailableError(f"DynamoDB cannot be reached: {exc}")
@@ -125,87 +124,127 @@ class Dynamo:
     """One client of one region, shared by everything in this process."""
 
     def __init__(
-        self,
-        client: Any,
-        stack: AsyncExitStack,
-        settings: Store,
-        *,
-        chance: Callable[[], float] = random.random,
+        self, client: Client, settings: Store, *, chance: Callable[[], float] = random.random
     ) -> None:
         self.stats = DynamoStats()
         self.chance = chance
         self._client = client
-        self._stack = stack
         self._timeout_s = settings.operation_timeout_s
         self._queue_max = settings.queue_max
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._under_way = 0
+        self._reads = _Turn(self._send_reads, BATCH_GET_MAX)
+        self._puts = _Turn(self._send_puts, BATCH_WRITE_MAX)
 
     @classmethod
     async def open(cls, url: DynamoUrl, settings: Store) -> "Dynamo":
-        config = AioConfig(
-            connect_timeout=settings.connect_timeout_s,
-            read_timeout=settings.operation_timeout_s,
-            max_pool_connections=CONNECTIONS_MAX,
-            parameter_validation=False,  # our requests are written here, and DynamoDB checks them
-            retries={"total_max_attempts": 1, "mode": "standard"},  # ours know what is repeatable
-            tcp_keepalive=True,
-        )
-        options: dict[str, Any] = {"region_name": url.region, "config": config}
-        if url.endpoint:
-            options["endpoint_url"] = url.endpoint
-            if not {"AWS_ACCESS_KEY_ID", "AWS_PROFILE"} & os.environ.keys():
-                # DynamoDB Local wants a signature by any key.
-                options |= {"aws_access_key_id": "local", "aws_secret_access_key": "local"}
-        stack = AsyncExitStack()
         try:
-            client = await stack.enter_async_context(_driver().create_client("dynamodb", **options))
-        except BotoCoreError as exc:
-            await stack.aclose()
+            client = await Client.open(
+                url.region, url.endpoint, connect_timeout_s=settings.connect_timeout_s
+            )
+        except CredentialsError as exc:
             raise store_error(exc) from exc
-        return cls(client, stack, settings)
+        return cls(client, settings)
 
     async def close(self) -> None:
-        await self._stack.aclose()
+        await self._client.close()
 
     # Calls
 
     async def read(self, operation: str, **request: Any) -> dict[str, Any]:
-        return await self._call(operation, request, repeatable=True)
+        with self._counted():
+            return await self._call(operation, request, repeatable=True)
 
     async def write(self, operation: str, **request: Any) -> dict[str, Any]:
         """Conditional or not; `NotAppliedError` if its condition does not hold."""
         repeatable = "ConditionExpression" not in request and operation not in _NEVER_REPEATED
-        return await self._call(operation, request, repeatable=repeatable)
+        with self._counted():
+            return await self._call(operation, request, repeatable=repeatable)
 
     async def transact(self, *parts: Mapping[str, Any]) -> None:
         """All or nothing; `TransactionRefusedError` if a condition does not hold."""
         request = {"TransactItems": list(parts), "ClientRequestToken": str(uuid.uuid4())}
-        await self._call("transact_write_items", request, repeatable=True)
+        with self._counted():
+            await self._call("TransactWriteItems", request, repeatable=True)
 
-    async def get(self, table: str, key: Key, *names: str) -> Item | None:
-        request: dict[str, Any] = {"TableName": table, "Key": key, "ConsistentRead": True}
-        if names:
-            request["ProjectionExpression"] = ", ".join(names)
-        return (await self.read("get_item", **request)).get("Item")
+    @contextlib.contextmanager
+    def _counted(self) -> Generator[None]:
+        """Rule 1, for one operation of a caller."""
+        if self._under_way >= self._queue_max:
+            self.stats.refused += 1
+            raise too_many_waiting(self._queue_max, "DynamoDB")
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    async def get(self, table: str, key: Key) -> Item | None:
+        """One row, as it is now; with the other rows that this turn of the loop asks for."""
+        with self._counted():
+            return await self._reads.ask((table, _values(key)), key)
 
     async def get_each(self, wanted: Mapping[str, Key]) -> dict[str, Item]:
         """One row of each table, in one round trip; those that exist, by table."""
-        asked: dict[str, Any] = {
-            table: {"Keys": [key], "ConsistentRead": True} for table, key in wanted.items()
-        }
-        found: dict[str, Item] = {}
+        with self._counted():
+            asked = [self._reads.ask((table, _values(key)), key) for table, key in wanted.items()]
+            rows = await together(asked)
+        return {table: row for table, row in zip(wanted, rows, strict=True) if row is not None}
+
+    async def put(self, table: str, key: Key, item: Item) -> None:
+        """Write a row, whatever stands there; with the other rows of this turn of the loop."""
+        with self._counted():
+            await self._puts.ask((table, _values(key)), item)
+
+    async def _send_reads(self, asked: Mapping[Row, Key]) -> dict[Row, Item | None]:
+        names = {table: tuple(key) for (table, _), key in asked.items()}
+        found: dict[Row, Item | None] = dict.fromkeys(asked)
+        request: dict[str, Any] = {}
+        for (table, _), key in asked.items():
+            request.setdefault(table, {"Keys": [], "ConsistentRead": True})["Keys"].append(key)
         deadline = self._retry_deadline()
         while True:
-            answer = await self.read("batch_get_item", RequestItems=asked)
+            answer = await self._call("BatchGetItem", {"RequestItems": request}, repeatable=True)
             for table, rows in answer["Responses"].items():
                 for row in rows:
-                    found[table] = row
-            asked = answer.get("UnprocessedKeys") or {}
-            if not asked:
+                    found[table, tuple(row[name]["S"] for name in names[table])] = row
+            request = answer.get("UnprocessedKeys") or {}
+            if not request:
                 return found
-            self.stats.unprocessed += len(asked)
+            self.stats.unprocessed += sum(len(left["Keys"]) for left in request.values())
             await deadline.pause("DynamoDB leaves keys unprocessed")
+
+    async def _send_puts(self, asked: Mapping[Row, Item]) -> dict[Row, Exception | None]:
+        request: dict[str, Any] = {}
+        for (table, _), item in asked.items():
+            request.setdefault(table, []).append({"PutRequest": {"Item": item}})
+        deadline = self._retry_deadline()
+        while request:
+            try:
+                answer = await self._call(
+                    "BatchWriteItem", {"RequestItems": request}, repeatable=True
+                )
+            except StoreUnavailableError as exc:
+                if len(asked) == 1 or not _invalid(exc):
+                    raise
+                return await self._put_alone(asked)
+            request = answer.get("UnprocessedItems") or {}
+            if request:
+                self.stats.unprocessed += sum(map(len, request.values()))
+                await deadline.pause("DynamoDB leaves items unprocessed")
+        return dict.fromkeys(asked)
+
+    async def _put_alone(self, asked: Mapping[Row, Item]) -> dict[Row, Exception | None]:
+        """One bad row refuses a whole batch: the others are written without it."""
+        calls = (
+            self._call("PutItem", {"TableName": table, "Item": item}, repeatable=True)
+            for (table, _), item in asked.items()
+        )
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        return {
+            row: result if isinstance(result, Exception) else None
+            for row, result in zip(asked, results, strict=True)
+        }
 
     async def get_many(self, table: str, keys: Sequence[Key]) -> list[Item]:
         """Those of many rows of a table that exist, in any order; a hundred to a call."""
@@ -216,7 +255,7 @@ class Dynamo:
             }
             deadline = self._retry_deadline()
             while asked:
-                answer = await self.read("batch_get_item", RequestItems=asked)
+                answer = await self.read("BatchGetItem", RequestItems=asked)
                 found += answer["Responses"].get(table, [])
                 asked = answer.get("UnprocessedKeys") or {}
                 if asked:
@@ -236,7 +275,7 @@ class Dynamo:
         asked: dict[str, Any] = {table: [{"DeleteRequest": {"Key": key}} for key in keys]}
         deadline = self._retry_deadline()
         while True:
-            answer = await self.write("batch_write_item", RequestItems=asked)
+            answer = await self.write("BatchWriteItem", RequestItems=asked)
             asked = answer.get("UnprocessedItems") or {}
             if not asked:
                 return
@@ -246,34 +285,26 @@ class Dynamo:
     async def _call(
         self, operation: str, request: Mapping[str, Any], *, repeatable: bool
     ) -> dict[str, Any]:
-        if self._under_way >= self._queue_max:
-            self.stats.refused += 1
-            raise too_many_waiting(self._queue_max, "DynamoDB")
-        method = getattr(self._client, operation)
-        self._under_way += 1
-        try:
-            # An eager task (`tasks.eager`) takes its first step inside another task; the driver
-            # and timeouts need a current task of their own.
-            await asyncio.sleep(0)
-            deadline = self._retry_deadline()
-            while True:
-                try:
-                    return await self._once(method, request)
-                except (ClientError, BotoCoreError, TimeoutError) as exc:
-                    if not self._worth_another(exc, repeatable):
-                        self.stats.failures += 1
-                        raise store_error(exc) from exc
-                    why = exc
-                self.stats.retries += 1
-                try:
-                    await deadline.pause("")
-                except StoreUnavailableError:
+        # An eager task (`tasks.eager`) takes its first step inside another task; timeouts need
+        # a current task of their own.
+        await asyncio.sleep(0)
+        deadline = self._retry_deadline()
+        while True:
+            try:
+                return await self._once(operation, request)
+            except _FAILURES as exc:
+                if not self._worth_another(exc, repeatable):
                     self.stats.failures += 1
-                    raise store_error(why) from why
-        finally:
-            self._under_way -= 1
+                    raise store_error(exc) from exc
+                why = exc
+            self.stats.retries += 1
+            try:
+                await deadline.pause("")
+            except StoreUnavailableError:
+                self.stats.failures += 1
+                raise store_error(why) from why
 
-    async def _once(self, method: Any, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _once(self, operation: str, request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._places.acquire()
@@ -283,13 +314,12 @@ class Dynamo:
         try:
             self.stats.round_trips += 1
             async with asyncio.timeout(self._timeout_s):
-                return await method(**request)
-        except ClientError as exc:
-            code, response = _code(exc), _response(exc)
-            if code == "ConditionalCheckFailedException":
-                raise NotAppliedError(response.get("Item")) from None
-            if code == "TransactionCanceledException":
-                reasons: list[dict[str, Any]] = response.get("CancellationReasons", [])
+                return await self._client.call(operation, request)
+        except ServiceError as exc:
+            if exc.code == "ConditionalCheckFailedException":
+                raise NotAppliedError(exc.answer.get("Item")) from None
+            if exc.code == "TransactionCanceledException":
+                reasons: list[dict[str, Any]] = exc.answer.get("CancellationReasons", [])
                 if any(reason.get("Code") == "ConditionalCheckFailed" for reason in reasons):
                     raise TransactionRefusedError(reasons) from None
             raise
@@ -297,21 +327,78 @@ class Dynamo:
             self._places.release()
 
     def _worth_another(self, exc: Exception, repeatable: bool) -> bool:
-        if isinstance(exc, ClientError):
-            codes = {_code(exc)}
+        if isinstance(exc, ServiceError):
+            codes = {exc.code}
             if "TransactionCanceledException" in codes:  # not by a condition: see `_once`
-                reasons: list[dict[str, Any]] = _response(exc).get("CancellationReasons", [])
+                reasons: list[dict[str, Any]] = exc.answer.get("CancellationReasons", [])
                 codes = {str(reason.get("Code")) for reason in reasons} - {"None"}
             if not codes <= _BUSY_CODES:
                 return False
             self.stats.throttled += bool(codes & _THROTTLED_CODES)
             return True
-        if isinstance(exc, _NOT_SENT):
-            return True
-        return repeatable and isinstance(exc, (HTTPClientError, TimeoutError))
+        if isinstance(exc, CredentialsError):
+            return False
+        return repeatable or isinstance(exc, NotSentError)
 
     def _retry_deadline(self) -> "_RetryDeadline":
         return _RetryDeadline(self._timeout_s, self.chance)
+
+
+class _Turn:
+    """Collects what one turn of the loop asks about rows, and sends it in batches.
+
+    Equal requests for one row share an answer; a different one for the same row goes into
+    another batch.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Mapping[Row, Any]], Coroutine[Any, Any, Mapping[Row, Any]]],
+        batch_max: int,
+    ) -> None:
+        self._send = send
+        self._batch_max = batch_max
+        self._batches: list[_Batch] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, row: Row, request: Any) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        if not self._batches:
+            loop.call_soon(self._send_all)
+            self._batches.append(_Batch())
+        answer: asyncio.Future[Any] = loop.create_future()
+        batch = self._batches[-1]
+        held = batch.get(row)
+        if held is not None and held[0] == request:
+            held[1].append(answer)
+            return answer
+        if held is not None or len(batch) >= self._batch_max:
+            batch = _Batch()
+            self._batches.append(batch)
+        batch[row] = (request, [answer])
+        return answer
+
+    def _send_all(self) -> None:
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            task = asyncio.get_running_loop().create_task(self._send_batch(batch))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send_batch(self, batch: _Batch) -> None:
+        try:
+            results = await self._send({row: request for row, (request, _) in batch.items()})
+        except Exception as exc:
+            results = dict.fromkeys(batch, exc)
+        for row, (_, answers) in batch.items():
+            result = results[row]
+            for answer in answers:
+                if answer.done():  # its caller was cancelled
+                    continue
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
 
 
 class _RetryDeadline:
@@ -329,7 +416,7 @@ class _RetryDeadline:
         self._longest_s = min(2 * self._longest_s, PAUSE_LAST_S)
 
 
-async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
     """Their results in order. All have ended when this returns or raises the first error."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     for result in results:
@@ -338,9 +425,10 @@ async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return results  # type: ignore[return-value]
 
 
-def _response(exc: ClientError) -> dict[str, Any]:
-    return cast("Any", exc).response
+def _values(key: Key) -> tuple[str, ...]:
+    return tuple(value["S"] for value in key.values())
 
 
-def _code(exc: ClientError) -> str:
-    return str(_response(exc).get("Error", {}).get("Code", ""))
+def _invalid(exc: StoreUnavailableError) -> bool:
+    cause = exc.__cause__
+    return isinstance(cause, ServiceError) and cause.code == "ValidationException"

@@ -120,7 +120,7 @@ async def list_tables(dynamo: Dynamo) -> list[str]:
     names: list[str] = []
     request: dict[str, Any] = {}
     while True:
-        answer = await dynamo.read("list_tables", **request)
+        answer = await dynamo.read("ListTables", **request)
         names += answer["TableNames"]
         if "LastEvaluatedTableName" not in answer:
             return names
@@ -195,7 +195,7 @@ async def make_table(dynamo: Dynamo, definition: dict[str, Any]) -> bool:
     new = name not in await list_tables(dynamo)
     if new:
         try:
-            await dynamo.write("create_table", **definition)
+            await dynamo.write("CreateTable", **definition)
         except StoreUnavailableError:
             if name not in await list_tables(dynamo):
                 raise
@@ -207,7 +207,7 @@ async def make_table(dynamo: Dynamo, definition: dict[str, Any]) -> bool:
 async def _wait_until_active(dynamo: Dynamo, name: str) -> None:
     async with asyncio.timeout(MADE_WITHIN_S):
         while True:
-            table = (await dynamo.read("describe_table", TableName=name))["Table"]
+            table = (await dynamo.read("DescribeTable", TableName=name))["Table"]
             if table["TableStatus"] in ("ACTIVE", "UPDATING"):
                 return
             await asyncio.sleep(_POLL_S)
@@ -218,7 +218,7 @@ async def _let_expire(dynamo: Dynamo, name: str) -> None:
         return
     try:
         await dynamo.write(
-            "update_time_to_live",
+            "UpdateTimeToLive",
             TableName=name,
             TimeToLiveSpecification={"Enabled": True, "AttributeName": "expiry"},
         )
@@ -228,5 +228,5 @@ async def _let_expire(dynamo: Dynamo, name: str) -> None:
 
 
 async def _expires(dynamo: Dynamo, name: str) -> bool:
-    answer = await dynamo.read("describe_time_to_live", TableName=name)
+    answer = await dynamo.read("DescribeTimeToLive", TableName=name)
     return answer["TimeToLiveDescription"]["TimeToLiveStatus"] in ("ENABLED", "ENABLING")

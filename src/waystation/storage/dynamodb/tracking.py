@@ -88,7 +88,7 @@ class TrackingRows:
         while await self.expire(now_ms=now_ms, limit=_EXPIRE_PORTION) == _EXPIRE_PORTION:
             pass
         answer = await self._dynamo.read(
-            "query",
+            "Query",
             TableName=self._table,
             KeyConditionExpression="pk = :pk",
             ExpressionAttributeValues={":pk": string("counts")},
@@ -113,7 +113,7 @@ class TrackingRows:
 
     async def _due(self, shard: int, now_ms: int, limit: int) -> list[Item]:
         answer = await self._dynamo.read(
-            "query",
+            "Query",
             TableName=self._table,
             IndexName="DueIndex",
             KeyConditionExpression="pk = :pk AND due <= :now",

@@ -141,7 +141,7 @@ class UserAgentRows:
             request["ConditionExpression"] = "current_month = :table"
             request["ExpressionAttributeValues"] = {":table": string(table)}
         with contextlib.suppress(NotAppliedError):
-            await self._dynamo.write("delete_item", **request)
+            await self._dynamo.write("DeleteItem", **request)
 
     async def add(self, user_agent: UserAgent) -> bool:
         uaid = user_agent.uaid
@@ -168,7 +168,7 @@ class UserAgentRows:
         }
         try:
             await self._dynamo.write(
-                "put_item",
+                "PutItem",
                 TableName=self._router,
                 Item=item,
                 ConditionExpression=_NOT_THERE,
@@ -200,7 +200,7 @@ class UserAgentRows:
         )
         try:
             answer = await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=self._router,
                 Key=self._keys.router(uaid),
                 UpdateExpression=expression,
@@ -237,7 +237,7 @@ class UserAgentRows:
             values[":cursor"] = number(user_agent.current_timestamp_ms)
         with contextlib.suppress(NotAppliedError):  # it has no subscription yet
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=table,
                 Key=self._keys.channels(user_agent.uaid),
                 UpdateExpression=expression,
@@ -257,7 +257,7 @@ class UserAgentRows:
         lower = "attribute_not_exists(current_timestamp) OR current_timestamp < :cursor"
         try:
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=table,
                 Key=key,
                 UpdateExpression="SET current_timestamp = :cursor",
@@ -271,7 +271,7 @@ class UserAgentRows:
     async def _set_last_connect(self, uaid: Uaid, seen: Item) -> None:
         with contextlib.suppress(NotAppliedError):
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=self._router,
                 Key=self._keys.router(uaid),
                 UpdateExpression="SET last_connect = :seen",
@@ -282,7 +282,7 @@ class UserAgentRows:
     async def clear_route(self, uaid: Uaid, seen: Route) -> bool:
         try:
             await self._dynamo.write(
-                "update_item",
+                "UpdateItem",
                 TableName=self._router,
                 Key=self._keys.router(uaid),
                 UpdateExpression="REMOVE node_id",
@@ -319,7 +319,7 @@ class UserAgentRows:
     async def _remove(self, uaid: Uaid, **condition: Any) -> Item:
         """The record first: without it nothing else of the user agent is found."""
         answer = await self._dynamo.write(
-            "delete_item",
+            "DeleteItem",
             TableName=self._router,
             Key=self._keys.router(uaid),
             ReturnValues="ALL_OLD",
@@ -350,7 +350,7 @@ class UserAgentRows:
             "ConsistentRead": True,
         }
         while True:
-            answer = await self._dynamo.read("query", **request)
+            answer = await self._dynamo.read("Query", **request)
             keys += answer["Items"]
             if "LastEvaluatedKey" not in answer:
                 return keys

@@ -1,18 +1,17 @@
 """Calls to DynamoDB that are throttled, refused, half done or not answered at all."""
 
 import asyncio
-from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from botocore.exceptions import (
-    ClientError,
-    ConnectionClosedError,
-    EndpointConnectionError,
-    NoCredentialsError,
-)
 
 from waystation.base.errors import BusyError, StoreUnavailableError
+from waystation.storage.dynamodb.client import (
+    CredentialsError,
+    NoAnswerError,
+    NotSentError,
+    ServiceError,
+)
 from waystation.storage.dynamodb.session import (
     Dynamo,
     NotAppliedError,
@@ -22,6 +21,8 @@ from waystation.storage.dynamodb.session import (
 from waystation.storage.settings import Store
 
 KEY = {"uaid": {"S": "x"}}
+FOUND = {"Responses": {"t": [KEY]}}
+NOTHING: dict[str, Any] = {"Responses": {}}
 
 
 class Script:
@@ -31,31 +32,28 @@ class Script:
         self.outcomes = list(outcomes)
         self.requests: list[tuple[str, dict[str, Any]]] = []
 
-    def __getattr__(self, operation: str) -> Any:
-        async def call(**request: Any) -> Any:
-            self.requests.append((operation, request))
-            outcome = self.outcomes.pop(0)
-            if isinstance(outcome, Exception):
-                raise outcome
-            if isinstance(outcome, asyncio.Event):
-                await outcome.wait()
-                return {}
-            return outcome
-
-        return call
+    async def call(self, operation: str, request: dict[str, Any]) -> Any:
+        self.requests.append((operation, request))
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if isinstance(outcome, asyncio.Event):
+            await outcome.wait()
+            return NOTHING
+        return outcome
 
 
-def dynamo(script: Script, *, timeout_s: float = 5.0, queue_max: int = 100) -> Dynamo:
+def dynamo(script: Any, *, timeout_s: float = 5.0, queue_max: int = 100) -> Dynamo:
     settings = Store(operation_timeout_s=timeout_s, queue_max=queue_max)
-    return Dynamo(script, AsyncExitStack(), settings, chance=lambda: 0.0)
+    return Dynamo(script, settings, chance=lambda: 0.0)
 
 
-def answered(code: str, **more: Any) -> ClientError:
-    return ClientError({"Error": {"Code": code}} | more, "Operation")
+def answered(code: str, **more: Any) -> ServiceError:
+    return ServiceError(code, more)
 
 
-def closed() -> ConnectionClosedError:
-    return ConnectionClosedError(endpoint_url="http://x")
+def closed() -> NoAnswerError:
+    return NoAnswerError("the connection was closed")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,7 @@ def closed() -> ConnectionClosedError:
     ],
 )
 async def test_what_is_throttled_or_passing_is_tried_again(code: str) -> None:
-    script = Script(answered(code), answered(code), {"Item": KEY})
+    script = Script(answered(code), answered(code), FOUND)
     client = dynamo(script)
 
     assert await client.get("t", KEY) == KEY
@@ -81,7 +79,7 @@ async def test_a_throttled_conditional_write_is_tried_again_too() -> None:
     """It was not carried out, so nothing can happen twice."""
     script = Script(answered("ThrottlingException"), {})
 
-    assert await dynamo(script).write("put_item", ConditionExpression="x") == {}
+    assert await dynamo(script).write("PutItem", ConditionExpression="x") == {}
 
 
 async def test_a_store_that_throttles_for_long_is_unavailable() -> None:
@@ -107,15 +105,15 @@ async def test_a_missing_table_says_what_to_do() -> None:
 
 
 async def test_a_read_whose_connection_broke_is_sent_again() -> None:
-    assert await dynamo(Script(closed(), {"Item": KEY})).get("t", KEY) == KEY
+    assert await dynamo(Script(closed(), FOUND)).get("t", KEY) == KEY
 
 
 async def test_an_unconditional_put_whose_connection_broke_is_sent_again() -> None:
-    assert await dynamo(Script(closed(), {})).write("put_item") == {}
+    assert await dynamo(Script(closed(), {})).write("PutItem") == {}
 
 
 @pytest.mark.parametrize(
-    "operation, request_", [("put_item", {"ConditionExpression": "x"}), ("update_item", {})]
+    "operation, request_", [("PutItem", {"ConditionExpression": "x"}), ("UpdateItem", {})]
 )
 async def test_a_write_that_may_have_been_carried_out_is_not_sent_again(
     operation: str, request_: dict[str, Any]
@@ -128,21 +126,21 @@ async def test_a_write_that_may_have_been_carried_out_is_not_sent_again(
 
 
 async def test_a_write_that_was_never_sent_is_sent_again() -> None:
-    script = Script(EndpointConnectionError(endpoint_url="http://x"), {})
+    script = Script(NotSentError("refused"), {})
 
-    assert await dynamo(script).write("put_item", ConditionExpression="x") == {}
+    assert await dynamo(script).write("PutItem", ConditionExpression="x") == {}
 
 
 async def test_missing_credentials_are_told_at_once() -> None:
     with pytest.raises(StoreUnavailableError, match="credentials"):
-        await dynamo(Script(NoCredentialsError())).get("t", KEY)
+        await dynamo(Script(CredentialsError("there are no AWS credentials"))).get("t", KEY)
 
 
 async def test_a_condition_that_does_not_hold_tells_what_is_there() -> None:
     script = Script(answered("ConditionalCheckFailedException", Item=KEY))
 
     with pytest.raises(NotAppliedError) as caught:
-        await dynamo(script).write("put_item", ConditionExpression="x")
+        await dynamo(script).write("PutItem", ConditionExpression="x")
     assert caught.value.item == KEY
 
 
@@ -178,13 +176,14 @@ async def test_a_transaction_that_is_wrong_is_not_tried_again() -> None:
 
 async def test_unprocessed_keys_are_asked_for_again() -> None:
     rest = {"b": {"Keys": [KEY], "ConsistentRead": True}}
+    first, second = KEY | {"x": {"N": "1"}}, KEY | {"x": {"N": "2"}}
     script = Script(
-        {"Responses": {"a": [{"x": 1}]}, "UnprocessedKeys": rest},
-        {"Responses": {"b": [{"x": 2}]}, "UnprocessedKeys": {}},
+        {"Responses": {"a": [first]}, "UnprocessedKeys": rest},
+        {"Responses": {"b": [second]}, "UnprocessedKeys": {}},
     )
     client = dynamo(script)
 
-    assert await client.get_each({"a": KEY, "b": KEY}) == {"a": {"x": 1}, "b": {"x": 2}}
+    assert await client.get_each({"a": KEY, "b": KEY}) == {"a": first, "b": second}
     assert script.requests[1][1]["RequestItems"] == rest
     assert client.stats.unprocessed == 1
 
@@ -214,7 +213,7 @@ async def test_a_store_that_does_not_answer_is_unavailable() -> None:
     script = Script(*[silence] * 100)
 
     with pytest.raises(StoreUnavailableError, match="in time"):
-        await dynamo(script, timeout_s=0.05).write("update_item")
+        await dynamo(script, timeout_s=0.05).write("UpdateItem")
 
 
 async def test_more_than_may_wait_is_refused() -> None:
@@ -244,3 +243,76 @@ async def test_of_several_calls_the_first_error_is_told_when_all_have_ended() ->
         await together([call(1), call(2)])
     assert ended == [1, 2]
     assert await together([call(3), call(2)]) == [3, 2]
+
+
+class TestATurnOfTheLoop:
+    async def test_reads_of_one_turn_are_one_request(self) -> None:
+        keys = [{"uaid": {"S": str(n)}} for n in range(3)]
+        script = Script({"Responses": {"t": [keys[2], keys[0]]}})
+        client = dynamo(script)
+
+        found = await asyncio.gather(*(client.get("t", key) for key in keys))
+
+        assert found == [keys[0], None, keys[2]]
+        assert [operation for operation, _ in script.requests] == ["BatchGetItem"]
+        assert client.stats.round_trips == 1
+
+    async def test_two_who_ask_for_one_row_share_a_key(self) -> None:
+        """DynamoDB refuses a batch that names a key twice."""
+        script = Script(FOUND)
+        client = dynamo(script)
+
+        assert await asyncio.gather(client.get("t", KEY), client.get("t", KEY)) == [KEY, KEY]
+        assert script.requests[0][1]["RequestItems"]["t"]["Keys"] == [KEY]
+
+    async def test_a_batch_has_at_most_a_hundred_keys(self) -> None:
+        keys = [{"uaid": {"S": str(n)}} for n in range(150)]
+        script = Script(NOTHING, NOTHING)
+        client = dynamo(script, queue_max=200)
+        await asyncio.gather(*(client.get("t", key) for key in keys))
+
+        sizes = [len(request["RequestItems"]["t"]["Keys"]) for _, request in script.requests]
+        assert sorted(sizes) == [50, 100]
+
+    async def test_rows_that_are_written_in_one_turn_are_one_request(self) -> None:
+        script = Script({})
+        client = dynamo(script)
+        items = [{"uaid": {"S": str(n)}} for n in range(3)]
+        await asyncio.gather(*(client.put("t", item, item) for item in items))
+
+        ((operation, request),) = script.requests
+        assert operation == "BatchWriteItem"
+        assert request["RequestItems"] == {"t": [{"PutRequest": {"Item": item}} for item in items]}
+
+    async def test_two_writes_of_one_row_are_in_different_requests(self) -> None:
+        script = Script({}, {})
+        client = dynamo(script)
+        rows = [KEY | {"x": {"N": str(n)}} for n in range(2)]
+        await asyncio.gather(*(client.put("t", KEY, row) for row in rows))
+
+        assert len(script.requests) == 2
+
+    async def test_a_bad_row_does_not_refuse_the_others_of_its_batch(self) -> None:
+        invalid = answered("ValidationException")
+        script = Script(invalid, {}, invalid)
+        client = dynamo(script)
+        good, bad = {"uaid": {"S": "good"}}, {"uaid": {"S": "bad"}}
+
+        results = await asyncio.gather(
+            client.put("t", good, good), client.put("t", bad, bad), return_exceptions=True
+        )
+
+        assert results[0] is None
+        assert isinstance(results[1], StoreUnavailableError)
+        assert [operation for operation, _ in script.requests[1:]] == ["PutItem", "PutItem"]
+
+    async def test_a_cancelled_caller_does_not_disturb_the_others_of_its_batch(self) -> None:
+        script = Script(FOUND)
+        client = dynamo(script)
+        first = asyncio.create_task(client.get("t", {"uaid": {"S": "other"}}))
+        second = asyncio.create_task(client.get("t", KEY))
+        await asyncio.sleep(0)
+        first.cancel()
+
+        assert await second == KEY
+        assert first.cancelled()
