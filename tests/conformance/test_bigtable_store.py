@@ -359,8 +359,8 @@ async def test_a_topic_whose_answer_was_lost_knows_its_own_row_and_what_it_repla
 
         return written
 
-    for table in store.session._tables:
-        monkeypatch.setattr(table, "check_and_mutate_row", losing(table.check_and_mutate_row))
+    for rpc in store.session._rpcs:
+        monkeypatch.setattr(rpc, "check_and_mutate_row", losing(rpc.check_and_mutate_row))
     replaced = await store.save(uaid, second)
 
     assert lost == [True], "it had been written"

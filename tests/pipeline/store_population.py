@@ -8,7 +8,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 
 import msgspec
-from google.cloud.bigtable.data.mutations import Mutation
 
 from waystation.base.ids import dashed
 from waystation.push.model import (
@@ -25,7 +24,7 @@ from waystation.push.model import (
 )
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import layout as bigtable
-from waystation.storage.bigtable.cells import set_cell
+from waystation.storage.bigtable.cells import Mutation, set_cell
 from waystation.storage.bigtable.push import BigtablePushStore
 from waystation.storage.dynamodb.layout import encode_notification, record_fields
 from waystation.storage.dynamodb.months import last_connect

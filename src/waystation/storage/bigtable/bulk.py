@@ -12,15 +12,20 @@ from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
-from google.cloud.bigtable.data.mutations import Mutation
-from google.cloud.bigtable.data.row_filters import RowFilter
-
 from waystation.base.clock import SystemClock
 from waystation.base.ids import new_uuid4, parse_uuid
 from waystation.push.model import MessageId, Notification, Uaid, UserAgent
 from waystation.push.store import PushStore
 from waystation.storage.bigtable import filters, layout
-from waystation.storage.bigtable.cells import Row, drop_column, drop_row, replace_cell, set_cell
+from waystation.storage.bigtable.cells import (
+    Mutation,
+    Row,
+    drop_column,
+    drop_row,
+    replace_cell,
+    set_cell,
+)
+from waystation.storage.bigtable.filters import RowFilter
 from waystation.storage.bigtable.layout import MESSAGE, MESSAGE_TOPIC, OWN, ROUTER
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.url import BigtableUrl

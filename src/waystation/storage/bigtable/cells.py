@@ -1,14 +1,25 @@
-"""Cells as we read and write them.
+"""Cells as they are read, and mutations as they are written.
 
-A cell's timestamp is the time when it ends, in the future; Bigtable's garbage collection, told to
-collect what is older than a second, thus takes it when it is over.
+A cell's timestamp is the time when it ends, in the future. Bigtable's garbage collection, told to
+collect what is older than a second, removes the cell when that time is over.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from google.cloud.bigtable.data import DeleteAllFromRow, DeleteRangeFromColumn, SetCell
-from google.cloud.bigtable.data.mutations import Mutation
+from google.cloud.bigtable_v2 import types
+
+Mutation: TypeAlias = Any  # a protobuf message, without the library's wrapper
+
+
+def raw(wrapper: Any) -> Any:
+    """The class of protobuf messages behind a wrapper class of the library."""
+    return wrapper.pb()
+
+
+_Mutation: Final = raw(types.Mutation)
+_ALL_TIMES: Final = raw(types.TimestampRange)()
+_DROP_ROW: Final = _Mutation(delete_from_row=_Mutation.DeleteFromRow())
 
 
 class Cell(NamedTuple):
@@ -26,7 +37,13 @@ class Row(NamedTuple):
 
 def set_cell(family: str, column: bytes, value: bytes, ends_at_ms: int) -> Mutation:
     # Bigtable keeps microseconds and takes whole milliseconds only.
-    return SetCell(family, column, value, ends_at_ms * 1000)
+    cell = _Mutation.SetCell(
+        family_name=family,
+        column_qualifier=column,
+        timestamp_micros=ends_at_ms * 1000,
+        value=value,
+    )
+    return _Mutation(set_cell=cell)
 
 
 def replace_cell(family: str, column: bytes, value: bytes, ends_at_ms: int) -> list[Mutation]:
@@ -36,8 +53,11 @@ def replace_cell(family: str, column: bytes, value: bytes, ends_at_ms: int) -> l
 
 
 def drop_column(family: str, column: bytes) -> Mutation:
-    return DeleteRangeFromColumn(family, column)
+    dropped = _Mutation.DeleteFromColumn(
+        family_name=family, column_qualifier=column, time_range=_ALL_TIMES
+    )
+    return _Mutation(delete_from_column=dropped)
 
 
 def drop_row() -> Mutation:
-    return DeleteAllFromRow()
+    return _DROP_ROW

@@ -113,10 +113,9 @@ def update_time_column(channel_id: ChannelId) -> bytes:
     return _UPDATE_TIME_PREFIX + dashed(channel_id).encode()
 
 
-def record_pattern(channel_id: ChannelId | None = None) -> bytes:
-    """The columns of a record, and that of one subscription."""
-    wanted = [*RECORD_COLUMNS, *([] if channel_id is None else [channel_column(channel_id)])]
-    return b"|".join(wanted)
+def record_pattern(*channel_ids: ChannelId) -> bytes:
+    """The columns of a record, and those of some subscriptions."""
+    return b"|".join((*RECORD_COLUMNS, *map(channel_column, channel_ids)))
 
 
 def status_key(message_id: MessageId) -> bytes:

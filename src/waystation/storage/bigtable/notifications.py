@@ -14,8 +14,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from google.cloud.bigtable.data.mutations import Mutation
-
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
 from waystation.push.model import (
@@ -28,7 +26,7 @@ from waystation.push.model import (
     Uaid,
 )
 from waystation.storage.bigtable import filters, layout
-from waystation.storage.bigtable.cells import Cells, Row, drop_row, set_cell
+from waystation.storage.bigtable.cells import Cells, Mutation, Row, drop_row, set_cell
 from waystation.storage.bigtable.layout import MESSAGE, MESSAGE_TOPIC, ROUTER
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.user_agents import TRIES_MAX, UserAgents

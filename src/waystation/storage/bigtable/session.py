@@ -5,18 +5,21 @@ Rule 1: `database_pool_max_size` calls are under way at once (100 for each chann
 Rule 2: reads and writes that may be repeated are tried again, `retry_count` times at most, when
         Bigtable was unavailable, aborted or too late; a write under a condition only when it
         was certainly not sent, or when its caller knows its own row again.
-Rule 3: the driver's exceptions become the store's own in `_store_error` and nowhere else.
+Rule 3: look-ups and unconditional writes of one turn of the loop share a call (`ReadRows` of
+        several keys, `MutateRows`); a write under a condition has a call of its own.
+Rule 4: the driver's exceptions become the store's own in `_store_error` and nowhere else.
 
 The driver's clients belong to the loop in which they were made: `Session` is made in the running
 one. They are several because one channel carries about a hundred calls at once.
 """
 
 import asyncio
+import contextlib
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from google.api_core.exceptions import (
@@ -31,24 +34,26 @@ from google.api_core.exceptions import (
     Unauthenticated,
 )
 from google.auth.exceptions import GoogleAuthError
-from google.cloud.bigtable.data import ReadRowsQuery, RowMutationEntry, RowRange
-from google.cloud.bigtable.data.exceptions import MutationsExceptionGroup
-from google.cloud.bigtable.data.mutations import Mutation
-from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.breaker import Breaker
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError, StoreUnavailableError
-from waystation.storage.bigtable.cells import Cell, Cells, Row
+from waystation.storage.bigtable.cells import Cells, Mutation, Row
 from waystation.storage.bigtable.client import find_credentials, new_client
+from waystation.storage.bigtable.filters import RowFilter
+from waystation.storage.bigtable.rpc import Rpc
 from waystation.storage.bigtable.url import BigtableUrl
-from waystation.storage.calls import too_many_waiting
+from waystation.storage.calls import TurnBatches, too_many_waiting
 from waystation.storage.settings import Store
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 STREAMS_PER_CHANNEL = 100
 ENTRIES_PER_CALL = 1000  # rows of one call that changes many
+# Rows of one call that looks up what a turn of the loop asks for. Not more: their filter names a
+# column for each of them, and the server compares each cell with all of these names.
+KEYS_PER_READ = 8
 _PAUSE_S = 0.05  # before a second attempt; doubled for each further one, and never exactly
 
 _PASSING = (ServiceUnavailable, Aborted, DeadlineExceeded, Cancelled)
@@ -100,10 +105,14 @@ class Session:
             client.get_table(url.instance, url.table, app_profile_id=url.app_profile_id)
             for client in self._clients
         ]
-        self._turns = cycle(self._tables)
+        self._rpcs = [Rpc(client, url.table_name, url.app_profile_id) for client in self._clients]
+        self._turns = cycle(self._rpcs)
+        self._writes = TurnBatches(self._send_writes, ENTRIES_PER_CALL)
+        self._waiting = 0  # callers whose request is in a batch
         self._free = url.database_pool_max_size or STREAMS_PER_CHANNEL * url.grpc_channel_count
         self._wait_s = url.database_pool_wait_timeout or self._point.total_s
         self._queue_max = settings.queue_max
+        self._waiting_max = self._free + settings.queue_max
         self._queue: deque[asyncio.Future[None]] = deque()
 
     # Reads
@@ -111,11 +120,13 @@ class Session:
     async def read_row(
         self, key: bytes, row_filter: RowFilter, *, guarded: bool = True
     ) -> Cells | None:
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.read_row(key, row_filter=row_filter, **_once(timeout_s))
+        async def call(rpc: Rpc, timeout_s: float) -> list[Row]:
+            return await rpc.read_rows(
+                row_filter, keys=(key,), after=None, limit=1, timeout_s=timeout_s
+            )
 
-        row = await self._call(call, self._point, repeatable=True, guarded=guarded)
-        return None if row is None else _cells(row)
+        rows = await self._call(call, self._point, repeatable=True, guarded=guarded)
+        return rows[0].cells if rows else None
 
     async def read_rows(
         self,
@@ -126,46 +137,98 @@ class Session:
         limit: int | None = None,
     ) -> list[Row]:
         """In the order of keys: these, and those between the two of `after` (both excluded)."""
-        ranges = [] if after is None else [RowRange(*after, start_is_inclusive=False)]
-        query = ReadRowsQuery(
-            row_keys=list(keys), row_ranges=ranges, limit=limit, row_filter=row_filter
-        )
 
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.read_rows(query, **_once(timeout_s))
+        async def call(rpc: Rpc, timeout_s: float) -> list[Row]:
+            return await rpc.read_rows(
+                row_filter, keys=keys, after=after, limit=limit, timeout_s=timeout_s
+            )
 
-        rows = await self._call(call, self._scan, repeatable=True)
-        return [Row(row.row_key, _cells(row)) for row in rows]
+        return await self._call(call, self._scan, repeatable=True)
+
+    def look_ups(
+        self, filter_of: Callable[[Collection[R]], RowFilter]
+    ) -> Callable[[bytes, R], Awaitable[Cells | None]]:
+        """A function that reads a row together with the others that are asked for in this turn
+        of the loop; `filter_of` makes their common filter of what is asked about each."""
+
+        async def send(asked: Mapping[bytes, R]) -> Mapping[bytes, Cells | None]:
+            row_filter, keys = filter_of(asked.values()), list(asked)
+
+            async def call(rpc: Rpc, timeout_s: float) -> list[Row]:
+                return await rpc.read_rows(
+                    row_filter, keys=keys, after=None, limit=None, timeout_s=timeout_s
+                )
+
+            found: dict[bytes, Cells | None] = dict.fromkeys(asked)
+            found.update(await self._call(call, self._point, repeatable=True))
+            return found
+
+        batches = TurnBatches(send, KEYS_PER_READ)
+
+        async def look_up(key: bytes, request: R) -> Cells | None:
+            with self._counted():
+                return await batches.ask(key, request)
+
+        return look_up
 
     async def sample_keys(self) -> list[tuple[bytes, int]]:
         """Keys about evenly apart, and how many bytes lie before each; as many as there are."""
 
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.sample_row_keys(**_once(timeout_s))
+        async def call(_rpc: Rpc, timeout_s: float) -> list[tuple[bytes, int]]:
+            table = self._tables[0]
+            return await table.sample_row_keys(
+                operation_timeout=timeout_s, attempt_timeout=timeout_s, retryable_errors=()
+            )
 
         return await self._call(call, self._scan, repeatable=True)
 
     # Writes
 
     async def write(self, key: bytes, mutations: list[Mutation]) -> None:
-        """All of them or none; they may be applied twice."""
-
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.mutate_row(key, mutations, **_once(timeout_s))
-
-        await self._call(call, self._point, repeatable=True)
+        """All of them or none, with the other rows of this turn of the loop; they may be applied
+        twice."""
+        with self._counted():
+            await self._writes.ask(key, mutations)
 
     async def write_many(self, rows: Sequence[tuple[bytes, list[Mutation]]]) -> None:
         """Each row all or nothing, in any order."""
         for start in range(0, len(rows), ENTRIES_PER_CALL):
-            portion = rows[start : start + ENTRIES_PER_CALL]
-            await self._write_portion([RowMutationEntry(*row) for row in portion])
+            results = await self._write_rows(rows[start : start + ENTRIES_PER_CALL], self._scan)
+            for result in results:
+                if result is not None:
+                    raise result
 
-    async def _write_portion(self, entries: list[RowMutationEntry]) -> None:
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.bulk_mutate_rows(entries, **_once(timeout_s))
+    async def _send_writes(
+        self, asked: Mapping[bytes, list[Mutation]]
+    ) -> Mapping[bytes, Exception | None]:
+        if len(asked) == 1:
+            ((key, mutations),) = asked.items()
 
-        await self._call(call, self._scan, repeatable=True)
+            async def call(rpc: Rpc, timeout_s: float) -> None:
+                await rpc.mutate_row(key, mutations, timeout_s)
+
+            await self._call(call, self._point, repeatable=True)
+            return dict.fromkeys(asked)
+        results = await self._write_rows(list(asked.items()), self._point)
+        return dict(zip(asked, results, strict=True))
+
+    async def _write_rows(
+        self, rows: Sequence[tuple[bytes, list[Mutation]]], limits: Limits
+    ) -> list[Exception | None]:
+        """Why each row was not written. Rows that failed for a passing reason are sent again,
+        together with the others: they may be applied twice."""
+
+        async def call(rpc: Rpc, timeout_s: float) -> list[Exception | None]:
+            results = await rpc.mutate_rows(rows, timeout_s)
+            for result in results:
+                if isinstance(result, _TROUBLE):
+                    raise result
+            return results
+
+        results = await self._call(call, limits, repeatable=True)
+        return [
+            None if result is None else self._store_error(result) or result for result in results
+        ]
 
     async def check(
         self,
@@ -177,18 +240,15 @@ class Session:
         repeatable: bool = False,
     ) -> bool:
         """Whether the row had what the predicate asks for; one of the two was then applied.
-        Repeatable for a caller who looks again at what it finds changed: it may have been he."""
+        Repeatable for a caller that reads the row again when it was changed: the change may be
+        its own."""
 
-        def call(table: Any, timeout_s: float) -> Awaitable[Any]:
-            return table.check_and_mutate_row(
-                key,
-                predicate,
-                true_case_mutations=then,
-                false_case_mutations=otherwise,
-                operation_timeout=timeout_s,
+        async def call(rpc: Rpc, timeout_s: float) -> bool:
+            return await rpc.check_and_mutate_row(
+                key, predicate, then or (), otherwise or (), timeout_s
             )
 
-        return cast(bool, await self._call(call, self._point, repeatable=repeatable))
+        return await self._call(call, self._point, repeatable=repeatable)
 
     async def close(self) -> None:
         for table in self._tables:
@@ -200,7 +260,7 @@ class Session:
 
     async def _call(
         self,
-        call: Callable[[Any, float], Awaitable[T]],
+        call: Callable[[Rpc, float], Awaitable[T]],
         limits: Limits,
         *,
         repeatable: bool,
@@ -216,11 +276,10 @@ class Session:
             result = await self._attempts(call, limits, repeatable)
         except Exception as exc:
             self.stats.failures += 1
-            cause = _cause(exc)
-            if guarded and isinstance(cause, _TROUBLE):
+            if guarded and isinstance(exc, _TROUBLE):
                 self._breaker.failed()
                 self.stats.breaker_opened = self._breaker.opened
-            error = self._store_error(cause)
+            error = self._store_error(exc)
             if error is None:
                 raise
             raise error from exc
@@ -231,7 +290,7 @@ class Session:
         return result
 
     async def _attempts(
-        self, call: Callable[[Any, float], Awaitable[T]], limits: Limits, repeatable: bool
+        self, call: Callable[[Rpc, float], Awaitable[T]], limits: Limits, repeatable: bool
     ) -> T:
         give_up_mono = self._clock.mono() + limits.total_s
         retries = 0
@@ -241,8 +300,7 @@ class Session:
             try:
                 return await call(next(self._turns), timeout_s)
             except Exception as exc:
-                cause = _cause(exc)
-                again = isinstance(cause, _PASSING) if repeatable else _not_sent(cause)
+                again = isinstance(exc, _PASSING) if repeatable else _not_sent(exc)
                 pause_s = _PAUSE_S * 2**retries * random.uniform(0.5, 1.5)
                 late = self._clock.mono() + pause_s >= give_up_mono
                 if not again or late or retries >= self._url.retry_count:
@@ -252,6 +310,18 @@ class Session:
                     raise  # a busy process wakes late, and the driver takes no time that is over
             retries += 1
             self.stats.retries += 1
+
+    @contextlib.contextmanager
+    def _counted(self) -> Generator[None]:
+        """A caller whose request goes out in a batch; as many may wait as for calls."""
+        if self._waiting >= self._waiting_max:
+            self.stats.refused += 1
+            raise too_many_waiting(self._queue_max, "Bigtable")
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
 
     async def _enter(self) -> None:
         if self._free:
@@ -294,21 +364,6 @@ class Session:
         return None
 
 
-def _cells(row: Any) -> Cells:
-    return {
-        (cell.family, cell.qualifier): Cell(cell.value, cell.timestamp_micros // 1000)
-        for cell in row.cells
-    }
-
-
-def _cause(exc: BaseException) -> BaseException:
-    """Of many rows that failed, why the first did."""
-    while isinstance(exc, MutationsExceptionGroup):
-        failed = cast(tuple[BaseException, ...], exc.exceptions)[0]
-        exc = failed.__cause__ or failed
-    return exc
-
-
 def _not_sent(exc: BaseException) -> bool:
     """No connection was there to carry it."""
     return isinstance(exc, ServiceUnavailable) and _NOT_SENT in str(exc)
@@ -319,12 +374,3 @@ def _limits(
 ) -> Limits:
     attempt = attempt_s or patience_s * once
     return Limits(attempt, max(total_s or patience_s * in_all, attempt))
-
-
-def _once(timeout_s: float) -> dict[str, Any]:
-    """One attempt of the driver's: how often is decided here."""
-    return {
-        "operation_timeout": timeout_s,
-        "attempt_timeout": timeout_s,
-        "retryable_errors": (),
-    }

@@ -14,14 +14,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from google.cloud.bigtable.data.mutations import Mutation
-from google.cloud.bigtable.data.row_filters import RowFilter
-
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
 from waystation.push.model import MessageId, MessageStatus, Milestone, MilestoneNote
 from waystation.storage.bigtable import filters, layout
-from waystation.storage.bigtable.cells import Cell, drop_column, set_cell
+from waystation.storage.bigtable.cells import Cell, Mutation, drop_column, set_cell
+from waystation.storage.bigtable.filters import RowFilter
 from waystation.storage.bigtable.layout import FENCE, KEPT, OWN, RELIABILITY
 from waystation.storage.bigtable.session import Session
 from waystation.storage.bigtable.user_agents import TRIES_MAX

@@ -12,12 +12,10 @@ import asyncio
 import os
 import random
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
-from google.cloud.bigtable.data.mutations import Mutation
-from google.cloud.bigtable.data.row_filters import RowFilter
 
 from waystation.base.clock import Clock
 from waystation.base.errors import BusyError
@@ -32,7 +30,15 @@ from waystation.push.model import (
     UserAgent,
 )
 from waystation.storage.bigtable import filters, layout
-from waystation.storage.bigtable.cells import Cells, drop_column, drop_row, replace_cell, set_cell
+from waystation.storage.bigtable.cells import (
+    Cells,
+    Mutation,
+    drop_column,
+    drop_row,
+    replace_cell,
+    set_cell,
+)
+from waystation.storage.bigtable.filters import RowFilter
 from waystation.storage.bigtable.layout import OWN, ROUTER
 from waystation.storage.bigtable.session import Session
 
@@ -63,6 +69,8 @@ class UserAgents:
         self._clock = clock
         self._lifetime_ms = lifetime_s * 1000
         self._recent: OrderedDict[Uaid, Seen] = OrderedDict()
+        self._look_up = session.look_ups(self._records_and)
+        self._read_whole = session.look_ups(self._whole_rows)
 
     # Reads
 
@@ -77,16 +85,20 @@ class UserAgents:
         return seen.record
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
-        now_ms = self._clock.now_ms()
-        wanted = filters.columns(now_ms, ROUTER, layout.record_pattern(channel_id))
-        cells = await self._session.read_row(layout.agent_key(uaid), wanted)
-        seen = await self.decode(uaid, cells)
+        seen = await self.decode(uaid, await self._look_up(layout.agent_key(uaid), channel_id))
         return None if seen is None else Recipient(seen.record, channel_id in seen.channels)
+
+    def _records_and(self, channel_ids: Collection[ChannelId]) -> RowFilter:
+        """The records of several look-ups, with the subscriptions that any of them asks about."""
+        pattern = layout.record_pattern(*set(channel_ids))
+        return filters.columns(self._clock.now_ms(), ROUTER, pattern)
 
     async def read(self, uaid: Uaid) -> Seen | None:
         """The whole row; remains of one are removed."""
-        wanted = filters.alive(self._clock.now_ms(), ROUTER, OWN)
-        return await self.decode(uaid, await self._session.read_row(layout.agent_key(uaid), wanted))
+        return await self.decode(uaid, await self._read_whole(layout.agent_key(uaid), None))
+
+    def _whole_rows(self, _: Collection[None]) -> RowFilter:
+        return filters.alive(self._clock.now_ms(), ROUTER, OWN)
 
     async def decode(self, uaid: Uaid, cells: Cells | None) -> Seen | None:
         if cells is None:

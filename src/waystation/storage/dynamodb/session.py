@@ -21,7 +21,6 @@ import uuid
 from collections.abc import (
     Awaitable,
     Callable,
-    Coroutine,
     Generator,
     Iterable,
     Mapping,
@@ -32,7 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from waystation.base.errors import BusyError, StoreUnavailableError
-from waystation.storage.calls import too_many_waiting
+from waystation.storage.calls import TurnBatches, too_many_waiting
 from waystation.storage.dynamodb.client import (
     Client,
     CredentialsError,
@@ -53,7 +52,6 @@ BATCHES_AT_ONCE = 8
 Item = dict[str, Any]  # attribute -> {"S": "..."} as DynamoDB writes it
 Key = dict[str, Any]
 Row = tuple[str, tuple[str, ...]]  # a table, and the values of a key
-_Batch = dict[Row, tuple[Any, list[asyncio.Future[Any]]]]  # what is asked, and who waits
 
 T = TypeVar("T")
 
@@ -133,8 +131,8 @@ class Dynamo:
         self._queue_max = settings.queue_max
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._under_way = 0
-        self._reads = _Turn(self._send_reads, BATCH_GET_MAX)
-        self._puts = _Turn(self._send_puts, BATCH_WRITE_MAX)
+        self._reads = TurnBatches(self._send_reads, BATCH_GET_MAX)
+        self._puts = TurnBatches(self._send_puts, BATCH_WRITE_MAX)
 
     @classmethod
     async def open(cls, url: DynamoUrl, settings: Store) -> "Dynamo":
@@ -342,63 +340,6 @@ class Dynamo:
 
     def _retry_deadline(self) -> "_RetryDeadline":
         return _RetryDeadline(self._timeout_s, self.chance)
-
-
-class _Turn:
-    """Collects what one turn of the loop asks about rows, and sends it in batches.
-
-    Equal requests for one row share an answer; a different one for the same row goes into
-    another batch.
-    """
-
-    def __init__(
-        self,
-        send: Callable[[Mapping[Row, Any]], Coroutine[Any, Any, Mapping[Row, Any]]],
-        batch_max: int,
-    ) -> None:
-        self._send = send
-        self._batch_max = batch_max
-        self._batches: list[_Batch] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def ask(self, row: Row, request: Any) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        if not self._batches:
-            loop.call_soon(self._send_all)
-            self._batches.append(_Batch())
-        answer: asyncio.Future[Any] = loop.create_future()
-        batch = self._batches[-1]
-        held = batch.get(row)
-        if held is not None and held[0] == request:
-            held[1].append(answer)
-            return answer
-        if held is not None or len(batch) >= self._batch_max:
-            batch = _Batch()
-            self._batches.append(batch)
-        batch[row] = (request, [answer])
-        return answer
-
-    def _send_all(self) -> None:
-        batches, self._batches = self._batches, []
-        for batch in batches:
-            task = asyncio.get_running_loop().create_task(self._send_batch(batch))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _send_batch(self, batch: _Batch) -> None:
-        try:
-            results = await self._send({row: request for row, (request, _) in batch.items()})
-        except Exception as exc:
-            results = dict.fromkeys(batch, exc)
-        for row, (_, answers) in batch.items():
-            result = results[row]
-            for answer in answers:
-                if answer.done():  # its caller was cancelled
-                    continue
-                if isinstance(result, Exception):
-                    answer.set_exception(result)
-                else:
-                    answer.set_result(result)
 
 
 class _RetryDeadline:

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
-from google.cloud.bigtable.data.row_filters import RowFilter
+from google.protobuf.json_format import MessageToDict
 
 from waystation.storage.bigtable import filters
+from waystation.storage.bigtable.filters import RowFilter
 
 NOW_MS = 1_731_650_000_123
 
@@ -25,19 +26,21 @@ READS = {
 
 
 def chain(row_filter: RowFilter) -> list[dict[str, Any]]:
-    return row_filter._to_dict()["chain"]["filters"]
+    found: dict[str, Any] = MessageToDict(row_filter, preserving_proto_field_name=True)
+    return found["chain"]["filters"]
 
 
 def bounds(row_filter: RowFilter) -> dict[str, int]:
-    found = [
+    found: list[dict[str, Any]] = [
         part["timestamp_range_filter"] for part in chain(row_filter) if "timestamp" in str(part)
     ]
-    return found[0]
+    return {name: int(micros) for name, micros in found[0].items()}  # JSON has them as texts
 
 
-@pytest.mark.parametrize("row_filter", [*PREDICATES.values(), *READS.values()])
-def test_it_begins_with_one_cell_per_column(row_filter: RowFilter) -> None:
+@pytest.mark.parametrize("name", [*PREDICATES, *READS])
+def test_it_begins_with_one_cell_per_column(name: str) -> None:
     """First, or outdated cells match; not last either, since that counts what matched."""
+    row_filter = (PREDICATES | READS)[name]
     limits = [n for n, part in enumerate(chain(row_filter)) if "per_column" in str(part)]
 
     assert limits == [0]
@@ -63,8 +66,8 @@ def test_a_cell_is_told_by_its_end_to_the_millisecond() -> None:
 
 def test_a_value_is_compared_as_bytes_never_as_a_pattern() -> None:
     """A row version is 16 random bytes, among them what a pattern takes for more."""
-    (condition,) = (part for part in chain(filters.holds("f", b"c", b".*")) if "value" in str(part))
+    parts = filters.holds("f", b"c", b".*").chain.filters
+    (condition,) = (part for part in parts if part.HasField("value_range_filter"))
 
-    assert condition == {
-        "value_range_filter": {"start_value_closed": b".*", "end_value_closed": b".*"}
-    }
+    assert condition.value_range_filter.start_value_closed == b".*"
+    assert condition.value_range_filter.end_value_closed == b".*"
