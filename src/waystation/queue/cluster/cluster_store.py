@@ -1,10 +1,10 @@
 """The store that all members of a cluster share: one map, leases, one leader.
 
-Rule 1: `commit` is the only way to change the map, and it counts only over the epoch before the
-        new one; this is where the cluster agrees.
+Rule 1: `commit` is the only way to change the map. It is applied only if the map in force has the
+        epoch before the new one's; this is how members agree.
 Rule 2: ages of leases are measured by the store's own clock, so the members' clocks may differ.
-Rule 3: a store that cannot be reached raises an `UnavailableError` (`waystation.base.errors`);
-        whether a commit counted is then unknown, and only `read` tells.
+Rule 3: a store that cannot be reached raises an `UnavailableError` (`waystation.base.errors`).
+        Whether a commit was applied is then unknown; `read` shows it.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from .slot_map import NodeId, SlotMap
 
 class ClusterStore(Protocol):
     async def read(self) -> SlotMap:
-        """The map in force; an empty one at epoch 0 before a cluster was made."""
+        """The map in force; an empty one at epoch 0 before a cluster is made."""
         ...
 
     async def epoch(self) -> int:
-        """Of the map in force; cheaper than the map, so it can be asked often."""
+        """Of the map in force; cheaper than reading the map."""
         ...
 
     async def commit(self, slot_map: SlotMap) -> bool:
-        """Whether it counted: it did if the map in force had the epoch before this one's."""
+        """Applied only if the map in force has the epoch before this one's."""
         ...
 
     async def renew(self, node_id: NodeId) -> None:
-        """This server is alive."""
+        """Renews the lease of this server."""
         ...
 
     async def ages(self) -> Mapping[NodeId, float]:
@@ -35,11 +35,11 @@ class ClusterStore(Protocol):
         ...
 
     async def lead(self, holder: str, ttl_s: float) -> bool:
-        """Take the controllers' lead, or keep it: true while it is `holder`'s for `ttl_s` more."""
+        """Takes or renews the controllers' lead: true if `holder` has it for `ttl_s` more."""
         ...
 
     async def resign(self, holder: str) -> None:
-        """Give the lead up, so that another need not wait for it to run out."""
+        """Gives the lead up, so that another controller need not wait until it expires."""
         ...
 
     async def close(self) -> None: ...

@@ -1,19 +1,19 @@
 """Decides changes of the slot map: servers up or down, moves, promotions.
 
-Rule 1: it only proposes. Each answer is one next map, committed over the epoch it was made from
-        or not at all; a controller that was asleep can do no harm, and none is needed for a move
-        that has begun: its source freezes the slot and its target takes it.
-Rule 2: a server whose lease ran out is down. Its slots go to followers that are in step; slots
-        without one wait for it, for nobody else has what it answered.
+Rule 1: the controller only proposes. Each proposal is one next map, committed over the epoch it was
+        made from or not at all, so a stale controller does no harm. A move that has begun needs no
+        controller: its source freezes the slot and its target takes it over.
+Rule 2: a server whose lease expired is down. Its slots go to followers that are in step. Slots
+        without one wait for the server: only it has what it acknowledged.
 Rule 3: a move whose target is down, or that stays frozen too long, goes back to its owner.
-Rule 4: at most `moves_per_node_max` slots are under way from or to one server, and `moves_max` in
-        all: every step is a commit over the whole map, and who loses it stays frozen longer.
+Rule 4: at most `moves_per_node_max` slots move from or to one server, and `moves_max` in all: each
+        step is a commit of the whole map, and a server whose commit fails stays frozen longer.
 Rule 5: a move waits while its source still writes the references of its queues.
 Rule 6: with `replicas` each slot has a follower; one that stays down is replaced. When all are in
-        step and nothing moves, `FOLLOWERS_SHIFT_MAX` at a time go from servers that leave or follow
-        too many to others.
+        step and nothing moves, up to `FOLLOWERS_SHIFT_MAX` at a time are shifted from servers that
+        leave or follow too many slots.
 
-No clock and no store: ages come in, the next map goes out.
+No clock and no store: ages are arguments, the next map is the result.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ FOLLOWERS_SHIFT_MAX = 32
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may choose."""
+    """Settings of the controller that operators choose."""
 
     replicas: int = 0
     moves_per_node_max: int = 4
@@ -44,14 +44,14 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """The next map, and what changed in words for the log."""
+    """The next map, and the changes as text for the log."""
 
     slot_map: SlotMap
     reasons: tuple[str, ...]
 
 
 class Controller:
-    """Remembers since when a slot is under way, and nothing else."""
+    """Its only state is since when each slot has been moving."""
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
@@ -60,7 +60,7 @@ class Controller:
     def decide(
         self, slot_map: SlotMap, ages: Mapping[NodeId, float], mono: float
     ) -> Proposal | None:
-        """`ages`: seconds since each server's lease was renewed; none means never."""
+        """`ages`: seconds since each server's lease was renewed; a missing one never renewed."""
         self._watch(slot_map, mono)
         reasons: list[str] = []
         after = self._with_statuses(slot_map, ages, reasons)
@@ -112,13 +112,13 @@ class Controller:
         terms = self._terms
         for slot, (one, since) in self._since.items():
             if slot_map.slots[slot] != one:
-                continue  # promoted just now
+                continue  # promoted in this proposal
             waited_s = mono - since
             target = slot_map.nodes.get(one.target)
             lost = target is None or target.status == "down"
             patience_s = terms.prepare_max_s if one.state == "P" else terms.freeze_max_s
-            # A frozen slot may be the target's already, in a commit that we have not seen; then
-            # this one is refused. So a target that seems lost needs no patience either.
+            # The target may have taken a frozen slot in a commit that we have not seen; then this
+            # proposal is refused. So a target that seems down is given up at once.
             if lost or waited_s >= patience_s:
                 slot_map = slot_map.returned(slot)
                 why = "its target is down" if lost else f"it took longer than {patience_s:g} s"
@@ -143,7 +143,7 @@ class Controller:
             waiting.remove(move)
             try:
                 slot_map = slot_map.preparing(move.slot, move.target)
-            except SlotMapError as exc:  # the map went on since the plan was made
+            except SlotMapError as exc:  # the map has changed since the plan was made
                 reasons.append(f"left out of the plan: {exc}")
                 continue
             busy.update((one.owner, move.target))
@@ -163,7 +163,7 @@ class Controller:
             if one.follower == NOBODY or one.in_step:
                 continue
             known = slot_map.nodes.get(one.follower)
-            gone = known is None or known.status == "drain"  # it will not come back to follow
+            gone = known is None or known.status == "drain"  # will not follow again
             if gone or ages.get(one.follower, float("inf")) >= patience_s:
                 slot_map = slot_map.followed(slot, NOBODY)
         chosen = followers(slot_map)

@@ -2,7 +2,7 @@
 
 Rule 1: only the leader acts. The store decides which controller leads; a leader that could
         not renew its lead stops, and another begins within `LEAD_S`.
-Rule 2: a proposal that lost is forgotten: the next look begins from the map in force.
+Rule 2: a proposal that was not applied is dropped: the next round begins from the map in force.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from .controller import Controller, Terms
 
 LEAD_S = 4.0
 LOOK_S = 0.5
-BUSY_LOOK_S = 0.1  # while slots move: the next ones begin as soon as there is room
+BUSY_LOOK_S = 0.1  # while slots move: the next moves begin as soon as the limits allow
 TROUBLE_S = 1.0
 
 
 class ControllerLines(Protocol):
-    """Where changes are told to people."""
+    """The log for operators."""
 
     def info(self, event: str, /, **fields: object) -> object: ...
 
@@ -67,7 +67,7 @@ class ControllerDriver:
             await asyncio.sleep(BUSY_LOOK_S if self._busy else LOOK_S)
 
     async def look(self, core: Controller) -> Sequence[str]:
-        """One look; what was changed."""
+        """One round; returns what was changed."""
         slot_map = await self._store.read()
         self._busy = bool(slot_map.planned) or any(slot_map.moving())
         ages = await self._store.ages()

@@ -1,10 +1,11 @@
 """Copies of slots in progress, from and to a storage server, and the state of followers.
 
-Rule 1: of the copies to followers that still catch up, `COPIES_MAX` run at a time, and no more than
-        `COPIES_PER_PEER_MAX` to one server: a server that is given followers for all its slots
-        would read all of them at once, and a peer that does not answer would take every place.
-Rule 2: a move takes a place without asking for one: the controller counts moves
-        (`moves_per_node_max`), and an operator waits for them.
+Rule 1: of the copies to followers that catch up, `COPIES_MAX` run at a time, and at most
+        `COPIES_PER_PEER_MAX` to one server. Otherwise a server that gets followers for all its
+        slots would read all of them at once, and one peer that does not answer would use up the
+        limit.
+Rule 2: a move is counted but never waits: the controller limits moves (`moves_per_node_max`), and
+        an operator waits for them.
 """
 
 from collections import Counter, deque
@@ -23,7 +24,7 @@ Phase = Literal["copying", "requiring", "leaving"]
 
 
 class Outgoing:
-    """A copy from here."""
+    """A copy from this server."""
 
     def __init__(self, slot: int, peer: NodeId, move: int) -> None:
         self.slot = slot
@@ -32,18 +33,18 @@ class Outgoing:
         self.source = CopySource()
         self.freezing = False
         self.drained = False
-        self.heard_at = 0.0  # when the other end last confirmed something, or owed us nothing
+        self.heard_at = 0.0  # last confirmation, or when none was due
 
 
 class Copies:
-    """All copies from here, and who waits for a place."""
+    """All copies from this server, and the slots that wait for one."""
 
     def __init__(self) -> None:
         self._all: dict[CopyId, Outgoing] = {}
         self._of: dict[int, dict[CopyId, Outgoing]] = {}  # by slot: a move, a follower
         self._places: dict[CopyId, NodeId] = {}
-        self._to: Counter[NodeId] = Counter()  # places by peer
-        self._waiting: dict[int, NodeId] = {}  # slots, in the order of asking
+        self._to: Counter[NodeId] = Counter()  # copies that catch up, by peer
+        self._waiting: dict[int, NodeId] = {}  # slots that wait, oldest first
 
     def __len__(self) -> int:
         return len(self._all)
@@ -66,7 +67,7 @@ class Copies:
         return iter(self._of)
 
     def has_room(self, slot: int, peer: NodeId) -> bool:
-        """For a copy to a follower; otherwise it is remembered that this slot wants one."""
+        """Whether a copy to a follower may begin; if not, the slot waits."""
         if len(self._places) < COPIES_MAX and self._to[peer] < COPIES_PER_PEER_MAX:
             self._waiting.pop(slot, None)
             return True
@@ -74,7 +75,7 @@ class Copies:
         return False
 
     def next_waiting(self) -> int | None:
-        """A slot for whose copy there is a place now; it waits no more."""
+        """Takes out a waiting slot whose copy may begin now."""
         if len(self._places) < COPIES_MAX:
             for slot, peer in self._waiting.items():
                 if self._to[peer] < COPIES_PER_PEER_MAX:
@@ -89,7 +90,7 @@ class Copies:
         self._to[out.peer] += 1
 
     def caught_up(self, copy: CopyId) -> None:
-        """What follows is changes, a few at a time: its place is free."""
+        """From now on it sends only changes and no longer counts against the limits."""
         peer = self._places.pop(copy, None)
         if peer is not None:
             self._to[peer] -= 1
@@ -106,24 +107,24 @@ class Copies:
 
 
 class Following:
-    """What we know of the follower of a slot of ours.
+    """State of the follower of one of our slots.
 
-    copying: it is not counted on. requiring: answers wait for it. leaving: it failed while the
-    map may call it in step; answers wait until the map does not.
+    copying: not relied on. requiring: answers wait for it. leaving: it failed while the map may
+    call it in step; answers wait until the map does not.
     """
 
     def __init__(self, peer: NodeId) -> None:
         self.peer = peer
         self.phase: Phase = "copying"
         self.join_seq = 0  # must be confirmed before it is called in step
-        self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, whose answer
+        self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, ticket of the answer
 
     def is_restless(self, in_step: bool) -> bool:
-        """Whether it is not yet, or no more, what the map calls in step."""
+        """Whether its state differs from what the map says."""
         return self.phase != "requiring" or not in_step
 
     def is_overdue(self, out: Outgoing, mono: float, *, sync: bool) -> bool:
-        """It is counted on and has not confirmed for too long."""
+        """Whether answers rely on it and its confirmation is overdue."""
         if self.phase != "requiring":
             return False
         if sync:
@@ -137,7 +138,7 @@ class Following:
 
 
 class Incoming:
-    """A copy to here."""
+    """A copy to this server."""
 
     def __init__(self, copy: CopyId, peer: NodeId, move: int) -> None:
         self.copy = copy

@@ -12,7 +12,7 @@ Ticket = int
 
 
 class ReadRows(msgspec.Struct, frozen=True):
-    """Read the next chunk of a slot, and hand it to `rows` before anything that commits later."""
+    """Read the next chunk of a slot and pass it to `rows` before any later commit."""
 
     copy: CopyId
     slot: int
@@ -20,12 +20,12 @@ class ReadRows(msgspec.Struct, frozen=True):
 
 
 class SendFrame(msgspec.Struct, frozen=True):
-    """To the server that shall have the slot, or follows it."""
+    """To the target of the move, or the follower."""
 
     peer: NodeId
     copy: CopyId
     slot: int
-    move: int  # which attempt it belongs to; 0 for a follower
+    move: int  # the attempt of the move; 0 for a follower
     frame: Frame
 
 
@@ -39,8 +39,8 @@ class SendAck(msgspec.Struct, frozen=True):
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """Make these durable, in the order of the effects, then call `applied`. `erase` empties the
-    slot first."""
+    """Make these rows durable in the order of the effects, then call `applied`. `erase` empties
+    the slot first."""
 
     copy: CopyId
     slot: int
@@ -50,7 +50,7 @@ class Apply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Freeze(msgspec.Struct, frozen=True):
-    """Begin no command for this slot; call `drained` when none runs and all are handed over."""
+    """Start no command for this slot; call `drained` when none runs and all rows are passed on."""
 
     slot: int
 
@@ -66,13 +66,13 @@ class Refresh(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """These may be answered now."""
+    """Send the answers of these tickets."""
 
     tickets: tuple[Ticket, ...]
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """These are not ours to answer any more: the slot went elsewhere. The client asks again."""
+    """The slot has moved: fail the commands of these tickets. The client asks again."""
 
     tickets: tuple[Ticket, ...]
 

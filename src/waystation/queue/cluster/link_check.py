@@ -1,6 +1,6 @@
 """Checks that the storage servers of a map are reached at the addresses of the map.
 
-Each server is connected to without a request: its certificate tells which server answers.
+Opens a connection to each server without a request and reads the name in its certificate.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ AT_ONCE: Final = 32
 async def link_complaints(
     context: ssl.SSLContext, slot_map: SlotMap, ages: Mapping[NodeId, float], clock: Clock
 ) -> list[str]:
-    """A line for each server that is alive by its lease and not reached by its link."""
+    """A line for each server whose lease is valid and whose link is not reached."""
     alive = [node for id_, node in slot_map.nodes.items() if ages.get(id_, LEASE_S) < LEASE_S]
     faults = await wrong_links(context, alive, clock)
     return [
@@ -39,7 +39,7 @@ async def link_complaints(
 async def wrong_links(
     context: ssl.SSLContext, nodes: Iterable[Node], clock: Clock
 ) -> dict[NodeId, str]:
-    """For each server that is not reached where the map says: what is there instead."""
+    """For each server that is not reached at its address: what was found instead."""
     places = asyncio.Semaphore(AT_ONCE)
     net = NetLoop(clock=clock)
     links = Links(net)
@@ -56,7 +56,7 @@ async def wrong_links(
 
 
 class _Unused:
-    """A `LinkHandler` of links that end when TLS has shown who answers."""
+    """A `LinkHandler` of links that are closed after TLS is established."""
 
     def ready(self, line: LinkConnection) -> None: ...
 

@@ -1,10 +1,9 @@
 """One end of a link: blocks of 16,512 bytes over mutual TLS, and the frames in them.
 
-Rule 1: both ends say their hello at once; frames follow when the other's has been taken.
-Rule 2: frames of a loop turn leave in as few blocks as hold them.
-Rule 3: the handler is told when the other end does not keep up (`PRESSED_BYTES`), and sends less
-        until it does. A link with invalid frames, or whose other end does not read at all, is
-        closed: both ends begin again from their own state (`BUFFER_BYTES_MAX`).
+Rule 1: both ends send their hello at once; frames follow after the other's hello.
+Rule 2: the frames of one loop turn are sent in as few blocks as possible.
+Rule 3: above `PRESSED_BYTES` unsent, the handler is told to send less. A link with invalid frames,
+        or with `BUFFER_BYTES_MAX` unsent, is closed: both ends begin again from their own state.
 Rule 4: the kernel closes a link to an unreachable machine within `VANISHED_S`.
 """
 
@@ -39,25 +38,25 @@ VANISHED_S: Final = 15
 
 
 class LinkHandler(Protocol):
-    """Told what happens on a link; never from within a call of `LinkConnection`."""
+    """Callbacks of a link; never called from within a call of `LinkConnection`."""
 
     def ready(self, line: "LinkConnection") -> None:
-        """Both hellos are done: `line.peer_name` is who is there."""
+        """Both hellos are done; `line.peer_name` is the name in the peer's certificate."""
         ...
 
     def arrived(self, line: "LinkConnection", frame: Frame) -> None: ...
 
     def lost(self, line: "LinkConnection") -> None:
-        """Once, also for a link that never was ready."""
+        """Called once, also if the link was never ready."""
         ...
 
     def pressed(self, line: "LinkConnection", *, is_pressed: bool) -> None:
-        """The other end does not read as fast as we write, or reads again: say less."""
+        """The other end reads too slowly, or fast enough again."""
         ...
 
 
 class LinkConnection(Blocks):
-    """`send_frame` drops frames once the link is gone; `lost` has said so, or will."""
+    """`send_frame` drops frames after the link is lost; `lost` reports that once."""
 
     block_bytes = LINK_BLOCK_BYTES
     pulls = True
@@ -74,14 +73,14 @@ class LinkConnection(Blocks):
         self._deadline = self._loop.call_later(HELLO_S, self.abort) if is_server else None
         self.peer_name = ""
 
-    # For its users
+    # Called by users
 
     def send_frame(self, stream: int, epoch: int, body: Body) -> None:
         if not self.is_open:
             return
         if not self._unsent:
             if self.is_blocked:
-                self._loop.call_soon(self.fill)  # the loop does not ask while nothing is taken
+                self._loop.call_soon(self.fill)  # the loop calls `fill` only while data is unsent
             else:
                 self.touch()
         self._unsent.append(encode_frame(Frame(stream, epoch, body)))
@@ -94,7 +93,7 @@ class LinkConnection(Blocks):
     def is_ready(self) -> bool:
         return self._blocks is not None
 
-    # For the loop
+    # Called by the loop
 
     def opened(self) -> None:
         secure = self.secure
@@ -103,7 +102,7 @@ class LinkConnection(Blocks):
             self.abort()
             return
         self.peer_name = name_of_peer(secure.peer_chain)
-        if self._deadline is None:  # until here the caller of `connect` has bounded the time
+        if self._deadline is None:  # until here the caller of `connect` limits the time
             self._deadline = self._loop.call_later(HELLO_S, self.abort)
         self._handshake = LinkHandshake(SessionId(secure.binding), is_server=self._is_server)
         self.send(self._handshake.hello())
@@ -154,7 +153,7 @@ class LinkConnection(Blocks):
 
 
 class Links:
-    """The links of a process: those that it makes, and those that it accepts."""
+    """The links of a process, in both directions."""
 
     def __init__(self, net: NetLoop) -> None:
         self._port = Port(
@@ -165,14 +164,14 @@ class Links:
         )
 
     async def connect(self, handler: LinkHandler, node: Node, tls: Tls) -> LinkConnection:
-        """Returns when TLS is established, and raises OSError if that fails; `handler` is told the
-        rest. The caller bounds the time."""
+        """Returns when TLS is established; raises OSError if that fails. The caller limits the
+        time. Everything later is reported to `handler`."""
         line = LinkConnection(self._port, handler, is_server=False)
         await self._port.connect(line, (node.host, node.port), tls=tls)
         return line
 
     def listen(self, sock: socket.socket, handler: LinkHandler, tls: Tls) -> None:
-        """Takes over a bound socket; `handler` is told of all links that others make."""
+        """Takes over a bound socket; `handler` serves all accepted links."""
         self._port.listen(sock, lambda _: LinkConnection(self._port, handler, is_server=True), tls)
 
     def stop_accepting(self) -> None:

@@ -1,17 +1,16 @@
 """Membership of a cluster: a private CA, a certificate for each member, one token.
 
-    keys/cluster/ca.crt          whom members trust
-    keys/cluster/member.crt|key  what this one shows; its common name is `node-7` or `edge-…`
-    keys/cluster/member.json     its number, and the URL of the store that all of them share
+    keys/cluster/ca.crt          the CA that members trust
+    keys/cluster/member.crt|key  this member's certificate; common name `node-7` or `edge-…`
+    keys/cluster/member.json     its number, and the URL of the shared store
 
     keys/cluster/ca.key          where the cluster was made: for further tokens
 
-Rule 1: a token holds the CA's key and the store's URL: whoever has it can add members, so it is
-        handed on like a password. A token for edges holds the identity that clients know as well,
-        without its CA's key. Only the directory in which the cluster was made keeps what tokens
-        are made of.
-Rule 2: a link is TLS 1.3 with certificates on both sides; a name that the map does not know is
-        nobody's, whatever certificate it shows.
+Rule 1: a token holds the CA's key and the store's URL, so its holder can add members: keep it like
+        a password. A token for edges also holds the identity that clients know, without its CA's
+        key. Only the directory in which the cluster was made can make tokens.
+Rule 2: a link is TLS 1.3 with certificates on both sides. A name that the map does not know is
+        refused, whatever certificate it has.
 """
 
 import base64
@@ -43,13 +42,13 @@ _CA_KEY = "ca.key"
 class Member(msgspec.Struct, frozen=True, kw_only=True):
     """member.json"""
 
-    node_id: NodeId  # NOBODY: an edge, which owns nothing
+    node_id: NodeId  # NOBODY: an edge, which owns no slots
     name: str
     store_url: str
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """A member and where its certificates lie."""
+    """A member and the directory of its certificates."""
 
     member: Member
     directory: Path
@@ -60,7 +59,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Invitation(msgspec.Struct, frozen=True):
-    """What the token says."""
+    """The contents of a token."""
 
     store_url: str
     ca_crt: bytes
@@ -83,7 +82,7 @@ def read_token(token: str) -> Invitation:
 
 
 def new_invitation(store_url: str) -> Invitation:
-    """A new cluster's: its CA exists from here on in the token alone."""
+    """For a new cluster, with a new CA that is stored nowhere else."""
     key = Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Waystation cluster")])
     constraints = x509.BasicConstraints(ca=True, path_length=0)
@@ -92,7 +91,7 @@ def new_invitation(store_url: str) -> Invitation:
 
 
 def kept_invitation(membership: Membership) -> Invitation:
-    """For a further member, by the directory in which the cluster was made."""
+    """For a further member, from the directory in which the cluster was made."""
     ca_key = membership.directory / _CA_KEY
     try:
         ca_crt = (membership.directory / "ca.crt").read_bytes()
@@ -100,9 +99,9 @@ def kept_invitation(membership: Membership) -> Invitation:
     except FileNotFoundError:
         raise SettingsError(
             [
-                f"{ca_key} is not there, so no token can be made here: it lies in the data"
-                " directory in which `waystation cluster init` was run. Of a cluster that is older"
-                " than that file, only the token that `cluster init` printed has it"
+                f"{ca_key} is missing, so this directory cannot make tokens. Run this in the data"
+                " directory of `waystation cluster init`. For a cluster that is older than that"
+                " file, use the token that `cluster init` printed"
             ]
         ) from None
     except OSError as exc:
@@ -117,7 +116,7 @@ def enrol(
     name: str = "",
     keeps_ca: bool = False,
 ) -> Membership:
-    """Issue this member's certificate and keep it; refused where there is one already."""
+    """Issues and writes this member's certificate; refused if there is one."""
     directory = keys / FOLDER
     if (directory / "member.json").exists():
         raise SettingsError(
@@ -173,7 +172,7 @@ def link_context(membership: Membership, *, server_side: bool) -> ssl.SSLContext
     purpose = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # members are known by the name in their certificate
+    context.check_hostname = False  # members are identified by the name in their certificate
     context.verify_mode = ssl.CERT_REQUIRED
     context.set_alpn_protocols([ALPN])
     context.load_verify_locations(str(membership.directory / "ca.crt"))
@@ -182,7 +181,7 @@ def link_context(membership: Membership, *, server_side: bool) -> ssl.SSLContext
 
 
 def name_of_peer(chain: Sequence[bytes]) -> str:
-    """The common name in the certificate that the other end showed first; it was verified."""
+    """The common name in the peer's leaf certificate, which TLS has verified."""
     if not chain:
         return ""
     names = x509.load_der_x509_certificate(chain[0]).subject.get_attributes_for_oid(

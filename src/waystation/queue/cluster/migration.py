@@ -1,14 +1,14 @@
 """Copies a slot to another server while it is served: rows first, then every change.
 
-Rule 1: one stream, in order. A chunk of rows is read and queued in one go, and each commit's
-        changes are queued when they are durable; so whatever the target applies last for a key is
-        the newest there is, and applying anything twice does no harm.
-Rule 2: the target confirms sequence numbers of what is durable there; at most `window_max`
-        frames are unconfirmed.
-Rule 3: changes that wait are bounded by `backlog_bytes_max`; beyond, the copy is given up and
-        begins again, rather than holding the slot's senders.
-Rule 4: both ends chain a digest over all frames; the last frame of a move carries it, and a
-        target that computed another refuses the slot.
+Rule 1: one stream, in order. A chunk of rows is read and queued without an await between; the
+        changes of a commit are queued when it is durable. So what the target applies last for a key
+        is the newest, and applying a change twice is harmless.
+Rule 2: the target confirms the sequence numbers that are durable there; at most `window_max` frames
+        are unconfirmed.
+Rule 3: waiting changes are limited by `backlog_bytes_max`; above it the copy is given up and begins
+        again, instead of blocking the slot's senders.
+Rule 4: both ends chain a digest over all frames. The last frame of a move carries it; a target with
+        another digest refuses the slot.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from waystation.queue.store import Row
 
 WINDOW_MAX = 64
 BACKLOG_BYTES_MAX = 32 * 2**20
-FRAME_BYTES_MAX = 256 * 1024  # changes that wait travel together up to this
+FRAME_BYTES_MAX = 256 * 1024  # waiting changes are joined up to this size
 LAG_TO_FREEZE = 50
 
 
@@ -30,7 +30,7 @@ Kind = Literal["rows", "log", "end"]
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What travels; `seq` counts from 1 in one copy."""
+    """One message of a copy; `seq` counts from 1."""
 
     seq: int
     kind: Kind
@@ -46,13 +46,13 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReadRows(msgspec.Struct, frozen=True):
-    """Effect: read the next chunk after `after` and hand it to `rows`."""
+    """Effect: read the next chunk after `after` and pass it to `rows`."""
 
     after: Cursor | None
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Effect: put this frame on the wire."""
+    """Effect: send this frame."""
 
     frame: Frame
 
@@ -79,7 +79,7 @@ def _weight(changes: Sequence[Row]) -> int:
 
 
 class _Waiting:
-    """A frame that was not sent yet; changes that come meanwhile join it."""
+    """A frame that was not sent yet; later changes may join it."""
 
     __slots__ = ("changes", "kind", "seq", "weight")
 
@@ -112,7 +112,7 @@ class CopySource:
 
     @property
     def seq(self) -> int:
-        """Of the newest frame that was queued; a change is safe there once this is confirmed."""
+        """Of the newest queued frame; once it is confirmed, all changes so far are on the peer."""
         return self._seq
 
     @property
@@ -121,17 +121,17 @@ class CopySource:
 
     @property
     def caught_up(self) -> bool:
-        """The other end takes part, and is close enough behind that a freeze is short."""
+        """Whether the peer is close enough behind that a freeze is short."""
         answers = self.confirmed > 0 and not self.given_up
         return answers and self.rows_done and self.lag < LAG_TO_FREEZE
 
     def begin(self) -> list[Effect]:
-        """The first frame is empty: a target that refuses says so before anything is frozen."""
+        """The first frame is empty: a target that refuses does so before anything is frozen."""
         self._queue("rows", ())
         return self._pump()
 
     def rows(self, rows: Sequence[Row]) -> list[Effect]:
-        """The chunk that was asked for; an empty one ends the rows."""
+        """A chunk that was asked for; an empty one ends the rows."""
         assert self._reading
         self._reading = False
         if rows:
@@ -142,7 +142,7 @@ class CopySource:
         return self._pump()
 
     def changed(self, changes: Sequence[Row]) -> list[Effect]:
-        """A commit, durable here."""
+        """The changes of a commit that is durable here."""
         if self.given_up or self.ended:
             return []
         self._queue("log", changes)
@@ -153,7 +153,7 @@ class CopySource:
         return self._pump()
 
     def acked(self, seq: int) -> list[Effect]:
-        """All up to `seq` is durable at the other end."""
+        """The peer confirms that everything up to `seq` is durable there."""
         if not self.confirmed <= seq <= self._sent:
             self.given_up = True
             return [GiveUp(f"frame {seq} was confirmed, {self._sent} were sent")]
@@ -161,7 +161,7 @@ class CopySource:
         return self._pump()
 
     def end(self) -> list[Effect]:
-        """The slot is frozen and its last change has been handed over."""
+        """The slot is frozen and its last change has been passed on."""
         assert self.rows_done
         assert not self.ended
         self.ended = True
@@ -170,8 +170,8 @@ class CopySource:
 
     def _queue(self, kind: Kind, changes: Sequence[Row]) -> None:
         last = self._waiting[-1] if self._waiting else None
-        # A busy slot changes more often than frames go back and forth: what waits goes together,
-        # or the copy would never catch up.
+        # A busy slot changes more often than frames are confirmed: waiting changes are joined, or
+        # the copy would never catch up.
         joins = last is not None and last.kind == kind == "log" and last.weight < FRAME_BYTES_MAX
         if last is None or not joins:
             self._seq += 1
@@ -206,11 +206,11 @@ class CopySource:
 
 
 class BrokenCopyError(Exception):
-    """Frames out of order, or another digest: this copy is worth nothing."""
+    """Frames out of order, or a wrong digest: the copy must begin again."""
 
 
 class CopyTarget:
-    """The receiving end: says what to apply; the driver confirms once it is durable."""
+    """The receiving end: returns what to apply; the driver confirms once it is durable."""
 
     def __init__(self) -> None:
         self.seq = 0

@@ -1,10 +1,9 @@
 """Routes an operator's moderation command to the server of the cluster that has the queue.
 
-Rule 1: the id of a sender or a link leads to its queue as it leads their commands there: by its
-        slot, or by a reference.
-Rule 2: `UNKNOWN` is believed as an edge believes it: from a server with the same map as ours, and
-        from the home of a reference only after the reference was looked up once more. Any other
-        server is asked again after a pause in which it can read a newer map.
+Rule 1: the id of a sender or a link is routed like their commands: by its slot, or by a reference.
+Rule 2: `UNKNOWN` is accepted from a server with the same map as ours, and from the home slot of a
+        reference only after the reference was read again. Any other server is asked again after a
+        pause in which it can read a newer map.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from waystation.queue.wire.link_words import Moderate, Moderated, NotFound, RefI
 
 from .slot_map import NOBODY, NodeId, SlotMap
 
-TRIES_MAX: Final = 25  # a slot on its way is waited for
+TRIES_MAX: Final = 25  # enough to wait for a moving slot
 PAUSE_S: Final = 0.2
 
 
@@ -29,9 +28,9 @@ class Asks(Protocol):
 async def moderate(
     read_map: Callable[[], Awaitable[SlotMap]], peer_requests: Asks, order: Moderate
 ) -> str:
-    """What came of it, in words."""
+    """Returns the outcome as text."""
     own_slot = slot = slot_of(order.entity_id)
-    doubted: set[Slot] = set()  # homes that did not have it
+    doubted: set[Slot] = set()  # home slots that did not have it
     server = NOBODY
     answer: Body | None = None
     for _ in range(TRIES_MAX):
@@ -44,7 +43,7 @@ async def moderate(
             case NotFound():
                 return Outcome.UNKNOWN.value
             case RefIs(home) if home in doubted or home == own_slot:
-                return Outcome.UNKNOWN.value  # of the queue only its reference is left
+                return Outcome.UNKNOWN.value  # only the reference of the queue is left
             case RefIs(home) if home != slot:
                 slot = home
             case Unknown(_, epoch) if slot != own_slot and epoch == slot_map.epoch:
@@ -53,7 +52,7 @@ async def moderate(
             case _:
                 await asyncio.sleep(PAUSE_S)
     if isinstance(answer, RefIs | Unknown):
-        return Outcome.UNKNOWN.value  # there was time enough for everybody to read the map
+        return Outcome.UNKNOWN.value  # all servers had time to read the map
     if server == NOBODY:
         return "error: no node serves the queue's slot at present"
     return f"error: node {server} has the queue's slot and does not answer"

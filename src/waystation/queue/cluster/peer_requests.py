@@ -1,7 +1,7 @@
-"""Requests between storage servers: on a link of their own, answered by number.
+"""Requests between storage servers: on a dedicated link, matched to answers by number.
 
-Rule 1: a link is made for the first request and closed by `close`; copies have other links, so
-        that the end of one is never taken for the end of the other.
+Rule 1: a link is opened for the first request and closed by `close`. Copies use other links:
+        the loss of one link does not look like the loss of the other.
 Rule 2: a request without an answer in `ANSWER_S`, or whose link broke, returns None.
 """
 
@@ -59,7 +59,7 @@ class _Line:
         self._waiting.clear()
 
     def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
-        """Callers wait for their answers, so there is never much under way."""
+        """Ignored: callers wait for their answers, so little is in flight."""
 
     def close(self) -> None:
         if self._line is not None:
@@ -88,7 +88,7 @@ class PeerRequests:
         self._context = context
         self._slot_map = slot_map
         self._lines: dict[NodeId, _Line] = {}
-        self._connecting = asyncio.Lock()  # many may have a question at once
+        self._connecting = asyncio.Lock()  # concurrent requests share one link
 
     async def ask(self, node_id: NodeId, word: Word) -> Body | None:
         async with self._connecting:

@@ -1,10 +1,10 @@
 """Links between storage servers for copies of slots and their confirmations.
 
-Rule 1: each server says what it has to say on a link that it made itself, so two servers have two
-        links, and either may lose one without the other noticing anything but that.
-Rule 2: what cannot be sent now is dropped, and `Replication` is told that the link is lost: it
-        begins the copy again.
-Rule 3: a frame of a copy may be larger than a block of the link; it travels in parts.
+Rule 1: each server sends only on links that it opened itself, so two servers have two links, and
+        losing one does not affect the other.
+Rule 2: what cannot be sent is dropped, and `link_lost` tells `Replication`, which begins the copy
+        again.
+Rule 3: a frame of a copy may be larger than a block of the link; it is sent in parts.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from .migration import Frame
 from .slot_map import NodeId, SlotMap
 
 CONNECT_S: Final = 5.0
-WAITING_MAX: Final = 256  # messages for a link that is being made
+WAITING_MAX: Final = 256  # messages for a link that is being opened
 FRAME_BYTES_MAX: Final = 64 << 20
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Frame).decode
@@ -47,7 +47,7 @@ class CopyReceiver(Protocol):
 
 
 class _Way:
-    """To one other server."""
+    """The link to one other server."""
 
     __slots__ = ("line", "waiting")
 
@@ -75,7 +75,7 @@ class Peers:
         self._parts: dict[tuple[NodeId, int], bytearray] = {}
         self.receiver: CopyReceiver | None = None
 
-    # Out
+    # Outgoing
 
     def send(self, peer: NodeId, message: SendFrame | SendAck) -> None:
         way = self._ways.get(peer)
@@ -121,7 +121,7 @@ class Peers:
             del self._ways[peer]
             way.waiting.clear()
             if self.receiver is not None:
-                # Not from within `send`: `Replication` is computing effects then.
+                # Not within `send`: `Replication` is computing effects then.
                 asyncio.get_running_loop().call_soon(self.receiver.link_lost, peer)
 
     def _write(self, line: LinkConnection, message: SendFrame | SendAck) -> None:
@@ -136,10 +136,10 @@ class Peers:
             body = CopyPart(message.copy, Slot(message.slot), message.move, last, part)
             line.send_frame(0, epoch, body)
 
-    # In
+    # Incoming
 
     def arrived(self, peer: NodeId, body: CopyPart | CopyAck) -> bool:
-        """From a link that another server made; False if the link is of no use any more."""
+        """From a link that another server opened; False if the link must be closed."""
         receiver = self.receiver
         if receiver is None:
             return False
@@ -159,7 +159,7 @@ class Peers:
         return True
 
     def left(self, peer: NodeId) -> None:
-        """A link that another server made is gone, and with it what was under way on it."""
+        """A link that another server opened is lost, with the parts in flight on it."""
         for key in [key for key in self._parts if key[0] == peer]:
             del self._parts[key]
         if self.receiver is not None:
@@ -167,7 +167,7 @@ class Peers:
 
 
 class _Outgoing:
-    """The handler of a link of ours; nothing is said to us on it."""
+    """The handler of a link that we opened; the peer sends nothing on it."""
 
     def __init__(self, peers: Peers, peer: NodeId, way: _Way) -> None:
         self._peers = peers
@@ -184,10 +184,10 @@ class _Outgoing:
         self._peers.ended(self._peer, self._way)
 
     def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
-        """Copies wait for their confirmations, so there is never much under way."""
+        """Ignored: copies wait for their confirmations, so little is in flight."""
 
 
 def node_of(peer_name: str) -> NodeId | None:
-    """The number of a storage server by the name in its certificate; None: an edge."""
+    """The storage server's number from the name in its certificate; None: an edge."""
     kind, _, number = peer_name.partition("-")
     return NodeId(int(number)) if kind == "node" and number.isdecimal() else None

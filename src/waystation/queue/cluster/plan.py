@@ -2,14 +2,14 @@
 
 Rule 1: a plan depends on the map alone, with ties broken by numbers, so that two operators get the
         same plan.
-Rule 2: adding servers moves slots to the new ones only; draining moves the leaving server's slots
-        only.
-Rule 3: slots that are moving already are left alone.
+Rule 2: adding servers moves slots only to the new ones; draining moves only the leaving server's
+        slots.
+Rule 3: slots that are moving are not touched.
 Rule 4: earlier plans stay in force and are counted as if they were done. Of two plans for one slot
         the later one counts. So moving other slots never ends a drain.
 Rule 5: a move that an operator requests goes before planned moves, which may take hours.
 
-A plan by measured load is made by the pipeline, comes as a file and is checked here.
+The pipeline makes plans by measured load; `read_plan` checks its file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from .slot_map import NOBODY, WEIGHT_USUAL, Move, NodeId, SlotMap, SlotMapError
 
 FORM = "waystation-plan/1"
 _STATUSES = {"up": "is up", "drain": "is drained", "down": "is down"}
-UNEVEN = 1.1  # a server that follows so many times its share gives some away
+UNEVEN = 1.1  # above this multiple of its share, a server gives followed slots away
 
 
 class PlannedMove(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a plan file; what else the line says is for people."""
+    """One line of a plan file; other fields of the line are for readers."""
 
     slot: int
     source: int
@@ -79,7 +79,7 @@ def _objections(moves: Sequence[PlannedMove], slot_map: SlotMap) -> Iterable[str
 
 
 def asked_for(slot_map: SlotMap, move: Move) -> list[Move]:
-    """What is planned, and before it one move by hand."""
+    """The planned moves with one manual move before them."""
     target = slot_map.nodes.get(move.target)
     if target is None:
         raise SlotMapError(f"there is no node {move.target}")
@@ -93,7 +93,7 @@ def asked_for(slot_map: SlotMap, move: Move) -> list[Move]:
 
 
 def undrained(slot_map: SlotMap, node_id: NodeId) -> SlotMap:
-    """A server that was drained takes part again, and keeps what has not left it yet."""
+    """Ends the drain of a server; it keeps the slots that have not left it yet."""
     node = slot_map.nodes.get(node_id)
     if node is None:
         raise SlotMapError(f"there is no node {node_id}")
@@ -105,9 +105,9 @@ def undrained(slot_map: SlotMap, node_id: NodeId) -> SlotMap:
 
 
 def merged(slot_map: SlotMap, moves: Iterable[Move]) -> list[Move]:
-    """What is planned, and these."""
+    """The planned moves and these."""
     wanted = {move.slot: move for move in (*slot_map.planned, *moves)}
-    # A slot that is to stay where it is needs no move, unless it is about to leave.
+    # A slot that stays where it is needs no move, unless it is about to leave.
     return [
         move
         for move in wanted.values()
@@ -116,7 +116,7 @@ def merged(slot_map: SlotMap, moves: Iterable[Move]) -> list[Move]:
 
 
 def foreseen(slot_map: SlotMap) -> SlotMap:
-    """As it will be when all that is planned is done."""
+    """The map after all planned moves."""
     slots = list(slot_map.slots)
     for move in slot_map.planned:
         if slots[move.slot].state == "S":
@@ -163,8 +163,8 @@ def drained(slot_map: SlotMap, leaving: NodeId) -> list[Move]:
 
 
 def followers(slot_map: SlotMap) -> dict[int, NodeId]:
-    """A follower for each slot that has none: of the servers that are up, the least burdened;
-    one on another machine if there is one."""
+    """A follower for each slot that has none: the least loaded server that is up, on another
+    machine if there is one."""
     up = [node for node in slot_map.nodes.values() if node.status == "up"]
     burden = {node.node_id: 0 for node in up}
     for _, one in slot_map.owned:
@@ -185,9 +185,9 @@ def followers(slot_map: SlotMap) -> dict[int, NodeId]:
 
 
 def shifted_followers(slot_map: SlotMap, at_most: int) -> dict[int, NodeId]:
-    """Other followers for a few slots: away from servers that leave, and from those that follow
-    more than their share to those that follow less. A slot has none that is in step meanwhile, so
-    it is a few at a time, and nothing for a difference that does not matter."""
+    """Other followers for a few slots: from servers that leave or follow more than their share to
+    those that follow less. A shifted slot has no follower in step meanwhile, so it is a few at a
+    time, and none for small differences."""
     up = {id_: 0 for id_, node in sorted(slot_map.nodes.items()) if node.status == "up"}
     if len(up) < 2:
         return {}
@@ -215,7 +215,7 @@ def shifted_followers(slot_map: SlotMap, at_most: int) -> dict[int, NodeId]:
 
 
 def _counts(slot_map: SlotMap) -> dict[NodeId, int]:
-    """Of servers that are up; a slot under way counts where it goes."""
+    """Slots per server that is up; a moving slot counts at its target."""
     counts = {id_: 0 for id_, node in sorted(slot_map.nodes.items()) if node.status == "up"}
     for one in slot_map.slots:
         holder = one.target or one.owner
@@ -225,7 +225,7 @@ def _counts(slot_map: SlotMap) -> dict[NodeId, int]:
 
 
 def _quotas(counts: Mapping[NodeId, int], total: int) -> dict[NodeId, int]:
-    """Equal shares; what is left over stays with those who have most, so that it does not move."""
+    """Equal shares; the remainder goes to the servers with most slots, so that it does not move."""
     share, left_over = divmod(total, len(counts))
     by_count = sorted(counts, key=lambda node: (-counts[node], node))
     return {node: share + (rank < left_over) for rank, node in enumerate(by_count)}

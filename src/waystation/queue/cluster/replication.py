@@ -1,27 +1,26 @@
 """Replication of a storage server's slots: copies, freezes, takeovers, and followers.
 
-Rule 1: the map in the cluster's store decides. A server that wants to change it proposes the next
-        map; one whose proposal lost reads the new map and decides again. So no message between
-        servers can make two of them serve a slot.
-Rule 2: to hand a slot over, its owner copies it, freezes it, waits for what is running, commits
-        the freeze and ends the copy; the target has all of it on disk before it commits that the
-        slot is its own. Either may give up: the commit that comes first counts.
-Rule 3: a follower is called in step only after every answer so far is confirmed there, and from
-        the moment the owner means to call it so, it answers nothing unconfirmed. A follower that
-        cannot keep up is called out of step, in a commit, before anything is answered without it.
-Rule 4: a copy to a follower begins only while the map says that it is out of step, and a target
-        with a complete copy begins no other one until it knows whether its commit counted: a new
-        copy erases what is there.
-Rule 5: one proposal is under way at a time. What is wanted is read off the state each time, so
-        nothing is lost when a proposal is.
-Rule 6: an input is followed by a look at the slots it touched, a new map by a look at all of ours,
-        the clock by a look at those of which something waits for time, a lease or a commit: a busy
-        server has a thousand slots, and looks a thousand times a second. Every now and then it
-        looks at all of them, whatever happened.
+Rule 1: the map in the cluster's store decides. A server proposes the next map; if its proposal was
+        not applied, it reads the new map and decides again. So no message between servers can make
+        two of them serve a slot.
+Rule 2: to move a slot, its owner copies it, freezes it, waits for running commands, commits the
+        freeze and ends the copy. The target has all rows on disk before it commits that it is the
+        owner. Either may give up: the first commit counts.
+Rule 3: a follower is called in step after every answer so far is confirmed there. From the moment
+        the owner intends to call it so, it sends no unconfirmed answer. A follower that cannot keep
+        up is called out of step, in a commit, before anything is answered without it.
+Rule 4: a copy to a follower begins only while the map says that it is out of step. A target with a
+        complete copy accepts no other one until it knows whether its commit was applied: a new
+        copy erases the rows.
+Rule 5: one proposal is in flight at a time. The changes to propose are derived from the state each
+        time, so a lost proposal loses nothing.
+Rule 6: an input checks the slots that it touched, a new map all of ours, and the clock those that
+        wait for time, a lease or a commit: a busy server has a thousand slots and checks a thousand
+        times a second. Every `SWEEP_S` all slots are checked.
 Rule 7: without `sync` no answer waits for a follower that keeps up: when the owner dies, what was
         answered last, within `CONFIRM_MAX_S`, may be lost with it.
 
-Inputs in, effects out; the shell owns links, store and clock.
+Inputs in, effects out; the driver has links, store and clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -52,10 +51,10 @@ from .migration import ReadRows as CopyReads
 from .slot_lease import SlotLease
 from .slot_map import NOBODY, Assignment, NodeId, SlotMap
 
-STALL_MAX_S = 10.0  # a copy whose frames are not confirmed for so long begins again
-AGAIN_S = 0.5  # before a copy that failed begins again
-SWEEP_S = 5.0  # between looks at everything that nothing asked for
-FORGET_S = 3600.0  # rows of a slot that went elsewhere stay for a while, for inspection
+STALL_MAX_S = 10.0  # a copy without confirmations for so long begins again
+AGAIN_S = 0.5  # pause before a failed copy begins again
+SWEEP_S = 5.0  # interval of checks of all slots
+FORGET_S = 3600.0  # how long rows of a slot that moved away stay, for inspection
 
 
 class Replication:
@@ -72,21 +71,21 @@ class Replication:
         self._returning: set[int] = set()  # frozen by us for a move that failed
         self._proposed: SlotMap | None = None
         self._tickets = 0
-        self._held: set[int] = set()  # slots of which rows may lie here
+        self._held: set[int] = set()  # slots that may have rows here
         self._forget_at: dict[int, float] = {}
         self._effects: list[Effect] = []
         self._mono = 0.0
-        self._scanned = -1  # the epoch whose map was last read from end to end
-        self._near: list[int] = []  # the slots of it that have to do with us
-        self._touched: set[int] = set()  # not looked at since
-        self._wishful: set[int] = set()  # slots that we would have changed in the map
-        self._restless: set[int] = set()  # rule 6
+        self._scanned = -1  # the epoch of the last map that was scanned completely
+        self._near: list[int] = []  # its slots that concern this server
+        self._touched: set[int] = set()  # not checked since
+        self._wishful: set[int] = set()  # slots with a map change to propose
+        self._restless: set[int] = set()  # slots that the clock checks (rule 6)
         self._swept_at = float("-inf")
 
     # Inputs: the map and the clock
 
     def started(self, held: Sequence[int], mono: float) -> list[Effect]:
-        """After the map was read. `held`: the slots of which there are rows."""
+        """Called after the map was read. `held`: the slots that have rows here."""
         self._held.update(held)
         self._mono = mono
         return self._looked_everywhere()
@@ -98,14 +97,14 @@ class Replication:
         return self._looked_everywhere()
 
     def proposed(self, slot_map: SlotMap, mono: float) -> list[Effect]:
-        """The proposal counted or not: this is the map in force, read after it."""
+        """`slot_map` was read after a proposal, whether that was applied or not."""
         self._mono = mono
         self._proposed = None
         self.slot_lease.learned(slot_map)
         return self._looked_everywhere()
 
     def tick(self, mono: float) -> list[Effect]:
-        """A few times a second."""
+        """Called a few times a second."""
         self._mono = mono
         for copy, out in self.copies.all():
             if not out.source.lag:
@@ -135,7 +134,7 @@ class Replication:
     def committed(
         self, slot: int, changes: Sequence[Row], mono: float
     ) -> tuple[Ticket | None, list[Effect]]:
-        """Durable here. With a ticket the answer waits for `Release` or `Refuse`."""
+        """A commit is durable here. With a ticket the answer waits for `Release` or `Refuse`."""
         self._mono = mono
         self._held.add(slot)
         ticket, seq = None, 0
@@ -152,7 +151,7 @@ class Replication:
         return ticket, self._looked(slot) if self._effects or self._touched else []
 
     def rows(self, copy: CopyId, rows: Sequence[Row]) -> list[Effect]:
-        """The chunk that `ReadRows` asked for."""
+        """A chunk that `ReadRows` asked for."""
         out = self.copies.get(copy)
         if out is None:
             return []
@@ -160,14 +159,14 @@ class Replication:
         return self._looked(out.slot)
 
     def drained(self, slot: int) -> list[Effect]:
-        """Nothing runs in a slot that `Freeze` named, and its last change was handed over."""
+        """No command runs in a slot that `Freeze` named, and its last change was passed on."""
         for _, out in self.copies.of(slot):
             if out.move and out.freezing:
                 out.drained = True
         return self._looked(slot)
 
     def applied(self, slot: int, copy: CopyId, seq: int) -> list[Effect]:
-        """What `Apply` asked for is durable."""
+        """The rows of an `Apply` are durable."""
         incoming = self._incoming.get(slot)
         if incoming is None or incoming.copy != copy:
             return []
@@ -176,16 +175,16 @@ class Replication:
         if not incoming.durable:
             return self._out()
         if self.slot_lease.slot_map.slots[slot].state != "F":
-            self._effects.append(Refresh())  # its source has frozen it, and waits for us
+            self._effects.append(Refresh())  # its source has frozen it and waits for us
         return self._looked(slot)
 
     def awaits(self, slot: int, copy: CopyId) -> bool:
-        """Whether what a copy brought is still wanted: checked before it is applied."""
+        """Whether rows of this copy are still wanted: checked before they are applied."""
         incoming = self._incoming.get(slot)
         return incoming is not None and incoming.copy == copy
 
     def not_applied(self, slot: int, copy: CopyId) -> list[Effect]:
-        """Our store refused it: what comes after it must not be applied either."""
+        """Our store refused the rows of an `Apply`: later rows must not be applied either."""
         incoming = self._incoming.get(slot)
         if incoming is None or incoming.copy != copy:
             return []
@@ -207,11 +206,11 @@ class Replication:
         return self._looked(out.slot)
 
     def frame(self, peer: NodeId, copy: CopyId, slot: int, move: int, frame: Frame) -> list[Effect]:
-        """From the owner of a slot that we follow or shall have."""
+        """From the owner of a slot that we follow or take over."""
         incoming = self._incoming.get(slot)
         fresh = incoming is None or incoming.copy != copy
         if fresh and incoming is not None and incoming.target.complete:
-            return []  # Rule 4: whether it is ours already is about to be known
+            return []  # Rule 4: whether our commit was applied is not known yet
         if not self.slot_lease.takes_from(slot, peer, move):
             return [SendAck(peer, copy, 0, broken=True), Refresh()]
         if fresh and frame.seq != 1:
@@ -242,7 +241,7 @@ class Replication:
                 self._touched.add(slot)
         return self._looked()
 
-    # What follows from all that
+    # State changes after an input
 
     def _looked_everywhere(self) -> list[Effect]:
         slot_map = self.slot_lease.slot_map
@@ -376,7 +375,7 @@ class Replication:
             self._effects.append(Freeze(out.slot))
 
     def _map_changes(self, slot: int) -> Iterator[MapChange]:
-        """What we would have changed in the map, in its present state."""
+        """The changes that we would make to the present map."""
         one = self.slot_lease.slot_map.slots[slot]
         following = self._following.get(slot)
         for _, out in self.copies.of(slot):
@@ -396,7 +395,7 @@ class Replication:
         if following is not None and following.phase == "leaving" and one.in_step:
             yield called_out_of_step
 
-    # Copies from here
+    # Copies from this server
 
     def _carry(self, copy: CopyId, out: Outgoing, effects: Sequence[CopyEffect]) -> None:
         for effect in effects:
@@ -421,14 +420,14 @@ class Replication:
             self._effects.append(Release(tuple(released)))
 
     def _fail(self, copy: CopyId) -> None:
-        """This copy leads nowhere; another one begins a little later."""
+        """The copy failed; another one begins after `AGAIN_S`."""
         out = self.copies.drop(copy)
         if out is None:
             return
         self._touched.add(out.slot)
         self._again_at[out.slot, out.peer] = self._mono + AGAIN_S
         if out.move:
-            # Frozen by us, or in the map: to serve again needs a commit that says so.
+            # Frozen by us, or in the map: serving it again needs a commit.
             if out.freezing or self.slot_lease.slot_map.slots[out.slot].state == "F":
                 self._returning.add(out.slot)
             return

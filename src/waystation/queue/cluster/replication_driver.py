@@ -1,12 +1,12 @@
 """The driver of replication: performs the effects of `Replication`.
 
-Rule 1: a command runs between `begin` and `end`; while a slot is being frozen none begins, and
-        what runs is waited for. A command that waits for its follower is still running.
-Rule 2: rows are read at once, in the loop: what commits later is handed over later.
-Rule 3: what came from other servers is applied in its order, one slot after the other, and is
-        confirmed when it is on disk.
-Rule 4: after a proposal the map is read, whatever the store said: an answer that was lost must not
-        leave this server with a map that no other has.
+Rule 1: a command runs between `begin` and `end`. While a slot is being frozen, none begins and
+        running ones are waited for, including those that wait for a follower.
+Rule 2: rows are read without an await, so later commits are passed on later.
+Rule 3: rows from other servers are applied in order, one slot after the other, and confirmed when
+        they are on disk.
+Rule 4: after a proposal the map is read, whatever the store answered: a lost answer must not leave
+        this server with a map that no other has.
 """
 
 import asyncio
@@ -46,12 +46,12 @@ CHUNK_BYTES = 256 * 1024
 APPLY_MAX = 256  # frames in one commit
 TICK_S = 0.1
 RENEW_S = 3.0
-LOOK_S = 0.25  # how late a map is read that no other server reports
+LOOK_S = 0.25  # interval of reading the map if no other server reports a newer one
 AGAIN_S = 0.2
 
 
 class PeerLinks(Protocol):
-    """Ways to the other storage servers; what cannot be sent is lost, and `link_lost` says so."""
+    """Links to the other storage servers; what cannot be sent is reported by `link_lost`."""
 
     def send(self, peer: NodeId, message: SendFrame | SendAck) -> None: ...
 
@@ -84,12 +84,12 @@ class ReplicationDriver:
         self._applies_wait = asyncio.Event()
         self._refreshing = False
         self._replication: Replication | None = None
-        self.on_map: list[Any] = []  # callables that are told of every newer map
+        self.on_map: list[Any] = []  # called with every newer map
 
     # Life
 
     async def start(self) -> None:
-        """When it returns, the map is known and the lease is ours."""
+        """Returns when the map is known and the lease is ours."""
         sent = self._clock.mono()
         await self._store.renew(self._node_id)
         slot_map = await self._store.read()
@@ -156,7 +156,7 @@ class ReplicationDriver:
         self._perform(effects)
         return answer
 
-    # From other servers, and of edges who know a newer map
+    # From other servers, and from edges that know a newer map
 
     def frame_arrived(self, peer: NodeId, copy: int, slot: int, move: int, frame: Frame) -> None:
         self._perform(self.replication.frame(peer, copy, slot, move, frame))
@@ -191,7 +191,7 @@ class ReplicationDriver:
                     self._applies_wait.set()
                 case Freeze(slot):
                     self._freezing.add(slot)
-                    self._running[slot] += 1  # so that `end` looks, also where nothing runs
+                    self._running[slot] += 1  # so that `end` checks, also if nothing runs
                     asyncio.get_running_loop().call_soon(self.end, slot)
                 case Propose(slot_map):
                     self._tasks.spawn("cluster proposal", self._propose(slot_map))
@@ -220,12 +220,12 @@ class ReplicationDriver:
             if not self._applies:
                 self._applies_wait.clear()
             if isinstance(first, Erase):
-                with contextlib.suppress(UnavailableError):  # it is looked for again at a start
+                with contextlib.suppress(UnavailableError):  # done again at the next start
                     await self._rows.erase_slot(Slot(first.slot))
                 continue
             frames = [first]
-            # One commit for all that wait: the source shares its own commits among many senders,
-            # so one for each frame would never catch up.
+            # One commit for all waiting frames: the source shares its commits among many senders,
+            # so one commit per frame would never catch up.
             while self._applies and len(frames) < APPLY_MAX:
                 following = self._applies[0]
                 if not isinstance(following, Apply) or following.copy != first.copy:
@@ -266,7 +266,7 @@ class ReplicationDriver:
         try:
             self._learn(await self._store.read())
         except UnavailableError:
-            pass  # the server with the newer map reports it again
+            pass  # the peer with the newer map reports it again
         finally:
             self._refreshing = False
 
@@ -287,7 +287,7 @@ class ReplicationDriver:
                 await self._store.renew(self._node_id)
                 self.replication.slot_lease.renewed(sent)
             except UnavailableError:
-                continue  # the fence sees to it that nothing wrong is answered
+                continue  # without a renewal `SlotLease` stops serving in time
 
     async def _watching(self) -> None:
         while True:

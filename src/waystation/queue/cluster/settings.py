@@ -9,7 +9,7 @@ from waystation.base.settings import doc
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who watches over the slot map. Run two or three; one of them leads."""
+    """The controller of the slot map. Run two or three; one of them leads."""
 
     port: Annotated[
         int, Meta(ge=0, le=65535), doc("Health, `/metrics` and the map (`/map`) over HTTP.")
@@ -18,13 +18,13 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Literal[0, 1], doc("Followers of each slot; with 1, a server that dies is replaced.")
     ] = 0
     moves_per_node_max: Annotated[
-        int, Meta(ge=1, le=64), doc("Slots under way from or to one server at a time.")
+        int, Meta(ge=1, le=64), doc("Slots that move from or to one server at a time.")
     ] = 4
     moves_max: Annotated[
         int,
         Meta(ge=1, le=4096),
         doc(
-            "Slots under way in the whole cluster at a time. Each step of a move is a commit over"
+            "Slots that move in the whole cluster at a time. Each step of a move is a commit of"
             " the map that one server wins: with more of them, slots stay frozen longer."
         ),
     ] = 8

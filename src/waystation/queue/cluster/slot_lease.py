@@ -1,12 +1,11 @@
 """Decides which slots a storage server may serve, by its map and its lease.
 
-Rule 1: it serves a slot that the map gives it and that it has not frozen itself.
-Rule 2: a slot whose follower is in step, or may be as far as the server knows, could be promoted
-        without its knowledge, so it is served only while the lease holds: `fence_s` after a
-        renewal was *sent* that succeeded, by the monotonic clock. Slots that no other server could
-        own need no lease.
-Rule 3: a slot that it froze stays frozen until a newer map says who has it.
-Rule 4: maps never go back: an older epoch is ignored.
+Rule 1: a server serves the slots that the map gives it, except those that it has frozen itself.
+Rule 2: a follower that is in step, or may be as far as the server knows, could be promoted without
+        its knowledge. Such a slot is served only while the lease holds: until `fence_s` after a
+        successful renewal was *sent*, by the monotonic clock. Other slots need no lease.
+Rule 3: a slot that it froze stays frozen until a newer map names its server.
+Rule 4: an older map is ignored.
 """
 
 from .slot_map import NodeId, SlotMap
@@ -21,18 +20,18 @@ class SlotLease:
         self._fence_s = fence_s
         self._renewed = float("-inf")
         self._frozen: set[int] = set()
-        self.guarded: set[int] = set()  # slots that the map may call in step before we hear of it
+        self.guarded: set[int] = set()  # slots whose follower may be in step in a newer map
 
     def renewed(self, sent: float) -> None:
         """A renewal that was sent at `sent` has succeeded."""
         self._renewed = max(self._renewed, sent)
 
     def learned(self, slot_map: SlotMap) -> bool:
-        """A map arrived. Whether it is newer than ours."""
+        """Takes over a map; False if it is not newer."""
         if slot_map.epoch <= self.slot_map.epoch:
             return False
         self.slot_map = slot_map
-        # Ours again by a commit that came after our freeze, or another server's.
+        # Ours again by a commit after our freeze, or another server's.
         self._frozen = {
             slot
             for slot in self._frozen
@@ -41,7 +40,7 @@ class SlotLease:
         return True
 
     def freeze(self, slot: int) -> None:
-        """From now on nothing is answered for it; comes before the map says so."""
+        """Answers nothing for the slot from now on; called before the map says so."""
         assert self.slot_map.slots[slot].owner == self.node_id
         self._frozen.add(slot)
 
@@ -62,10 +61,9 @@ class SlotLease:
         return mine and (one.state == "F" or slot in self._frozen)
 
     def takes_from(self, slot: int, source: NodeId, move: int) -> bool:
-        """Whether rows of `source` may be applied here: it owns the slot, and this is the move by
-        which we shall have it, or we follow it (`move` is 0). A former owner is refused, whatever
-        it still believes, and so is an earlier attempt of the same move: it lacks what was
-        answered between the two."""
+        """Whether rows of `source` may be applied here: it owns the slot, and this is the current
+        move to us, or we follow it (`move` is 0). A former owner is refused, and so is an earlier
+        attempt of the same move: it lacks what was answered between the two."""
         one = self.slot_map.slots[slot]
         if one.owner != source:
             return False

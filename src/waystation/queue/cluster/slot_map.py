@@ -1,7 +1,7 @@
 """The slot map: the owner of each slot, agreed on by all members of a cluster.
 
-Rule 1: a map is immutable. A method that changes something returns the next map, whose epoch is one
-        higher. It is stored only over the epoch from which it was made.
+Rule 1: a map is immutable. A method that changes something returns the next map, with the next
+        epoch. It is stored only over the epoch from which it was made.
 Rule 2: at most one server may serve a slot: its owner, unless the slot is frozen.
 Rule 3: stable → preparing → frozen → stable at the target. From preparing and frozen a slot may go
         back to its owner. There are no other transitions.
@@ -9,9 +9,9 @@ Rule 4: a follower keeps a copy and does not serve. It may be promoted only whil
         it is in step, and only the owner says so. From then on the owner answers nothing that the
         follower has not confirmed, or marks it out of step first.
 Rule 5: plans are part of the map, so that a plan and its moves cannot disagree.
-Rule 6: no slot leaves a server whose queues are older than the cluster before their references are
-        written: ids chosen by clients would lead nowhere. Nor does it get a follower, which could
-        be promoted.
+Rule 6: a slot stays on a server whose queues are older than the cluster until their references are
+        written; otherwise ids chosen by clients would be lost. It gets no follower either, which
+        could be promoted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,7 +38,7 @@ class SlotMapError(Exception):
 
 
 def slot_number(name: str) -> int:
-    """The slot that `slot_letters` writes so."""
+    """The slot of a name made by `slot_letters`."""
     for slot in range(SLOTS):
         if slot_letters(slot) == name:
             return slot
@@ -54,7 +54,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: bytes  # SHA-256 of the certificate that its link shows
     weight_new: int = WEIGHT_USUAL  # its share of new queues; 0 takes none
     status: Status = "up"
-    references_left: int = 0  # slots whose queues' references it has still to write (rule 6)
+    references_left: int = 0  # slots whose references are not written yet (rule 6)
 
     @property
     def takes_new(self) -> bool:
@@ -62,21 +62,21 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """Who has to do with one slot."""
+    """The servers of one slot."""
 
     owner: NodeId = NOBODY
     target: NodeId = NOBODY
     state: State = "S"
     follower: NodeId = NOBODY
     in_step: bool = False  # the follower has everything that was answered
-    move: int = 0  # the epoch at which the present move began: tells one attempt from the next
-    # How often it changed hands. Who has not read every map sees by it that a slot was away and
-    # came back, though its owner is the same.
+    move: int = 0  # the epoch at which the present move began: identifies the attempt
+    # How often it changed hands: shows a reader that skipped maps that the slot moved away and
+    # back, though its owner is the same.
     turn: int = 0
 
     @property
     def server(self) -> NodeId:
-        """Who may serve it now."""
+        """The server that may serve it now."""
         return NOBODY if self.state == "F" else self.owner
 
 
@@ -84,7 +84,7 @@ _UNOWNED = Assignment()
 
 
 class Move(msgspec.Struct, frozen=True):
-    """A slot that shall go to another server."""
+    """A planned move of a slot."""
 
     slot: int
     target: NodeId
@@ -99,12 +99,11 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     planned: tuple[Move, ...] = ()  # in this order; not begun
     last_node: int = 0  # the highest id that was removed: certificates outlive servers
 
-    # Looking
+    # Queries
 
     @cached_property
     def owned(self) -> tuple[tuple[int, Assignment], ...]:
-        """The slots that belong to somebody. Asked for often, and the same for as long as the
-        map is."""
+        """The slots with an owner; cached, because it is asked for often."""
         return tuple([(slot, one) for slot, one in enumerate(self.slots) if one.owner != NOBODY])
 
     def owned_by(self, node_id: NodeId) -> list[int]:
@@ -127,7 +126,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # Servers
 
     def with_node(self, node: Node) -> "SlotMap":
-        """Added, or known under its id with other particulars."""
+        """Adds a server, or replaces its entry."""
         if node.node_id == NOBODY:
             raise SlotMapError("0 is no node id: ids begin at 1")
         if node.node_id not in self.nodes and len(self.nodes) >= NODES_MAX:
@@ -138,11 +137,11 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def next_node_id(self) -> NodeId:
-        """For a newcomer; no server had it before."""
+        """An id that no server had before."""
         return NodeId(max((self.last_node, *self.nodes)) + 1)
 
     def without_node(self, node_id: NodeId) -> "SlotMap":
-        """It has nothing, gets nothing, and does not come back under this id."""
+        """Removes a server without slots; its id is not used again."""
         self._known(node_id)
         owned, followed = self.owned_by(node_id), self.followed_by(node_id)
         comes = [slot for slot, one in self.moving() if one.target == node_id]
@@ -159,7 +158,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # Slots
 
     def claimed(self, slots: Iterable[int], owner: NodeId) -> "SlotMap":
-        """Slots that never had an owner are given one: how a cluster begins."""
+        """Gives slots without an owner to `owner`: how a cluster begins."""
         self._known(owner)
         wanted = {*slots}
         for slot in wanted:
@@ -185,7 +184,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._with(slot, changed)
 
     def in_step(self, slot: int, value: bool) -> "SlotMap":
-        """The owner's word that its follower has everything, or that it has not."""
+        """The owner reports whether its follower has everything."""
         one = self.slots[slot]
         if one.follower == NOBODY:
             raise SlotMapError(f"slot {slot_letters(slot)} has no follower")
@@ -201,7 +200,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         self._referenced(slot)
         moving = msgspec.structs.replace(one, target=target, state="P", move=self.epoch + 1)
         if target == one.follower:
-            # Its copy begins anew; until it is whole, the follower must not be promoted.
+            # The copy begins again; until it is complete, the follower must not be promoted.
             moving = msgspec.structs.replace(moving, follower=NOBODY, in_step=False)
         return self._with(slot, moving)
 
@@ -215,8 +214,8 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._with(slot, moved)
 
     def returned(self, slot: int, *, again: bool = False) -> "SlotMap":
-        """A move is given up: the owner, who has everything, serves again. `again` plans it anew,
-        after everything else that is planned."""
+        """Ends a move: the owner, which has everything, serves again. `again` plans the move once
+        more, after all other planned moves."""
         one = self.slots[slot]
         if one.state == "S":
             raise SlotMapError(f"slot {slot_letters(slot)} does not move")
@@ -226,7 +225,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return msgspec.structs.replace(self._with(slot, changed), planned=planned)
 
     def promoted(self, slot: int) -> "SlotMap":
-        """The owner is gone: the follower takes its place, and the slot has no follower."""
+        """The owner is down: the follower takes its place, and the slot has no follower."""
         one = self.slots[slot]
         if one.follower == NOBODY or not one.in_step:
             raise SlotMapError(f"slot {slot_letters(slot)} has no follower that is in step")
@@ -235,7 +234,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # Plans
 
     def planning(self, moves: Iterable[Move]) -> "SlotMap":
-        """With these instead of what was planned before."""
+        """Replaces the planned moves."""
         planned = tuple(moves)
         for move in planned:
             self._known(move.target)
@@ -244,7 +243,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._next(planned=planned)
 
     def as_one_change(self, before: "SlotMap") -> "SlotMap":
-        """Several changes since `before` that are committed together."""
+        """Joins several changes since `before` into one commit."""
         epoch = before.epoch + 1
         if self.epoch == epoch:
             return self
@@ -304,7 +303,7 @@ class SlotMap(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 def runs_of(slots: tuple[Assignment, ...]) -> Iterator[tuple[int, int, Assignment]]:
-    """(first slot, how many, who): how a map travels and how a person reads it."""
+    """(first slot, count, assignment) of equal neighbours, for storage and display."""
     start = 0
     for slot in range(1, len(slots) + 1):
         if slot == len(slots) or slots[slot] != slots[start]:
@@ -321,11 +320,11 @@ class _Run(msgspec.Struct, array_like=True):
     follower: int
     in_step: bool
     move: int
-    turn: int = 0  # maps that were stored before it was counted have none
+    turn: int = 0  # 0 in maps that were stored before it existed
 
 
 class _Stored(msgspec.Struct, array_like=True):
-    """As it lies in the cluster's store: runs, because 4,096 rows would say the same slower."""
+    """The stored form: runs of equal slots instead of 4,096 rows."""
 
     epoch: int
     nodes: list[Node]
@@ -350,7 +349,7 @@ def encode_map(slot_map: SlotMap) -> bytes:
 
 
 def decode_map(data: bytes) -> SlotMap:
-    """Raises `msgspec.MsgspecError` or `SlotMapError` for what is no map."""
+    """Raises `msgspec.MsgspecError` or `SlotMapError` for an invalid map."""
     stored = msgspec.msgpack.decode(data, type=_Stored)
     slots: list[Assignment] = []
     for run in stored.runs:

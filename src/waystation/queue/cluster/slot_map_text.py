@@ -15,7 +15,7 @@ _FROZEN = "!"
 
 
 def marks(slot_map: SlotMap) -> dict[NodeId, str]:
-    """One character for each server; beyond 61 of them they repeat."""
+    """One character for each server; beyond 61 servers they repeat."""
     return {
         node_id: _MARKS[rank % len(_MARKS)] for rank, node_id in enumerate(sorted(slot_map.nodes))
     }
@@ -53,7 +53,7 @@ def references(slot_map: SlotMap, ages: Mapping[NodeId, float]) -> Iterator[str]
 
 
 def grid(slot_map: SlotMap) -> Iterator[str]:
-    """64 lines of 64 slots; the letters before a line are the first letter of its slots."""
+    """64 lines of 64 slots; each line begins with the first letter of its slots."""
     shown = marks(slot_map)
     for start in range(0, SLOTS, 64):
         line = "".join(

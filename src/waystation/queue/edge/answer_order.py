@@ -1,17 +1,17 @@
-"""Orders the answers to a client as its commands, as a single server would.
+"""Orders the answers to a client like its commands, as a single server would.
 
-Rule 1: an answer waits for those to earlier commands.
-Rule 2: an event waits for answers that are ready, and for answers to subscriptions that were asked
-        for before it came: messages follow all of them. It waits for nothing else, so a message
-        may come before the `OK` to its sender on the same connection.
-Rule 3: a slow command delays no other: the caller passes over commands that wait for their slot,
-        or for more than a moment. Their answers are given when they are ready.
+Rule 1: an answer waits until all earlier commands are answered.
+Rule 2: an event waits for answers that are ready and for answers to subscriptions that the client
+        sent before the event arrived. It waits for nothing else, so a message may come before the
+        `OK` to its sender on the same connection.
+Rule 3: a slow command delays no other: the caller calls `pass_over` for commands that wait for
+        their slot or longer than `PATIENCE_S`. Their answers are sent when they arrive.
 """
 
 from collections import deque
 from typing import Final
 
-READY_MAX: Final = 512  # answers and events that wait for others; then all others are passed over
+READY_MAX: Final = 512  # waiting answers and events; above it all open commands are passed over
 
 
 class _Place:
@@ -29,9 +29,9 @@ class AnswerOrder:
 
     def __init__(self) -> None:
         self._row: deque[_Place] = deque()
-        self._places: dict[int, _Place] = {}  # of commands that are not answered
-        self._subscribing = 0  # of these
-        self._ready = 0  # answers and events that wait for others
+        self._places: dict[int, _Place] = {}  # of unanswered commands
+        self._subscribing = 0  # unanswered subscription commands
+        self._ready = 0  # answers and events that wait for earlier answers
 
     def expect(self, number: int, *, subscribes: bool) -> None:
         self._places[number] = place = _Place(None, is_event=False, subscribes=subscribes)
@@ -39,17 +39,17 @@ class AnswerOrder:
         self._subscribing += subscribes
 
     def answered(self, number: int, item: bytes) -> list[bytes]:
-        """What may go now."""
+        """Returns what may be sent now."""
         place = self._places.pop(number, None)
         if place is None:
-            return [item]  # it was passed over
+            return [item]  # its command was passed over
         self._subscribing -= place.subscribes
         place.item = item
         self._ready += 1
         return self._flush()
 
     def at_once(self, item: bytes) -> list[bytes]:
-        """A command that just came is answered already; in its turn."""
+        """Adds the answer to a command that the edge answered itself."""
         if not self._row:
             return [item]
         self._row.append(_Place(item, is_event=False))
@@ -92,7 +92,7 @@ class AnswerOrder:
         return out
 
     def _events(self) -> list[bytes]:
-        """Those with nothing before them but commands that are not answered."""
+        """Takes out the events that have only unanswered commands before them."""
         out: list[bytes] = []
         kept: deque[_Place] = deque()
         blocked = False

@@ -14,7 +14,7 @@ from waystation.queue.wire.transmission import split_batch
 
 
 class EdgeSession(Session):
-    """The session of a storage server, except that commands are not decoded here."""
+    """The session of a storage server, without decoding commands."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ class EdgeSession(Session):
         super().__init__(handshake)
 
     def items(self, block: bytes) -> list[bytes] | None:
-        """The transmissions of a block; None for what is no block of them."""
+        """The transmissions of a block; None if the block is malformed."""
         try:
             return split_batch(self.agreement.blocks.open(block))
         except (RefusedError, FieldError):
@@ -40,21 +40,21 @@ class EdgeClient(Client):
     ) -> None:
         super().__init__(line, session, out_blocks_max=out_blocks_max, mono=mono)
         self.client_session: ClientSession | None = None
-        self.paused = False  # it has so much under way that nothing more is read
-        self.slowed = False  # it has spent a budget, and is read again in a while
+        self.paused = False  # too many commands in flight: reading is paused
+        self.slowed = False  # a budget is used up: reading is delayed
         self.buckets: dict[Budget, TokenBucket] | None = None
-        self.pressed = False  # a link of its own takes no more at the moment
-        self.slow = False  # servers were told that it does not read
+        self.pressed = False  # its dedicated link is congested
+        self.slow = False  # servers got `SPAUSE` for it
 
     @property
     def work(self) -> Work | None:
-        """Something, while servers owe it answers: a stop waits for them."""
+        """Not None while answers of servers are pending: a stop waits for them."""
         client_session = self.client_session
         return None if client_session is None or not client_session.pending else _ELSEWHERE
 
     @work.setter
     def work(self, _: Work | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """It is the servers' work, not ours."""
+        """Ignored: the work is done by the storage servers."""
 
     @property
     def is_idle(self) -> bool:

@@ -1,6 +1,6 @@
-"""One client's session at an edge: its waiting commands and its subscriptions.
+"""One client's session at an edge: its pending commands and its subscriptions.
 
-Storage servers know a client session by the number of its stream, the same on every link.
+Storage servers identify a client session by its stream number, the same on every link.
 """
 
 import itertools
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class Pending:
-    """A command that went to a server, or waits to go."""
+    """A command that was sent to a server or waits to be sent."""
 
     __slots__ = (
         "asking",
@@ -68,21 +68,21 @@ class Pending:
         self.entity_id = entity_id
         self.command = command
         self.since = mono
-        self.kind = kind  # of reference that may be needed to find its queue
-        self.number = next(_numbers)  # the order in which commands came
+        self.kind = kind  # of the reference that may be needed to find its queue
+        self.number = next(_numbers)  # in the order of arrival
         self.slot = Slot(0)
-        self.node_id = NOBODY  # NOBODY: it is held
+        self.node_id = NOBODY  # NOBODY: not sent
         self.term = 0  # of its lane, when it was sent
-        self.lane: Lane | None = None  # None: its answer could not be told from others
-        self.held: Slot | None = None  # where it waits
-        self.asking = False  # a reference is asked for, or set, before it may go
-        self.looked_up = False  # the reference was asked for
-        self.waited = False  # no server served its slot when it came, or when it was repeated
-        self.tx_id = b""  # of a reference that was set for it
+        self.lane: Lane | None = None  # None: a command with the same key is pending
+        self.held: Slot | None = None  # the slot that it waits for
+        self.asking = False  # a reference must be read or written first
+        self.looked_up = False  # its reference was read
+        self.waited = False  # its slot had no server when it came or was repeated
+        self.tx_id = b""  # of the reference that was written for it
         self.retries = 0
-        self.renewed = 0  # what `ClientSession.renewed` was when it was sent
-        self.redraws = 0  # ids that were drawn anew
-        self.doubted = False  # whether a home that was remembered has refused it already
+        self.renewed = 0  # `ClientSession.renewed` when it was sent
+        self.redraws = 0  # how often new ids were drawn
+        self.doubted = False  # a cached home slot has refused it already
 
     @property
     def key(self) -> Key:
@@ -94,11 +94,11 @@ class Pending:
 
 
 class Lane:
-    """Commands of one client about one id, in the order in which they came.
+    """Commands of one client for one id, in order of arrival.
 
-    A command goes only where the one before it went, so that nothing overtakes. When a server
-    refuses one, those that were sent after it come back too (`Sagain`): a new *term* begins when
-    the last of them is here, and all are said again in their order.
+    A command is sent only to the server to which the one before it was sent, so order is kept.
+    When a server refuses a command, it also returns the later ones of the lane (`Sagain`). A new
+    *term* begins when the last of them is back; then all are sent again in order.
     """
 
     __slots__ = ("behind", "items", "refused_by", "sent_on_by", "term")
@@ -106,12 +106,12 @@ class Lane:
     def __init__(self) -> None:
         self.items: list[Pending] = []
         self.term = 0
-        self.behind = 0  # under way since earlier terms
+        self.behind = 0  # commands of earlier terms that are still in flight
         self.refused_by = NOBODY
-        self.sent_on_by = NOBODY  # the server that said that the id leads elsewhere
+        self.sent_on_by = NOBODY  # the server that answered `MOVED`
 
     def must_wait(self, pending: Pending) -> bool:
-        """Wherever it is to go."""
+        """Whether it must wait, whichever server it is for."""
         before = self._before(pending)
         return self.behind > 0 or (before is not None and before.node_id == NOBODY)
 
@@ -126,7 +126,7 @@ class Lane:
         return self.items[at - 1] if at else None
 
     def refused(self, pending: Pending, *, is_barred: bool) -> None:
-        """`is_barred`: the server refuses everything about the id, until it is said again."""
+        """`is_barred`: the server refuses all commands for the id until it gets `Sagain`."""
         if pending.term == self.term:
             self.term += 1
             self.behind = sum(one.node_id != NOBODY for one in self.items) - 1
@@ -142,13 +142,13 @@ class Lane:
 
 
 class Subscription(msgspec.Struct):
-    """How a subscription is renewed where its slot went: by saying the client's own words again,
-    or, if it came with `NEW`, by the grant that the servers hand on."""
+    """How a subscription is renewed after its slot moved: by repeating the client's command or,
+    if it came with `NEW`, by the grant that servers pass on."""
 
     slot: Slot
     item: bytes | None
-    corr_id: bytes  # of these words; the queue's id stands for it if there are none
-    refused_by: NodeId = NOBODY  # the server that refuses this id until it is said again
+    corr_id: bytes  # of that command; without one, the queue's id
+    refused_by: NodeId = NOBODY  # the server that refuses this id until it gets `Sagain`
 
 
 class ClientSession:
@@ -181,16 +181,16 @@ class ClientSession:
         self.dialect = dialect
         self.session_key = session_key
         self.forwarded = forwarded
-        self.opened: set[NodeId] = set()  # servers that know the stream
+        self.opened: set[NodeId] = set()  # servers that got `SOPEN`
         self.pending: dict[Key, Pending] = {}
         self.pending_bytes = 0
         self.lanes: dict[EntityId, Lane] = {}
         self.order = AnswerOrder()
         self.subscriptions: dict[EntityId, Subscription] = {}
         self.delivered: dict[RecipientId, MessageId] = {}  # by GET, not yet acknowledged
-        # Renewals whose answer is still to come; those answers are not the client's.
+        # Renewals without an answer; their answers are not sent to the client.
         self.renewing: dict[tuple[NodeId, bytes], tuple[EntityId, int]] = {}
-        self.renewed = 0  # how often something of its was renewed
+        self.renewed = 0  # counts renewals
         self.gone = False
 
     def introduction(self) -> Sopen:
@@ -199,13 +199,13 @@ class ClientSession:
         )
 
     def add(self, pending: Pending) -> None:
-        """From now on its answer is waited for."""
+        """Registers a command whose answer is awaited."""
         self.pending[pending.key] = pending
         self.pending_bytes += len(pending.item)
         self.order.expect(pending.number, subscribes=pending.subscribes)
 
     def is_at(self, node_id: NodeId, entity_id: EntityId) -> bool:
-        """Whether a command about this id is under way there."""
+        """Whether a command for this id is in flight to that server."""
         lane = self.lanes.get(entity_id)
         return lane is not None and any(one.node_id == node_id for one in lane.items)
 
@@ -217,7 +217,7 @@ class ClientSession:
         pending.lane = lane
 
     def remove(self, pending: Pending) -> bool:
-        """It needs no answer any more; whether it still did."""
+        """Removes a command that is done; False if it was removed before."""
         if self.pending.get(pending.key) is not pending:
             return False
         del self.pending[pending.key]

@@ -1,11 +1,11 @@
 """Routes the commands of clients: chooses the server, holds commands back, finishes them.
 
-Rule 1: a command goes where the map says that its slot is served. While no server serves the
-        slot, or after the server refused the command a moment ago, the command waits.
-Rule 2: a command never overtakes one of the same client about the same id (`client_session.Lane`).
-Rule 3: every command that can be answered has one end: `finish`.
+Rule 1: a command is sent to the server of its slot. It waits while the slot has no server, and
+        after that server refused it.
+Rule 2: commands of one client for one id keep their order (`client_session.Lane`).
+Rule 3: every command is finished exactly once, in `finish`.
 
-A core without I/O; `edge` has the rules about what comes back.
+A core without I/O; `edge` has the rules for answers.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from waystation.queue.wire.link_words import Sagain
 from waystation.queue.wire.responses import Err, Response, encode_response
 from waystation.queue.wire.transmission import encode_answer
 
-HELD_MAX: Final = 10_000  # commands that wait for all slots together
+HELD_MAX: Final = 10_000  # held commands, all slots together
 
 _SENDERS: Final = (Send, Skey, Lkey, Lget)
 
@@ -47,7 +47,7 @@ class CommandRouting:
         self._refs = refs
         self.slot_map = slot_map
         self.up: set[NodeId] = set()
-        self.frozen: set[Slot] = set()  # refused lately by the server that is to serve them
+        self.frozen: set[Slot] = set()  # refused by their server since the last release
         self.under_way: dict[int, tuple[ClientSession, Pending]] = {}  # oldest first
         self._held: dict[Slot, dict[int, tuple[ClientSession, Pending]]] = {}
         self.held_count = 0
@@ -60,15 +60,15 @@ class CommandRouting:
 
     @property
     def waits(self) -> bool:
-        """Whether something goes on as soon as there is a newer map. A server that is away is not
-        waited for so eagerly: a link tells of its return."""
+        """Whether held commands need a newer map. A server that is down is not waited for here:
+        `link_up` reports its return."""
         slots = self.slot_map.slots
         return bool(self.frozen) or any(slots[slot].server == NOBODY for slot in self._held)
 
-    # Beginning
+    # Begin
 
     def begin(self, session: ClientSession, pending: Pending) -> bool:
-        """Whether its answer can be told from others."""
+        """False if a command with the same correlation id and entity id is pending."""
         if not pending.corr_id or pending.key in session.pending:
             return False
         session.add(pending)
@@ -91,18 +91,18 @@ class CommandRouting:
         session.pending.clear()
         session.lanes.clear()
 
-    # Under way
+    # In flight
 
     def come_back(
         self, session: ClientSession, pending: Pending, *, is_barred: bool = False
     ) -> None:
-        """A server did not do it; it is to be said again, perhaps elsewhere."""
+        """Sends a command again that a server did not execute, perhaps to another server."""
         self.loosen(session, self.set_aside(session, pending, is_barred=is_barred))
 
     def set_aside(
         self, session: ClientSession, pending: Pending, *, is_barred: bool = False
     ) -> Lane:
-        """It came back, and is said again with what else waits for its slot."""
+        """Holds a returned command with the others that wait for its slot."""
         lane = pending.lane
         assert lane is not None
         lane.refused(pending, is_barred=is_barred)
@@ -110,7 +110,7 @@ class CommandRouting:
         return lane
 
     def go_on(self, session: ClientSession, pending: Pending) -> None:
-        """What it waited for is known, or set."""
+        """Continues a command whose reference is known or written."""
         lane = pending.lane
         if lane is None:
             self._go(session, pending)
@@ -118,7 +118,7 @@ class CommandRouting:
             self.loosen(session, lane)
 
     def loosen(self, session: ClientSession, lane: Lane) -> None:
-        """The first that waits may go, perhaps, and then the next."""
+        """Sends the waiting commands of a lane that may be sent now."""
         for pending in list(lane.items):
             if pending.node_id != NOBODY:
                 continue
@@ -166,8 +166,8 @@ class CommandRouting:
     def _begin_again(
         self, session: ClientSession, entity_id: EntityId, lane: Lane, node_id: NodeId
     ) -> None:
-        """A server that refused it does so until it hears this; one that sent it on sends on
-        what follows, and hears this wherever the command goes now."""
+        """Sends `Sagain` to the server that refused the id. A server that answered `MOVED` gets it
+        wherever the command goes now, because it also returns later commands."""
         waiting = {lane.sent_on_by}
         if lane.refused_by == node_id:
             waiting.add(node_id)
@@ -203,7 +203,7 @@ class CommandRouting:
         server = self.slot_map.slots[slot].server
         if server not in self.up or slot not in self._held:
             return
-        # Refusals of what was sent before may have come after what came later.
+        # Refusals may arrive in another order than the commands were sent.
         for _, (session, pending) in sorted(self._held[slot].items()):
             if pending.held is None:
                 continue
@@ -217,22 +217,22 @@ class CommandRouting:
             self._release(slot)
 
     def forget_untold(self, before: float) -> None:
-        """Commands that nobody waits for, and that nobody served in time."""
+        """Drops commands without a pending answer that were not served in time."""
         for held in list(self._held.values()):
             for _, pending in list(held.values()):
                 if pending.lane is None and pending.since <= before:
                     self._unhold(pending)
 
-    # The end
+    # End
 
     def say(
         self, session: ClientSession, corr_id: bytes, entity_id: bytes, response: Response
     ) -> None:
-        """What the edge knows by itself, in its turn."""
+        """Answers a command from the edge itself, in order."""
         self.let_out(session, session.order.at_once(_encode(session, corr_id, entity_id, response)))
 
     def finish(self, session: ClientSession, pending: Pending, item: bytes) -> None:
-        """Its answer is this."""
+        """Ends a command with this answer."""
         if not session.remove(pending):
             return
         self.under_way.pop(pending.number, None)
@@ -244,7 +244,7 @@ class CommandRouting:
         if lane.items:
             self.loosen(session, lane)
         elif lane.sent_on_by != NOBODY:
-            # It was given up before it was said again: the server that sent it on was not told.
+            # It ended before it was sent again, so the server that answered `MOVED` still waits.
             self._begin_again(session, pending.entity_id, lane, lane.sent_on_by)
 
     def refuse(self, session: ClientSession, pending: Pending, response: Response) -> None:
@@ -257,7 +257,7 @@ class CommandRouting:
             self._out.answer(session, item)
 
     def give_up(self, session: ClientSession, pending: Pending) -> None:
-        """No server serves the slot: answered in the form that clients take as temporary."""
+        """No server serves the slot: sends the answer that clients take as temporary."""
         is_sender = isinstance(pending.command, _SENDERS)
         self._observer.unserved(disconnected=not is_sender)
         if is_sender:

@@ -1,19 +1,19 @@
 """Creates queues: on one server, with references on others, visible when all is written.
 
 Rule 1: NEWQ → IDS (kept) and NEWR → SET_REF for each id that does not begin with the home slot →
-        NEWC → only now the client gets its IDS.
-Rule 2: an id that is in use and that the client chose itself is `AUTH`; one that a
-        server drew is drawn again.
-Rule 3: whatever else goes wrong before the client knows of a queue, another one is made elsewhere,
-        at most `TRIES_MAX` times in all and for `CREATE_S`; then the client is disconnected.
-Rule 4: ids that a server drew, and whose references would lie with a server that is away, are drawn
-        again at once: creating never fails because one server is down.
-Rule 5: a server that has no room for a queue is asked for none for `FULL_S`, if there are others.
-Rule 6: of what came to nothing everything that was set is taken back; what cannot be taken back
-        now, the servers sweep later.
-Rule 7: a queue that may have been made keeps its references, as one does whose IDS never reached
-        its client: without them its ids would be given away a second time, and a server that has
-        both could not tell them apart. If it was not made, they are swept.
+        NEWC → the client gets its IDS.
+Rule 2: an id that the client chose and that is in use is answered with `AUTH`; an id that a server
+        drew is drawn again.
+Rule 3: after any other failure before the answer, the queue is made elsewhere, at most `TRIES_MAX`
+        times and for `CREATE_S`; then the client is disconnected.
+Rule 4: ids whose references belong on a server that is down are drawn again at once, so that one
+        server that is down does not make creations fail.
+Rule 5: a server that had no room gets no new queues for `FULL_S` if there are others.
+Rule 6: references of a failed creation are removed; those that cannot be removed now are swept
+        later.
+Rule 7: if a queue may exist, its references stay, also when its IDS never reached the client.
+        Without them its ids could be given to another queue, and a server with both could not tell
+        them apart. If the queue does not exist, servers sweep them.
 
 A core without I/O.
 """
@@ -51,13 +51,13 @@ from waystation.queue.wire.responses import Err, Response
 TRIES_MAX: Final = 3
 REDRAWS_MAX: Final = 64
 CREATE_S: Final = 15.0
-FULL_S: Final = 5.0  # how long a server is spared that had no room
+FULL_S: Final = 5.0  # pause in creations for a server that had no room
 
 
 class Stage(enum.Enum):
-    ASKED = "asked"  # NEWQ is under way
-    LINKING = "linking"  # references are being set
-    COMMITTING = "committing"  # NEWC is under way
+    ASKED = "asked"  # NEWQ was sent
+    LINKING = "linking"  # references are being written
+    COMMITTING = "committing"  # NEWC was sent
 
 
 class Creation:
@@ -83,13 +83,13 @@ class Creation:
         self.home = home
         self.tx_id = tx_id
         self.stage = Stage.ASKED
-        self.answer = b""  # the IDS, kept until all stands
+        self.answer = b""  # the IDS, kept until the commit
         self.made: Newr | None = None
         self.outstanding = 0
         self.set_refs: list[SetRef] = []
 
     def references(self, made: Newr) -> list[SetRef]:
-        """What has to be set before the queue may be committed."""
+        """The references to write before the commit."""
         self.made = made
         self.stage = Stage.LINKING
         self.set_refs = [
@@ -101,7 +101,7 @@ class Creation:
         return self.set_refs
 
     def reference_set(self) -> bool:
-        """Whether this was the last one."""
+        """Counts one reference as written; whether it was the last."""
         self.outstanding -= 1
         return self.outstanding <= 0
 
@@ -109,7 +109,7 @@ class Creation:
         return [DelRef(ref.kind, ref.entity_id, self.tx_id) for ref in self.set_refs]
 
     def is_chosen(self, kind: RefKind) -> bool:
-        """Whether the client chose that id, so that another try would meet the same fate."""
+        """Whether the client chose that id, so that another try would fail as well."""
         command = self.pending.command
         if not isinstance(command, New) or command.link is None:
             return False
@@ -126,7 +126,7 @@ def ids_of(made: Newr) -> list[tuple[RefKind, bytes]]:
 
 
 class Host(Protocol):
-    """The edge, as far as creating needs it."""
+    """The part of the edge that creations use."""
 
     @property
     def slot_map(self) -> SlotMap: ...
@@ -144,7 +144,7 @@ class Host(Protocol):
 
 
 class Creating:
-    """All queues that are being made."""
+    """All queues that are being created."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class Creating:
         self._homes = homes_of(host.slot_map)
         self._creations: dict[bytes, Creation] = {}
         self._by_command: dict[Pending, Creation] = {}
-        self._full: dict[NodeId, float] = {}  # who had no room for a queue, until when
+        self._full: dict[NodeId, float] = {}  # servers without room, until when
 
     def __len__(self) -> int:
         return len(self._creations)
@@ -179,7 +179,7 @@ class Creating:
         if not nodes:
             self._host.hang_up(session)
             return
-        # If all have refused lately, any may have room again.
+        # If all refused lately, any of them may have room again.
         nodes = [node for node in nodes if node.node_id not in self._full] or nodes
         node = self._chance.choices(nodes, [node.weight_new for node in nodes])[0]
         home = self._chance.choice(self._homes[node.node_id])
@@ -191,7 +191,7 @@ class Creating:
         self._out.send(node.node_id, session.stream, Newq(home, tx_id, pending.item))
 
     def elsewhere(self, pending: Pending) -> None:
-        """The server cannot, or has none of it any more (rule 3)."""
+        """The server cannot create the queue, or has no part of it any more (rule 3)."""
         creation = self._by_command.get(pending)
         if creation is None:
             return
@@ -205,7 +205,7 @@ class Creating:
             self.create(creation.session, pending)
 
     def refused(self, pending: Pending) -> None:
-        """The server said why; the client is told."""
+        """The client gets the server's refusal."""
         creation = self._by_command.pop(pending, None)
         if creation is not None:
             del self._creations[creation.tx_id]
@@ -218,7 +218,7 @@ class Creating:
     def made(self, node_id: NodeId, made: Newr) -> None:
         creation = self._creations.get(made.tx_id)
         if creation is None or creation.node_id != node_id or creation.stage is not Stage.ASKED:
-            return  # given up; the server forgets it by itself
+            return  # given up; the server drops the draft after its timeout
         references = creation.references(made)
         if any(self._is_away(creation, one) for one in references):
             self._draw_again(creation)
@@ -231,7 +231,7 @@ class Creating:
 
     def _is_away(self, creation: Creation, reference: SetRef) -> bool:
         server = self._host.slot_map.slots[slot_of(reference.entity_id)].server
-        # A slot on its way has no server; that takes a moment only.
+        # A moving slot has no server for a moment; that is not "down".
         is_down = server != NOBODY and not self._host.is_up(server)
         return is_down and not creation.is_chosen(reference.kind)
 
@@ -242,7 +242,7 @@ class Creating:
         if pending.redraws > REDRAWS_MAX:
             self.elsewhere(pending)
             return
-        creation.set_refs.clear()  # none was set
+        creation.set_refs.clear()  # none was written
         self._take_back(creation)
         self.create(creation.session, pending)
 
@@ -295,7 +295,7 @@ class Creating:
         self._host.finish(session, pending, creation.answer)
 
     def _give_up(self, creation: Creation) -> None:
-        """The client is told nothing; rule 7 if it may have been made."""
+        """Disconnects the client; references stay if the queue may exist (rule 7)."""
         if creation.stage is Stage.COMMITTING:
             self.refused(creation.pending)
         else:
@@ -303,7 +303,7 @@ class Creating:
         self._host.hang_up(creation.session)
 
     def _take_back(self, creation: Creation) -> None:
-        """Nothing may be left of it (rule 6)."""
+        """Removes what was written (rule 6)."""
         self.refused(creation.pending)
         if self._host.is_up(creation.node_id):
             self._requests.ask_server(creation.node_id, Newx(creation.tx_id))
@@ -316,7 +316,7 @@ class Creating:
         self._homes = homes_of(self._host.slot_map)
 
     def link_down(self, node_id: NodeId) -> None:
-        """Commits that were under way there have been told to `_committed` already."""
+        """Commits in flight to it have been reported to `_committed` already."""
         for creation in [one for one in self._creations.values() if one.node_id == node_id]:
             self.elsewhere(creation.pending)
 
@@ -343,7 +343,7 @@ class Creating:
 
 
 def homes_of(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:
-    """The slots in which each server may make new queues: those that stay where they are."""
+    """The slots in which each server may create queues: those that do not move."""
     homes: dict[NodeId, list[Slot]] = {}
     for slot, one in enumerate(slot_map.slots):
         if one.state == "S" and one.owner != NOBODY:

@@ -1,9 +1,9 @@
 """Dedicated links: one for each client and server that it uses (`edge.upstream_mode`).
 
-Rule 1: a link is opened with the client's introduction and closed with its leave. Frames that are
-        sent while it is being made wait, up to `WAITING_MAX` of them.
-Rule 2: one that breaks concerns its client alone: `stream_down`, and the edge begins again.
-Rule 3: at most `links_max`; a client that comes later has none and shares.
+Rule 1: a link is opened with the client's `SOPEN` and closed with its `SCLOSE`. Frames sent while
+        it is being opened wait, at most `WAITING_MAX`.
+Rule 2: a broken link affects its client alone: `stream_down` reports it.
+Rule 3: at most `links_max` links; later clients share.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from waystation.queue.wire.link import Body, Frame
 from waystation.queue.wire.link_words import Sclose, Sopen
 
 CONNECT_S: Final = 10.0
-WAITING_MAX: Final = 2048  # above what one client may have under way
+WAITING_MAX: Final = 2048  # more than one client may have in flight
 
 _Key = tuple[NodeId, int]
 
@@ -31,7 +31,7 @@ class StreamEvents(Protocol):
 
 
 class _DedicatedLink:
-    """`LinkHandler` of its line."""
+    """`LinkHandler` of its connection."""
 
     def __init__(self, links: "DedicatedLinks", key: _Key, events: StreamEvents) -> None:
         self.key = key
@@ -42,7 +42,7 @@ class _DedicatedLink:
         self._waiting: list[tuple[int, Body]] = []
 
     def send(self, epoch: int, body: Body) -> bool:
-        """Whether there was room for it."""
+        """False if too many frames wait."""
         if self.line is not None:
             self.line.send_frame(self.key[1], epoch, body)
             return True
@@ -61,7 +61,7 @@ class _DedicatedLink:
         elif self.connecting is not None:
             self.connecting.cancel()
 
-    # For its line
+    # Called by the connection
 
     def ready(self, line: LinkConnection) -> None:
         if line.peer_name != f"node-{self.key[0]}" or not self._links.has(self):
@@ -127,7 +127,7 @@ class DedicatedLinks:
             self._events.stream_down(*link.key)
 
     def _end_soon(self, link: _DedicatedLink) -> None:
-        # The edge is in the middle of saying something.
+        # The edge core is in the middle of a call.
         asyncio.get_running_loop().call_soon(self.lost, link)
 
     async def _connect(self, link: _DedicatedLink, node: Node, context: Tls) -> None:

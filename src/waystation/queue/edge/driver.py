@@ -1,12 +1,12 @@
 """The driver of an edge: connects clients, links and the core `Edge`.
 
-Rule 1: a client is not read while it has much under way, while it does not read its answers, and
-        while a link that its commands go over takes no more. One that does not read is told to
-        the servers as well (`SPAUSE`), so that no other client waits for it. Links are always read.
-Rule 2: the map is read again when a server reports a newer one, and every `map_interval_s`; one
-        read at a time.
-Rule 3: a client that has spent a budget (queues made, authorisations refused) is read slowly from
-        then on; the answers that it is owed come as they do.
+Rule 1: a client is not read while it has too many commands in flight, while it does not read its
+        answers, and while a link of its commands is congested. For a client that does not read,
+        servers get `SPAUSE` as well, so that it delays no other client. Links are always read.
+Rule 2: the map is read when a server reports a newer one, and every `map_interval_s`; one read at a
+        time.
+Rule 3: a client that used up a budget (queues created, authorisations refused) is read slowly from
+        then on; its pending answers are not delayed.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ from waystation.queue.wire.transmission import NOT_A_BATCH, Transmission
 
 READ_AGAIN_BELOW: Final = PENDING_MAX // 4
 STOP_READING_AT: Final = PENDING_MAX // 2
-STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands under way
+STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands in flight
 TICK_S: Final = 0.5
 SLOWED_S_MAX: Final = 5.0
-ORIGINS_MAX: Final = 100_000  # whose creations are counted
+ORIGINS_MAX: Final = 100_000  # addresses whose creations are counted
 LOOK_S: Final = 0.05  # how often the map is read while something waits for a newer one
 
 
@@ -61,7 +61,7 @@ class Maps(Protocol):
 
 
 class Proxies(Protocol):
-    """PRXY and PFWD: an edge passes commands on to other servers itself."""
+    """PRXY and PFWD: an edge forwards commands to other servers itself."""
 
     async def forward(self, client: Client, transmission: Transmission) -> Response: ...
 
@@ -103,8 +103,8 @@ class EdgeDriver:
         self._links: Links | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connections: dict[int, EdgeClient] = {}  # by stream
-        self._pressed: set[NodeId] = set()  # servers whose link takes no more at the moment
-        self._pressing: dict[EdgeClient, None] = {}  # who waits for that
+        self._pressed: set[NodeId] = set()  # servers with a congested link
+        self._pressing: dict[EdgeClient, None] = {}  # clients that wait for those links
         self.edge = Edge(
             self, slot_map, refs=refs, chance=chance, asks_first=asks_first, observer=observer
         )
@@ -115,7 +115,7 @@ class EdgeDriver:
         self._links = links
         links.learned(self.edge.slot_map)
 
-    # For the block server
+    # Called by the block server
 
     def opened(self, line: Line, session_id: SessionId, versions: VersionRange) -> Client:
         session = EdgeSession(self._handshake(session_id, versions))
@@ -215,7 +215,7 @@ class EdgeDriver:
             connection.forwarding -= 1
             self._throttle(connection)
 
-    # For the edge
+    # Called by the edge core
 
     def send(self, node_id: NodeId, stream: int, body: Body) -> None:
         assert self._links is not None
@@ -286,7 +286,7 @@ class EdgeDriver:
             if self.edge.is_up(node_id):
                 self.send(node_id, client_session.stream, body)
 
-    # For the links
+    # Called by the links
 
     def link_up(self, node_id: NodeId) -> None:
         self.edge.link_up(node_id)
@@ -323,7 +323,7 @@ class EdgeDriver:
         try:
             slot_map = await self._maps.read()
         except UnavailableError:
-            return  # what we know is what we serve by; the next reading may succeed
+            return  # the known map stays in use until a later read succeeds
         if slot_map.epoch > self.edge.epoch and self._links is not None:
             self._links.learned(slot_map)
             self.edge.learned(slot_map)

@@ -1,13 +1,12 @@
-"""The core of an edge: hands each command, answer and event to the module that decides about it.
+"""The core of an edge: passes each command, answer and event to the module that decides about it.
 
-Rule 1: a command goes where the map says that its slot is served, as it came (`command_routing`);
-        a refusal of a server goes to `failures`, an answer to `replies`.
-Rule 2: while no server serves a slot, its commands wait in order, up to `HOLD_S`; then senders
-        are asked to come back (`PROXY BROKER TIMEOUT`) and everybody else is disconnected: these
-        are the two answers that clients take as temporary.
-Rule 3: a client never learns that a slot moved: `renewals` sees to what it has subscribed to.
-Rule 4: what one client says about one id is done in the order in which it was said, wherever the
-        slot is by then (`client_session.Lane`), and answered in that order (`answer_order`).
+Rule 1: a command is sent unchanged to the server of its slot (`command_routing`); refusals of
+        servers are handled in `failures`, answers in `replies`.
+Rule 2: while a slot has no server, its commands wait in order, up to `HOLD_S`. Then senders get
+        `PROXY BROKER TIMEOUT` and other clients are disconnected: clients take both as temporary.
+Rule 3: clients do not notice that a slot moves: `renewals` renews their subscriptions.
+Rule 4: commands of one client for one id are executed in order, also while the slot moves
+        (`client_session.Lane`), and answered in order (`answer_order`).
 
 A core without I/O. Every message comes through here, so it calls the `Effects` it was given.
 """
@@ -45,10 +44,10 @@ from waystation.queue.wire.link_words import (
 from waystation.queue.wire.responses import PONG, Err
 from waystation.queue.wire.transmission import Dialect, Transmission, decode_transmission
 
-HOLD_S: Final = 8.0  # below the ten seconds after which clients give up by themselves
+HOLD_S: Final = 8.0  # below the ten seconds after which clients time out
 ANSWER_S: Final = 30.0
-PATIENCE_S: Final = 0.5  # other answers wait for one no longer
-PENDING_MAX: Final = 1024  # commands of one client under way; the shell stops reading before
+PATIENCE_S: Final = 0.5  # how long other answers wait for one
+PENDING_MAX: Final = 1024  # commands of one client in flight; the driver stops reading before
 
 _KINDS: Final = {
     Party.SENDER: RefKind.SENDER,
@@ -127,7 +126,7 @@ class Edge:
 
     @property
     def waits(self) -> bool:
-        """Whether something goes on as soon as there is a newer map."""
+        """Whether something waits for a newer map."""
         return self._routing.waits or self._renewals.has_due or self._requests.waits
 
     def is_up(self, node_id: NodeId) -> bool:
@@ -158,8 +157,7 @@ class Edge:
     def received(
         self, session: ClientSession, items: Iterable[bytes], mono: float
     ) -> list[tuple[bytes, Transmission]]:
-        """A client's commands, as they came. Returns those that are for the edge itself: the roles
-        of proxying."""
+        """Takes a client's commands. Returns those that the edge executes itself: proxying."""
         self._requests.mono = mono
         own: list[tuple[bytes, Transmission]] = []
         for item in items:
@@ -198,14 +196,14 @@ class Edge:
             self._out.spent(session, Budget.CREATIONS)
             self._creating.create(session, pending)
         else:
-            self.hang_up(session)  # two answers could not be told apart
+            self.hang_up(session)  # a NEW with the same correlation id is pending
 
     def hang_up(self, session: ClientSession) -> None:
         if not session.gone:
             self.closed(session)
             self._out.hang_up(session)
 
-    # What servers say
+    # Frames of servers
 
     def heard(self, node_id: NodeId, frame: Frame, mono: float) -> None:
         self._requests.mono = mono
@@ -216,7 +214,7 @@ class Edge:
             return
         session = self._sessions.get(frame.stream)
         if session is None:
-            return  # it left meanwhile
+            return  # the client has left
         match frame.body:
             case Said(item):
                 self._replies.said(node_id, session, item, frame.epoch)
@@ -229,19 +227,19 @@ class Edge:
             case Cok():
                 self._renewals.resumed(session, node_id)
             case NotFound() | Sclose():
-                self.hang_up(session)  # a grant that was lost, or the server's wish: rule 3
+                self.hang_up(session)  # rule 3: a grant was lost, or the server ended the stream
             case _:
                 pass
 
     # The map, links, time
 
     def learned(self, slot_map: SlotMap) -> bool:
-        """A map was read. Whether it is newer than ours."""
+        """Takes over a map that was read; False if it is not newer."""
         if slot_map.epoch <= self.slot_map.epoch:
             return False
         before, self._routing.slot_map = self.slot_map, slot_map
         self._creating.learned()
-        # A slot that came back since the map before is at its server, but its clients are not.
+        # A slot that moved away and back has lost its clients, though its server is the same.
         changed = {
             Slot(slot)
             for slot, (one, was) in enumerate(zip(slot_map.slots, before.slots, strict=True))
@@ -260,13 +258,13 @@ class Edge:
         self._look_again()
 
     def _look_again(self) -> None:
-        """What waits may go on by now; subscriptions first."""
+        """Sends again what may be sent now; subscriptions first."""
         self._renewals.try_again()
         self._routing.release_all()
         self._requests.say_again()
 
     def link_down(self, node_id: NodeId) -> None:
-        """Whatever was under way there has an unknown end."""
+        """The result of commands in flight to that server is unknown."""
         self._routing.up.discard(node_id)
         self._requests.link_down(node_id)
         self._creating.link_down(node_id)
@@ -275,7 +273,7 @@ class Edge:
                 self._lost(session, node_id)
 
     def stream_down(self, node_id: NodeId, stream: int) -> None:
-        """One client's own way to a server broke."""
+        """A client's dedicated link to a server broke."""
         session = self._sessions.get(stream)
         if session is not None and node_id in session.opened:
             self._creating.stream_lost(session, node_id)
@@ -293,7 +291,7 @@ class Edge:
                 break
 
     def tick(self, mono: float) -> None:
-        """Every now and then: what waited too long."""
+        """Called regularly: ends what waited too long."""
         self._requests.mono = mono
         for session, pending in list(self._routing.under_way.values()):
             waited_s = mono - pending.since
@@ -302,11 +300,11 @@ class Edge:
             if session.gone or pending.number not in self._routing.under_way:
                 continue
             if waited_s >= (ANSWER_S if pending.held is None else HOLD_S):
-                if not isinstance(pending.command, New):  # that has a time of its own
+                if not isinstance(pending.command, New):  # creations have their own timeout
                     self._routing.give_up(session, pending)
             else:
                 self._routing.let_out(session, session.order.pass_over(pending.number))
         self._routing.forget_untold(mono - HOLD_S)
         self._creating.tick(mono)
         self._requests.tick(mono)
-        self._look_again()  # a server may have thought better of freezing a slot
+        self._look_again()  # a server may have given up freezing a slot

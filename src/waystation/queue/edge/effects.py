@@ -10,17 +10,17 @@ from waystation.queue.wire.link import Body
 
 
 class Budget(enum.Enum):
-    """What a client may do so often in a minute, and more slowly from then on."""
+    """Actions of a client that are counted per minute; above the limit its reading is slowed."""
 
     CREATIONS = "creations"
-    REFUSALS = "refusals"  # of its authorisation
+    REFUSALS = "refusals"  # authorisations refused
 
 
 class Effects(Protocol):
     """What the core calls; `EdgeDriver` implements it."""
 
     def send(self, node_id: NodeId, stream: int, body: Body) -> None:
-        """On the link to that server, which is up."""
+        """Sends on the link to that server, which is up."""
         ...
 
     def answer(self, session: ClientSession, item: bytes) -> None: ...
@@ -28,13 +28,13 @@ class Effects(Protocol):
     def hang_up(self, session: ClientSession) -> None: ...
 
     def refresh(self) -> None:
-        """Read the map again; `learned` follows."""
+        """Reads the map again; `learned` follows."""
         ...
 
     def spent(self, session: ClientSession, budget: Budget) -> None:
-        """It has done this once more."""
+        """Counts one such action of the client."""
         ...
 
     def after_a_hop(self, then: Callable[[], None]) -> None:
-        """When about as much time has passed as a server takes to answer."""
+        """Calls `then` after about the time that a server takes to answer."""
         ...

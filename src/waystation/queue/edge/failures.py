@@ -1,11 +1,10 @@
 """Handles commands that a server refused: follows references, waits, sends them again.
 
-Rule 1: an id that leads elsewhere (`MOVED`) is followed to its home, and that is remembered.
-Rule 2: a server that does not know itself responsible (`WRONG_SLOT`), or not at this moment
-        (`FROZEN`, `BUSY`), may know a newer map: it is read, and the command said again.
-Rule 3: that nobody has an id (`UNKNOWN`) is believed of its home, and by the same map only. A home
-        that was remembered may be that of a queue that is gone, and the id somebody's anew: such a
-        home is doubted, once.
+Rule 1: an id that leads elsewhere (`MOVED`) is sent to its home slot, and the home is cached.
+Rule 2: a server that does not own the slot (`WRONG_SLOT`) or does not serve it now (`FROZEN`,
+        `BUSY`) may know a newer map: the map is read, and the command sent again.
+Rule 3: `UNKNOWN` is accepted from the server of the home slot, by the same map only. A cached home
+        may belong to a deleted queue whose id is in use again: such a home is looked up once more.
 
 A core without I/O.
 """
@@ -49,7 +48,7 @@ class Failures:
         if pending is None:
             self._renewal_failed(node_id, session, failure)
         elif pending.node_id != node_id:
-            pass  # it was said elsewhere since
+            pass  # it was sent elsewhere since
         elif isinstance(pending.command, New):
             self._creating.elsewhere(pending)
         elif isinstance(failure, Moved):
@@ -60,13 +59,13 @@ class Failures:
     def ask_again(
         self, session: ClientSession, pending: Pending, *, is_barred: bool = False
     ) -> bool:
-        """Whether the home that refuses it was only remembered, and is looked for anew."""
+        """Looks the home up once more if it came from the cache; whether it did."""
         kind = pending.kind
         if kind is None or pending.doubted:
             return False
         if not self._refs.forget(kind, pending.entity_id):
             return False
-        pending.doubted = True  # the reference may still lead there
+        pending.doubted = True  # the reference may still lead to the same home
         if not self.strayed(pending):
             return False
         pending.looked_up = False
@@ -74,13 +73,13 @@ class Failures:
         return True
 
     def strayed(self, pending: Pending) -> bool:
-        """Whether it was sent elsewhere than its id alone would have led."""
+        """Whether its server was not chosen by the id alone."""
         return pending.slot != self._refs.home(None, pending.entity_id)
 
     def _moved(self, session: ClientSession, pending: Pending, moved: Moved) -> None:
         assert pending.lane is not None
         pending.lane.sent_on_by = pending.node_id
-        if moved.home == pending.slot:  # that is not who it was sent to, by another map
+        if moved.home == pending.slot:  # another map chose another server
             self._out.refresh()
             self._routing.set_aside(session, pending)
         else:
@@ -88,8 +87,8 @@ class Failures:
             self._routing.come_back(session, pending)
 
     def _is_gone(self, session: ClientSession, pending: Pending, failure: Failure) -> bool:
-        """Whether a reference leads to a home that has nobody with that id: its queue or link is
-        gone, or somewhere else."""
+        """Whether the reference leads to a home without that id: the queue or link was deleted, or
+        moved."""
         by_one_map = isinstance(failure, Unknown | WrongSlot) and (
             failure.epoch == self._routing.slot_map.epoch
         )
@@ -99,8 +98,8 @@ class Failures:
             if not self.ask_again(session, pending):
                 self._routing.refuse(session, pending, Err(Code.AUTH))
             return True
-        # A link may be somebody's anew, and it speaks of its copy of that queue: not of this
-        # slot, which is the one that the link led to before.
+        # A link id may be in use again, and its server answers for its copy of that queue, not
+        # for this slot.
         is_link = pending.kind is RefKind.LINK
         return is_link and self.ask_again(session, pending, is_barred=True)
 
@@ -117,5 +116,5 @@ class Failures:
     def _renewal_failed(self, node_id: NodeId, session: ClientSession, failure: Failure) -> None:
         is_gone = isinstance(failure, Unknown) and failure.epoch == self._routing.slot_map.epoch
         if is_gone and self._renewals.answered(session, node_id, failure.corr_id, refused=True):
-            return  # the queue ended while its slot was on its way
+            return  # the queue ended while its slot moved
         self._renewals.failed(session, node_id, failure.corr_id)

@@ -1,7 +1,7 @@
 """Commands that clients of other servers send to the cluster through an SMP proxy (RFWD).
 
-The edge holds the session's key, so it opens both layers; the command inside goes to the owner of
-its slot like any other, on a stream that is marked as forwarded, and the answer is sealed here.
+The edge holds the session's key, so it opens both layers. The inner command is sent to the owner of
+its slot like any other, on a stream marked as forwarded, and the answer is encrypted here.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ class ForwardedCommands:
         return Rres(seal_answer(key, sent.corr_id, inner, content))
 
     async def _ask(self, connection: EdgeClient, inner: Inner) -> bytes:
-        """The answer to the command inside, as it is to go."""
+        """The encoded answer to the inner command."""
         dialect = self._dialect(connection, inner)
         received = decode_transmission(inner.transmission, dialect)
         corr_id, entity_id = received.corr_id, received.entity_id
@@ -95,7 +95,7 @@ class ForwardedCommands:
         self._settle((client_session.stream, answer.corr_id, answer.entity_id), item)
 
     def ended(self, client_session: ClientSession) -> None:
-        """Nothing more comes on this stream."""
+        """The stream has ended: no more answers arrive."""
         for waiting in [one for one in self._waiting if one[0] == client_session.stream]:
             self._settle(waiting, None)
         for key in [key for key, one in self._sessions.items() if one is client_session]:

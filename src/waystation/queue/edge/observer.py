@@ -7,19 +7,19 @@ from waystation.queue.wire.commands import Command
 
 class EdgeObserver(Protocol):
     def took(self, command: Command, size_bytes: int) -> None:
-        """A client's command, to be passed on."""
+        """A client's command was accepted for routing."""
         ...
 
     def refused(self, response: bytes) -> None:
-        """A server answered it with an error."""
+        """A server answered with an error."""
         ...
 
     def unserved(self, *, disconnected: bool) -> None:
-        """No server served it in time."""
+        """No server served a command in time."""
         ...
 
     def waited(self, held_s: float) -> None:
-        """It was served, after a while in which no server served its slot."""
+        """A command was sent after waiting for its slot."""
         ...
 
 

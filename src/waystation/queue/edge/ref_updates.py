@@ -1,12 +1,12 @@
-"""Updates references when commands need it: looked up, set before an id is used, removed.
+"""Reads, writes and removes references when commands need it.
 
-Rule 1: an id is told to a client only when its reference stands: NKEY's answer waits for it, and
-        LSET goes to its queue only after it. If LSET is refused, what was set for it is removed.
-Rule 2: a link's id that has a reference already may be the queue's own: it is, if the reference
-        leads to the queue's slot; then the queue's server decides. Else the answer is `AUTH`.
-Rule 3: ids that a server says are gone lose their reference; no command waits for that.
-Rule 4: with `refs`, where most ids have a reference, it is asked for before a command is sent; with
-        `hybrid` the command is sent, and comes back with the home if there is one.
+Rule 1: a client gets an id only after its reference is written: NKEY's answer waits for it, and
+        LSET is sent to its queue after it. If LSET is refused, the new reference is removed.
+Rule 2: a link id with a reference may be the queue's own. If the reference leads to the queue's
+        slot, the queue's server decides; otherwise the answer is `AUTH`.
+Rule 3: references of ids that a server reports as deleted are removed; no command waits for that.
+Rule 4: with `refs`, where most ids have a reference, it is read before a command is sent; with
+        `hybrid` the command is sent first, and returned with the home if there is a reference.
 
 A core without I/O.
 """
@@ -27,7 +27,7 @@ from waystation.queue.wire.responses import Err, Nid, Response
 
 
 class Host(Protocol):
-    """The edge, as far as references need it."""
+    """The part of the edge that reference updates use."""
 
     def go_on(self, session: ClientSession, pending: Pending) -> None: ...
 
@@ -45,7 +45,7 @@ class RefUpdates:
         self._refs = refs
         self._ask_first = ask_first
 
-    # Where an id leads
+    # Look up
 
     def must_ask(self, pending: Pending, mono: float) -> bool:
         return (
@@ -79,7 +79,7 @@ class RefUpdates:
     # LSET
 
     def link(self, session: ClientSession, pending: Pending) -> bool:
-        """Whether it has to wait."""
+        """Whether the command has to wait."""
         command = pending.command
         if not isinstance(command, Lset) or len(command.link_id) != ID_BYTES:
             return False
@@ -121,7 +121,7 @@ class RefUpdates:
             self.undo(pending)
 
     def undo(self, pending: Pending) -> None:
-        """What was set for it leads nowhere."""
+        """Removes the reference that was written for a refused LSET."""
         command = pending.command
         if pending.tx_id and isinstance(command, Lset):
             self._refs.forget(RefKind.LINK, command.link_id)
@@ -149,7 +149,7 @@ class RefUpdates:
         self._requests.ask_slot(slot_of(notifier_id), wanted, was_set)
         return True
 
-    # Ids that are gone
+    # Remove
 
     def drop(self, kind: RefKind, entity_id: bytes) -> None:
         self._refs.forget(kind, entity_id)

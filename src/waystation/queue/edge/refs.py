@@ -1,9 +1,9 @@
 """Cache of references: where an id leads whose queue is in another slot.
 
-Rule 1: the home of an id never changes, so what is known stays right however old it is. An entry
-        for a queue that is gone only leads to the server whose refusal is the right answer.
-Rule 2: at most `entries_max`; the one that was used least recently goes first.
-Rule 3: that an id has no reference is remembered for a moment only, for it may get one elsewhere.
+Rule 1: the home of an id never changes, so an entry stays right. An entry of a deleted queue leads
+        to the server whose refusal is the right answer.
+Rule 2: at most `entries_max`; the least recently used one is removed first.
+Rule 3: that an id has no reference is cached briefly, because it may get one through another edge.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ class RefCache:
         self._entries_max = entries_max
         self._homes: OrderedDict[_Key, Slot] = OrderedDict()
         self._absent: OrderedDict[_Key, float] = OrderedDict()  # until when, soonest first
-        self.hits = 0  # ever
+        self.hits = 0  # since the start
         self.misses = 0
 
     def get(self, kind: RefKind, entity_id: bytes) -> Slot | None:
@@ -36,14 +36,14 @@ class RefCache:
         return known
 
     def home(self, kind: RefKind | None, entity_id: bytes) -> Slot:
-        """The slot to ask: the known home, or the one that the id itself begins with."""
+        """The slot to ask: the cached home, or the one that the id begins with."""
         if kind is not None:
             known = self.get(kind, entity_id)
             if known is not None:
                 self.hits += 1
                 return known
             self.misses += 1
-        # Too short to be an id of anybody's: any server will refuse it as it should be refused.
+        # Too short for an id: any server refuses it correctly.
         return slot_of(entity_id) if len(entity_id) >= 2 else Slot(0)
 
     def learn(self, kind: RefKind, entity_id: bytes, home: Slot) -> None:

@@ -1,16 +1,15 @@
 """Renews the subscriptions of clients on the server that a slot has moved to.
 
-Rule 1: a subscription is renewed by the client's own words, or, where it never said any, by the
-        grant that the servers hand on; what answers is the edge's, not the client's.
-Rule 2: a server that does not know itself responsible yet is asked again, until it is. What it
-        refused bars everything about the id (`server.refused_ids`), so it is told that we begin
-        again; not while commands of the client are under way there, or one could overtake another.
-Rule 3: a renewal that is refused ends the client's connection; it is never told END.
-Rule 4: a message from a server that has its queue no more is dropped: the server that has the queue
-        now delivers it again, or has, and the client may have acknowledged it there.
-Rule 5: a server that was not told yet what a client has there finds nothing to acknowledge. Whether
-        a client hears that `NO_MSG` is decided when nothing has to be renewed any more: until then
-        its `ACK`, which has changed nothing, is said again.
+Rule 1: a subscription is renewed by repeating the client's command or, if it came with `NEW`, by
+        the grant that servers pass on. The edge consumes the answer.
+Rule 2: a server that does not serve the slot yet is asked again until it does. A refusal blocks all
+        commands for the id (`server.refused_ids`), so `Sagain` is sent first, but not while
+        commands of the client are in flight there, or their order could change.
+Rule 3: a refused renewal closes the client's connection; the client never gets END for it.
+Rule 4: a message from a server that no longer has the queue is dropped: the new server delivers it
+        again or did, and the client may have acknowledged it there.
+Rule 5: a server without the record of a client's GET answers its `ACK` with `NO_MSG`. That `ACK`
+        has changed nothing; it is sent again until all renewals are done.
 
 A core without I/O.
 """
@@ -29,7 +28,7 @@ from waystation.queue.wire.transmission import decode_transmission
 
 
 class Host(Protocol):
-    """The edge, as far as renewing needs it."""
+    """The part of the edge that renewals use."""
 
     @property
     def slot_map(self) -> SlotMap: ...
@@ -51,14 +50,14 @@ class Renewals:
         self._host = host
         self._out = out
         self._subscribed: dict[Slot, dict[tuple[ClientSession, EntityId], None]] = {}
-        self._getting: dict[ClientSession, None] = {}  # who has what was got and not acknowledged
+        self._getting: dict[ClientSession, None] = {}  # with messages from GET, unacknowledged
         self._due: dict[tuple[ClientSession, EntityId], None] = {}
 
     @property
     def has_due(self) -> bool:
         return bool(self._due)
 
-    # What clients have
+    # State of clients
 
     def subscribe(
         self,
@@ -69,7 +68,7 @@ class Renewals:
         *,
         at: NodeId,
     ) -> None:
-        """A server has said so. The map that took the slot from it may have been here sooner."""
+        """A server confirmed it. The map that moved the slot away may have arrived before."""
         self.unsubscribe(session, entity_id)
         corr_id: bytes = entity_id
         if item is not None:
@@ -106,24 +105,24 @@ class Renewals:
         self._getting.pop(session, None)
 
     def is_late(self, session: ClientSession, node_id: NodeId, entity_id: EntityId) -> bool:
-        """Whether a message of this queue comes from a server that has it no more (rule 4). One
-        that has frozen its slot has it still, for the slot may stay."""
+        """Whether a message of this queue comes from a server that no longer has it (rule 4). One
+        that froze the slot still has it, because the move may be given up."""
         subscription = session.subscriptions.get(entity_id)
         if subscription is None:
             return False
         return self._host.slot_map.slots[subscription.slot].owner != node_id
 
-    # Renewing
+    # Renew
 
     def taken_up(self, slots: set[Slot]) -> None:
-        """These are served by another server, or over another link, than before."""
+        """These slots have another server, or a new link."""
         for slot in slots & self._subscribed.keys():
             for session, entity_id in list(self._subscribed.get(slot, ())):
                 self._renew(session, entity_id)
         self._restore(self._getting, slots)
 
     def stream_lost(self, session: ClientSession, node_id: NodeId) -> None:
-        """One client's way to one server broke; it is made anew in a moment."""
+        """A client's dedicated link broke; it is opened again at once."""
         self.forget_answers(session, node_id)
         slots = self._host.slot_map.slots
         for entity_id, subscription in session.subscriptions.items():
@@ -144,7 +143,7 @@ class Renewals:
         subscription = session.subscriptions[entity_id]
         server = self._host.slot_map.slots[subscription.slot].server
         if not self._host.is_up(server):
-            return  # `taken_up` comes when there is one
+            return  # `taken_up` is called when there is one
         if subscription.refused_by == server and session.is_at(server, entity_id):
             self._due[session, entity_id] = None
             return
@@ -161,7 +160,7 @@ class Renewals:
         self._out.send(server, session.stream, body)
 
     def _restore(self, sessions: Iterable[ClientSession], slots: set[Slot]) -> None:
-        """Messages that clients got and have not acknowledged."""
+        """Reports unacknowledged messages from GET to the new servers."""
         for session in list(sessions):
             for recipient_id, message_id in session.delivered.items():
                 slot = slot_of(recipient_id)
@@ -179,11 +178,11 @@ class Renewals:
         self._host.introduce(session, server)
         self._out.send(server, session.stream, Sdlv(recipient_id, True, message_id))
 
-    # What is not there to be acknowledged
+    # NO_MSG during a renewal
 
     def doubts(self, session: ClientSession, pending: Pending, epoch: int) -> bool:
-        """Whether `NO_MSG`, said by a server with this map, need not be so; `pending` is said again
-        then (rule 5)."""
+        """Whether `NO_MSG` from a server with this map may be wrong; then `pending` is sent again
+        (rule 5)."""
         command, entity_id, server = pending.command, pending.entity_id, pending.node_id
         if not isinstance(command, Ack):
             return False
@@ -192,7 +191,7 @@ class Renewals:
         if got is not None and command.message_id in (b"", got) and not pending.doubted:
             pending.doubted = True
             lane = self._host.set_aside(session, pending)
-            if not session.gone:  # there was no room for it
+            if not session.gone:  # the limit of held commands was reached
                 self._tell_delivered(session, server, recipient_id, got)
                 self._host.loosen(session, lane)
             return True
@@ -203,7 +202,7 @@ class Renewals:
             return False
         lane = self._host.set_aside(session, pending)
         if is_older:
-            self._out.refresh()  # whether the slot was away meanwhile; what waits goes on then
+            self._out.refresh()  # the slot may have moved; held commands go on with the new map
             return True
         self.try_again()
         if (session, entity_id) not in self._due:
@@ -216,7 +215,7 @@ class Renewals:
             return True
         return any(entity_id == renewed for renewed, _ in session.renewing.values())
 
-    # What came of it
+    # Results
 
     def answered(
         self, session: ClientSession, node_id: NodeId, corr_id: bytes, *, refused: bool
@@ -229,17 +228,17 @@ class Renewals:
         return True
 
     def resumed(self, session: ClientSession, node_id: NodeId) -> None:
-        """A grant was found. Servers answer in their order, so it is the oldest."""
+        """A grant was found. Servers answer in order, so it is for the oldest renewal."""
         for key, (entity_id, _) in session.renewing.items():
             if key[0] == node_id and key[1] == entity_id:
                 self._settle(session, node_id, key[1])
                 return
 
     def failed(self, session: ClientSession, node_id: NodeId, corr_id: bytes) -> None:
-        """Not served there at this moment (rule 2)."""
+        """The server does not serve it now (rule 2)."""
         entity_id = self._settle(session, node_id, corr_id)
         if entity_id is None:
-            entity_id = EntityId(corr_id)  # of a grant, settled when another one was answered
+            entity_id = EntityId(corr_id)  # of a grant, settled with the answer to another one
         subscription = session.subscriptions.get(entity_id)
         if subscription is not None:
             if subscription.item is not None:

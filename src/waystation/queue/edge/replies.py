@@ -1,10 +1,10 @@
-"""Handles messages of servers to clients: what the edge notes before it passes them on.
+"""Handles messages of servers to clients: what the edge records before it passes them on.
 
-Rule 1: an answer is the client's if it waits for one with that id, and a renewal's if one of those
-        waits; everything else is an event and goes to the client as it is.
-Rule 2: an answer that names an id is told only when the id's reference stands (`creation`,
-        `ref_updates`); one that subscribes or acknowledges is noted, for when the slot moves.
-Rule 3: that an id is nobody's takes as long to say as that an id with a reference is (queues §6.6).
+Rule 1: an answer belongs to the pending command or renewal with its id; everything else is an event
+        and is passed to the client unchanged.
+Rule 2: an answer with a new id is passed on after its reference is written (`creation`,
+        `ref_updates`). Answers that subscribe or acknowledge are recorded for later moves.
+Rule 3: the refusal of an unknown id takes as long as that of an id with a reference (queues §6.6).
 
 A core without I/O.
 """
@@ -38,7 +38,7 @@ class Replies:
         hides: bool,
         observer: EdgeObserver,
     ) -> None:
-        """`hides`: an extra hop would tell that there is a reference."""
+        """`hides`: an extra hop would reveal that an id has a reference."""
         self._routing = routing
         self._ref_updates = routing.ref_updates
         self._out = out
@@ -75,7 +75,7 @@ class Replies:
         elif isinstance(pending.command, New) and not is_error:
             self._creating.keep(pending, item)
         elif answer.response == b"ERR NO_MSG" and self._renewals.doubts(session, pending, epoch):
-            pass  # it will be said again
+            pass  # it is sent again
         elif answer.response != b"ERR AUTH":
             self._answered(session, pending, answer.response, item)
         elif not self._failures.ask_again(session, pending):
@@ -109,7 +109,7 @@ class Replies:
             self._routing.finish(session, pending, item)
 
     def _note(self, session: ClientSession, pending: Pending, response: bytes) -> None:
-        """What is to be renewed should the slot move."""
+        """Records what must be renewed when the slot moves."""
         command, entity_id = pending.command, pending.entity_id
         if pending.subscribes:
             at = pending.node_id

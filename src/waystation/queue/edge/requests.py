@@ -1,10 +1,9 @@
-"""Requests of the edge itself to servers, on no client's stream: references, creations.
+"""Requests of the edge itself to servers, without a client's stream: references, creations.
 
-Rule 1: the caller is called back once: with the answer, or with None when none came in time.
-Rule 2: what is asked of a *slot* goes to the server that serves it, and is repeated when the slot
-        moved, was frozen, or its server's link broke: such a request may arrive twice. What is
-        asked of a *server* is not repeated.
-Rule 3: at most `REQUESTS_MAX` are under way or wait.
+Rule 1: the callback is called once: with the answer, or with None after the timeout.
+Rule 2: a request to a *slot* goes to the slot's server. It is repeated when the slot moved or froze
+        or the link broke, so it may arrive twice. A request to a *server* is not repeated.
+Rule 3: at most `REQUESTS_MAX` requests are pending.
 
 A core without I/O.
 """
@@ -25,7 +24,7 @@ Done = Callable[[Body | None], None]
 
 
 class Ways(Protocol):
-    """Who serves what, and who can be reached."""
+    """The slot map, and which servers are linked."""
 
     @property
     def slot_map(self) -> SlotMap: ...
@@ -41,11 +40,11 @@ class _Request:
         self.body = body
         self.done = done
         self.since = since
-        self.node_id = NOBODY  # NOBODY: it waits
+        self.node_id = NOBODY  # NOBODY: not sent
 
 
 def ignored(_: Body | None) -> None:
-    """For those whose answer changes nothing."""
+    """Callback for requests whose answer changes nothing."""
 
 
 class Requests:
@@ -54,14 +53,14 @@ class Requests:
         self._out = out
         self._requests: dict[int, _Request] = {}  # oldest first
         self._next = REQUESTS_FROM
-        self.mono = 0.0  # the edge sets it, with whatever comes in
+        self.mono = 0.0  # set by the edge with each input
 
     def __len__(self) -> int:
         return len(self._requests)
 
     @property
     def waits(self) -> bool:
-        """Whether something is to be said again where a newer map says."""
+        """Whether a request waits for a newer map."""
         return any(one.node_id == NOBODY for one in self._requests.values())
 
     def ask_slot(self, slot: Slot, body: Body, done: Done = ignored) -> None:
@@ -104,7 +103,7 @@ class Requests:
         request.done(body)
 
     def say_again(self) -> None:
-        """The map is another, a link is up, or some time has passed."""
+        """Called when the map changed, a link came up, or time passed."""
         for number, request in list(self._requests.items()):
             if request.node_id == NOBODY:
                 self._send(number, request)

@@ -1,12 +1,12 @@
 """Links to all storage servers of the map: opened, kept, reopened.
 
-Rule 1: every server of the map has one link that all share, and no other has any. With `dedicated`
-        each client has besides a link of its own to every server that it uses, up to a limit;
-        beyond it clients share. What is about no client goes over the shared link.
-Rule 2: a shared link that broke is tried again after 0.1 s, then later each time, up to
-        `BACKOFF_MAX_S`. A server without it counts as away, so single clients' links end with it.
+Rule 1: every server of the map has one shared link. With `dedicated` each client also has its own
+        link to every server that it uses, up to a limit; later clients share. Requests of the edge
+        itself use the shared link.
+Rule 2: a broken shared link is retried after 0.1 s, then later each time, up to `BACKOFF_MAX_S`. A
+        server without it counts as down, so its dedicated links are closed too.
 Rule 3: the certificate of a server's link must carry that server's name.
-Rule 4: a server that says nothing for `SILENCE_S`, though it is asked, is away: its link is cut.
+Rule 4: a link on which nothing arrives for `SILENCE_S`, despite pings, is closed.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ CONNECT_S: Final = 10.0
 LOOK_S: Final = 0.02
 PING_S: Final = 2.0
 SILENCE_S: Final = 10.0
-_HOP_WEIGHT: Final = 0.2  # of the latest, in the mean
+_HOP_WEIGHT: Final = 0.2  # of the newest sample in the mean
 
 
 class LinkEvents(Protocol):
@@ -46,7 +46,7 @@ class LinkEvents(Protocol):
 
 
 class _Upstream:
-    """One server's shared link; `LinkHandler` of its line."""
+    """One server's shared link; `LinkHandler` of its connection."""
 
     def __init__(self, node: Node, events: LinkEvents, loop: asyncio.AbstractEventLoop) -> None:
         self.node = node
@@ -147,7 +147,7 @@ class Upstreams:
 
     @property
     def hop_s(self) -> float:
-        """How long a server takes to answer, in the mean."""
+        """Mean round trip to the servers."""
         hops = [one.hop_s for one in self._upstreams.values() if one.hop_s]
         return sum(hops) / len(hops) if hops else 0.0
 
@@ -162,7 +162,7 @@ class Upstreams:
             upstream.line.send_frame(stream, epoch, body)
 
     async def settle(self, within_s: float) -> bool:
-        """Whether every server of the map is linked, now or soon."""
+        """Whether every server of the map is linked within the time."""
         for _ in range(round(within_s / LOOK_S)):
             if len(self) == len(self._upstreams):
                 return True

@@ -2,9 +2,9 @@
 
 The steps are those of §5.1.
 
-Rule 1: an unknown queue, a wrong key, a key of another kind and a queue that may not be used this
-        way are all answered with `AUTH`, and all cost one check of the presented proof. All other
-        work is the same too: an unknown id is handled like a queue that nobody owns.
+Rule 1: an unknown queue, a wrong key, a key of another kind and a queue in the wrong state are all
+        answered with `AUTH`, and all cost one check of the presented proof. All other work is the
+        same too: an unknown id is handled like a queue without an owner.
 Rule 2: commands that a service may not send, or only with its own proof, are refused before any
         queue is looked up (`services`). An invalid proof of a service is `SERVICE`, whatever else
         is wrong.
@@ -36,16 +36,16 @@ _NOBODY: Final[tuple[AuthKey, ...]] = ()
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A command on its way: `keys` may have given its proof, unless it is refused anyway."""
+    """A command after its look-up: one of `keys` must have signed it, unless it is refused."""
 
     transmission: Transmission
     queue: Queue | None = None
     keys: tuple[AuthKey, ...] = ()
     refused: Fault | None = None
-    service: ServiceSession | None = None  # who proves that it is theirs, beside the queue's key
+    service: ServiceSession | None = None  # that must sign it as well
 
     def to_check(self, session_key: DhPrivateKey | None) -> Proof | None:
-        """None if nothing was presented, or nothing needs to be known about it."""
+        """None if no proof was presented, or none is needed."""
         sent = self.transmission
         if not sent.proof or self.refused in _WITHOUT_LOOKING:
             return None
@@ -63,7 +63,7 @@ class Case(msgspec.Struct, frozen=True):
         )
 
     def verdict(self, *, proven: Proven) -> Fault | None:
-        """Why it is refused, or None. `proven` says what became of `to_check`."""
+        """The fault to answer with, or None. `proven` is the result of `to_check`."""
         if proven is None:
             return Code.SERVICE
         if self.refused is not None:
@@ -83,7 +83,7 @@ class Case(msgspec.Struct, frozen=True):
 async def look_up(
     store: QueueStore, transmission: Transmission, service: ServiceSession | None = None
 ) -> Case:
-    """The queue that a command is about, and what its proof is to be held against."""
+    """Finds the queue of a command and the keys for its proof."""
     command = transmission.command
     refused = out_of_place(transmission, service)
     if refused is not None:

@@ -1,10 +1,10 @@
 """Verifies proofs in threads: a signature takes longer than the rest of a command.
 
-Rule 1: the proofs of one batch are one job of one thread. Jobs of one turn of the loop are handed
-        to the threads together, and their results come back together, because waking a thread and
-        the loop costs more than a signature.
+Rule 1: the proofs of one batch are one job of one thread. The jobs of one loop turn are passed to
+        the threads together, and their results come back together: waking a thread and the loop
+        costs more than a signature.
 Rule 2: an unknown queue, a wrong key and a key of another kind take the same code path and the same
-        time (§5.9); `auth.check` ensures the second.
+        time (§5.9); `auth.check` ensures the latter.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from waystation.queue.model import AuthKey, CorrId, DhPrivateKey
 
 
 class Proof(NamedTuple):
-    """A proof, and the keys of which one must have given it; none are as good as wrong ones."""
+    """A proof, and the keys that may have made it; no keys count as wrong ones."""
 
     keys: Sequence[AuthKey]
     proof: bytes
     authorized: bytes
     corr_id: CorrId
     session_key: DhPrivateKey | None
-    prefix: bytes = b""  # goes before what is authorized: the fingerprint of a service
+    prefix: bytes = b""  # signed before the rest: the fingerprint of a service
     service: tuple[AuthKey, bytes] | None = None  # the service's own key and proof
 
 
-Proven = bool | None  # whether it holds; None: that of the service does not
+Proven = bool | None  # whether it is valid; None: the service's proof is not
 
 
 class _Job(NamedTuple):
@@ -42,7 +42,7 @@ class _Job(NamedTuple):
 class Checks:
     def __init__(self, *, threads: int, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._turn: list[_Job] = []  # what this turn of the loop brought
+        self._turn: list[_Job] = []  # of this loop turn
         self._handed: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._done: deque[tuple[_Job, list[Proven] | Exception]] = deque()
         self._telling = False
@@ -54,10 +54,10 @@ class Checks:
         for thread in self._threads:
             thread.start()
 
-    # In the loop
+    # In the event loop
 
     def ask(self, proofs: list[Proof]) -> "asyncio.Future[list[Proven]]":
-        """For each proof, whether it holds."""
+        """For each proof, whether it is valid."""
         answered: asyncio.Future[list[Proven]] = self._loop.create_future()
         self.waiting += 1
         if not self._turn:
@@ -78,12 +78,12 @@ class Checks:
             self._handed.put(jobs[k::shares])
 
     def _tell(self) -> None:
-        self._telling = False  # first: what comes from here on asks for another call
+        self._telling = False  # first: results from here on need another call
         while self._done:
             job, answer = self._done.popleft()
             self.waiting -= 1
             if job.answered.done():
-                continue  # its connection is gone
+                continue  # its connection is closed
             if isinstance(answer, Exception):
                 job.answered.set_exception(answer)
             else:
@@ -97,17 +97,17 @@ class Checks:
             for job in jobs:
                 try:
                     answer: list[Proven] | Exception = [prove(one, check) for one in job.proofs]
-                except Exception as exc:  # a thread must live on, or everybody waits for ever
+                except Exception as exc:  # the thread must live on, or all clients hang
                     answer = exc
                 self._done.append((job, answer))
             if not self._telling:
                 self._telling = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                with contextlib.suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._tell)
 
 
 def prove(asked: Proof, check: Callable[..., bool] = auth.check) -> Proven:
-    """Both proofs of a service are looked at, whatever the first one says."""
+    """Checks both proofs of a service, whatever the result of the first."""
     keys, proof, authorized, corr_id, session_key, prefix, service = asked
     holds = check(keys, proof, prefix + authorized, corr_id, session_key)
     if service is None:

@@ -19,31 +19,31 @@ from waystation.queue.wire.transmission import Received
 
 
 class Line(Protocol):
-    """The socket of a client, as far as others use it."""
+    """The socket of a client, as other modules use it."""
 
     origin: str  # `base.origins`
 
     def touch(self) -> None:
-        """There is something to send: look at it this turn."""
+        """There is something to send: `next_block` is called in this loop turn."""
         ...
 
     def pause(self) -> None:
-        """Read no more until `resume`."""
+        """Stops reading until `resume`."""
         ...
 
     def resume(self) -> None: ...
 
     def finish(self) -> None:
-        """Send what waits, then close."""
+        """Sends what is queued, then closes."""
         ...
 
     def abort(self) -> None:
-        """Close now."""
+        """Closes at once."""
         ...
 
 
 class Pending:
-    """A command under way: whose answer it is, and the answer when it is there."""
+    """A command in progress and its answer when there is one."""
 
     __slots__ = ("corr_id", "entity_id", "outcome", "queue_id")
 
@@ -61,14 +61,14 @@ class Pending:
 
 
 class Work:
-    """What a client has under way; there only while it has."""
+    """A client's commands in progress; exists only while there are any."""
 
     __slots__ = ("idle", "inbox", "pending", "queues")
 
     def __init__(self) -> None:
         self.inbox: deque[list[Received]] = deque()
-        self.pending: deque[Pending] = deque()  # answers are given in this order
-        self.queues: dict[RecipientId, int] = {}  # SENDs under way, or -1 for anything else
+        self.pending: deque[Pending] = deque()  # in the order of their answers
+        self.queues: dict[RecipientId, int] = {}  # running SENDs, or -1 for any other command
         self.idle: asyncio.Future[None] | None = (
             None  # set while a task waits for fewer pending commands
         )
@@ -105,8 +105,8 @@ class Client:
             None  # set while a task waits until the client reads again
         )
         self.bucket: TokenBucket | None = None  # of refused authorisations
-        self.slowed_until = 0.0  # mono, for too many of them
-        self.forwarding = 0  # commands that are on their way to other servers
+        self.slowed_until = 0.0  # mono; after too many refused authorisations
+        self.forwarding = 0  # commands forwarded to other servers and not answered
         self.offering = False
         self.gone = False
         self.active_at = mono
@@ -129,6 +129,6 @@ class Client:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it may be let go after a while: it waits for nothing."""
+        """Whether it may be disconnected when inactive: it waits for nothing."""
         waits = self.subscriptions or self.notifiers or self.service is not None
         return not waits and self.work is None

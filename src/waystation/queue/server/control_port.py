@@ -41,7 +41,7 @@ class ControlPort:
 
 
 class _Operator(Connection):
-    """One line is answered at a time; what comes meanwhile waits."""
+    """One line is answered at a time; further lines wait."""
 
     def __init__(self, port: Port, conversation: ControlConversation, tasks: Tasks) -> None:
         super().__init__(port)
@@ -86,7 +86,7 @@ class _Operator(Connection):
             self.resume()
 
     def _wait(self) -> None:
-        """For the next line, so long."""
+        """Closes the connection if no line arrives in time."""
         if self._timer is not None:
             self._timer.cancel()
         patience_s = LOGIN_S if self._conversation.role is Role.NONE else IDLE_S

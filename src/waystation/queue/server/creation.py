@@ -24,7 +24,7 @@ from waystation.queue.wire.boxes import agree, new_dh_pair
 from waystation.queue.wire.commands import New, NewNotifier
 from waystation.queue.wire.responses import Err, Ids, NewNotifierIds
 
-_TRIES_MAX: Final = 4  # the first, and three more when an id that we drew is taken
+_TRIES_MAX: Final = 4  # the first, and three more when an id that we drew is in use
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Creation:
             if isinstance(made, Err) or await self._store.create(made.queue):
                 return made
             if command.link is not None:
-                return Err(Code.AUTH)  # most likely the id that the client chose is taken
+                return Err(Code.AUTH)  # most likely the id that the client chose is in use
         return Err(Code.INTERNAL)
 
     def draw(
@@ -58,7 +58,7 @@ class Creation:
         home: Slot,
         service_id: ServiceId | None = None,
     ) -> Made | Err:
-        """The queue that is asked for, with ids and keys; it is nowhere yet."""
+        """Makes the queue with ids and keys, without storing it."""
         link = command.link
         if link is not None:
             if link.sender_id != sender_id_from(corr_id):
@@ -107,7 +107,7 @@ class Creation:
 def new_notifier(
     ids: IdMaker, recipient_id: RecipientId, asked: NewNotifier
 ) -> tuple[Notifier, NewNotifierIds]:
-    """Raises `WeakKeyError` for a key that agrees on the same with everybody."""
+    """Raises `WeakKeyError` for a key of small order."""
     public, private = new_dh_pair()
     notifier_id = ids.notifier(recipient_id)
     notifier = Notifier(notifier_id, asked.key, agree(asked.dh_key, private))

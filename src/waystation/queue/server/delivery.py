@@ -2,9 +2,9 @@
 
 Rule 1: a message that arrives in an empty queue is sent to a subscriber without an unacknowledged
         message. All other messages are fetched from the store when it is their turn.
-Rule 2: a connection that reads slowly is *congested*. Its deliveries are put off, not buffered: the
-        messages stay in the store.
-Rule 3: a subscription that is put off is busy (see `subscribers`) until the store was asked.
+Rule 2: for a *congested* connection, one that reads slowly, deliveries are deferred, not buffered:
+        the messages stay in the store.
+Rule 3: a deferred subscription is busy (see `subscribers`) until the store was asked.
 """
 
 from waystation.base.clock import Clock
@@ -45,7 +45,7 @@ class Delivery:
         subscription.client.deferred[subscription.recipient_id] = subscription
 
     async def offer(self, subscription: Subscription) -> None:
-        """What was put off: deliver what is the head now, if anything."""
+        """Delivers the head message of a deferred subscription, if there is one."""
         subscription.busy = True
         recipient_id = subscription.recipient_id
         try:
@@ -53,7 +53,7 @@ class Delivery:
                 subscription.missed = False
                 head = await self._store.head(recipient_id)
                 if subscription.missed:
-                    continue  # there is another head by now
+                    continue  # the head has changed meanwhile
                 if head is None:
                     return
                 if self._is_open(subscription):
@@ -69,7 +69,7 @@ class Delivery:
     def hand_over(
         self, subscription: Subscription, message: Message, *, waited: bool = False
     ) -> Msg:
-        """From now on the subscriber owes an acknowledgement."""
+        """Sends a message; the subscriber must acknowledge it."""
         subscription.hand_over(message.message_id, self._clock.mono())
         self._observer.delivered(subscription.slot, message, waited=waited)
         return Msg(message.message_id, encrypt_message(subscription.box_key, message))

@@ -1,9 +1,9 @@
 """Executes commands after admission, one method per command.
 
 Rule 1: an answer follows the commit of the store: `OK` is a promise.
-Rule 2: when the store is not available, clients are told to come back (§4.6): senders get
-        `PROXY BROKER TIMEOUT`, the connections of all others are closed without an answer.
-Rule 3: the store checks conditions again where it makes a change, so a command that was overtaken
+Rule 2: when the store is not available, clients get a temporary error (§4.6): senders
+        `PROXY BROKER TIMEOUT`, all others a closed connection without an answer.
+Rule 3: the store checks conditions again where it makes a change, so a command that loses a race
         between check and change is refused and not half executed.
 """
 
@@ -87,11 +87,11 @@ _TOUCHES_MAX = 10_000
 
 
 class HangUpError(Exception):
-    """The only answer to this is a closed connection."""
+    """The connection is closed instead of an answer."""
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """On whose behalf, and in which version; a forwarded command has its own."""
+    """The client of a command, and the version; a forwarded command has its own version."""
 
     client: Subscriber
     version: int
@@ -139,8 +139,8 @@ class Dispatch:
     async def answer(
         self, caller: Caller, transmission: Transmission, begun: Begun | None = None
     ) -> Response:
-        """One command from its look-up to its answer; batches take the steps one by one. `begun`
-        is called when the store was asked for what it does, and before that has answered."""
+        """Takes one command from its look-up to its answer; batches take the steps one by one.
+        `begun` is called when the store has been asked for a change and has not answered yet."""
         case = await self.look_up(transmission, caller.service)
         proof = case.to_check(caller.session_key)
         proven = proof is not None and (await self._checks.ask([proof]))[0]
@@ -175,7 +175,7 @@ class Dispatch:
                 case Nsubs() if caller.service is not None:
                     return await self._notifiers.serve_all(caller.client, caller.service)
                 case _:
-                    return Err(Code.CMD_PROHIBITED)  # forwarding has its own way
+                    return Err(Code.CMD_PROHIBITED)  # forwarding is handled by the driver
         if isinstance(command, Send):
             return await self._send(caller.version, queue, command)
         self._touch(queue)
@@ -200,7 +200,7 @@ class Dispatch:
                 return await self._change(queue, command)
 
     async def _change(self, queue: Queue, command: Command) -> Response:
-        """Commands that change the record and nothing else."""
+        """Commands that only change the record of a queue."""
         store, recipient_id = self._store, queue.recipient_id
         match command:
             case Key(key) | Skey(key):
@@ -226,7 +226,7 @@ class Dispatch:
                 return Err(Code.CMD_PROHIBITED)
         return OK if applied else _AUTH
 
-    # Creating
+    # Create
 
     async def _new(self, caller: Caller, sent: Transmission, command: New) -> Response:
         refused = self._refuses_new(caller, command)
@@ -243,7 +243,7 @@ class Dispatch:
         return made.ids
 
     async def draft(self, caller: Caller, sent: Transmission, home: Slot) -> Made | Err:
-        """For a cluster: what NEW asks for, in this slot, but nowhere yet."""
+        """For a cluster: makes the queue that NEW asks for, in this slot, without storing it."""
         command = sent.command
         if not isinstance(command, New):
             return Err(Code.CMD_PROHIBITED)
@@ -265,7 +265,7 @@ class Dispatch:
             return _AUTH
         return Err(Code.QUOTA) if self._is_full(caller.client) else None
 
-    # Subscribing and getting
+    # Subscribe and get
 
     async def _sub(self, caller: Caller, queue: Queue, command: Sub) -> Response:
         client, service = caller.client, caller.service
@@ -324,9 +324,9 @@ class Dispatch:
         subscription = caller.client.subscriptions.get(queue.recipient_id)
         if subscription is None:
             return Err(Code.NO_MSG)
-        # Subscribed again, and the delivery that follows is put off: what this names was delivered
-        # before, here or where the queue's slot was then. If it is not the head, another connection
-        # has removed it, and this one goes on with the head (queues §5.3).
+        # After a repeated SUB the next delivery is deferred, so an ACK is for a message that was
+        # delivered before, here or by the slot's former server. If that is not the head, another
+        # connection has removed it, and this one goes on with the head (queues §5.3).
         is_ahead = subscription.delivered is None and subscription.busy and not subscription.gets
         delivered = command.message_id if is_ahead else subscription.delivered
         if not delivered or command.message_id not in (b"", delivered):
@@ -337,15 +337,15 @@ class Dispatch:
             outcome = await self._store.acknowledge(queue.recipient_id, delivered)
         except (UnavailableError, BusyError):
             if not is_ahead:
-                subscription.delivered = delivered  # it was not taken off: it is still owed
+                subscription.delivered = delivered  # not removed: it is still unacknowledged
             raise
         finally:
             subscription.busy = False
         if outcome is None:
             return _AUTH
         if is_ahead:
-            subscription.missed = True  # the fetch that is running asks the store again
-        since = subscription.delivered_at  # nothing yet: it was delivered elsewhere
+            subscription.missed = True  # the running fetch asks the store again
+        since = subscription.delivered_at  # 0: it was delivered by another server
         waited_s = self._clock.mono() - since if since else 0.0
         self._observer.acknowledged(queue, outcome.removed, waited_s, got=subscription.gets)
         return self._after_ack(subscription, outcome.next)
@@ -376,7 +376,7 @@ class Dispatch:
         if queue.notifier is not None:
             self._notifiers.gone(queue.notifier.notifier_id, queue.notifier.service_id)
 
-    # Sending
+    # Send
 
     async def _send(self, version: int, queue: Queue, command: Send) -> Response:
         if len(command.body) > message_bytes_max(version):
@@ -415,7 +415,7 @@ class Dispatch:
         return day_of(self._clock.now_ms() // 1000)
 
     def _touch(self, queue: Queue) -> None:
-        """The day of its last use is written soon, for many queues at once."""
+        """Records the day of its last use; written later, for many queues at once."""
         if queue.updated_on_s != self._today_s() and len(self._touched) < _TOUCHES_MAX:
             self._touched.add(queue.recipient_id)
 
@@ -427,7 +427,7 @@ class Dispatch:
 
 
 def later(command: Command) -> Fault:
-    """The answer "come back later"; raises where only closing the connection says so."""
+    """The temporary error for a command; raises where the connection must be closed instead."""
     if isinstance(command, _SENDERS):
         return TRY_LATER
     raise HangUpError

@@ -1,11 +1,11 @@
 """The driver of clients: reads commands, has them checked and executed, sends answers.
 
-Rule 1: the commands of one client are looked up, checked and started in their order. Several may
-        run at once, so that one flush to disk serves many; their answers are sent in the order of
-        the commands. Two commands on one queue never run at once, unless both are SEND: the store
-        keeps their order.
-Rule 2: a client that does not read its answers is stopped: at most `window` commands run and
-        `in_blocks_max` blocks wait; then its socket is not read. This bounds its memory.
+Rule 1: the commands of one client are looked up, checked and started in order. Several may run at
+        once, so that one flush to disk serves many; answers are sent in the order of the commands.
+        Two commands for one queue never run at once, unless both are SEND: the store keeps their
+        order.
+Rule 2: at most `window` commands of a client run and `in_blocks_max` blocks wait; beyond that, or
+        while it does not read its answers, its socket is not read. This bounds its memory.
 Rule 3: deliveries caused by a batch follow its answers.
 Rule 4: forwarded commands are answered when they are done, in no particular order.
 Rule 5: an unexpected exception closes the connection on which it happened; without an answer the
@@ -49,17 +49,17 @@ _SLOWED_S_MAX: Final = 5.0
 
 
 class Forwarder(Protocol):
-    """The roles of proxying: passes commands on to other servers, takes those passed on to us."""
+    """SMP proxying: forwards commands to other servers, and executes forwarded ones."""
 
     async def forward(self, client: Client, transmission: Transmission) -> Response:
-        """Prxy, Pfwd or Rfwd."""
+        """Executes Prxy, Pfwd or Rfwd."""
         ...
 
     def left(self, client: Client) -> None: ...
 
 
 class Steps(Protocol):
-    """How a command is looked up and done; the steps of §5.1."""
+    """The look-up and execution of a command; the steps of §5.1."""
 
     async def look_up(
         self, transmission: Transmission, service: ServiceSession | None = None
@@ -69,7 +69,7 @@ class Steps(Protocol):
 
 
 class NoForwarder:
-    """A server that passes nothing on."""
+    """For servers without proxying."""
 
     async def forward(self, client: Client, transmission: Transmission) -> Response:
         if isinstance(transmission.command, Rfwd):
@@ -96,7 +96,7 @@ class Driver:
         observer: Observer | None = None,
         registry: Registry | None = None,
     ) -> None:
-        """Without a registry no service is let in."""
+        """Without a registry no service is admitted."""
         self._registry = registry
         self._dispatch = dispatch
         self._delivery = delivery
@@ -111,10 +111,10 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self.clients: dict[Client, None] = {}
 
-    # For the shell
+    # Called by the block server
 
     def opened(self, line: Line, session_id: SessionId, versions: VersionRange) -> Client:
-        """TLS is established; what is to be sent first is `client.session.hello()`."""
+        """TLS is established; the first block to send is `client.session.hello()`."""
         session = Session(self._handshake(session_id, versions))
         settings = self._settings
         return Client(
@@ -139,7 +139,7 @@ class Driver:
         self.clients[client] = None
         claim = session.agreement.service
         if claim is not None and self._registry is not None:
-            client.line.pause()  # what it says now would be said as nobody
+            client.line.pause()  # commands must wait until the service is admitted
             self._start(client, "service", self._let_in(client, claim, self._registry))
         return True
 
@@ -161,7 +161,7 @@ class Driver:
         client.line.finish()
 
     def take(self, client: Client, batch: list[Received]) -> None:
-        """Commands that came together."""
+        """Takes the commands of one block."""
         work = client.work
         if work is not None:
             work.inbox.append(batch)
@@ -173,7 +173,7 @@ class Driver:
         self._start(client, "commands", self._work(client, work))
 
     def has_room(self, client: Client) -> None:
-        """The socket took what was said, or some of it."""
+        """The socket has sent some of its data."""
         if client.congested:
             return
         if client.room is not None and not client.room.done():
@@ -182,7 +182,7 @@ class Driver:
             self._start(client, "deliveries", self._offer_deferred(client))
 
     def closed(self, client: Client) -> None:
-        """Nothing more comes, and nothing more can be said."""
+        """The connection is closed."""
         client.gone = True
         self.clients.pop(client, None)
         self._subscribers.leave(client)
@@ -216,7 +216,7 @@ class Driver:
                     await self._offer_deferred(client)
                 if work.pending and not work.inbox:
                     await self._answered(client, work)
-            # Some may have been put off meanwhile; what finds no room now, `has_room` will see.
+            # Deliveries may have been deferred meanwhile; `has_room` sends the others later.
             if client.deferred:
                 await self._offer_deferred(client)
         except (HangUpError, UnavailableError):
@@ -282,7 +282,7 @@ class Driver:
             outcome.add_done_callback(lambda _: self._answer(client, work))
 
     def _answer(self, client: Client, work: Work) -> None:
-        """Say what is ready, in order."""
+        """Sends the finished answers, in order."""
         pending = work.pending
         while pending:
             first = pending[0]
@@ -341,10 +341,10 @@ class Driver:
             if work is not None and work.idle is not None and not work.idle.done():
                 work.idle.set_result(None)
 
-    # Waiting
+    # Wait
 
     async def _until_free(self, client: Client, work: Work, case: Case) -> None:
-        """Until nothing is under way that this command must not overtake."""
+        """Waits while commands run that this one must not overtake."""
         if case.queue is None:
             return
         under_way = work.queues.get(case.queue.recipient_id)
@@ -353,8 +353,7 @@ class Driver:
             await self._answered(client, work)
 
     async def _slow_down(self, client: Client) -> None:
-        """Whoever was refused too often waits before the next block; what it sends meanwhile waits
-        in its socket."""
+        """After too many refused authorisations, waits before the next block is read."""
         wait_s = client.slowed_until - self._clock.mono()
         if wait_s > 0:
             await asyncio.sleep(wait_s)
@@ -364,7 +363,7 @@ class Driver:
             await self._next_answer(work)
 
     async def _room(self, client: Client, work: Work) -> None:
-        """Until the client may have another command done."""
+        """Waits until another command of the client may run."""
         while not client.gone:
             if client.congested:
                 client.room = self._loop.create_future()
@@ -389,7 +388,7 @@ class Driver:
                 subscription = client.deferred.pop(next(iter(client.deferred)))
                 await self._delivery.offer(subscription)
         except UnavailableError:
-            client.line.abort()  # a subscription that misses a message is worse than none
+            client.line.abort()  # otherwise the subscription would miss a message
         finally:
             client.offering = False
 

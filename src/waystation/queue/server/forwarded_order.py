@@ -1,12 +1,12 @@
 """Order of forwarded commands (RFWD): all clients of an SMP proxy share its connection.
 
-Rule 1: what came over one connection about one id begins in the order in which it came. Checks are
-        made in threads, and the second of two could be over first: a recipient would see two
-        messages of one sender the wrong way round.
+Rule 1: commands from one connection for one id begin in order of arrival. Proofs are checked in
+        threads, and the second of two could finish first: a recipient would get two messages of
+        one sender in the wrong order.
 Rule 2: a message may begin as soon as the one before has begun, because the store keeps the order
-        of what it was asked; so one flush to the disk serves many. Anything else waits until the
-        one before is done, for it may look at what that changes.
-Rule 3: commands about different ids, or of different connections, do not wait for each other.
+        of its calls; so one flush to disk serves many. Any other command waits until the one before
+        is done, because it may read what that changes.
+Rule 3: commands for different ids, or from different connections, do not wait for each other.
 
 The caller limits how many wait (`queue.proxy_concurrency`).
 """
@@ -44,7 +44,7 @@ class ForwardedOrder:
         *,
         is_message: bool,
     ) -> T:
-        """`work` is called in its turn and says when it has begun what must not be overtaken."""
+        """Calls `work` in its turn; `work` calls its argument when its order is settled."""
         key = (connection, entity_id)
         before = self._last.get(key)
         turn = self._last[key] = _Turn(is_message=is_message)

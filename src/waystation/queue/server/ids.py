@@ -1,7 +1,7 @@
 """Creates ids: 24 random bytes, of which the first 12 bits may be a slot.
 
-With `queue.id_mode = "hybrid"` all ids of a queue that we make begin with the queue's slot, so that
-a cluster finds its server without asking. Ids that clients choose have no such prefix.
+With `queue.id_mode = "hybrid"` all ids that the server draws for a queue begin with the queue's
+slot, so a cluster finds its server without a reference. Ids chosen by clients have no such prefix.
 """
 
 import secrets
@@ -24,7 +24,7 @@ class IdMaker:
         self._hybrid = hybrid
 
     def home(self) -> Slot:
-        """Where a new queue is to live; one server owns every slot."""
+        """The slot of a new queue; on a single server any slot will do."""
         return Slot(secrets.randbelow(SLOTS))
 
     def recipient(self, slot: Slot) -> RecipientId:

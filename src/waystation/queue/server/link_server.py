@@ -1,10 +1,10 @@
 """The storage server's end of links: streams of edges, references, copies.
 
-Rule 1: the peer presents a certificate of the cluster: an edge sends for clients, a storage server
-        sends copies.
-Rule 2: a word about no client's session is answered under the number it came with.
-Rule 3: who knows a newer map than ours makes us look at it before anything else is answered wrong.
-Rule 4: an edge that does not keep up is not read either, and gets nothing new, until it does.
+Rule 1: the peer presents a certificate of the cluster: an edge sends commands of clients, a storage
+        server sends copies.
+Rule 2: a message outside of client sessions is answered under the number that it came with.
+Rule 3: a frame with a newer epoch than ours makes this server read the map.
+Rule 4: an edge that does not read is not read either, and gets no deliveries until it reads again.
 """
 
 from collections.abc import Coroutine
@@ -79,7 +79,7 @@ PARTY_OF: Final = {
 
 
 class KeptOwnership:
-    """What `ReplicationDriver` says, as commands ask for it."""
+    """`Ownership` by the state of `ReplicationDriver`."""
 
     def __init__(self, replication_driver: ReplicationDriver, clock: Clock) -> None:
         self._replication_driver = replication_driver
@@ -101,7 +101,7 @@ class KeptOwnership:
         return slot_lease.slot_map.slots[slot].owner == slot_lease.node_id
 
     def answers(self, slot: int) -> bool:
-        """Ours by the map, and nobody can have taken it meanwhile; frozen or not."""
+        """Ours by the map, and no other server can have taken it meanwhile; frozen or not."""
         slot_lease = self._replication_driver.replication.slot_lease
         one = slot_lease.slot_map.slots[slot]
         guarded = one.in_step or slot in slot_lease.guarded
@@ -119,7 +119,7 @@ class _Port(StreamPort):
 
 
 class LinkServer:
-    """A `LinkHandler` for every link that others make."""
+    """The `LinkHandler` of all accepted links."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class LinkServer:
         self._tasks = tasks
         self._clock = clock
         self._lines: dict[LinkConnection, tuple[Streams, _Port]] = {}
-        self._copying: set[LinkConnection] = set()  # links of other servers that bring copies
+        self._copying: set[LinkConnection] = set()  # links of servers that send copies
         self._owned: set[int] = set()
         replication_driver.on_map.append(self._learned)
 
@@ -236,7 +236,7 @@ class LinkServer:
             case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows() | Moderate():
                 self._spawn(line, stream, self._of_nobody(body))
             case _:
-                line.abort()  # a word that servers say, not hear
+                line.abort()  # a message that only servers send
 
     def _spawn(
         self, line: LinkConnection, stream: int, words: Coroutine[Any, Any, list[Word]]
@@ -249,12 +249,12 @@ class LinkServer:
         try:
             said = await words
         except UnavailableError:
-            line.abort()  # the edge asks again when the link is back
+            line.abort()  # the edge asks again over its next link
             return
         for word in said:
             line.send_frame(stream, self._ownership.epoch, word)
 
-    # Words
+    # Messages
 
     async def _of_client(
         self, client: Client, session: StreamSession, asked: Newq | Sres | Sdlv
@@ -306,7 +306,7 @@ class LinkServer:
             self._ownership.end(home)
 
     async def _moderate(self, asked: Moderate) -> Word:
-        """Done here, or where it is to be asked for."""
+        """Executes the order, or answers where the queue is."""
         entity_id = asked.entity_id
         if len(entity_id) != ID_BYTES:
             return NotFound()
@@ -318,7 +318,7 @@ class LinkServer:
             return not_ours(self._ownership, CorrId(b""), slot)
         try:
             if queue is None:
-                queue = await self._own(entity_id)  # it may have come before we began
+                queue = await self._own(entity_id)  # it may have arrived before `begin`
             if queue is not None and queue.slot != slot:
                 return Frozen(CorrId(b""))
             if queue is not None:
@@ -329,14 +329,14 @@ class LinkServer:
                     continue
                 if not self._ownership.serves(found.home):
                     return RefIs(found.home)
-                # We are the home, too: nobody else can say that it is gone.
+                # We own the home slot too, so no other server can confirm that it is gone.
                 return NotFound() if await self._own(entity_id) is None else Frozen(CorrId(b""))
             return NotFound()
         finally:
             self._ownership.end(slot)
 
     async def _own(self, entity_id: bytes) -> Queue | None:
-        """No copy: what leads to that decides."""
+        """The queue of this id, unless it is a copy."""
         queue = await self._moderation.find(entity_id)
         if queue is None or is_copy(self._ownership, queue, entity_id):
             return None
@@ -365,10 +365,10 @@ class LinkServer:
     async def _resume(
         self, client: Client, session: StreamSession, recipient_id: RecipientId
     ) -> Word:
-        """A subscription that came with NEW goes on here, if its grant came along."""
+        """Resumes a subscription that came with NEW, if its grant moved here with the queue."""
         slot = slot_of(recipient_id) if len(recipient_id) == ID_BYTES else Slot(0)
         if not self._ownership.begin(slot):
-            # There is no command whose id could say what was refused: the queue's own does.
+            # No correlation id names this request: the queue's id is used instead.
             return not_ours(self._ownership, CorrId(recipient_id), slot)
         try:
             granted = await self._grants.get_grant(recipient_id)

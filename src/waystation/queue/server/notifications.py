@@ -1,11 +1,11 @@
 """Notifications that wait for a subscriber of their notifier.
 
-Rule 1: periodically all notifications with a subscriber are handed over and removed. The others
-        wait, up to an age and two limits; above a limit the oldest are removed.
+Rule 1: notifications with a subscriber are delivered and removed periodically. The others wait, up
+        to an age and two limits; above a limit the oldest are removed.
 Rule 2: a notification only announces a message, which is stored in its queue. A lost notification
         delays a recipient and loses no message.
 
-A core: time comes in with each call.
+A core: time is an argument.
 """
 
 from collections import deque
@@ -22,9 +22,9 @@ class Notifications:
         self._total_max = total_max
         self._per_notifier_max = per_notifier_max
         self._waiting: dict[NotifierId, deque[PendingNotification]] = {}  # oldest notifier first
-        self._services: dict[NotifierId, ServiceId] = {}  # of those that wait, if it has one
+        self._services: dict[NotifierId, ServiceId] = {}  # of waiting notifications
         self.count = 0
-        self.lost = 0  # ever, for want of room
+        self.lost = 0  # dropped at a limit, since the start
 
     def add(self, notification: PendingNotification) -> None:
         waiting = self._waiting.setdefault(notification.notifier_id, deque())
@@ -41,7 +41,7 @@ class Notifications:
     def hand_over(
         self, deliver: Callable[[PendingNotification], bool], notifier_ids: Iterable[NotifierId]
     ) -> int:
-        """Gives what waits for these notifiers to `deliver`, which says whether it took it."""
+        """Passes what waits for these notifiers to `deliver`, which returns whether it was sent."""
         handed = 0
         for notifier_id in notifier_ids:
             waiting = self._waiting.get(notifier_id)
@@ -54,7 +54,7 @@ class Notifications:
         return handed
 
     def belongs(self, notifier_id: NotifierId, service_id: ServiceId | None) -> None:
-        """Whose what waits for this notifier is from now on."""
+        """Changes the service of a notifier with waiting notifications."""
         if service_id is None or notifier_id not in self._waiting:
             self._services.pop(notifier_id, None)
         else:
@@ -68,7 +68,7 @@ class Notifications:
         self._emptied(notifier_id)
 
     def expire(self, before_s: int) -> int:
-        """How many were older."""
+        """Removes notifications older than this; returns how many."""
         gone = 0
         for notifier_id in list(self._waiting):
             waiting = self._waiting[notifier_id]
@@ -81,7 +81,7 @@ class Notifications:
         return gone
 
     def notifier_ids(self) -> list[NotifierId]:
-        """Those for whom something waits."""
+        """Notifiers with waiting notifications."""
         return list(self._waiting)
 
     def all(self) -> list[PendingNotification]:

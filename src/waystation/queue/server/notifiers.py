@@ -1,7 +1,7 @@
 """Subscriptions to notifiers and the notifications that they receive (§5.6).
 
-Rule 1: a notifier is subscribed to by a connection or by a service; the last one to subscribe has
-        it. Notifications of a service go to the connection that the service subscribed with last.
+Rule 1: a notifier is subscribed to by a connection or by a service; a new subscription replaces
+        the old one. Notifications of a service go to the connection that it subscribed with last.
 Rule 2: the subscribed service is stored with the queue: a service that reconnects subscribes to
         all of its notifiers with one command.
 """
@@ -72,7 +72,7 @@ class Notifiers:
                 if change.previous is not None:
                     self.gone(change.previous, _service_of(queue))
                 return Nid(ids.notifier_id, ids.dh_key)
-        return Err(Code.AUTH)  # the queue is gone meanwhile
+        return Err(Code.AUTH)  # the queue was deleted meanwhile
 
     async def drop_notifier(self, queue: Queue) -> Response:
         change = await self._store.drop_notifier(queue.recipient_id)
@@ -83,7 +83,7 @@ class Notifiers:
         return OK
 
     async def subscribe(self, client: Subscriber, queue: Queue) -> Response:
-        """By a connection for itself; if it was a service's, it is no more."""
+        """Subscribes a connection; replaces a service's subscription."""
         assert queue.notifier is not None
         notifier_id, service_id = queue.notifier.notifier_id, queue.notifier.service_id
         if service_id is not None:
@@ -101,7 +101,7 @@ class Notifiers:
         return SUBSCRIBED
 
     async def serve(self, client: Subscriber, queue: Queue, service: ServiceSession) -> Response:
-        """By a service: from now on it is the service's, and so asked for by `serve_all`."""
+        """Subscribes a service; `serve_all` includes this notifier from now on."""
         assert queue.notifier is not None
         notifier_id, service_id = queue.notifier.notifier_id, service.service_id
         await self._take_over(client, service_id)
@@ -125,7 +125,7 @@ class Notifiers:
         return Sok(service_id)
 
     async def serve_all(self, client: Subscriber, service: ServiceSession) -> Response:
-        """Everything that is the service's, to this connection."""
+        """Subscribes this connection to all notifiers of the service."""
         repeated = self._subscribers.of_service(service.service_id) is client
         await self._take_over(client, service.service_id)
         count = await self._store.count_notifiers(service.service_id)
@@ -140,7 +140,7 @@ class Notifiers:
             self._observer.service_ended(ServiceRole.NOTIFIER)
 
     def gone(self, notifier_id: NotifierId, service_id: ServiceId | None) -> None:
-        """Nobody is told of messages under this id any more."""
+        """The notifier was removed: ends its subscription."""
         self._notifications.forget(notifier_id)
         subscriber = self._subscribers.notifier_gone(notifier_id)
         if subscriber is None and service_id is not None:
@@ -162,7 +162,7 @@ class Notifiers:
         self._observer.notified(lost=self._notifications.lost - lost, kept=kept)
 
     def hand_over(self) -> None:
-        """Give everybody what waits for them."""
+        """Delivers all waiting notifications that have a subscriber."""
         subscribed = [
             one for one in self._notifications.notifier_ids() if self._told(one) is not None
         ]
@@ -191,7 +191,7 @@ class Notifiers:
         return True
 
     def _told(self, notifier_id: NotifierId) -> Subscriber | None:
-        """Who is told of what waits for this notifier."""
+        """The connection that gets the notifications of this notifier."""
         client = self._subscribers.of_notifier(notifier_id)
         service_id = self._notifications.service_of(notifier_id)
         if client is None and service_id is not None:

@@ -12,39 +12,39 @@ from waystation.queue.wire.transmission import Received, Transmission
 
 class Observer(Protocol):
     def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
-        """A command was looked at and answered; `queue` is where its id led."""
+        """A command was answered; `queue` is the one that its id named."""
         ...
 
     def delivered(self, slot: Slot, message: Message, *, waited: bool) -> None:
-        """A message was handed to a subscriber, by itself or as the answer to ACK or GET; `waited`
-        if it was there already when its queue was subscribed to."""
+        """A message was sent to a subscriber, as an event or as the answer to ACK or GET; `waited`
+        if it was stored before the queue was subscribed to."""
         ...
 
     def repeated(self, command: Command) -> None:
-        """The connection has already what it asks for: SUB, GET or NSUB once more."""
+        """The connection sent SUB, GET or NSUB once more."""
         ...
 
     def worked_through(self, batch: Sequence[Received]) -> None:
-        """All commands of a block are answered, or under way."""
+        """All commands of a block are answered or running."""
         ...
 
     def acknowledged(
         self, queue: Queue, message: Message | None, waited_s: float, *, got: bool
     ) -> None:
-        """A message was taken off its queue (None: another call did so before); `got` if it was
+        """A message was removed from its queue (None: it had been removed before); `got` if it was
         fetched by GET."""
         ...
 
     def subscription_ended(self, slot: Slot) -> None:
-        """Another connection took a subscription over."""
+        """Another connection replaced a subscription."""
         ...
 
     def notified(self, *, sent: int = 0, lost: int = 0, expired: int = 0, kept: int = 0) -> None:
-        """Notifications handed over, forgotten for want of room, too old, kept for later."""
+        """Notifications delivered, dropped at a limit, expired, kept for later."""
         ...
 
     def expired(self, slot: Slot, count: int) -> None:
-        """Messages grew too old."""
+        """Messages expired."""
         ...
 
     def belongs(self, role: ServiceRole, belonging: Belonging) -> None:
@@ -52,11 +52,11 @@ class Observer(Protocol):
         ...
 
     def served(self, role: ServiceRole, count: int, *, repeated: bool) -> None:
-        """A service asked for everything that is its; `repeated` on the same connection."""
+        """A service subscribed to all of its queues; `repeated` on the same connection."""
         ...
 
     def service_ended(self, role: ServiceRole) -> None:
-        """Another connection took a service over."""
+        """Another connection of a service replaced this one."""
         ...
 
     def opened(self) -> None: ...
@@ -65,7 +65,7 @@ class Observer(Protocol):
 
 
 class NoObserver:
-    """For those who do not count."""
+    """The default observer; it discards every call."""
 
     def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
         pass

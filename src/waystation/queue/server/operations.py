@@ -39,7 +39,7 @@ class ServerOperations:
         self.stats = stats
         self.about = about
 
-    # What is seen
+    # Read
 
     def process(self) -> Mapping[str, object]:
         return {
@@ -58,7 +58,7 @@ class ServerOperations:
             "notificationsWaiting": self._notifications.count,
         }
 
-    # What is done
+    # Change
 
     async def save(self) -> Outcome:
         try:

@@ -1,17 +1,17 @@
 """Executes commands only for slots that this server owns, until their answer is sent.
 
-Rule 1: what is not ours is not answered but sent on: `WRONG_SLOT`, or `FROZEN` while the slot is on
-        its way, or `MOVED` if a reference of ours says where the queue lives, or `UNKNOWN` if we
-        have neither the queue nor the slot of its id: somebody followed a reference in vain.
-        A queue that we keep a copy of, as the follower of its slot, says nothing about where to go.
-Rule 2: ownership is looked at when a command begins and once more before its answer: an answer
-        that came too late is none. A slot that we freeze ourselves waits for what is running,
-        so that is answered still. What has changed something is not sent on then: it would be done
-        twice. Whoever said it has to come back, as after any end that nobody knows. One is that of
-        a change which our follower never confirmed: it may have it, and the slot by now.
-Rule 3: a proof was checked before any of this, so refusals cost what they cost elsewhere.
-Rule 4: after a refusal everything that follows about the same id is refused too, and after `MOVED`
-        sent on (`refused_ids`).
+Rule 1: a command for a slot of another server is not executed. The answer is `WRONG_SLOT`; `FROZEN`
+        while the slot moves; `MOVED` if a reference here names the queue's slot; `UNKNOWN` if
+        neither the queue nor the slot of the id is here: the edge followed an outdated reference.
+        A copy that we keep as a follower says nothing about where to go.
+Rule 2: ownership is checked when a command begins and once more before its answer, because the slot
+        may have been taken over. A slot that we freeze ourselves waits for running commands, so
+        those are still answered. A command that may have changed something is not sent to another
+        server, or it could be executed twice: the client gets a temporary error, also for a change
+        that our follower never confirmed, because it may have it, and own the slot by now.
+Rule 3: a proof was checked before any of this, so refusals cost the same as on a single server.
+Rule 4: after a refusal all later commands for the same id are refused too, and after `MOVED`
+        answered the same way (`refused_ids`).
 """
 
 from typing import Final, Protocol, cast
@@ -65,7 +65,7 @@ _REPEATABLE: Final = (Sub, Nsub, Get, Lget, Que)
 
 
 class Ownership(Protocol):
-    """What this server may answer for; `ReplicationDriver` knows."""
+    """What this server may answer for; implemented by `KeptOwnership`."""
 
     @property
     def epoch(self) -> int: ...
@@ -75,13 +75,13 @@ class Ownership(Protocol):
         ...
 
     def answers(self, slot: int) -> bool:
-        """Whether what has begun may be answered."""
+        """Whether a running command may be answered."""
         ...
 
     def frozen(self, slot: int) -> bool: ...
 
     def is_certain(self) -> bool:
-        """Whether nobody can have taken anything from us without our knowing."""
+        """Whether no slot can have been taken from us without our knowledge."""
         ...
 
     def owns(self, slot: int) -> bool:
@@ -96,13 +96,13 @@ class Ownership(Protocol):
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Instead of a response: what the edge, and nobody else, is told."""
+    """Instead of a response: a message for the edge, not for the client."""
 
     word: WrongSlot | Unknown | Frozen | Moved | DelRef
 
 
 class OwnedDispatch:
-    """A `Dispatch` behind the ownership of slots."""
+    """A `Dispatch` that checks the ownership of slots."""
 
     def __init__(self, dispatch: Dispatch, ownership: Ownership, refs: RefStore) -> None:
         self._dispatch = dispatch
@@ -154,9 +154,9 @@ class OwnedDispatch:
             self._ownership.end(slot)
 
     async def _drop_references(self, caller: Caller, command: Command, queue: Queue) -> None:
-        """Ids that lead nowhere any more. Most references lie with other servers: the edge passes
-        it on. Should that get lost, the reference leads to a server that says AUTH until it is
-        swept."""
+        """Reports ids that were deleted. Most of their references are on other servers: the edge
+        removes them. If that message is lost, the reference leads to a server that answers AUTH
+        until it is swept."""
         gone: list[tuple[RefKind, bytes | None]] = []
         link_id = None if queue.link is None else queue.link.link_id
         notifier_id = None if queue.notifier is None else queue.notifier.notifier_id
@@ -176,16 +176,16 @@ class OwnedDispatch:
                 await self._refs.drop_ref(kind, entity_id, None)
 
     async def _lacks(self, sent: Transmission, home: Slot) -> bool:
-        """Whether this slot of ours has no such queue for sure. If we do not serve it at present,
-        we must not say; and it may have come between the look-up and now."""
+        """Whether this slot of ours certainly has no such queue: we serve the slot now, and the
+        queue did not arrive since the look-up."""
         if not self._ownership.serves(home):
             return False
         found = await self._dispatch.look_up(sent)
         return found.queue is None and found.refused is Code.AUTH
 
     async def _ref_of(self, sent: Transmission) -> tuple[RefKind, Ref] | None:
-        """A reference of ours for the id. Asked for before any refusal, whether or not there is a
-        queue (rule 3)."""
+        """A reference of ours for the id. Read before any refusal, whether or not there is a queue
+        (rule 3)."""
         kind = _REFERRED.get(sent.command.party)
         ref = None if kind is None else await self._refs.get_ref(kind, sent.entity_id)
         return None if kind is None or ref is None else (kind, ref)
@@ -193,7 +193,7 @@ class OwnedDispatch:
     async def _referred(
         self, sent: Transmission, ref: tuple[RefKind, Ref], refused_ids: RefusedIds | None
     ) -> Response | None:
-        """Where a reference leads, if not to a slot of ours that has no such queue."""
+        """Where a reference leads, unless to a slot of ours that has no such queue."""
         kind, home = ref[0], ref[1].home
         if not self._ownership.owns(home):
             moved = Moved(sent.corr_id, kind, home)
@@ -214,15 +214,15 @@ class OwnedDispatch:
     async def _astray(
         self, sent: Transmission, slot: Slot, refused_ids: RefusedIds | None, *, copied: bool
     ) -> Response:
-        """Neither the slot of its id nor its queue is ours: the edge followed a reference. Whether
-        that leads here no more, or only by a newer map than ours, it can tell by our epoch."""
+        """Neither the slot of its id nor its queue is ours: the edge followed a reference. It can
+        tell by our epoch whether the reference is outdated or our map is."""
         ownership = self._ownership
         if copied and refused_ids is not None:
             refused_ids.bar(sent, slot)
-        found = await self._dispatch.look_up(sent)  # it may have come meanwhile
+        found = await self._dispatch.look_up(sent)  # it may have arrived meanwhile
         is_known = found.queue is not None or found.refused is not Code.AUTH
         unsure = is_known != copied or ownership.frozen(slot) or not ownership.is_certain()
-        if not unsure:  # without a queue nothing that follows could overtake this
+        if not unsure:  # without a queue no later command could overtake this one
             return _as_response(Unknown(sent.corr_id, ownership.epoch))
         if refused_ids is not None:
             refused_ids.bar(sent, slot)
@@ -237,18 +237,18 @@ def _barred(sent: Transmission, refused_ids: RefusedIds) -> Response | None:
 
 
 def _changed_nothing(response: Response) -> bool:
-    """For sure: what the store did not confirm may be done for all that."""
+    """Certainly: a change that the store did not confirm may have been made."""
     return isinstance(response, Err) and response.fault != TRY_LATER
 
 
 def refused_ids_of(client: Subscriber) -> RefusedIds | None:
-    """Of a client that came over a link."""
+    """None for a client that is not connected over a link."""
     session = client.session if isinstance(client, Client) else None
     return getattr(session, "refused_ids", None)
 
 
 def is_copy(ownership: Ownership, queue: Queue, entity_id: bytes) -> bool:
-    """A queue of another owner, found by an id that may be a reference."""
+    """Whether it is another owner's queue, found by an id that may be a reference."""
     return slot_of(entity_id) != queue.slot and not ownership.owns(queue.slot)
 
 
@@ -259,5 +259,5 @@ def not_ours(ownership: Ownership, corr_id: CorrId, slot: int) -> Frozen | Wrong
 
 
 def _as_response(word: WrongSlot | Unknown | Frozen | Moved | DelRef) -> Response:
-    """It travels where responses do; `StreamSession.say` takes it out again."""
+    """Typed as a response to pass through `execute`; `StreamSession.say` sends it to the edge."""
     return cast(Response, Elsewhere(word))

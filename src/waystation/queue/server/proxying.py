@@ -1,12 +1,12 @@
 """SMP proxying: commands that clients send through us, and commands that proxies bring.
 
-As a proxy (PRXY, PFWD) we know who sends and not what; as a relay (RFWD) what and not who.
+As a proxy (PRXY, PFWD) we know the sender and not the message; as a relay (RFWD) the reverse.
 
-Rule 1: passing on may be switched off, and needs the password that creating queues needs; both are
-        `PROXY BASIC_AUTH`. Taking what is passed on to us is never refused.
-Rule 2: only what senders and readers of links say may be forwarded; anything else is answered
-        inside the layers with `CMD PROHIBITED`, where the proxy does not see it.
-Rule 3: what a proxy brings about one id is done in the order in which it came (`forwarded_order`).
+Rule 1: as a proxy, forwarding may be switched off, and needs the password for creating queues;
+        both are refused with `PROXY BASIC_AUTH`. Forwarded commands to us are never refused.
+Rule 2: only commands of senders and readers of links may be forwarded; others are answered with
+        `CMD PROHIBITED` inside the layers, where the proxy does not see it.
+Rule 3: forwarded commands for one id are executed in order of arrival (`forwarded_order`).
 """
 
 import hmac
@@ -44,7 +44,7 @@ _LARGE: Final = Err(Code.LARGE_MSG)
 
 
 class ProxyObserver(Protocol):
-    """Never waits, never raises."""
+    """Never blocks or raises."""
 
     def relay_asked(self, outcome: Outcome, *, own: bool) -> None:
         """PRXY; `own` if the relay's host is under one of our domains."""
@@ -71,7 +71,7 @@ class NoProxyObserver:
 
 
 class Answers(Protocol):
-    """Whatever does a command from its look-up to its answer (`dispatch.Dispatch`)."""
+    """Takes a command from its look-up to its answer (`dispatch.Dispatch`)."""
 
     async def answer(
         self, caller: Caller, transmission: Transmission, begun: Begun | None = None
@@ -113,7 +113,7 @@ class Proxying:
                 return Err(Code.CMD_PROHIBITED)
 
     def left(self, client: Client) -> None:
-        """What is under way comes to its end: the relay has it; the answer goes nowhere."""
+        """Running commands end by themselves; their answers are dropped."""
 
     # As a proxy
 
@@ -187,7 +187,7 @@ class Proxying:
             )
         content = _batch(received.corr_id, received.entity_id, response, dialect)
         if len(content) > INNER_BYTES - 2:
-            # Link data may fill a block of ours, and a layer holds a little less.
+            # Link data may fill a block of ours, and a layer has a little less room.
             content = _batch(received.corr_id, received.entity_id, _LARGE, dialect)
         return content
 

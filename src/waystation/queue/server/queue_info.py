@@ -1,4 +1,4 @@
-"""QUE: what a recipient may know about a queue (§5.8)."""
+"""QUE: what a recipient may read about its queue (§5.8)."""
 
 import base64
 import datetime
@@ -12,7 +12,7 @@ from waystation.queue.store import QueueStore
 
 
 async def describe(store: QueueStore, queue: Queue, client: Subscriber) -> bytes:
-    """JSON for `INFO`, as of now and for this connection."""
+    """JSON for `INFO`, for this connection."""
     size = await store.size(queue.recipient_id)
     head = await store.head(queue.recipient_id)
     answer: dict[str, Any] = {

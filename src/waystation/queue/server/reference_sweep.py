@@ -1,14 +1,13 @@
 """Removes references whose queue is gone or was never created.
 
-An edge takes back what it set when a creation fails, and removes references with their queues;
-if it dies in between, they remain. They harm little: they lead to a server that says AUTH. But an
-id that its owner chose could not be used again.
+An edge removes the references of a failed creation or a deleted queue. If it dies in between, they
+remain: commands for them get AUTH, but an id that a client chose could not be used again.
 
-Rule 1: the server of a reference's slot asks the server of the queue's slot whether it knows the
-        id. Only a plain no counts; a server that cannot be reached has not said no.
-Rule 2: a reference goes when two such answers are `lost_after_s` apart with none to the contrary
-        between them: a queue that is just being made is not known yet.
-Rule 3: at most `SUSPECTS_MAX` are remembered; what finds no room is suspected in a later round.
+Rule 1: the server of a reference's slot asks the server of the queue's slot whether it has the id.
+        Only `NOT_FOUND` counts as no; a server that cannot be reached has not answered.
+Rule 2: a reference is removed when two such answers are `lost_after_s` apart without any other
+        between them: a queue that is being created is not known yet.
+Rule 3: at most `SUSPECTS_MAX` are remembered; further ones wait for a later round.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ from waystation.queue.store import Ref, RefStore
 PAGE: Final = 200
 SUSPECTS_MAX: Final = 100_000
 
-_Key = tuple[RefKind, bytes, bytes]  # with the transaction: set anew, it is another one
+_Key = tuple[RefKind, bytes, bytes]  # with the transaction: a new reference is another one
 
 
 class Ownership(Protocol):
@@ -53,17 +52,17 @@ class ReferenceSweep:
         self._mono = mono
         self._lost_after_s = lost_after_s
         self._suspects: dict[_Key, float] = {}  # since when
-        self.removed = 0  # ever
+        self.removed = 0  # since the start
 
     async def run(self, interval_s: float, closed: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            with contextlib.suppress(UnavailableError):  # the next round may find the store again
+            with contextlib.suppress(UnavailableError):  # the next round tries again
                 await self.sweep()
             closed()
 
     async def sweep(self) -> None:
-        """One round over everything that is served here."""
+        """One round over all slots that are served here."""
         before, self._suspects = self._suspects, {}
         for slot in range(SLOTS):
             after: tuple[RefKind, bytes] | None = None

@@ -1,13 +1,13 @@
 """Writes the references of queues that are older than the cluster their server is in.
 
-On a server of its own every id leads to its queue. In a cluster an id that does not begin with its
-queue's slot (a client chose it) leads there by a reference, which is made with the queue; queues
-from before have none, and their addresses would be unknown after the first move.
+On a single server every id leads to its queue. In a cluster an id that does not begin with its
+queue's slot (a client chose it) needs a reference, which is written with the queue. Queues from
+before have none, and their addresses would be lost after the first move.
 
-Rule 1: one slot after the other; how many are left stands in the slot map (`references_left`), so
-        the work goes on where it was when the server is started again, and anybody can look.
-Rule 2: the map lets nothing leave this server before all are written, so every reference lies here.
-        What clients do meanwhile is kept apart by the store: each page is one transaction.
+Rule 1: one slot after the other. The slot map has the number of slots left (`references_left`), so
+        work continues after a restart, and operators can watch it.
+Rule 2: the map lets no slot leave this server before all are written, so every reference is here.
+        Each page is one store transaction, which keeps it apart from commands of clients.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ from waystation.queue.model import SLOTS, RecipientId, Slot
 from waystation.queue.store import RefStore, SlotRows
 
 PAGE: Final = 500  # queues in one transaction
-REPORT_S: Final = 2.0  # between two commits of how far it is
+REPORT_S: Final = 2.0  # interval of commits of the progress
 AGAIN_S: Final = 0.5
 
 
 class Lines(Protocol):
-    """Where progress is told to people."""
+    """The log for operators."""
 
     def info(self, event: str, /, **fields: object) -> object: ...
 
@@ -57,13 +57,13 @@ class ReferenceWriting:
         self.written = 0  # since this start
 
     async def run(self) -> None:
-        """Returns when nothing is left to do."""
+        """Returns when all references are written."""
         told = ""
         while True:
             try:
                 await self._write_all()
                 return
-            except UnavailableError as exc:  # what was written is written; the map knows the rest
+            except UnavailableError as exc:  # written pages stay; the map has the progress
                 reason = str(exc) or exc.label
                 if reason != told:
                     self._lines.warning("cluster.references_wait", reason=reason)
@@ -85,7 +85,7 @@ class ReferenceWriting:
                 reported_at = self._mono()
 
     def _left(self) -> int:
-        """By the map that this server knows; an older one makes it write some slots again."""
+        """By this server's map; an older map repeats some slots."""
         node = self._known().nodes.get(self._node_id)
         return 0 if node is None else node.references_left
 

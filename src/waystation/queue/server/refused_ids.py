@@ -1,15 +1,15 @@
 """Ids whose commands are refused, so that no command overtakes one that was refused before it.
 
-An edge sends on before it hears that a slot is frozen. If the freeze ended between two commands,
-the second would be done and the first said again after it. So, once a command was refused, all
-that follow about the same id are, until the edge says that it begins again (`Sagain`).
+An edge may send further commands before it learns that a slot is frozen. If the freeze ended
+between two commands, the second would be executed before the first is sent again. So after a
+refusal all later commands for the id are refused, until the edge begins again (`Sagain`).
 
-Rule 1: a command belongs to the *term* in which it arrived; `Sagain` begins the next one. What was
-        refused bars its term and those before.
-Rule 2: an id is refused until the first command of a later term is done, or until the slot is
-        another server's: no command can be overtaken then.
-Rule 3: an id that leads elsewhere (`Moved`) leads there for all that follows, though its queue may
-        have come here meanwhile. The edge says `Sagain` when all of it is back: then none is left.
+Rule 1: a command belongs to the *term* in which it arrived; `Sagain` begins the next one. A refusal
+        blocks its term and earlier ones.
+Rule 2: an id is refused until the first command of a later term is done, or until another server
+        owns the slot: then no command can be overtaken.
+Rule 3: after `Moved`, all later commands for the id are answered the same way, even if its queue
+        arrives here meanwhile. The edge sends `Sagain` when all of them have returned.
 """
 
 from collections.abc import Collection
@@ -39,7 +39,7 @@ class RefusedIds:
     def __len__(self) -> int:
         return len(self._barred) + len(self._moved)
 
-    # When something arrives
+    # On arrival
 
     def again(self, entity_id: bytes) -> None:
         moved = self._moved.pop(entity_id, None)
@@ -63,7 +63,7 @@ class RefusedIds:
             term,
         )
 
-    # When it is done, or not
+    # On execution
 
     def refuses(self, sent: Transmission) -> bool:
         barred = self._barred.get(sent.entity_id)
@@ -76,7 +76,7 @@ class RefusedIds:
         self._moved[sent.entity_id] = moved
 
     def sends_on(self, sent: Transmission, kind: RefKind | None) -> Moved | None:
-        """Where those before it were sent."""
+        """The answer of earlier commands for this id."""
         moved = self._moved.get(sent.entity_id)
         if moved is None or moved.kind is not kind:
             return None

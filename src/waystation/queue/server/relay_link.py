@@ -1,10 +1,10 @@
 """A connection to a relay: its hello, blocks in both directions, waiting requests.
 
-Rule 1: an answer that has not come after `request_timeout_s` is `TIMEOUT`. If the relay said
-        nothing at all in that time, the connection is given up as well: it may be half dead.
-Rule 2: when the connection ends, everybody who waits gets `NETWORK`, which clients take as
+Rule 1: a request without an answer after `request_timeout_s` ends with `TIMEOUT`. If the relay sent
+        nothing at all in that time, the connection is closed as well: it may be half open.
+Rule 2: when the connection ends, all waiting requests get `NETWORK`, which clients take as
         temporary.
-Rule 3: at most `REQUESTS_MAX` commands are under way; beyond that clients are asked to come back.
+Rule 3: at most `REQUESTS_MAX` commands are in flight; further ones get a temporary error.
 
 The process has to run under the packaged OpenSSL configuration (`openssl.cnf`).
 """
@@ -30,14 +30,14 @@ from waystation.queue.wire.forwarding import Forwarded
 from waystation.queue.wire.responses import Err, Pkey, Pres
 
 REQUESTS_MAX: Final = 1024
-SEND_BYTES_MAX: Final = 32 << 20  # twice as much as is under way
+SEND_BYTES_MAX: Final = 32 << 20  # twice the size of `REQUESTS_MAX` blocks
 DEFAULT_PORT: Final = 5223
-VANISHED_S: Final = 90  # until the kernel gives a silent relay up
+VANISHED_S: Final = 90  # until the kernel closes a connection to a silent relay
 _SESSION_ID_BYTES: Final = 32
 # RFC 6052: an IPv4 address in the last four bytes. 64:ff9b:1::/48, for local use, is private.
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 _GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-# What `is_global` of Python 3.11 does not refuse, or refuses in some of its releases only.
+# Ranges that `is_global` of Python 3.11 does not refuse, or only in some of its releases.
 _NOT_PUBLIC_IPV6: Final = (
     ipaddress.IPv6Network("2001::/23"),  # protocol assignments, among them Teredo
     ipaddress.IPv6Network("2001:db8::/32"),  # documentation
@@ -51,7 +51,7 @@ _NOT_PUBLIC_IPV4: Final = (
 
 
 def relay_tls() -> ssl.SSLContext:
-    """Nothing is verified by TLS itself: the hello shows whose chain it is (rule 1 there)."""
+    """TLS verifies nothing: the hello shows whose chain it is (rule 1 of `relay_session`)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -77,7 +77,7 @@ class RelayLink(Blocks):
         self.on_closed: Callable[[RelayLink], None] | None = None
         self.is_over = False
 
-    # For the proxy
+    # Called by the proxy
 
     @property
     def pkey(self) -> Pkey:
@@ -117,7 +117,7 @@ class RelayLink(Blocks):
         if self._heard_at < sent_at:
             self.close()
 
-    # For the loop
+    # Called by the loop
 
     def block_received(self, block: bytes) -> None:
         self._heard_at = self._clock.mono()
@@ -164,13 +164,13 @@ class RelayLink(Blocks):
 
 
 def _look_at(greeted: "asyncio.Future[Pkey]") -> None:
-    """An attempt that was given up has nobody who would look at how it failed."""
+    """Retrieves the exception of an abandoned attempt, or asyncio would log it."""
     if not greeted.cancelled():
         greeted.exception()
 
 
 class Connector:
-    """Opens links to relays."""
+    """Opens connections to relays."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Connector:
         self._tls = relay_tls()
 
     async def connect(self, address: RelayAddress) -> RelayLink:
-        """A link that is greeted. Raises `RefusedError` with what the client is to be told."""
+        """Returns after the hellos. Raises `RefusedError` with the fault for the client."""
         endpoint = usable_endpoint(address)
         if endpoint is None:
             raise RefusedError(BrokerFault(Broker.HOST))
@@ -199,7 +199,7 @@ class Connector:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 if not self._private_hosts:
-                    # The address that was looked at is the one that is used: names may change.
+                    # Connect to the address that was checked: the name may resolve differently.
                     endpoint = await _public_endpoint(*endpoint)
                 await self._port.connect(link, endpoint, tls=self._tls)
                 await link.greeted
@@ -215,7 +215,7 @@ class Connector:
 
 
 async def _public_endpoint(host: str, port: int) -> tuple[str, int]:
-    """An address of this host that anybody could reach; `RefusedError` if it has none."""
+    """A public address of this host; `RefusedError` if it has none."""
     loop = asyncio.get_running_loop()
     for *_, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         if is_public(str(address[0])):
@@ -244,7 +244,7 @@ def is_public(text: str) -> bool:
 
 
 def usable_endpoint(address: RelayAddress) -> tuple[str, int] | None:
-    """The first host that we can reach without help (an onion address needs some), and the port."""
+    """The first host that is not an onion address, and the port."""
     if address.port and not (address.port.isdigit() and 0 < int(address.port) < 65536):
         return None
     port = int(address.port) if address.port else DEFAULT_PORT

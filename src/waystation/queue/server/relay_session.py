@@ -1,15 +1,15 @@
 """The proxy's side of one session with a relay: hellos, forwarded commands, their answers.
 
-Rule 1: the relay must be the one that clients asked for: its session is this TLS session, its
-        chain is the TLS leaf's and leads to the fingerprint, and its leaf signed the session key.
+Rule 1: the relay must be the one that clients asked for: its hello has this TLS session's id, its
+        chain has the TLS leaf and the expected fingerprint, and its leaf signed the session key.
 Rule 2: a relay before version 14 cannot be told that we are a proxy, and would encrypt blocks from
-        version 11 on; so version 10 is the highest that such a one is asked for.
-Rule 3: clients are shown the relay's versions up to one below the newest: a client that was just
-        renewed does not stand out.
-Rule 4: an answer belongs to the command whose correlation id it carries. What fits none is passed
-        over, and so is an answer that comes too late.
+        version 11 on; so version 10 is the highest that we offer to it.
+Rule 3: clients get the relay's versions up to one below the newest, so that a client that was just
+        updated does not stand out.
+Rule 4: an answer belongs to the command with its correlation id. Unknown and late answers are
+        ignored.
 
-A core: no socket, no clock of its own.
+A core: no socket and no clock.
 """
 
 import datetime as dt
@@ -71,7 +71,7 @@ class RelaySession:
         self._agreement: Agreement | None = None
         self._key: BoxKey | None = None
         self._pending: dict[CorrId, CorrId] = {}  # ours -> the client's
-        self.pkey: Pkey | None = None  # what clients are told; None until greeted
+        self.pkey: Pkey | None = None  # for clients; None before the hellos
 
     # Hellos
 
@@ -84,8 +84,8 @@ class RelaySession:
         leaf: bytes,
         now: dt.datetime,
     ) -> bytes:
-        """Our hello for the relay's. `session_id` and `leaf` are what TLS says; `BadHelloError`
-        for a relay that we cannot or must not talk to."""
+        """Our hello for the relay's. `session_id` and `leaf` come from TLS. Raises `BadHelloError`
+        for the wrong relay or without a common version."""
         hello = server_hello_of(block)
         version, shown = _versions(hello)
         relay_key = _relay_key(hello, expected, session_id, leaf, now)
@@ -108,9 +108,9 @@ class RelaySession:
     # Commands
 
     def forward(self, forwarded: Forwarded) -> tuple[CorrId, bytes]:
-        """The block that passes a client's command on, and the name of its answer.
+        """The block that forwards a client's command, and the correlation id of its answer.
 
-        `RefusedError` for one that does not fit a block together with what we add.
+        `RefusedError` if the command and its layers do not fit a block.
         """
         agreed, key = self._agreement, self._key
         assert agreed is not None
@@ -124,11 +124,11 @@ class RelaySession:
         return corr_id, agreed.blocks.seal(join_batch([item]))
 
     def forget(self, corr_id: CorrId) -> None:
-        """Nobody waits for that answer any more."""
+        """The answer is no longer awaited."""
         self._pending.pop(corr_id, None)
 
     def receive(self, block: bytes) -> list[tuple[CorrId, Pres | Err]]:
-        """Answers to what was forwarded, by our correlation ids."""
+        """Answers to forwarded commands, by our correlation ids."""
         agreed = self._agreement
         assert agreed is not None
         try:

@@ -4,7 +4,7 @@ Rule 1: clients that ask for a relay while it is being connected wait for the sa
 Rule 2: a failed attempt is remembered for `failure_memory_s`. Until then all clients get the same
         answer at once, so that no client can cause a series of connection attempts.
 Rule 3: at most `links_max` links; above that the least recently used one is closed. At most
-        `ATTEMPTS_MAX` attempts run; further clients are told to come back.
+        `ATTEMPTS_MAX` attempts run; further clients get a temporary error.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Relays:
         self._failures: OrderedDict[RelayAddress, _Failure] = OrderedDict()
 
     async def link(self, address: RelayAddress) -> RelayLink:
-        """Raises `RefusedError` with what the client is to be told."""
+        """Raises `RefusedError` with the fault for the client."""
         link = self._links.get(address)
         if link is not None:
             self._links.move_to_end(address)
@@ -72,14 +72,14 @@ class Relays:
                 raise RefusedError(TRY_LATER)
             attempt = self._tasks.spawn("relay", self._attempt(address))
             self._attempts[address] = attempt
-        # Shielded: one client that leaves must not end the attempt of the others.
+        # Shielded: a client that disconnects must not end the attempt of the others.
         outcome = await asyncio.shield(attempt)
         if isinstance(outcome, RelayLink):
             return outcome
         raise RefusedError(outcome)
 
     def by_session(self, session_id: SessionId) -> tuple[RelayAddress, RelayLink] | None:
-        """The link whose session a client names; None if it ended."""
+        """The link of a session that a client names; None if it ended."""
         found = self._by_session.get(session_id)
         if found is not None:
             self._links.move_to_end(found[0])

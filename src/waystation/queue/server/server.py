@@ -24,7 +24,7 @@ from waystation.queue.server.observer import Observer
 from waystation.queue.settings import Queue as QueueSettings
 
 NEWCOMERS_MAX: Final = 4096  # connections before the end of both hellos
-ANSWER_S: Final = 5.0  # how long a stop waits for what is under way
+ANSWER_S: Final = 5.0  # how long a stop waits for running commands
 CLOSED_S: Final = 2.0  # and for the last bytes of all connections
 TICK_S: Final = 0.5
 AGREED: Final = OWN_FLAGS  # both hellos are done
@@ -46,7 +46,7 @@ class Works(Protocol):
 
 
 class ClientConnection(PulledBlocks):
-    """One client's connection; `Line` to the other parts."""
+    """One client's connection; the `Line` of other modules."""
 
     __slots__ = ("client", "origin", "server")
 
@@ -111,7 +111,7 @@ class BlockServer:
         self.works = works
         self.versions = versions
         self.without_alpn = without_alpn  # None: such clients are refused
-        self.blocks = 0  # received, ever
+        self.blocks = 0  # received since the start
         self.port = pulled_blocks(net)
         self._tls = tls
         self._settings = settings
@@ -119,7 +119,7 @@ class BlockServer:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._origins = AddressLimit(settings.connections_per_address)
-        # Until when, in the order of arrival.
+        # The deadline of each hello, in order of arrival.
         self._newcomers: dict[ClientConnection, float] = {}
         self._idle_checked_at = clock.mono()
         self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -136,7 +136,7 @@ class BlockServer:
         self.port.use_certificate(tls)
 
     async def drain(self, over_s: float) -> None:
-        """Close every connection, spread over a while; what is under way is still answered."""
+        """Closes all connections, spread over a while; running commands are still answered."""
         self.port.stop_accepting()
         clients = list(self.works.clients)
         for connection in list(self._newcomers):
@@ -161,11 +161,11 @@ class BlockServer:
         await self.port.until_empty(CLOSED_S)
 
     def close(self) -> None:
-        """Accept nothing more; the connections end with the loop."""
+        """Accepts no more connections; existing ones end with the loop."""
         self.port.stop_accepting()
         self._timer.cancel()
 
-    # For connections
+    # Called by connections
 
     def agreed(self, connection: ClientConnection) -> None:
         del self._newcomers[connection]

@@ -32,24 +32,24 @@ _PROVEN: Final = (New, Sub, Nsub)
 
 
 class ServiceSession(msgspec.Struct, frozen=True, gc=False):
-    """A service on its connection."""
+    """The service of a connection."""
 
     service_id: ServiceId
     role: ServiceRole
-    fingerprint: Fingerprint  # goes before what the keys of its queues sign
+    fingerprint: Fingerprint  # signed before the command by the keys of its queues
     key: AuthKey
 
 
 class Registry:
-    """Who is let in as a service."""
+    """Admits services."""
 
     def __init__(self, store: QueueStore, *, services_max: int) -> None:
         self._store = store
         self._services_max = services_max
 
     async def admit(self, claim: ServiceClaim) -> ServiceSession:
-        """Raises `BadServiceError` for another role than the first time, or one service too
-        many."""
+        """Raises `BadServiceError` if the role differs from the first time, or if there are too
+        many services."""
         drawn = Service(ServiceId(secrets.token_bytes(ID_BYTES)), claim.role)
         service = await self._store.register_service(
             claim.fingerprint, drawn, limit=self._services_max
@@ -60,7 +60,7 @@ class Registry:
 
 
 def out_of_place(sent: Transmission, service: ServiceSession | None) -> Fault | None:
-    """Why this may not be said on this connection, whatever queue it is about."""
+    """The fault of a command that this connection may not send, whatever its queue."""
     command = sent.command
     has_proof = sent.service_proof is not None
     if service is None:
@@ -73,7 +73,7 @@ def out_of_place(sent: Transmission, service: ServiceSession | None) -> Fault | 
         return Code.SERVICE
     match command:
         case Subs():
-            return Code.CMD_PROHIBITED  # as servers have it that are in use (§2.8)
+            return Code.CMD_PROHIBITED  # as deployed servers answer (§2.8)
         case Nsubs():
             return None if sent.entity_id == service.service_id else Code.SERVICE
         case New(sub_mode=SubMode.CREATE):
@@ -83,7 +83,7 @@ def out_of_place(sent: Transmission, service: ServiceSession | None) -> Fault | 
 
 
 def _role_of(command: Command) -> ServiceRole | None:
-    """None: anybody may."""
+    """The role that a command needs; None: any."""
     match command:
         case Ping():
             return None

@@ -1,11 +1,10 @@
 """One client's session: blocks in, commands out; answers in, blocks out.
 
-Rule 1: the first block is the client's hello. One that does not fit ends the connection without a
-        word; from then on whatever arrives is answered, and nothing that is said ends it. Services
-        get a third block, which is none of a batch, before anything else.
-Rule 2: answers and events leave in the order in which they were said, as many in a block as fit.
-Rule 3: a block is made when the socket takes it, not before: what waits is what was said, without
-        padding, and its size is known.
+Rule 1: the first block is the client's hello. An invalid one closes the connection without an
+        answer; later blocks are always answered. For a service, a third block follows the hellos.
+Rule 2: answers and events are sent in the order of `say`, as many in a block as fit.
+Rule 3: a block is built when the socket asks for it. Until then answers wait without padding, and
+        their size is known.
 
 A core: no socket, no clock, no store.
 """
@@ -39,21 +38,21 @@ class Session:
         self._said: deque[bytes] | None = None  # only while something waits: most are idle
         self.said_bytes = 0
 
-    # In
+    # Inbound
 
     def hello(self) -> bytes:
-        """The first block, which is ours."""
+        """The first block, which the server sends."""
         assert self._handshake is not None
         return self._handshake.hello()
 
     def shown(self, chain: tuple[bytes, ...]) -> None:
-        """The certificates of the client; before its hello."""
+        """The client's certificates from TLS; called before its hello."""
         assert self._handshake is not None
         self._handshake.shown = chain
 
     def receive(self, block: bytes) -> list[Received]:
-        """Commands, each understood or refused. Raises `BadHelloError` for a first block that
-        ends the connection, `BadServiceError` for one that must be told why."""
+        """The commands of a block, each decoded or refused. Raises `BadHelloError` for a first
+        block that closes the connection, `BadServiceError` for one that must be answered."""
         agreement = self._agreement
         if agreement is None:
             assert self._handshake is not None
@@ -83,7 +82,7 @@ class Session:
     def session_key(self) -> DhPrivateKey | None:
         return self.agreement.session_key
 
-    # Out
+    # Outbound
 
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
         dialect = self.agreement.dialect
@@ -91,7 +90,7 @@ class Session:
         self.hand_on(encode_answer(corr_id, entity_id, encoded, dialect))
 
     def hand_on(self, item: bytes) -> None:
-        """A transmission as it is to go."""
+        """Queues an encoded transmission unchanged."""
         if self._said is None:
             self._said = deque((item,))
         else:
@@ -99,11 +98,11 @@ class Session:
         self.said_bytes += len(item)
 
     def answer_hello(self, block: bytes) -> None:
-        """Says a whole block, before anything else."""
+        """Queues a whole block, before anything else."""
         self._third = block
 
     def next_block(self) -> bytes | None:
-        """What is to be sent next, or None if nothing waits."""
+        """The next block to send, or None if nothing waits."""
         if self._third is not None:
             third, self._third = self._third, None
             return third

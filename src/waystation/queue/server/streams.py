@@ -1,11 +1,11 @@
 """Streams of an edge: client sessions that reach this server over a link.
 
-Rule 1: a stream is a client like any other: its commands are looked up, checked and done by the
-        same driver. The edge has handed over what its proofs are checked with (queues §6.3).
-Rule 2: a stream cannot be kept from sending, for others share its link: one that has too much
-        under way is told `BUSY`, which an edge that keeps its own limits never hears. What came
-        on a stream in one turn of the loop is one batch: its proofs are checked together.
-Rule 3: where a connection would be closed without a word, `SCLOSE` asks the edge to do so.
+Rule 1: a stream is a client like any other: its commands are looked up, checked and executed by
+        the same driver. The edge has passed on what its proofs are checked with (queues §6.3).
+Rule 2: reading cannot be paused for one stream, because others share its link. A stream above its
+        limit gets `BUSY`, which does not happen while the edge keeps its own limits. Commands that
+        arrive on a stream in one loop turn are one batch: their proofs are checked together.
+Rule 3: where a connection would be closed without an answer, `SCLOSE` asks the edge to do so.
 """
 
 import asyncio
@@ -36,21 +36,21 @@ from waystation.queue.wire.transmission import (
     encode_answer,
 )
 
-INBOX_MAX: Final = 2048  # commands of one client that wait for earlier ones; above an edge's limit
+INBOX_MAX: Final = 2048  # waiting commands of one client; above an edge's limit
 _PAUSED_BYTES: Final = 1 << 40
 
 
 class StreamPort:
-    """Where what is said on a stream goes; a link, or what stands for one in tests."""
+    """Sends the messages of a stream: over a link, or to a test."""
 
-    is_pressed = False  # the edge does not keep up: deliver nothing new
+    is_pressed = False  # the edge does not read fast enough: no deliveries
 
     def put(self, stream: int, body: Body) -> None:
-        raise AssertionError("a link says how")
+        raise AssertionError("a subclass must override `put`")
 
 
 class StreamSession(Session):
-    """A `Session` whose blocks are the edge's business: answers leave as they are said."""
+    """A `Session` without blocks: answers are sent at once."""
 
     __slots__ = ("_port", "_stream", "forwarded", "is_paused", "refused_ids")
 
@@ -72,7 +72,7 @@ class StreamSession(Session):
 
     @property
     def said_bytes(self) -> int:
-        """Nothing waits on a stream itself."""
+        """0: nothing waits on a stream itself."""
         return _PAUSED_BYTES if self.is_paused or self._port.is_pressed else 0
 
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
@@ -98,7 +98,7 @@ class StreamLine:
     __slots__ = ("_stream", "_streams", "origin")
 
     def __init__(self, streams: "Streams", stream: int) -> None:
-        self.origin = UNKNOWN  # the edge has counted it
+        self.origin = UNKNOWN  # the edge counts addresses
         self._streams = streams
         self._stream = stream
 
@@ -106,7 +106,7 @@ class StreamLine:
         self._streams.touched(self._stream)
 
     def pause(self) -> None:
-        """Not possible for one of many (rule 2)."""
+        """Not possible for one stream (rule 2)."""
 
     def resume(self) -> None:
         pass
@@ -129,7 +129,7 @@ class Streams:
         self._out_blocks_max = out_blocks_max
         self._streams_max = streams_max
         self._clients: dict[int, Client] = {}
-        self._batches: dict[int, list[Received]] = {}  # of this turn
+        self._batches: dict[int, list[Received]] = {}  # of this loop turn
         self._handing_over = False
         self._loop = asyncio.get_running_loop()
 
@@ -145,7 +145,7 @@ class Streams:
         return client, session
 
     def open(self, stream: int, opened: Sopen, mono: float) -> None:
-        """One that is open already begins anew: the edge knows nothing of the old one."""
+        """A stream that is open begins anew: the edge has dropped the old one."""
         self.close(stream)
         if len(self._clients) >= self._streams_max:
             self._port.put(stream, Sclose())
@@ -174,7 +174,7 @@ class Streams:
         """A command of a client."""
         found = self.get(stream)
         if found is None:
-            self._port.put(stream, Sclose())  # one that we hung up, or never knew
+            self._port.put(stream, Sclose())  # closed by us, or never opened
             return
         client, session = found
         received = decode_transmission(transmission, session.agreement.dialect)
@@ -216,14 +216,14 @@ class Streams:
             found[1].refused_ids.again(entity_id)
 
     def lost(self, slots: Collection[int]) -> None:
-        """These are another server's now."""
+        """Another server owns these slots now."""
         for client in self._clients.values():
             session = client.session
             if isinstance(session, StreamSession) and session.refused_ids:
                 session.refused_ids.lost(slots)
 
     def pause(self, stream: int, *, paused: bool) -> None:
-        """The client reads slowly, or reads again."""
+        """The client reads slowly, or fast enough again."""
         found = self.get(stream)
         if found is not None:
             client, session = found
@@ -232,12 +232,12 @@ class Streams:
                 self._driver.has_room(client)
 
     def has_room(self) -> None:
-        """The edge keeps up again."""
+        """The edge reads fast enough again."""
         for client in list(self._clients.values()):
             self._driver.has_room(client)
 
     def touched(self, stream: int) -> None:
-        """Said is sent; but what was put off wants to be looked at."""
+        """Answers were sent at once; deferred deliveries are checked."""
         client = self._clients.get(stream)
         if client is not None and client.deferred:
             self._driver.has_room(client)

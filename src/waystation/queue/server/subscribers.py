@@ -1,17 +1,17 @@
 """Subscriptions: which client receives a queue's messages, and its unacknowledged message.
 
-Rule 1: a queue has at most one subscriber, a notifier and a service likewise. A new
-        subscriber replaces the previous one, which is told END.
+Rule 1: a queue has at most one subscriber, a notifier and a service likewise. A new subscriber
+        replaces the previous one, which gets END.
 Rule 2: a connection either subscribes to a queue or gets from it, never both.
-Rule 3: at most one message of a queue is with its subscriber. Until it is acknowledged nothing
-        else is delivered; `delivered` is the connection's and ends with it.
-Rule 4: while the store is asked on behalf of a subscription it is *busy*; what arrives meanwhile
-        is *missed*, and the store is asked again. So no order of answers can leave a message
-        waiting with nobody knowing of it.
-Rule 5: a connection that has gone while the store was asked subscribes to nothing: nobody would
-        ever take it out again.
+Rule 3: at most one unacknowledged message of a queue is with its subscriber; nothing else is
+        delivered until its ACK. `delivered` belongs to the connection and ends with it.
+Rule 4: while the store is asked on behalf of a subscription it is *busy*; a message that arrives
+        meanwhile is *missed*, and the store is asked again. So no message is left waiting,
+        whatever the order of answers.
+Rule 5: a connection that closed while the store was asked subscribes to nothing: its entry would
+        never be removed.
 
-A core: it is told what happened and says who is concerned. It knows no socket and no store.
+A core: inputs are method calls, results name the clients to tell. No socket and no store.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from waystation.queue.wire.responses import Response
 
 
 class Subscription:
-    """What one connection has to do with one queue."""
+    """The relation of one connection to one queue."""
 
     __slots__ = (
         "box_key",
@@ -49,7 +49,7 @@ class Subscription:
         self.client = client
         self.recipient_id: RecipientId = queue.recipient_id
         self.box_key: BoxKey = queue.box_key
-        self.gets = gets  # fetches by GET instead of being sent to
+        self.gets = gets  # fetches by GET instead of subscribing
         self.delivered: MessageId | None = None
         self.delivered_at = 0.0  # mono
         self.busy = False
@@ -70,25 +70,25 @@ class Subscription:
 
 
 class Subscriber(Protocol):
-    """A connection, as far as subscriptions and deliveries go."""
+    """A connection, as subscriptions and deliveries use it."""
 
     subscriptions: dict[RecipientId, Subscription]
-    notifiers: dict[NotifierId, None]  # a set that costs little while it is empty
+    notifiers: dict[NotifierId, None]  # a set; a dict is smaller while it is empty
     deferred: dict[RecipientId, Subscription]
     service: ServiceSession | None
-    gone: bool  # nothing can be said to it any more
+    gone: bool  # the connection is closed
 
     @property
     def congested(self) -> bool:
-        """Whether it reads so slowly that it should get nothing new."""
+        """Whether it reads so slowly that deliveries wait."""
         ...
 
     def tell(self, entity_id: bytes, response: Response) -> None:
-        """An event: nobody asked for it."""
+        """Sends an event."""
         ...
 
     def wake(self) -> None:
-        """Something was put off: look at it when there is room."""
+        """A delivery was deferred: `has_room` is called when there is room."""
         ...
 
 
@@ -103,7 +103,7 @@ class Subscribers:
     def subscribe(
         self, client: Subscriber, queue: Queue
     ) -> tuple[Subscription, Subscriber | None] | None:
-        """The subscription, and whose it was before; None if this connection gets from it."""
+        """The subscription and the previous subscriber; None if this connection uses GET."""
         recipient_id = queue.recipient_id
         mine = client.subscriptions.get(recipient_id)
         if mine is not None:
@@ -134,12 +134,12 @@ class Subscribers:
         return self._by_queue.get(recipient_id)
 
     def is_current(self, subscription: Subscription) -> bool:
-        """Whether it still is what it was before the store was asked."""
+        """Whether it was not replaced or ended while the store was asked."""
         held = subscription.client.subscriptions.get(subscription.recipient_id)
         return held is subscription
 
     def queue_gone(self, recipient_id: RecipientId) -> Subscriber | None:
-        """The subscriber of a queue, if there is one."""
+        """Ends the subscription to a queue; returns the subscriber."""
         subscription = self._by_queue.pop(recipient_id, None)
         if subscription is None:
             return None
@@ -149,7 +149,7 @@ class Subscribers:
     # Notifiers
 
     def subscribe_notifier(self, client: Subscriber, notifier_id: NotifierId) -> Subscriber | None:
-        """The previous subscriber, if that was another one."""
+        """Returns the previous subscriber, if that was another connection."""
         if client.gone:
             return None
         before = self._by_notifier.get(notifier_id)
@@ -172,7 +172,7 @@ class Subscribers:
     # Services
 
     def subscribe_service(self, client: Subscriber, service_id: ServiceId) -> Subscriber | None:
-        """The previous subscriber, if that was another one."""
+        """Returns the previous subscriber, if that was another connection."""
         if client.gone:
             return None
         before = self._by_service.get(service_id)
@@ -185,7 +185,7 @@ class Subscribers:
     # Connections
 
     def leave(self, client: Subscriber) -> None:
-        """The connection is gone; nobody is told."""
+        """The connection is closed; no other client is told."""
         for recipient_id, subscription in client.subscriptions.items():
             if self._by_queue.get(recipient_id) is subscription:
                 del self._by_queue[recipient_id]

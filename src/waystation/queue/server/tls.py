@@ -1,7 +1,7 @@
 """TLS settings of the queue service's port (§2.1 to §2.3, §2.8).
 
-The suite and the groups (1.3, ChaCha20, X448 and X25519) stand in `openssl.cnf`, which
-`OPENSSL_CONF` must name before the process starts: Python has no call for them.
+`openssl.cnf` sets the suite and the groups (1.3, ChaCha20, X448 and X25519), because Python has no
+call for them. `OPENSSL_CONF` must name it before the process starts.
 """
 
 import ssl
@@ -18,7 +18,7 @@ _SUITE: Final = "TLS_CHACHA20_POLY1305_SHA256"
 
 
 def tls_context(identity: Identity) -> ssl.SSLContext:
-    """Raises `SettingsError` if OpenSSL was not told what this protocol needs."""
+    """Raises `SettingsError` if OpenSSL runs without that configuration."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     suites = [suite["name"] for suite in context.get_ciphers() if suite["protocol"] == "TLSv1.3"]
     if suites != [_SUITE]:
@@ -37,8 +37,8 @@ def tls_context(identity: Identity) -> ssl.SSLContext:
 
 
 def queue_tls(identity: Identity, *, asks: bool) -> Tls:
-    """`asks`: clients are asked for a certificate, so that services can show theirs (§2.8)."""
-    context = tls_context(identity)  # also checks that the process is set up for it
+    """`asks`: clients are asked for a certificate, for services (§2.8)."""
+    context = tls_context(identity)  # also checks the configuration
     return asking_tls(identity) if asks else context
 
 

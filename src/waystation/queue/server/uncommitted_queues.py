@@ -1,9 +1,8 @@
 """Queues that an edge has created and not committed yet (queues §6.6).
 
-Rule 1: an uncommitted queue is kept in memory only: no command finds it, and a server that
-        dies forgets it.
-Rule 2: it is made when the edge has written the references that it needs, and forgotten after
-        `DRAFT_S` or by `NEWX`.
+Rule 1: an uncommitted queue is kept in memory only: no command finds it, and a restart drops it.
+Rule 2: the edge commits it after writing its references. It is dropped after `UNCOMMITTED_S` or by
+        `NEWX`.
 Rule 3: a queue that was created with a subscription has a grant, which moves with the queue:
         `NEW` cannot be repeated.
 """
@@ -26,8 +25,8 @@ from waystation.queue.wire.link_words import Busy, Cok, Duplicate, Newq, Newr, N
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Refusal, Transmission, decode_transmission
 
-DRAFT_S: Final = 60.0
-DRAFTS_MAX: Final = 10_000
+UNCOMMITTED_S: Final = 60.0
+UNCOMMITTED_MAX: Final = 10_000
 
 
 class _UncommittedQueue(msgspec.Struct, frozen=True):
@@ -62,8 +61,8 @@ class UncommittedQueues:
         return len(self._queues)
 
     async def ask(self, client: Client, session: StreamSession, asked: Newq) -> list[Word]:
-        """Says to the client's stream what is to be held back until it is committed; the words
-        that follow it."""
+        """Makes the queue. The client's stream gets the IDS, which the edge holds back until the
+        commit; returns the messages that follow."""
         received = decode_transmission(asked.transmission, session.agreement.dialect)
         if isinstance(received, Refusal):
             session.say(received.corr_id, received.entity_id, Err(received.fault))
@@ -76,7 +75,7 @@ class UncommittedQueues:
             self._say(session, received, made)
             return []
         self._forget_old()
-        draft = _UncommittedQueue(made, client, session, self._mono() + DRAFT_S)
+        draft = _UncommittedQueue(made, client, session, self._mono() + UNCOMMITTED_S)
         self._queues[asked.tx_id] = draft
         self._say(session, received, made.ids)
         queue = made.queue
@@ -104,7 +103,7 @@ class UncommittedQueues:
             try:
                 created = await self._store.create(queue)
             except UnavailableError:
-                return Busy(CorrId(b""))  # there is no room, and there may be elsewhere
+                return Busy(CorrId(b""))  # no room here; another server may have some
             if not created:
                 return Duplicate()
             if draft.made.subscribes:
@@ -123,7 +122,7 @@ class UncommittedQueues:
         session.say(sent.corr_id, sent.entity_id, response)
 
     def _needs(self, made: Made, sent: Transmission) -> tuple[RefKind, ...]:
-        """Ids that do not lead to the slot of their queue."""
+        """Ids that need a reference to find the slot of their queue."""
         queue = made.queue
         ids: list[tuple[RefKind, bytes]] = [(RefKind.SENDER, queue.sender_id)]
         if queue.notifier is not None:
@@ -139,6 +138,6 @@ class UncommittedQueues:
     def _forget_old(self) -> None:
         now = self._mono()
         for tx_id, draft in list(self._queues.items()):
-            if draft.until > now and len(self._queues) < DRAFTS_MAX:
+            if draft.until > now and len(self._queues) < UNCOMMITTED_MAX:
                 break
             del self._queues[tx_id]
