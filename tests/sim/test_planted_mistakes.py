@@ -170,12 +170,12 @@ class TopicForgottenUnconditionally(PushWorld):
 class _DriverThatEntersLate(ConnectDriver):
     def _perform(self, client: UserAgentConnection, effects: list[Effect]) -> None:
         if any(isinstance(effect, do.Claim) for effect in effects):
-            effects = [effect for effect in effects if not isinstance(effect, do.Enter)]
+            effects = [effect for effect in effects if not isinstance(effect, do.AddToRegistry)]
         super()._perform(client, effects)
 
     def _greeted(self, client: UserAgentConnection) -> None:
         assert client.session.uaid is not None
-        self._registry.enter(client.session.uaid, client)
+        self._registry.add(client.session.uaid, client)
         super()._greeted(client)
 
 
@@ -185,7 +185,7 @@ class RegisterAfterTheRow(_WorldThatNeverPings):
 
 
 class _DriverThatForgets(ConnectDriver):
-    async def _hand_back_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
+    async def _save_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
         assert client.session.uaid is not None
         for notification in effect.notifications:
             if self._journal is not None:
@@ -212,7 +212,7 @@ class NothingInTheJournal(PushWorld):
 
 
 class JournalNotReplayed(PushWorld):
-    async def replay(self, path: Path, hand_back: UnackedSaver) -> int:
+    async def replay(self, path: Path, saver: UnackedSaver) -> int:
         path.unlink(missing_ok=True)
         return 0
 
@@ -227,7 +227,7 @@ class _HandBackOverNewer(UnackedSaver):
 
 
 class HandBackOverNewerTopic(PushWorld):
-    def make_hand_back(
+    def make_unacked_saver(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
     ) -> UnackedSaver:
         return _HandBackOverNewer(
@@ -241,7 +241,7 @@ class _HandBackWithoutTelling(UnackedSaver):
 
 
 class HandBackWithoutTelling(PushWorld):
-    def make_hand_back(
+    def make_unacked_saver(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
     ) -> UnackedSaver:
         return _HandBackWithoutTelling(
@@ -256,7 +256,7 @@ class HandBackUnderTheOldKey(PushWorld):
         super().__init__(seed)
         self.sort_keys = "autopush"
 
-    def make_hand_back(
+    def make_unacked_saver(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
     ) -> UnackedSaver:
         return UnackedSaver(store, relay, clock, concurrency=4, jitter=self.rng.random, **ports)

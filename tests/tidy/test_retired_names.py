@@ -247,9 +247,11 @@ RENAMED_CLASSES = {
         "AbsentBridge": "push/endpoint/bridges/unconfigured.UnconfiguredBridge",
         "Alarm": "push/connect/session_timers.SessionTimers",
         "Client": "push/connect/user_agent_connection.UserAgentConnection",
+        "Enter": "push/connect/effects.AddToRegistry",
         "HandBack": "push/connect/unacked_saver.UnackedSaver",
         "SendLimits": "push/endpoint/rate_limits.RateLimits",
         "StatusDesk": "push/endpoint/message_status.MessageStatuses",
+        "TakeUp": "push/connect/effects.ReceiveHeld",
         "Terms": "push/connect/session_context.SessionContext",
     },
 }

@@ -1,6 +1,6 @@
-"""Registration secrets: what a bridged user agent proves itself with (webpush §4.7).
+"""Registration secrets, which authenticate bridged user agents (webpush §4.7).
 
-The first key signs, all of them verify, so that a new key can be put in front.
+The first key signs and all keys verify, so keys are rotated by putting a new one in front.
 """
 
 import hmac
@@ -21,7 +21,7 @@ class AuthKeys:
 
     @classmethod
     def parse(cls, text: str) -> "AuthKeys | None":
-        """None if there is no key in it."""
+        """None if the list has no key."""
         keys = parse_list(text)
         return cls(keys) if keys else None
 
@@ -29,7 +29,7 @@ class AuthKeys:
         return _secret(self._keys[0], uaid)
 
     def verify(self, uaid: Uaid, secret: bytes) -> bool:
-        """Every key is tried, so the time does not tell which one it was."""
+        """All keys are tried, so that the time does not reveal which one matched."""
         found = False
         for key in self._keys:
             found |= hmac.compare_digest(_secret(key, uaid).encode(), secret)
@@ -37,5 +37,5 @@ class AuthKeys:
 
 
 def _secret(key: bytes, uaid: Uaid) -> str:
-    """Hex of HMAC-SHA-256; the key is its text as configured, the message 32 hex digits."""
+    """Hex of HMAC-SHA-256; the key is the configured text, the message the uaid in hex."""
     return hmac.digest(key, simple(uaid).encode(), "sha256").hex()

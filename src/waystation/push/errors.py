@@ -1,7 +1,7 @@
-"""What can go wrong in push. The forms on each wire are in `wire/error_forms.py`.
+"""Errors of push. Their HTTP forms are in `wire/error_forms.py`.
 
-The reference for senders (docs/reference/errors.md) is made from here: the first paragraph of a
-docstring says what is wrong, the second what a sender should do.
+docs/reference/errors.md is generated from here: the first paragraph of a docstring says what is
+wrong, the second what a sender should do.
 """
 
 from waystation.base.errors import (
@@ -43,7 +43,7 @@ class InvalidMessageIdError(RejectedError):
 class VapidError(RejectedError):
     """The app server could not be authenticated; the message says what was wrong.
 
-    Mend the token. Most often `aud` is not the origin of the endpoint URL, the token has
+    Correct the token. Frequent causes: `aud` is not the origin of the endpoint URL, the token has
     expired, `exp` is more than 24 hours ahead, or the endpoint is bound to another key.
     """
 
@@ -91,14 +91,14 @@ class PayloadTooLargeError(RejectedError):
     """The body is longer than `endpoint.max_data_bytes`.
 
     Send less, for example a reference that the user agent fetches. Every push service accepts
-    4096 bytes of ciphertext; more is a matter of luck.
+    4096 bytes of ciphertext; not every one accepts more.
     """
 
     label = "payload_error"
 
 
 class InvalidVersionError(RejectedError):
-    """SimplePush: `version` is no decimal number up to 2^63 - 1, or the body is no form.
+    """SimplePush: `version` is not a decimal number up to 2^63 - 1, or the body is not a form.
 
     Send a whole number that grows.
     """
@@ -117,19 +117,19 @@ class InvalidRouterTypeError(RejectedError):
 
 
 class BadBodyError(RejectedError):
-    """A JSON body that does not have the form its path asks for; the message says where.
+    """The JSON body does not have the form that the path requires; the message says where.
 
-    Mend the body. It concerns the Matrix gateway and the registration API, which also wants
-    `Content-Type: application/json`; the relay between nodes answers in plain text.
+    Correct the body. The Matrix gateway and the registration API send this error; the latter also
+    requires `Content-Type: application/json`. The relay between nodes answers in plain text.
     """
 
     label = "bad_body"
 
 
 class UnauthorizedError(RejectedError):
-    """The status of a message was asked for without saying who asks.
+    """A request for a message's status is not signed.
 
-    Sign the request as the message was signed, with VAPID and the same key.
+    Sign it with VAPID and the key that signed the message.
     """
 
     label = "unauthorized"
@@ -163,17 +163,17 @@ class UserAgentLeftError(GoneError):
 
 
 class NoStatusError(GoneError):
-    """Nothing is known, or nothing any more, of that message.
+    """There is no status of that message, or not any more.
 
-    Statuses are kept until an hour after the message's end, for signed messages only
-    (`push.message_status`), and appear about half a second after the 201.
+    Statuses are kept for signed messages only (`push.message_status`), until an hour after the
+    message's end. They appear about half a second after the 201.
     """
 
     label = "no_status"
 
 
 class InvalidRouterTokenError(RejectedError):
-    """Registration: the device token is missing or cannot be one of that network.
+    """Registration: the device token is missing or does not have the form of that network.
 
     Register with the token that the device got from its push network.
     """
@@ -182,7 +182,7 @@ class InvalidRouterTokenError(RejectedError):
 
 
 class UnknownAppError(RejectedError):
-    """Registration or message: no such app is configured for FCM.
+    """Registration or message: the app id is not configured for FCM.
 
     Use an app id of `fcm.credentials`.
     """
@@ -191,7 +191,7 @@ class UnknownAppError(RejectedError):
 
 
 class UnknownChannelError(RejectedError):
-    """Registration or message: no such release channel is configured for APNs.
+    """Registration or message: the release channel is not configured for APNs.
 
     Use a name of `apns.channels`.
     """
@@ -202,14 +202,14 @@ class UnknownChannelError(RejectedError):
 class BadApsError(RejectedError):
     """Registration: `aps` is not a JSON object.
 
-    Send an object, or leave it out: there is a default.
+    Send an object, or omit it to use the default.
     """
 
     label = "bad_aps"
 
 
 class UnknownRouterTypeError(RejectedError):
-    """Registration: the path names no bridge that this server has.
+    """Registration: the path does not name a bridge of this server.
 
     Use `fcm` or `apns`, as the operator configured them.
     """
@@ -228,9 +228,9 @@ class RegistrationAuthError(RejectedError):
 
 
 class TooManySubscriptionsError(RejectedError):
-    """Registration: the user agent has as many subscriptions as it may have.
+    """Registration: the user agent has `connect.max_channels_per_uaid` subscriptions.
 
-    Remove some. The limit is `connect.max_channels_per_uaid`.
+    Remove some first.
     """
 
     label = "too_many_subscriptions"
@@ -255,9 +255,9 @@ class BridgeGoneError(GoneError):
 
 
 class BridgeError(UnavailableError):
-    """The push network refused the message or answered with something unknown.
+    """The push network refused the message, or its answer is unknown.
 
-    Send again later; the operator's log names the answer.
+    Send again later. The operator's log has the answer.
     """
 
     label = "bridge_error"
@@ -266,7 +266,7 @@ class BridgeError(UnavailableError):
 class BridgeAuthError(BridgeError):
     """The push network refused the credentials of this server.
 
-    Send again later. The operator must mend the credentials: `waystation doctor` tells which.
+    Send again later. The operator must replace the credentials that `waystation doctor` names.
     """
 
     label = "bridge_auth"
@@ -291,7 +291,7 @@ class BridgeTimeoutError(BridgeError):
 
 
 class BridgeFailedError(BridgeError):
-    """The push network is in trouble: it answered with a status of the 500s, or 429 to all.
+    """The push network answered with a 5xx status, or with 429 for the whole app.
 
     Send again later.
     """
@@ -300,11 +300,11 @@ class BridgeFailedError(BridgeError):
 
     def __init__(self, message: str = "", *, pause_s: float = 0.0) -> None:
         super().__init__(message)
-        self.pause_s = pause_s  # as the push network asked
+        self.pause_s = pause_s  # requested by the push network
 
 
 class BridgeStubError(RejectedError):
-    """The stub was asked to fail: the app id is `error`.
+    """The stub bridge fails for the app id `error`.
 
     It exists for tests only.
     """
@@ -315,16 +315,16 @@ class BridgeStubError(RejectedError):
 class LostRaceError(UnavailableError):
     """Another request changed the same user agent at the same moment.
 
-    Send again. It concerns registrations, and a message for a device that has just got another
-    token.
+    Send again. It happens with registrations, and with a message for a device whose token has just
+    changed.
     """
 
     label = "lost_race"
 
 
 class RateLimitedError(BusyError):
-    """The app server, or all of them for one subscription, posted more often than they may; or too
-    many devices registered (`endpoint.rate_registrations`).
+    """A rate limit was exceeded: of a VAPID key (`endpoint.rate_per_key`), of a subscription
+    (`endpoint.rate_per_endpoint`) or of registrations (`endpoint.rate_registrations`).
 
     Wait for `Retry-After` seconds, then send again. Spread bulk messages.
     """
@@ -333,9 +333,9 @@ class RateLimitedError(BusyError):
 
 
 class BadFrameError(RejectedError):
-    """A client message that is not JSON of a known form; never an answer over HTTP.
+    """A client message is not JSON of a known form. WebSocket only.
 
-    It ends the WebSocket with 1011 `Json`, or gets a reply with `connect.ws_error_replies`.
+    It closes the WebSocket with 1011 `Json`, or is answered if `connect.ws_error_replies` is on.
     """
 
     label = "bad_frame"

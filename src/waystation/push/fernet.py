@@ -1,11 +1,11 @@
-"""Fernet (https://github.com/fernet/spec) from its parts, with the contexts kept.
+"""Fernet tokens (https://github.com/fernet/spec) with reused HMAC and cipher contexts.
 
-Rule 1: a MAC is compared in constant time, and nothing is decrypted before it matched.
-Rule 2: the time inside a token is never checked: endpoints have no age.
+Rule 1: the MAC is compared in constant time, and nothing is decrypted before it matches.
+Rule 2: the time in a token is never checked, because endpoints do not expire.
 
-It is put together here because in place, with cold caches, `cryptography.fernet` costs four times
-as much per token: it builds an HMAC and a cipher context for every call, we keep both. The contexts
-are not safe to share between threads; an object belongs to one event loop.
+`cryptography.fernet` builds an HMAC and a cipher context for every call and takes four times as
+long per token with cold caches. The contexts must not be shared between threads: an object belongs
+to one event loop.
 """
 
 import hmac
@@ -31,9 +31,10 @@ _PADDINGS: Final = tuple(bytes((_BLOCK - n,)) * (_BLOCK - n) for n in range(_BLO
 
 
 def random_blocks() -> Iterator[tuple[bytes]]:
-    """The system's randomness by the page: asking for sixteen bytes costs as much as for many.
+    """Blocks of the system's random bytes, read by the page: a system call costs the same for
+    sixteen bytes and for many.
 
-    Each block is given out once. Processes are spawned, never forked, so none shares a page."""
+    Each block is returned once. Processes are spawned, never forked, so no two share a page."""
     return chain.from_iterable(_random_pages())
 
 
@@ -49,9 +50,9 @@ class Fernet:
 
     def __init__(self, key: bytes) -> None:
         assert len(key) == KEY_BYTES
-        self._signing = HMAC(key[:16], SHA256())  # begun; a copy of it signs one token
-        # CBC is undone with single blocks and an exclusive or, so that one context serves all
-        # tokens whatever their IV. ECB as a mode is not what protects anything here.
+        self._signing = HMAC(key[:16], SHA256())  # copied for each token
+        # CBC is decrypted block by block and XORed here, so that one context serves tokens with any
+        # IV. ECB is only the building block; the scheme is still CBC.
         aes = algorithms.AES(key[16:])
         self._decrypt = Cipher(aes, modes.ECB()).decryptor()  # noqa: S305
         self._encrypt = Cipher(aes, modes.CBC(os.urandom(_BLOCK))).encryptor()
@@ -66,26 +67,26 @@ class Fernet:
 
     def seal(self, plain: bytes, now_s: int) -> bytes:
         """The raw token, before base64."""
-        # The chain of the kept CBC context never ends. A random block in front of each token
-        # becomes, once encrypted, that token's IV: NIST SP 800-38A, appendix C, first method.
+        # The CBC context is never finalised. A random block before each token becomes, encrypted,
+        # the token's IV: NIST SP 800-38A, appendix C, first method.
         if now_s != self._at_s:
             self._head = b"\x80" + now_s.to_bytes(8, "big")
             self._at_s = now_s
         (block,) = next(self._random_blocks)
         signed = self._head + self._encrypt.update(block + plain + _PADDINGS[len(plain) % _BLOCK])
-        mac = self._signing.copy()  # as `_mac`, without the call: every message has an id
+        mac = self._signing.copy()  # `_mac` inlined: every message id needs it
         mac.update(signed)
         return signed + mac.finalize()
 
     def open(self, raw: bytes) -> bytes | None:
-        """What was sealed, or None for anything that this key did not seal."""
+        """The plain text, or None if this key did not seal the token."""
         length = len(raw) - _HEAD - _BLOCK - _MAC
         if length < _BLOCK or length % _BLOCK or raw[0] != _VERSION:
             return None
         if not hmac.compare_digest(self._mac(raw[:-_MAC]), raw[-_MAC:]):
             return None
         blocks = self._decrypt.update(raw[_HEAD + _BLOCK : -_MAC])
-        # Each block was chained to the one before it, the first to the IV.
+        # CBC: each block was XORed with the cipher block before it, the first with the IV.
         chain = raw[_HEAD : _HEAD + length]
         plain = (int.from_bytes(blocks, "big") ^ int.from_bytes(chain, "big")).to_bytes(
             length, "big"

@@ -1,21 +1,21 @@
-"""The link: the three requests of the relay over one connection, many at a time.
+"""The link: the relay's three requests over one connection, many at a time.
 
-Rule 1: what is asked or answered during a turn of the loop leaves in one write.
-Rule 2: a link that breaks answers all that is under way at once: UNREACHABLE.
-Rule 3: at most `IN_FLIGHT_MAX` requests are under way; one more push is answered BUSY, so that the
+Rule 1: requests and replies of one loop turn leave in one write.
+Rule 2: when a link breaks, all pending requests are answered UNREACHABLE at once.
+Rule 3: at most `IN_FLIGHT_MAX` requests are pending; a further push is answered BUSY, so that the
         endpoint stores it. The server stops reading at the same number.
-Rule 4: no timer per request: requests end in the order of their deadlines, so one sweep looks at
-        the oldest. A sweep that comes late ends nothing: the process stood still, and the answers
-        may be in the socket. They are read first.
-Rule 5: a push says until when it may be taken, on the node's clock: a little earlier than its
-        asker stops waiting. A node that finds it later, because it stood still, refuses it: the
-        endpoint has stored it by then. What was taken in time and answered too late is both with
-        the user agent and in storage: the node is told, and its ack deletes the row as well.
-Rule 6: processes of one machine share a monotonic clock. Another machine tells its own with the
-        upgrade and with each reply; by what it told it is never taken for later than it is.
+Rule 4: requests have no timers of their own. Their deadlines are in order, so one sweep checks the
+        oldest. A late sweep expires nothing, because the process was blocked and the replies may
+        be in the socket: they are read first.
+Rule 5: a push carries a deadline on the node's clock, a little before its sender stops waiting. A
+        node that was blocked and reads it later refuses it, because the endpoint has stored it by
+        then. If the node took it in time but replied too late, the notification is both sent and
+        stored: `push_abandoned` tells the node, so that the ack deletes the row as well.
+Rule 6: processes of one machine share a monotonic clock. Another machine sends its clock with the
+        upgrade and with each reply; the estimate made from it is never ahead of the real one.
 
-Nobody here knows which transport it is: unix sockets between the workers of a node, an upgraded
-connection between machines.
+The transport is a unix socket between workers of a node and an upgraded connection between
+machines; this module does not depend on which.
 """
 
 import asyncio
@@ -45,17 +45,17 @@ from waystation.push.wire.relay import Answer, ServedNode
 
 IN_FLIGHT_MAX: Final = 4_096
 SWEEP_S: Final = 0.25
-TAKEN_SHARE: Final = 0.9  # of the time that an asker waits; the rest is for the answer's way
-CLOCK_ERROR_S: Final = 0.1  # a reply that took longer says too little about the node's clock
-PROOF_S: Final = 5.0  # from the upgrade to the proof of the client's
+TAKEN_SHARE: Final = 0.9  # of the time that a sender waits; the rest is for the reply to arrive
+CLOCK_ERROR_S: Final = 0.1  # a slower reply is not used to estimate the node's clock
+PROOF_S: Final = 5.0  # from the upgrade to the client's proof
 
 
 class NotALinkError(Exception):
-    """The peer is there, but does not speak the link."""
+    """The peer answers, but does not support the link."""
 
 
 class _Link(FrameConnection):
-    """One end. What is not a frame ends it."""
+    """One end of a link. Data that is not a frame closes it."""
 
     def frame(self, payload: bytes) -> None:
         try:
@@ -69,7 +69,7 @@ class _Link(FrameConnection):
 
 
 class LinkServer(_Link):
-    """The connection node's end. `proof` is what a client must show first, if it must."""
+    """The connection node's end. With `proof`, the client's first frame must contain it."""
 
     def __init__(
         self, port: Port, node: ServedNode, clock: Clock, *, proof: bytes | None = None
@@ -81,8 +81,8 @@ class LinkServer(_Link):
         self._proof = proof
         self._tells_clock = proof is not None
         self._tasks: dict[asyncio.Task[Answer], Call] = {}
-        self._late: dict[Uaid, None] = {}  # whose pushes were refused as too late, of this read
-        self._taken: list[Push | PushUpdate] = []  # in time; their replies are not written yet
+        self._late: dict[Uaid, None] = {}  # pushes of this read refused as too late
+        self._taken: list[Push | PushUpdate] = []  # taken in time, reply not written yet
 
     def opened(self) -> None:
         if self._proof is not None:
@@ -97,7 +97,7 @@ class LinkServer(_Link):
         if self._late:
             late, self._late = self._late, {}
             for uaid in late:
-                self._node.asker_left(uaid, None)
+                self._node.push_abandoned(uaid, None)
 
     def take(self, frame: Frame) -> None:
         proof = self._proof
@@ -117,7 +117,7 @@ class LinkServer(_Link):
         try:
             step = eager(self._asked(call), self._loop)
         except Exception:
-            self._reply(call, Answer.ODD)
+            self._reply(call, Answer.UNEXPECTED)
             return
         if isinstance(step, Done):
             self._reply(call, step.value)
@@ -143,7 +143,7 @@ class LinkServer(_Link):
     def _finished(self, task: asyncio.Task[Answer]) -> None:
         call = self._tasks.pop(task)
         failed = task.cancelled() or task.exception() is not None
-        self._reply(call, Answer.ODD if failed else task.result())
+        self._reply(call, Answer.UNEXPECTED if failed else task.result())
         if len(self._tasks) < IN_FLIGHT_MAX:
             self.resume()
 
@@ -156,14 +156,14 @@ class LinkServer(_Link):
             self._taken.append(call)
 
     def _replied(self) -> None:
-        """When the replies of a turn are written, it shows which of them came too late."""
+        """After the replies of a turn are written: report those that were too late (rule 5)."""
         taken, self._taken = self._taken, []
         if not taken:
             return
         now = self._clock.mono()
         for call in taken:
             if now >= call.until:
-                self._node.asker_left(
+                self._node.push_abandoned(
                     call.uaid, call.notification if isinstance(call, Push) else call.update
                 )
 
@@ -179,7 +179,7 @@ class LinkConnection(_Link):
         self._waiting: dict[int, tuple[asyncio.Future[Answer], float]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
-        self.clock_ahead_s: float | None = None  # the node's, of ours; None: it tells none
+        self.clock_ahead_s: float | None = None  # the node's clock minus ours; None: not sent
 
     def closed(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -205,13 +205,13 @@ class LinkConnection(_Link):
         return self.congested or len(self._waiting) >= IN_FLIGHT_MAX
 
     def until(self) -> float:
-        """Until when, on the node's clock, what is asked now may be taken."""
+        """The deadline, on the node's clock, of a push that is sent now; 0 is none."""
         if self.clock_ahead_s is None:
             return 0.0
         return self._loop.time() + self._timeout_s * TAKEN_SHARE + self.clock_ahead_s
 
     def _learn_clock(self, clock: float, deadline: float) -> None:
-        """The clocks of two machines drift apart by seconds a day."""
+        """Update the clock difference with each reply: clocks drift by seconds a day."""
         now = self._loop.time()
         if now - (deadline - self._timeout_s) < CLOCK_ERROR_S:
             self.clock_ahead_s = clock - now
@@ -252,12 +252,12 @@ def _answer(number: int) -> Answer:
     try:
         return Answer(number)
     except ValueError:
-        return Answer.ODD
+        return Answer.UNEXPECTED
 
 
 class Dial(Protocol):
-    """Opens a link; raises `OSError` or `TimeoutError` when no node is there and `NotALinkError`
-    when what is there speaks no link."""
+    """Opens a link. Raises `OSError` or `TimeoutError` if no node answers, and `NotALinkError` if
+    the peer does not support the link."""
 
     def __call__(self, *, timeout_s: float) -> Awaitable[LinkConnection]:
         """`timeout_s` is how long each request on it may take."""
@@ -265,8 +265,8 @@ class Dial(Protocol):
 
 
 class LinkClient:
-    """A node at the other end of a link. Connects when it is first asked, and again after a
-    break when it is next asked."""
+    """A node at the other end of a link. Connects with the first request, and with the next one
+    after the link broke."""
 
     def __init__(
         self,
@@ -295,7 +295,7 @@ class LinkClient:
         return await connection.ask(number, frame)
 
     async def check_stored(self, uaid: Uaid) -> Answer:
-        """Goes on when pushes are refused: what was stored instead wants to be told."""
+        """Not refused at `IN_FLIGHT_MAX`: the node must learn of stored notifications."""
         connection = await self._connected()
         if connection is None:
             return Answer.UNREACHABLE
@@ -310,12 +310,12 @@ class LinkClient:
         frame = encode_frame(Displace(number, uaid, connected_at_ms))
         return await connection.ask(number, frame)
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
-        """A request that was only passed on. The node knows of its own asker, which is us, and
-        that one waited."""
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """Nothing to do for a forwarded request: the node's client is this process, and that has
+        waited for the reply."""
 
     async def _connected(self) -> LinkConnection | None:
-        """None when nobody is there; `NotALinkError` passes."""
+        """The open connection; None if no node answers. `NotALinkError` passes through."""
         connection = self._connection
         if connection is not None and connection.is_open:
             return connection
@@ -325,7 +325,7 @@ class LinkClient:
             self._dialling = self._loop.create_task(self._dialled(), name="link.dial")
             self._dialling.add_done_callback(_seen)
         try:
-            # Shielded: many may wait for one attempt, and one of them may be cancelled.
+            # Shielded: many requests wait for one attempt, and one of them may be cancelled.
             return await asyncio.shield(self._dialling)
         except (OSError, TimeoutError):
             return None
@@ -344,6 +344,6 @@ class LinkClient:
 
 
 def _seen(task: asyncio.Task[LinkConnection]) -> None:
-    """Whoever waited has the exception; nobody may have waited to the end."""
+    """Mark the exception as retrieved: all requests that waited may have been cancelled."""
     if not task.cancelled():
         task.exception()

@@ -90,7 +90,7 @@ def serve_link_socket(port: Port, path: str, node: ServedNode, clock: Clock) -> 
 
 
 class UnixDial:
-    """To a worker of this node."""
+    """Opens links to a worker of this node."""
 
     def __init__(self, port: Port, path: str, timeout_s: float) -> None:
         self._port = port
@@ -106,7 +106,7 @@ class UnixDial:
 
 
 class UpgradeDial:
-    """To a node on another machine."""
+    """Opens links to a node on another machine."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class UpgradeDial:
         nonces = nonce + headers.get(b"waystation-nonce", b"")
         expected = _letters(_proof(self._secret, b"server", self._path, nonces))
         if not hmac.compare_digest(expected, headers.get(b"waystation-proof", b"")):
-            raise NotALinkError  # another secret; the HTTP form of the relay needs none
+            raise NotALinkError  # another secret: fall back to HTTP, which needs none
         name = headers.get(b"waystation-node", b"").decode("latin-1")
         if re.fullmatch(NODE_PATTERN, name):
             self.peer_name = name

@@ -1,14 +1,12 @@
-"""Milestones on their way to the store, off every reply's path.
+"""Writes milestones of notifications to the store in the background.
 
-Rule 1: noting a milestone never waits and never fails; what a notification's sender may ask about
-        later must not slow it down now.
-Rule 2: at most `notes_max` of each kind wait; more are dropped and counted. A status may then be
-        incomplete; the notification itself is not touched.
-Rule 3: the store is written at most twice a second, in batches; one write is under way at a time,
-        so a message's milestones arrive in the order in which they were noted.
+Rule 1: noting a milestone never waits and never fails, so that statuses do not slow down delivery.
+Rule 2: at most `notes_max` of each kind are queued; more are dropped and counted. The status is
+        then incomplete; the notification is not affected.
+Rule 3: the store is written at most twice a second, in batches. One write runs at a time, so a
+        message's milestones arrive in the order in which they were noted.
 
-Both roles use it: what the endpoint notes of a message and what the connection node notes meet in
-the store under the message's id.
+Both roles use it; the store merges the notes of endpoint and connection node by message id.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from waystation.base.errors import WaystationError
 from .model import Milestone, MilestoneNote, Notification
 from .store import PushStore
 
-NOTES_MAX: Final = 2_048  # 4,096 a second: on the embedded store about 2 % of a core, at any load
+NOTES_MAX: Final = 2_048  # so at most 4,096 a second: about 2 % of a core on the embedded store
 BATCH_MAX: Final = 1_024
 MOVES_MAX: Final = 64  # tracked messages moved at the same time
 INTERVAL_S: Final = 0.5
@@ -41,7 +39,7 @@ class _Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class MilestoneWriter:
-    """One for each worker. `message_status` is the setting of that name."""
+    """One per worker. `message_status` is the setting of that name."""
 
     def __init__(
         self,
@@ -64,11 +62,11 @@ class MilestoneWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self._closed = False
-        self.dropped = 0  # for want of room
-        self.failed = 0  # because the store did not take them
+        self.dropped = 0  # because the queue was full
+        self.failed = 0  # because a store write failed
 
     def note(self, notification: Notification, milestone: Milestone) -> None:
-        """Signed messages for their sender, tracked ones for the counters; others cost nothing."""
+        """Queue a note of a signed message (for its status) or a tracked one (for the counters)."""
         sender = notification.sender if self._message_status else None
         if sender is None and notification.reliability_id is None:
             return
@@ -91,7 +89,7 @@ class MilestoneWriter:
             self._timer = self._loop.call_later(self._interval_s, self._begin)
 
     def _has_room(self, waiting: int) -> bool:
-        """Of each kind alone, so that many statuses do not push out a few tracked messages."""
+        """Each kind has its own limit, so that statuses do not displace tracked messages."""
         if waiting < self._notes_max and not self._closed:
             return True
         self.dropped += 1
@@ -105,7 +103,7 @@ class MilestoneWriter:
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writing = None
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # a bug of a backend: said aloud, and milestones go on
+        if error is not None:  # a bug in a backend: report it and continue with later notes
             self._loop.call_exception_handler(
                 {"message": "milestones could not be written", "exception": error}
             )
@@ -113,7 +111,7 @@ class MilestoneWriter:
             self._timer = self._loop.call_later(self._interval_s, self._begin)
 
     async def _write(self) -> None:
-        """All that waits now; what is noted meanwhile waits for the next time."""
+        """Write the notes queued now; later ones go with the next write."""
         for _ in range(-(-len(self._notes) // BATCH_MAX)):
             batch = [self._notes.popleft() for _ in range(min(BATCH_MAX, len(self._notes)))]
             try:
@@ -125,11 +123,11 @@ class MilestoneWriter:
                 await self._move()
 
     async def _move(self) -> None:
-        """The next tracked messages together, as far as they are different ones."""
+        """Move a batch of tracked messages, each at most once."""
         moves: dict[str, _Move] = {}
         while self._moves and len(moves) < MOVES_MAX:
             if self._moves[0].reliability_id in moves:
-                break  # its second step waits for the first
+                break  # a message's second step must follow its first
             move = self._moves.popleft()
             moves[move.reliability_id] = move
         results = await asyncio.gather(
@@ -151,7 +149,7 @@ class MilestoneWriter:
                 raise result
 
     async def flush(self) -> None:
-        """Everything noted so far is in the store, or has failed."""
+        """Wait until all notes so far are in the store or have failed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The nouns of push: who receives, what is sent, and where it goes."""
+"""Data types of push: user agents, notifications, updates, routes and milestones."""
 
 import enum
 from typing import Any, Final, NewType
@@ -20,7 +20,7 @@ SIMPLEPUSH = "simplepush"
 
 
 class Urgency(enum.StrEnum):
-    """RFC 8030 §5.3; kept with the notification, never sent to the user agent."""
+    """RFC 8030 §5.3. Stored with the notification, not sent to the user agent."""
 
     VERY_LOW = "very-low"
     LOW = "low"
@@ -46,7 +46,7 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def timestamp_s(self) -> int:
-        """When it was accepted, at the resolution that Autopush's wire and rows have."""
+        """Time of acceptance in seconds, the resolution of Autopush's wire and rows."""
         return self.accepted_at_ms // 1000
 
     @property
@@ -57,20 +57,20 @@ class Notification(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         return now_ms >= self.expires_at_ms
 
     def replaces(self, held: "Notification | None") -> "Replaced | None":
-        """Which message ends when this one is saved over it: another one of the same topic."""
+        """The message that saving this one over `held` replaces: another one of its topic."""
         if held is None or self.topic is None or held.message_id == self.message_id:
             return None
         return Replaced.of(held)
 
     def replaced_by(self, held_id: MessageId) -> "Replaced | None":
-        """The other way round: this one ends because that message keeps the place."""
+        """The reverse: this message is replaced because the stored one stays."""
         if self.topic is None or held_id == self.message_id:
             return None
         return Replaced.of(self)
 
 
 class Replaced(msgspec.Struct, frozen=True, gc=False):
-    """A notification that a newer one of its topic has taken the place of in storage."""
+    """A notification that was replaced in storage by a newer one of its topic."""
 
     message_id: MessageId
     accepted_at_ms: int
@@ -89,7 +89,7 @@ class Replaced(msgspec.Struct, frozen=True, gc=False):
 
 
 class HandedBack(msgspec.Struct, frozen=True, gc=False):
-    """What became of notifications that were handed back to storage."""
+    """Result of handing notifications back to storage."""
 
     written: int = 0
     replaced: tuple[Replaced, ...] = ()  # of two of one topic, the older one
@@ -99,16 +99,16 @@ VERSION_MAX: Final = 2**63 - 1  # of a SimplePush update
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """SimplePush: the newest version number of one subscription, and perhaps a little text."""
+    """SimplePush: the newest version number of one subscription, optionally with data."""
 
     channel_id: ChannelId
     version: int
     data: str | None = None
-    accepted_at_ms: int = 0  # 0 is unknown: older nodes do not tell it
+    accepted_at_ms: int = 0  # 0 is unknown: older nodes do not send it
 
     @property
     def message_id(self) -> MessageId:
-        """What events know it by, together with its time."""
+        """Identifies the update in events, together with its time."""
         return MessageId(f"{self.channel_id.hex()}:{self.version}")
 
     @property
@@ -117,11 +117,11 @@ class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def expires_at_ms(self) -> int:
-        """For events, which name the greatest TTL: it waits for its ack, however long."""
+        """For events; updates never expire, so this is the greatest TTL."""
         return self.accepted_at_ms + TTL_MAX_S * 1000
 
     def saved(self, held: "Update | None") -> "SavedUpdate":
-        """What saving it does where `held` stands."""
+        """Result of saving this update where `held` is stored."""
         if held is None:
             return SavedUpdate(True)
         applied = held.version < self.version
@@ -132,15 +132,15 @@ class Update(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class SavedUpdate(msgspec.Struct, frozen=True, gc=False):
-    """What became of an update that was to be stored."""
+    """Result of saving an update."""
 
     applied: bool
     replaced: Replaced | None = None
-    """Of two of one channel, the one that is not stored now, if its time is known."""
+    """Of the channel's two updates, the one that is not stored, if its time is known."""
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """Where a user agent is connected, as it was read: the fence for clearing it."""
+    """Where a user agent is connected, as read. `clear_route` compares with it."""
 
     node_id: str
     connected_at_ms: int
@@ -158,7 +158,7 @@ class UserAgent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     record_version: int | None = RECORD_VERSION
     current_timestamp_ms: int | None = None
     row_version: bytes | None = None
-    behind: bool = False  # on the table of an earlier month; only of a store that rotates
+    behind: bool = False  # on the table of an earlier month (rotating stores only)
 
     @property
     def route(self) -> Route | None:
@@ -168,7 +168,7 @@ class UserAgent(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class Recipient(msgspec.Struct, frozen=True, gc=False):
-    """What a POST needs to know of the one it is for, read in one go."""
+    """Record and subscription of a POST, read in one round trip."""
 
     user_agent: UserAgent
     subscribed: bool
@@ -211,7 +211,7 @@ _TERMINAL = frozenset(
 
 
 class MilestoneNote(msgspec.Struct, frozen=True, gc=False):
-    """One milestone of one message, on its way to the store."""
+    """One milestone of one message, to be written to the store."""
 
     message_id: MessageId
     sender: bytes
@@ -221,8 +221,8 @@ class MilestoneNote(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageStatus(msgspec.Struct, frozen=True):
-    """What its sender may learn of one message."""
+    """Status of one message, for its sender."""
 
     sender: bytes
-    milestones: dict[str, int]  # milestone -> when, ms
+    milestones: dict[str, int]  # milestone -> time in ms
     keep_until_ms: int

@@ -1,9 +1,9 @@
-"""How nodes are called in events: `<name>.<role>.<k>`, never by an address.
+"""Names of nodes in events: `<name>.<role>.<k>`, never an address.
 
-Rule 1: the workers of this node have this node's name.
-Rule 2: another node of ours says its name when a link to it begins.
-Rule 3: whoever has not told us is called after a keyed hash of where it is. So is a node of ours in
-        the moment before the first link to it stands.
+Rule 1: workers of this node have this node's name.
+Rule 2: another Waystation node sends its name when a link to it is opened.
+Rule 3: a node that has not sent a name (another server, or no link yet) is named by a keyed hash of
+        its address.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ NAMES_MAX: Final = 1_024
 
 
 class NodeNames:
-    """From a node id, as a route has it, to the name that the node's own events have."""
+    """Maps a route's node id to the name in that node's own events."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class NodeNames:
         relay_url: str = "",
         told: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`own` is this worker's name, if it holds user agents; `told` asks the relay."""
+        """`own` is this worker's name if it has the connect role; `told` asks the relay."""
         self._hashes = hashes
         self._own_base, _, own_index = own.rpartition(".")
         self._told = told
@@ -44,7 +44,7 @@ class NodeNames:
         return self._told(node_id) or self._by_hash(node_id, base, index[:4] or "0")
 
     def worker(self, index: str) -> str:
-        """A worker of this node; the one that is asked if `index` is empty."""
+        """A worker of this node; this worker if `index` is empty."""
         return f"{self._own_base}.{index or self._own_index}"
 
     def _by_hash(self, node_id: str, base: str, index: str) -> str:

@@ -1,10 +1,9 @@
-"""What push asks of storage.
+"""Storage interface of push.
 
-Conditions, not mechanisms. What may lose a race returns whether it was
-*applied* and never raises for losing; what may return many takes a *limit* and
-keeps it. A backend's own exceptions become `StoreUnavailableError` (or
-`StoreFullError` when there is no room) in one place. When a call has returned, what it wrote is
-as durable as the backend can make it.
+Methods state conditions, not mechanisms. A method that may lose a race returns whether it was
+*applied* and does not raise; one that may return many rows takes a *limit*. A backend converts its
+own exceptions to `StoreUnavailableError` (`StoreFullError` when it is full) in one place. When a
+call has returned, its writes are as durable as the backend can make them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,29 +27,29 @@ from waystation.push.model import (
     UserAgent,
 )
 
-# Ids among the broadcasts that are no broadcasts: machines that use the store.
+# Ids with this prefix are not broadcasts: they list the machines that use the store.
 MACHINE_PREFIX: Final = "waystation-machine/"
 
 
 class BroadcastReader(Protocol):
-    """The part of `PushStore` that knows broadcasts."""
+    """The part of `PushStore` that reads broadcasts."""
 
     async def get_broadcasts(self) -> Mapping[str, str]: ...
 
 
 async def published_broadcasts(store: BroadcastReader) -> Mapping[str, str]:
-    """What was published for user agents."""
+    """Broadcasts for user agents, without entries of machines."""
     found = await store.get_broadcasts()
     return {name: at for name, at in found.items() if not name.startswith(MACHINE_PREFIX)}
 
 
 class PushStore(Protocol):
-    """User agents, their subscriptions and what waits for them."""
+    """Stores user agents, their subscriptions and their notifications."""
 
     # User agents and routes
 
     async def get_user_agent(self, uaid: Uaid) -> UserAgent | None:
-        """The record, or none; a record older than its lifetime is none."""
+        """The record; None if there is none or its lifetime is over."""
         ...
 
     async def look_up(self, uaid: Uaid, channel_id: ChannelId) -> Recipient | None:
@@ -58,8 +57,8 @@ class PushStore(Protocol):
         ...
 
     async def add_user_agent(self, user_agent: UserAgent) -> bool:
-        """Applied only if there is no record of that uaid. Nothing that a forerunner left
-        behind is inherited."""
+        """Applied only if there is no record of that uaid. Rows left by an earlier record of the
+        uaid do not become visible again."""
         ...
 
     async def claim_route(self, user_agent: UserAgent) -> bool:
@@ -74,7 +73,7 @@ class PushStore(Protocol):
         ...
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
-        """Record, subscriptions and notifications, all at once; whether there was one."""
+        """Remove record, subscriptions and notifications at once. Whether there was a record."""
         ...
 
     # Subscriptions
@@ -87,17 +86,17 @@ class PushStore(Protocol):
     async def get_channels(self, uaid: Uaid) -> frozenset[ChannelId]: ...
 
     async def remove_channel(self, uaid: Uaid, channel_id: ChannelId) -> bool:
-        """Whether it was there. Its notifications are not fetched any more and, where
-        that is cheap, removed with it; so is its update."""
+        """Whether it existed. Its notifications and its update are not fetched any more and, where
+        that is cheap, are removed with it."""
         ...
 
     # Notifications
 
     async def save(self, uaid: Uaid, notification: Notification) -> Replaced | None:
-        """Upsert by sort key: a topic replaces its predecessor. Whether user agent and
-        channel exist is not asked; what nobody can fetch goes when its time is over.
-        Which other message of the topic was replaced, if somebody still waited for it:
-        one that had expired, or whose channel was gone, may be told or not."""
+        """Upsert by sort key: a newer message of a topic replaces the older one. User agent and
+        channel are not checked; a row that cannot be fetched is removed when it expires. Returns
+        the message of the topic that was replaced; may omit one that had expired or whose
+        channel was gone."""
         ...
 
     async def save_new(self, uaid: Uaid, notification: Notification) -> bool:
@@ -105,39 +104,37 @@ class PushStore(Protocol):
         ...
 
     async def save_if_newer(self, uaid: Uaid, notifications: Sequence[Notification]) -> HandedBack:
-        """Hand back what was not acked, one after the other. A row is written only if none
-        exists under its sort key or the existing one is older (`accepted_at_ms`, then
-        message id); nothing is written for a user agent or channel that is gone. How many
-        were written; and of two messages of one topic, which one has lost its place, be it
-        the stored one or the one that was handed in. A message never replaces itself, so a
-        call that is repeated tells the same again or less. One that had expired may be told
-        or not."""
+        """Hand back unacked notifications in order. A row is written only if none exists under its
+        sort key or the existing one is older (`accepted_at_ms`, then message id), and only if
+        user agent and channel exist. Returns how many were written and, of two messages of one
+        topic, the one that is not stored now, whether it was stored before or handed in. A
+        message never replaces itself, so a repeated call returns the same or less. May omit a
+        message that had expired."""
         ...
 
     async def fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
     ) -> Sequence[Notification]:
-        """In sort-key order (topics first), none expired at `now_ms`, none of a
-        channel that is gone, at most `limit`. Rows are looked at `limit` at a time,
-        expired ones included, and the first portion with something alive is the
-        answer; empty means that there is nothing more. `after` is a position within
-        one pass; each pass starts anew."""
+        """At most `limit` notifications in sort-key order (topics first), none expired at `now_ms`
+        and none of a removed channel. Rows are read `limit` at a time, expired ones included, until
+        a batch has a live one; an empty result means that there are no more. `after` is a position
+        within one pass; each pass starts anew."""
         ...
 
     async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
-        """Delete acked or withdrawn rows; each only if it still holds that very
-        message, so that a newer one of its topic survives. How many were there."""
+        """Delete acked or withdrawn rows, each only if it still holds that message, so that a newer
+        one of its topic survives. How many were deleted."""
         ...
 
     # SimplePush: one row per channel, the newest version
 
     async def save_update(self, uaid: Uaid, update: Update) -> SavedUpdate:
-        """Applied only if the channel exists, and no row or one of a lower version. Its
-        time is kept, its data is not."""
+        """Applied only if the channel exists and has no row or one with a lower version. The time
+        is stored, the data is not."""
         ...
 
     async def fetch_updates(self, uaid: Uaid, *, limit: int) -> Sequence[Update]:
-        """In channel order; none of a channel that is gone."""
+        """In channel order; none of a removed channel."""
         ...
 
     async def forget_update(self, uaid: Uaid, channel_id: ChannelId, version: int) -> bool:
@@ -151,10 +148,10 @@ class PushStore(Protocol):
         ...
 
     async def get_broadcasts(self) -> Mapping[str, str]:
-        """All ids, those of machines too: see `published_broadcasts`."""
+        """All ids, including those of machines: see `published_broadcasts`."""
         ...
 
-    # What happened to a message: for its sender, and counted for tracked ones
+    # Statuses for senders, and counters of tracked messages
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         """Merge into the messages' statuses; the first time of a milestone counts."""
@@ -176,8 +173,8 @@ class PushStore(Protocol):
     # Upkeep
 
     async def sweep(self, *, now_ms: int, limit: int) -> int:
-        """Remove up to `limit` rows whose time is over. How many it removed; fewer
-        than `limit` means that nothing is left to do."""
+        """Remove up to `limit` expired rows. How many were removed; fewer than `limit` means that
+        none are left."""
         ...
 
     async def check(self) -> None:
@@ -189,8 +186,8 @@ class PushStore(Protocol):
 
 @runtime_checkable
 class CursorStore(Protocol):
-    """A push store whose layout has Autopush's cursor (`current_timestamp`), up to which its nodes
-    take everything for acked. We keep it up for them; no row is hidden by it from us."""
+    """A push store whose layout has Autopush's read cursor (`current_timestamp`). Autopush's nodes
+    treat all rows up to it as acked. We maintain it for them but do not read by it."""
 
     async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
         """Applied only if there is such a user agent, and its cursor is lower or absent."""
@@ -201,14 +198,13 @@ class CursorStore(Protocol):
 class RotatingStore(Protocol):
     """A push store with a table of notifications and subscriptions for each month.
 
-    `UserAgent.behind` says who is still on an earlier month's. All other methods go by the month
-    of their user agent, whichever it is.
+    `UserAgent.behind` is true for a user agent on an earlier month's table. All other methods use
+    the table of their user agent.
     """
 
     async def switch_month(self, uaid: Uaid, *, connected_at_ms: int) -> bool:
-        """Move a user agent of which nothing is unacked to this month: its subscriptions, merged
-        with what is there already; then its record, only if there is no later claim than
-        `connected_at_ms`; then what was stored in the old table meanwhile. Whether it is there
-        now. A switch that was cut off leaves the user agent `behind`, and the next call goes on
-        with it."""
+        """Move a user agent without unacked notifications to this month's table: its subscriptions,
+        merged with those already there; then its record, if there is no later claim than
+        `connected_at_ms`; then rows that were stored in the old table meanwhile. Whether it was
+        moved. An interrupted switch leaves the user agent `behind`, and the next call continues."""
         ...

@@ -1,14 +1,13 @@
-"""Endpoint tokens, message ids, and the keys that seal both.
+"""Endpoint tokens, message ids, and the keys that encrypt both.
 
-Rule 1: the first key seals, every key opens; an old endpoint lives as long as its key is listed.
-Rule 2: a message id alone leads to (user agent, sort key), so that an ack or a DELETE needs no
-        index.
+Rule 1: the first key seals and every key opens; an endpoint is valid while its key is listed.
+Rule 2: a message id contains user agent and sort key, so that an ack or a DELETE needs no index.
 Rule 3: no two messages share a sort key unless they share a topic. Autopush's keys end with the
-        millisecond; ours add a tie-breaker: a counter within the millisecond, so that the messages
-        of one worker keep the order in which they were accepted, and a random mark of the worker.
-Rule 4: what others minted is understood: three-part keys, and the legacy `m:` form.
-Rule 5: with `sort_keys = "autopush"` keys have three parts. Within a worker they are unique all the
-        same; among workers it is the store that says whether one is taken.
+        millisecond. Ours add a tie-breaker: a counter within the millisecond, which keeps the order
+        of acceptance within a worker, and a random mark of the worker.
+Rule 4: Autopush's message ids are accepted too: three-part keys, and the legacy `m:` form.
+Rule 5: with `sort_keys = "autopush"` keys have three parts. They are unique within a worker;
+        between workers the store detects a key that is in use.
 """
 
 import os
@@ -30,25 +29,25 @@ from waystation.push.model import ChannelId, MessageId, SortKey, Uaid
 V1_BYTES: Final = 32  # uaid, channel id
 PUBLIC_KEY_BYTES: Final = 65  # an uncompressed point of P-256
 V2_BYTES: Final = 64  # and the SHA-256 of the app server's public key
-SEALED_LETTERS_MAX: Final = 1024  # no sealed text of ours is nearly that long
+SEALED_LETTERS_MAX: Final = 1024  # far above the length of any token of ours
 
-# Of the messages of a millisecond: written each time, tie-breakers took 0.11 to 0.18 us.
+# Tie-breakers that are formatted in advance; formatting one takes 0.11 to 0.18 us.
 _COUNTS_MAX: Final = 256
 _RECENT_CHANNELS_MAX: Final = 65_536
 _INVALID: Final = "Invalid message ID"
 
 
 class InvalidKeyError(ValueError):
-    """A key list that cannot be used; the text says which entry and why, never the key."""
+    """An invalid key list. The text names the entry and the reason, never the key."""
 
 
 class EndpointToken(msgspec.Struct, frozen=True, gc=False):
-    """Whom an endpoint URL names, and which app server alone may use it."""
+    """The contents of an endpoint URL: its subscription, and the key of its app server."""
 
     uaid: Uaid
     channel_id: ChannelId
     key_hash: bytes | None = None
-    # What the ids and sort keys of all its messages have in common, spelled once.
+    # Common parts of the ids and sort keys of all its messages.
     id_start: str = ""
     dashed_channel: str = ""
 
@@ -66,7 +65,7 @@ class Keys:
     def __init__(self, raw_keys: Sequence[bytes], clock: Clock) -> None:
         assert raw_keys
         self._fernets = [Fernet(key) for key in raw_keys]
-        self.seal_raw = self._fernets[0].seal  # before base64; the second is given
+        self.seal_raw = self._fernets[0].seal  # raw token; takes the time in seconds
         self._clock = clock
 
     @classmethod
@@ -74,12 +73,12 @@ class Keys:
         return cls(parse_key_list(text), clock)
 
     def seal(self, plain: bytes, at_ms: int | None = None) -> str:
-        """Base64url with its padding; the time inside is now, unless the caller knows it."""
+        """Base64url with padding. The time in the token is `at_ms`, or now."""
         at_s = (self._clock.now_ms() if at_ms is None else at_ms) // 1000
         return b64encode_as_string(self.seal_raw(plain, at_s), b"-_")
 
     def open(self, sealed: bytes) -> bytes | None:
-        """Padding may be missing or there; None for what none of the keys sealed."""
+        """Open a token with or without padding. None if none of the keys sealed it."""
         if len(sealed) > SEALED_LETTERS_MAX:
             return None
         try:
@@ -95,11 +94,11 @@ class Keys:
     def endpoint_token(
         self, uaid: Uaid, channel_id: ChannelId, key_hash: bytes | None = None
     ) -> str:
-        """A new token; no two calls give the same one."""
+        """A new token; every call returns a different one."""
         return self.seal(uaid + channel_id + (key_hash or b"")).rstrip("=")
 
     def open_token(self, token: bytes) -> bytes:
-        """Step 2 of a POST: authentic, of whatever version."""
+        """Step 2 of a POST: decrypt a token of any version."""
         plain = self.open(token)
         if plain is None:
             raise InvalidTokenError("Invalid token")
@@ -110,7 +109,7 @@ class Keys:
 
 
 def split_token(version: str, plain: bytes) -> EndpointToken:
-    """Step 6 of a POST: the length that the version in the path asks for."""
+    """Step 6 of a POST: check the length that the version in the path requires."""
     if len(plain) != (V1_BYTES if version == "v1" else V2_BYTES):
         raise InvalidTokenError("Invalid token")
     return EndpointToken(
@@ -125,7 +124,7 @@ class ParsedId(msgspec.Struct, frozen=True, gc=False):
 
 
 class MessageIds:
-    """Mints and reads message ids for one worker."""
+    """Creates and parses message ids for one worker."""
 
     __slots__ = (
         "_breakers",
@@ -163,7 +162,7 @@ class MessageIds:
 
     @property
     def shared(self) -> bool:
-        """Whether another worker may use the same key, so that the store must be asked."""
+        """Whether another worker may use the same key, so that the store must check it."""
         return self._recent is not None
 
     def for_topic(self, uaid: Uaid, channel_id: ChannelId, topic: str) -> tuple[MessageId, SortKey]:
@@ -178,7 +177,7 @@ class MessageIds:
         return self.for_endpoint(EndpointToken(uaid, channel_id), at_ms)
 
     def for_endpoint(self, endpoint: EndpointToken, at_ms: int) -> tuple[MessageId, SortKey]:
-        """Of a message without a topic."""
+        """Id and sort key of a message without a topic."""
         if self._recent is not None:
             return self._three_parts(endpoint.uaid, endpoint.channel_id, at_ms)
         if at_ms == self._last_ms:
@@ -188,19 +187,19 @@ class MessageIds:
             n = self._tie_breaker(at_ms)
         ms = self._ms_text
         sealed = self._seal_raw(f"{endpoint.id_start}{ms}:{n}".encode(), self._last_s)
-        # To call them by their names would cost two calls.
+        # `Any` instead of calling the `NewType`s, which would cost two calls.
         message_id: Any = b64encode_as_string(sealed, b"-_")
         sort_key: Any = f"02:{ms}:{endpoint.dashed_channel}:{n}"
         return message_id, sort_key
 
     def again(self, uaid: Uaid, channel_id: ChannelId, taken: SortKey) -> tuple[MessageId, SortKey]:
-        """For a message whose key another worker's message has: the next millisecond's."""
+        """Another id, in the next millisecond, because `taken` is in use by another worker."""
         return self.for_timestamp(uaid, channel_id, key_ms(taken) + 1)
 
     def _tie_breaker(self, at_ms: int) -> str:
-        """Of the first message in a millisecond."""
+        """Tie-breaker of the first message in a millisecond."""
         if at_ms < self._last_ms:
-            # The wall clock went back: these milliseconds were used before under our mark.
+            # The wall clock went back: our mark was already used in these milliseconds.
             self._new_mark()
         self._last_ms, self._last_s = at_ms, at_ms // 1000
         self._ms_text = str(at_ms)
@@ -208,17 +207,17 @@ class MessageIds:
         return self._breakers[0]
 
     def _new_mark(self) -> None:
-        """Tie-breakers end with it, so the usual ones are written now."""
+        """Tie-breakers end with the mark, so they are formatted again."""
         self._mark = self._random_bytes(4).hex()
         self._breakers = [f"{count:04x}{self._mark}" for count in range(_COUNTS_MAX)]
 
     def _three_parts(
         self, uaid: Uaid, channel_id: ChannelId, at_ms: int
     ) -> tuple[MessageId, SortKey]:
-        """Autopush's own form; within this worker a taken millisecond gives way to the next."""
+        """Autopush's form; a millisecond that this worker has used is replaced by the next one."""
         assert self._recent is not None
         last_ms = self._recent.get((uaid, channel_id))
-        # A stamp far ahead is left over from before the clock was set back; it says nothing.
+        # A time far ahead is from before the clock was set back, and is ignored.
         if last_ms is not None and at_ms <= last_ms < at_ms + 60_000:
             at_ms = last_ms + 1
         self._recent.put((uaid, channel_id), at_ms)
@@ -228,7 +227,7 @@ class MessageIds:
         )
 
     def parse(self, message_id: str | bytes) -> ParsedId:
-        """Of any generation; `InvalidMessageIdError` for everything else."""
+        """Parse an id of any generation. Raises `InvalidMessageIdError`."""
         try:
             sealed = message_id.encode("ascii") if isinstance(message_id, str) else message_id
             plain = self._keys.open(sealed)
@@ -263,17 +262,17 @@ def key_ms(sort_key: str) -> int:
 
 
 def fresh_key(channel_id: ChannelId, at_ms: int) -> SortKey:
-    """Autopush's form of a key, for a message that keeps its id and gets another place."""
+    """A key in Autopush's form, for a message that keeps its id."""
     return SortKey(f"02:{at_ms}:{dashed(channel_id)}")
 
 
 def new_key() -> str:
-    """A fresh key in the spelling of `push.crypto_keys`."""
+    """A new key in the form of `push.crypto_keys`."""
     return b64encode_as_string(secrets.token_bytes(KEY_BYTES), b"-_")
 
 
 def parse_list(text: str) -> list[str]:
-    """`[a, b]`, `a,b`, `"a" 'b'` and JSON lists all mean the same."""
+    """Accepts `[a, b]`, `a,b`, `"a" 'b'` and JSON lists."""
     inner = text.strip().removeprefix("[").removesuffix("]")
     for noise in "\"'":
         inner = inner.replace(noise, " ")
@@ -281,7 +280,7 @@ def parse_list(text: str) -> list[str]:
 
 
 def parse_public_key(text: str) -> bytes | None:
-    """A VAPID public key in either base64 alphabet, padded or not; None if it is none."""
+    """A VAPID public key in either base64 alphabet, padded or not; else None."""
     plain = text.rstrip("=").replace("+", "-").replace("/", "_")
     try:
         raw = pybase64.b64decode(plain, b"-_", validate=True, padded=False)
@@ -291,7 +290,7 @@ def parse_public_key(text: str) -> bytes | None:
 
 
 def parse_key_list(text: str) -> list[bytes]:
-    """One parser for both daemons, so that they can never disagree about a quote."""
+    """Parser of `push.crypto_keys`, shared by both daemons."""
     keys: list[bytes] = []
     for position, entry in enumerate(parse_list(text), start=1):
         try:
@@ -303,7 +302,7 @@ def parse_key_list(text: str) -> list[bytes]:
             )
         except ValueError:
             raise InvalidKeyError(
-                f"crypto key {position} is not base64url; make one with `waystation keys`"
+                f"crypto key {position} is not base64url; generate one with `waystation keys`"
             ) from None
         if len(key) != KEY_BYTES:
             raise InvalidKeyError(
@@ -312,5 +311,7 @@ def parse_key_list(text: str) -> list[bytes]:
             )
         keys.append(key)
     if not keys:
-        raise InvalidKeyError("the list of crypto keys is empty")
+        raise InvalidKeyError(
+            "the list of crypto keys is empty; generate one with `waystation keys`"
+        )
     return keys

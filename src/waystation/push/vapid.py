@@ -1,11 +1,12 @@
-"""VAPID: which app server signed a request (RFC 8292, and the two drafts before it).
+"""VAPID: verifies which app server signed a request (RFC 8292 and two earlier drafts).
 
-Rule 1: the signature is checked first, then the types of the claims, their presence, `exp`, `aud`.
-Rule 2: only what was verified is remembered, under the very bytes that were verified, and for no
-        longer than five minutes or the token's own end; `exp` is checked every time.
-Rule 3: real senders get base64 wrong: padding and either alphabet are accepted in keys.
+Rule 1: the signature is checked first, then types and presence of the claims, `exp`, and `aud`.
+Rule 2: only verified tokens are cached, keyed by the exact header bytes, for at most five minutes
+        and not beyond the token's `exp`, which is checked every time.
+Rule 3: keys are accepted with or without padding and in both base64 alphabets, because deployed
+        senders use all of these.
 
-No I/O and no clock: `now_s` comes in with each call.
+No I/O and no clock: `now_s` is passed with each call.
 """
 
 from collections.abc import Mapping
@@ -23,12 +24,12 @@ from waystation.push.wire.webpush import find_item, parse_sections
 LEEWAY_S: Final = 60
 LIFETIME_MAX_S: Final = 86_400
 REMEMBER_S: Final = 300
-KEYS_MAX: Final = 4_096  # parsed public keys that are kept
+KEYS_MAX: Final = 4_096  # parsed public keys in the cache
 
-_DOT, _PLUS, _SLASH = b".+/"  # searching for a byte by its number takes a tenth of the time
-_PADDINGS: Final = (b"", b"===", b"==", b"=")  # three are never right
+_DOT, _PLUS, _SLASH = b".+/"  # numbers: `find` with one takes a tenth of the time
+_PADDINGS: Final = (b"", b"===", b"==", b"=")  # by length modulo 4; a remainder of 1 is invalid
 
-_ALGS_MAX: Final = 64  # the few spellings that senders' libraries have
+_ALGS_MAX: Final = 64  # JOSE headers in the cache; senders' libraries produce only a few
 
 _BAD_CLAIM: Final = (
     "Invalid VAPID token: A value in the vapid claims is either missing or incorrectly specified"
@@ -37,7 +38,7 @@ _BAD_CLAIM: Final = (
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
-    """An app server that proved who it is."""
+    """An authenticated app server."""
 
     key_hash: bytes  # SHA-256 of the 65 bytes of its public key
     public_key: bytes
@@ -54,16 +55,16 @@ class _Header(msgspec.Struct, frozen=True):
 class _Claims(msgspec.Struct, frozen=True):
     exp: int | float | None = None
     aud: str | None = None
-    sub: Any = None  # a bad one is only counted
+    sub: Any = None  # not validated, only counted
 
 
 _header_decoder = msgspec.json.Decoder(_Header)
 _claims_decoder = msgspec.json.Decoder(_Claims)
-_algs: dict[bytes, str] = {}  # what JOSE headers say
+_algs: dict[bytes, str] = {}  # JOSE header -> its `alg`
 
 
 class Vapid:
-    """Verifies what app servers send in `Authorization`, for one audience."""
+    """Verifies the `Authorization` header of app servers for one audience."""
 
     __slots__ = ("_audience", "_keys", "_verified")
 
@@ -82,19 +83,19 @@ class Vapid:
         return self.verify(authorization, headers.get(b"crypto-key"), now_s)
 
     def verify(self, authorization: bytes, crypto_key: bytes | None, now_s: float) -> Sender:
-        """Steps 3, 4 and 5 of a POST. `VapidError`, or `InvalidEncryptionError` for what is wrong
-        with a legacy scheme's Crypto-Key."""
+        """Steps 3, 4 and 5 of a POST. Raises `VapidError`, or `InvalidEncryptionError` for a bad
+        Crypto-Key of a legacy scheme."""
         if self._verified is None:
             return self._verify(authorization, crypto_key, now_s)
         seen = authorization
         sender = self._verified.get(seen, now_s)
         if sender is None and authorization[:6].lower() != b"vapid ":
-            # With the legacy schemes the key that the token was verified with is in another
-            # header; a header has no line end, so that none of them is found above.
+            # Legacy schemes have the key in another header. The line end separates the two:
+            # no header contains one, so the look-up above cannot match such an entry.
             seen = authorization + b"\n" + (crypto_key or b"")
             sender = self._verified.get(seen, now_s)
         if sender is not None:
-            # All that is remembered was meant for us; only time goes on.
+            # Cached tokens have our audience; only the time has to be checked again.
             if not now_s - LEEWAY_S <= sender.exp_s <= now_s + LIFETIME_MAX_S:
                 self._check_time_and_audience(sender.exp_s, sender.aud, now_s)
             return sender
@@ -117,7 +118,7 @@ class Vapid:
             public_key.hash,
             public_key.point,
             claims.exp,
-            self._audience,  # the same as in the claims, and one object for all that are kept
+            self._audience,  # equal to the claim; one shared object for all cached senders
             draft,
             claims.sub if isinstance(claims.sub, str) else None,
         )
@@ -145,7 +146,7 @@ class Vapid:
 
 
 def read_authorization(authorization: bytes) -> tuple[int, bytes, bytes | None]:
-    """(draft, token, key); the key is None where Crypto-Key has to have it."""
+    """(draft, token, key). The key is None if it must be in Crypto-Key."""
     scheme, blank, rest = authorization.strip().partition(b" ")
     rest = rest.replace(b" ", b"").replace(b"\t", b"")
     if not blank or not rest:
@@ -182,7 +183,7 @@ def _legacy_key(crypto_key: bytes | None) -> bytes:
 
 
 def decode_public_key(text: bytes | str) -> bytes | None:
-    """An uncompressed P-256 point by its looks (65 bytes, 0x04), else None."""
+    """65 bytes that begin with 0x04, else None. Whether it is a curve point is not checked."""
     if isinstance(text, str):
         if not text.isascii():
             return None
@@ -229,7 +230,7 @@ def _unpadded(text: bytes) -> bytes:
     if text.endswith(b"="):
         text = text.rstrip(b"=")
     if _PLUS in text or _SLASH in text:
-        raise ValueError("the other alphabet, which the decoder would take as well")
+        raise ValueError("standard base64 alphabet, which the decoder would accept")
     return pybase64.b64decode(text + _PADDINGS[len(text) % 4], b"-_", True)
 
 

@@ -412,7 +412,7 @@ async def test_the_dry_run_delivers_nothing() -> None:
         ("nope", "not JSON"),
         ('{"a": {"project_id": "p"}}', "not JSON"),
         ('{"a": {"project_id": "p", "credential": "/missing/file"}}', "cannot be read"),
-        ('{"a": {"project_id": "p", "credential": "{}"}}', "no service account"),
+        ('{"a": {"project_id": "p", "credential": "{}"}}', "not a service account"),
         (
             json.dumps(
                 {

@@ -163,10 +163,10 @@ class ConnectNode:
         assert net is not None
         relay = world.make_relay(self.node_id, net, self.clock)
         observer = _ConnectWitness(world.history, self.name, settings)
-        hand_back = world.make_hand_back(store, relay, self.clock, observer=observer)
+        saver = world.make_unacked_saver(store, relay, self.clock, observer=observer)
         if settings.inflight_journal != "off":
-            replaying = tasks.spawn("replay", world.replay(self._path, hand_back))
-            over = await replayed_or_troubled(replaying, hand_back)
+            replaying = tasks.spawn("replay", world.replay(self._path, saver))
+            over = await replayed_or_troubled(replaying, saver)
             owed = replaying.result() if over else "not all"
             world.history.note(self.name, f"up again, {owed} handed back" if owed else "up")
             self.journal = SimJournal(
@@ -190,7 +190,7 @@ class ConnectNode:
             terms,
             store=store,
             relay=relay,
-            hand_back=hand_back,
+            saver=saver,
             journal=self.journal,
             tasks=tasks,
             clock=self.clock,

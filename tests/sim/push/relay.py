@@ -100,6 +100,6 @@ class SimRelay(RelayClient):
         was_down = not was_up and place.node is None and lives == place.lives
         if answer is Answer.UNREACHABLE and not was_down:
             self._witness.misheard(uaid, message_id)
-        if answer is Answer.ODD:
+        if answer is Answer.UNEXPECTED:
             self._witness.problem(f"{node_id} gave an odd answer")
         return answer

@@ -46,7 +46,7 @@ class Recorder:
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
         return Answer.TAKEN
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
 
     def misheard(self, uaid: Uaid, message_id: MessageId | None) -> None:
         self.seen.append("misheard")

@@ -105,7 +105,7 @@ class PushWorld:
     def make_store(self, source: str) -> FaultyStore:
         return FaultyStore(self._store, self._store_luck, self.history, source)
 
-    def make_hand_back(
+    def make_unacked_saver(
         self, store: PushStore, relay: Relay, clock: Clock, **ports: Any
     ) -> UnackedSaver:
         return UnackedSaver(
@@ -136,8 +136,8 @@ class PushWorld:
             secret=self.secret,
         )
 
-    async def replay(self, path: Path, hand_back: UnackedSaver) -> int:
-        return await replay(path, hand_back)
+    async def replay(self, path: Path, saver: UnackedSaver) -> int:
+        return await replay(path, saver)
 
     # A run
 

@@ -77,7 +77,7 @@ class RecordingNode:
         self.seen.append(("displace", connected_at_ms))
         return Answer.ABSENT
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None:
         self.left.append((uaid, taken))
 
 
@@ -313,13 +313,13 @@ def test_a_node_that_raises_is_odd(tmp_path: Path) -> None:
     async def test() -> None:
         node = RecordingNode()
         server, client = unix_pair(tmp_path / "s", node)
-        assert await client.push(UAID, Update(CHID, 666)) is Answer.ODD
+        assert await client.push(UAID, Update(CHID, 666)) is Answer.UNEXPECTED
         node.gate = asyncio.Event()
         later = asyncio.create_task(client.push(UAID, Update(CHID, 666)))
         await asyncio.sleep(0.05)
         node.gate.set()
 
-        assert await later is Answer.ODD
+        assert await later is Answer.UNEXPECTED
         await client.close()
         await server.close()
 

@@ -41,7 +41,7 @@ class ConnectRole:
         context: PushContext,
         tls: ssl.SSLContext | None,
         reports: Reports,
-        hand_back: UnackedSaver,
+        saver: UnackedSaver,
     ) -> None:
         settings = context.settings.connect
         self._context = context
@@ -72,7 +72,7 @@ class ConnectRole:
             ),
             store=context.store,
             relay=context.relay,
-            hand_back=hand_back,
+            saver=saver,
             journal=self._journal,
             tasks=context.tasks,
             clock=context.clock,
@@ -196,7 +196,7 @@ def connect_reports(context: PushContext) -> Reports:
     )
 
 
-def make_hand_back(context: PushContext, reports: Reports) -> UnackedSaver:
+def make_unacked_saver(context: PushContext, reports: Reports) -> UnackedSaver:
     return UnackedSaver(
         context.store,
         context.relay,

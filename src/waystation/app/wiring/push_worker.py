@@ -43,7 +43,7 @@ from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.segments import remove_old, seal_abandoned
 
-from .connect_role import ConnectRole, connect_reports, link_name, make_hand_back
+from .connect_role import ConnectRole, connect_reports, link_name, make_unacked_saver
 from .endpoint_role import EndpointRole
 from .process_telemetry import ProcessTelemetry
 from .push_context import PushContext
@@ -176,16 +176,16 @@ class PushWorker:
             log=self._log,
             listening_sockets=self.listening_sockets,
         )
-        hand_back: UnackedSaver | None = None
+        saver: UnackedSaver | None = None
         if "connect" in self._roles:
             reports = connect_reports(context)
-            hand_back = make_hand_back(context, reports)
+            saver = make_unacked_saver(context, reports)
             replaying = tasks.keep(
-                "replay", partial(self._replay, self._data.journal(self._index), hand_back)
+                "replay", partial(self._replay, self._data.journal(self._index), saver)
             )
-            if not await replayed_or_troubled(replaying, hand_back):
+            if not await replayed_or_troubled(replaying, saver):
                 self._log.warning("journal.waits", index=self._index)
-            self._connect = ConnectRole(context, tls, reports, hand_back)
+            self._connect = ConnectRole(context, tls, reports, saver)
             relay.node = self._connect.driver
             await self._connect.start()
         if "endpoint" in self._roles:
@@ -195,8 +195,8 @@ class PushWorker:
         tasks.keep("sweeper", partial(self._sweep, store))
         if self._index == 0:
             tasks.keep("tidy up", self._tidy_up)
-            if hand_back is not None:
-                tasks.keep("replay others", partial(self._replay_others, hand_back))
+            if saver is not None:
+                tasks.keep("replay others", partial(self._replay_others, saver))
             tasks.spawn("store warnings", self._warn_of(store))
             if "connect" in self._roles and shared_by_machines(
                 settings.store.url, settings.store.db_settings
@@ -244,22 +244,22 @@ class PushWorker:
 
     # Background tasks
 
-    async def _replay(self, path: Path, hand_back: UnackedSaver) -> None:
+    async def _replay(self, path: Path, saver: UnackedSaver) -> None:
         try:
-            count = await replay(path, hand_back)
+            count = await replay(path, saver)
         except OSError:
-            hand_back.troubled.set()  # the start does not wait for the retry
+            saver.troubled.set()  # the start does not wait for the retry
             raise
         if count:
             self._log.info("journal.replayed", index=int(path.stem), notifications=count)
 
-    async def _replay_others(self, hand_back: UnackedSaver) -> None:
+    async def _replay_others(self, saver: UnackedSaver) -> None:
         """Replay journals of workers that no longer exist and of other parts of the directory."""
         for index, path in self._data.journals().items():
             if index >= self._count:
-                await self._replay(path, hand_back)
+                await self._replay(path, saver)
         for path in self._data.journals_of_other_parts():
-            await self._replay(path, hand_back)
+            await self._replay(path, saver)
 
     async def _tidy_up(self) -> None:
         """Seal event segments of ended daemons, then remove old segments periodically."""

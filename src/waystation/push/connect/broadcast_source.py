@@ -1,8 +1,8 @@
-"""Where broadcasts come from: a Megaphone server that is polled, or what was published here.
+"""Polls the source of broadcasts: a Megaphone server, or the broadcasts published in the store.
 
-Rule 1: a source that fails changes nothing. The node keeps the versions it has, counts the
-        error and asks again at the next interval; it starts with none rather than not at all.
-Rule 2: an answer is taken only whole: `{"broadcasts": {id: version, ...}}`, within the limits.
+Rule 1: a source that fails changes nothing. The node keeps its versions, counts the error and polls
+        again after the interval. A failing source does not prevent the start of a node.
+Rule 2: an answer is `{"broadcasts": {id: version, ...}}` within the limits, or is rejected whole.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def published_here(store: PushStore) -> Source:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows redirects, and sends the token to the origin that it is for and to no other."""
+    """Follows redirects; sends the token only to the configured origin."""
 
     def redirect_request(  # noqa: PLR0917 urllib calls it so
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
@@ -55,33 +55,33 @@ def _origin(url: str) -> tuple[str, str]:
 
 
 def megaphone(url: str, token: str = "") -> Source:
-    """A GET every now and then is no reason for an HTTP client of our own: a thread does it."""
+    """Polls with urllib in a thread: one GET per interval needs no asynchronous client."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"a Megaphone URL begins with http:// or https://, not {url[:16]!r}")
     headers = {"Authorization": token} if token else {}
     opener = urllib.request.build_opener(_Redirects)
 
     def read() -> bytes:
-        # A new request each time: urllib keeps the redirects that it followed in the object.
+        # A new request each time: urllib stores followed redirects in the object.
         request = urllib.request.Request(url, headers=headers)  # noqa: S310 the scheme is checked above
         try:
             with opener.open(request, timeout=TIMEOUT_S) as answer:
                 return answer.read(ANSWER_BYTES_MAX + 1)
         except urllib.error.HTTPError as exc:
-            exc.close()  # it holds the connection
+            exc.close()  # the exception holds the connection
             raise
 
     async def fetch() -> Mapping[str, str]:
         data = await asyncio.to_thread(read)
         if len(data) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+            raise ValueError(f"the Megaphone answer is longer than {ANSWER_BYTES_MAX} bytes")
         return _decoder.decode(data).broadcasts
 
     return fetch
 
 
 class BroadcastPoller:
-    """Asks the source now and then, and tells what became of it."""
+    """Polls the source every `interval_s` and reports each result to `polled`."""
 
     def __init__(
         self,

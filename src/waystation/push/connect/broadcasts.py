@@ -1,11 +1,11 @@
-"""Broadcasts: versions that all user agents learn of, and who has heard what.
+"""Broadcasts: their current versions, and which changes each user agent has been sent.
 
-Rule 1: every new or changed id moves to the end of a change list and bumps a
+Rule 1: every new or changed id moves to the end of a change list and increments a
         counter; a subscription remembers the counter it has seen.
-Rule 2: ids are never forgotten, and an empty source removes nothing.
+Rule 2: ids are never removed; an empty source changes nothing.
 Rule 3: an unknown id is an error for that id alone, and it is not subscribed.
-Rule 4: what a change has to say is made once, frame and all, for everybody who follows the same
-        ids and has heard the same; another user agent costs a look-up.
+Rule 4: the frame of a change is built once for all user agents with the same ids and the same
+        counter; each further user agent costs a dictionary look-up.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from waystation.net.websocket.frames import text_frame
 from waystation.push.wire.client_messages import broadcast_message
 
 NOT_FOUND = "Broadcast not found"
-SHARED_MAX = 1024  # sets of ids that are shared; further ones are each user agent's own
-NEWS_MAX = 1024  # frames that are kept until the next change; further ones are made each time
+SHARED_MAX = 1024  # tuples of ids that are shared; further ones are not
+FRAMES_MAX = 1024  # frames cached until the next change; further ones are built each time
 
 Delta = dict[str, "str | dict[str, str]"]
 
 
 class Subscriptions(msgspec.Struct, frozen=True, gc=False):
-    """What one user agent follows, and how far it has been told."""
+    """The broadcast ids of one user agent, and the last change that it was sent."""
 
     ids: tuple[str, ...] = ()
     seen: int = 0
@@ -33,22 +33,22 @@ NONE = Subscriptions()
 
 
 class Broadcasts:
-    """The versions in force, with the order in which they changed."""
+    """Current versions, in the order in which they changed."""
 
     def __init__(self) -> None:
         self._versions: dict[str, str] = {}  # in the order of their last change
         self._changed: dict[str, int] = {}  # id -> counter at its last change
         self._counter = 0
-        # Most user agents follow the same one or two ids: they share one tuple.
+        # Most user agents subscribe to the same one or two ids and share one tuple.
         self._tuples: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self._news: dict[Subscriptions, tuple[Subscriptions, bytes | None]] = {}  # since a change
+        self._frames: dict[Subscriptions, tuple[Subscriptions, bytes | None]] = {}
 
     @property
     def versions(self) -> Mapping[str, str]:
         return self._versions
 
     def update(self, versions: Mapping[str, str]) -> int:
-        """Take over what the source says now. How many changed."""
+        """Apply the versions of the source. How many changed."""
         changes = 0
         for broadcast_id, version in versions.items():
             if self._versions.get(broadcast_id) == version:
@@ -59,14 +59,14 @@ class Broadcasts:
             self._versions[broadcast_id] = version
             self._changed[broadcast_id] = self._counter
         if changes:
-            self._news.clear()
+            self._frames.clear()
         return changes
 
     def subscribe(
         self, subscriptions: Subscriptions, wanted: Mapping[str, str]
     ) -> tuple[Subscriptions, Delta]:
-        """Follow what is known of `wanted`. The answer has what changed for earlier
-        subscriptions, what differs from `wanted`, and the errors."""
+        """Subscribe to the known ids of `wanted`. The delta has changes of earlier subscriptions,
+        versions that differ from `wanted`, and errors for unknown ids."""
         subscriptions, delta = self.delta(subscriptions)
         errors: dict[str, str] = {}
         ids = dict.fromkeys(subscriptions.ids)
@@ -79,7 +79,7 @@ class Broadcasts:
             if current != version:
                 delta[broadcast_id] = current
             else:
-                delta.pop(broadcast_id, None)  # it has just told us that it knows
+                delta.pop(broadcast_id, None)  # the user agent already has this version
         if errors:
             delta["errors"] = errors
         if not ids:
@@ -92,7 +92,7 @@ class Broadcasts:
         return self._tuples.setdefault(ids, ids)
 
     def delta(self, subscriptions: Subscriptions) -> tuple[Subscriptions, Delta]:
-        """What has changed since the user agent was last told."""
+        """Changes since the last delta that the user agent was sent."""
         delta: Delta = {}
         if subscriptions.seen == self._counter or not subscriptions.ids:
             return subscriptions, delta
@@ -101,14 +101,14 @@ class Broadcasts:
                 delta[broadcast_id] = self._versions[broadcast_id]
         return Subscriptions(subscriptions.ids, self._counter), delta
 
-    def news(self, subscriptions: Subscriptions) -> tuple[Subscriptions, bytes | None]:
-        """`delta` as the frame that tells it; None if there is nothing to tell."""
+    def frame(self, subscriptions: Subscriptions) -> tuple[Subscriptions, bytes | None]:
+        """`delta` as a WebSocket frame; None if nothing has changed."""
         if subscriptions.seen == self._counter or not subscriptions.ids:
             return subscriptions, None
-        news = self._news.get(subscriptions)
-        if news is None:
+        frame = self._frames.get(subscriptions)
+        if frame is None:
             told, delta = self.delta(subscriptions)
-            news = told, text_frame(broadcast_message(delta)) if delta else None
-            if len(self._news) < NEWS_MAX:
-                self._news[subscriptions] = news
-        return news
+            frame = told, text_frame(broadcast_message(delta)) if delta else None
+            if len(self._frames) < FRAMES_MAX:
+                self._frames[subscriptions] = frame
+        return frame

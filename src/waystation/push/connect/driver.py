@@ -48,7 +48,7 @@ class ConnectDriver:
         *,
         store: PushStore,
         relay: Relay,
-        hand_back: UnackedSaver,
+        saver: UnackedSaver,
         journal: Journal | None,
         tasks: Tasks,
         clock: Clock,
@@ -58,7 +58,7 @@ class ConnectDriver:
         self._store = store
         self._rotating: RotatingStore | None = store if isinstance(store, RotatingStore) else None
         self._relay = relay
-        self._hand_back = hand_back
+        self._saver = saver
         self._journal = journal
         self._tasks = tasks
         self._clock = clock
@@ -68,7 +68,7 @@ class ConnectDriver:
         self._timers: SessionTimers[UserAgentConnection] = SessionTimers(
             clock, self._loop, self._wake
         )
-        self._handing_back: set[asyncio.Task[None]] = set()
+        self._saving: set[asyncio.Task[None]] = set()
         self._dropping: dict[Uaid, asyncio.Event] = {}  # records being removed
 
     @property
@@ -158,12 +158,12 @@ class ConnectDriver:
             return Answer.TAKEN
         return Answer.ABSENT
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None:
         client = self._registry.get(uaid)
         if client is not None:
             if taken is None:
                 self._observer.refused(uaid)
-            self._perform(client, client.session.asker_left(taken))
+            self._perform(client, client.session.push_abandoned(taken))
 
     # Stopping
 
@@ -179,9 +179,9 @@ class ConnectDriver:
                 self._perform(client, client.session.ended(SERVICE_RESTART, "Restart"))
             spread_s = 0.0
         if self._journal is not None:
-            self._hand_back.end()
-        while self._handing_back:
-            await asyncio.wait(list(self._handing_back))
+            self._saver.end()
+        while self._saving:
+            await asyncio.wait(list(self._saving))
 
     # Inputs and effects
 
@@ -214,11 +214,11 @@ class ConnectDriver:
                     self._deliver_stored(client, connection, effect)
                 case do.SendPing():
                     connection.send(_PING_FRAME)
-                case do.Enter():
-                    self._registry.enter(effect.uaid, client)
+                case do.AddToRegistry():
+                    self._registry.add(effect.uaid, client)
                 case do.Greeted():
                     self._greeted(client)
-                case do.TakeUp():
+                case do.ReceiveHeld():
                     client.waiting = deque((*effect.texts, *(client.waiting or ())))
                 case do.Nacked():
                     self._observer.nacked(uaid_of(client), effect.version, effect.code)
@@ -323,11 +323,11 @@ class ConnectDriver:
                 | do.DeliverStored()
                 | do.DeliverUpdates()
                 | do.Close()
-                | do.Enter()
+                | do.AddToRegistry()
                 | do.Greeted()
                 | do.Displace()
                 | do.Settle()
-                | do.TakeUp()
+                | do.ReceiveHeld()
                 | do.Nacked()
                 | do.SaveUnacked()
             ):
@@ -417,20 +417,20 @@ class ConnectDriver:
         if not session.greeted:
             self._observer.hello_refused(client.note, code)
         unacked = session.closed()
-        if session.uaid is not None and self._registry.leave(session.uaid, client):
+        if session.uaid is not None and self._registry.remove(session.uaid, client):
             older = self._registry.get(session.uaid)
             if older is not None:  # registered again; refused notifications are in storage
                 self._perform(older, older.session.check_stored()[1])
         for effect in unacked:
             assert isinstance(effect, do.SaveUnacked)
-            task = self._spawn("hand back", self._hand_back_unacked(client, effect))
-            self._handing_back.add(task)
-            task.add_done_callback(self._handing_back.discard)
+            task = self._spawn("hand back", self._save_unacked(client, effect))
+            self._saving.add(task)
+            task.add_done_callback(self._saving.discard)
         self._observer.closed(session, client.note, code, reason)
 
-    async def _hand_back_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
+    async def _save_unacked(self, client: UserAgentConnection, effect: do.SaveUnacked) -> None:
         uaid = uaid_of(client)
-        left = await self._hand_back.hand_back(
+        left = await self._saver.save(
             uaid,
             effect.notifications,
             connected_at_ms=client.session.connected_at_ms,

@@ -1,7 +1,7 @@
-"""What a session asks its driver to do: small frozen values, performed in order.
+"""Effects: what a session asks its driver to do. Small frozen values, performed in order.
 
-Those that name a result are answered by calling the session's method of that name, or its
-`failed` when the store did not answer.
+For an effect with "Result: `name`" the driver calls the session's method of that name afterwards,
+or `failed` if the store did not answer.
 """
 
 import enum
@@ -13,11 +13,11 @@ from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAge
 
 
 class Direct(enum.Enum):
-    """What becomes of a direct notification."""
+    """The window's decision on a direct notification."""
 
     SENT = "sent"  # write it to the socket, and to the journal unless its TTL is 0
-    OUTSTANDING = "outstanding"  # it came twice, or through storage first: one ack is owed
-    REFUSED = "refused"  # it cannot be taken now, and storage will be looked at
+    OUTSTANDING = "outstanding"  # sent before (directly or from storage) and unacked: not repeated
+    REFUSED = "refused"  # not now; storage will be read
 
 
 class Send(msgspec.Struct, frozen=True, gc=False):
@@ -27,7 +27,7 @@ class Send(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendFrame(msgspec.Struct, frozen=True, gc=False):
-    """A text message as its frame: one object, whoever is told the same."""
+    """A text message as a WebSocket frame, shared by all user agents that get the same one."""
 
     frame: bytes
 
@@ -51,14 +51,14 @@ class Close(msgspec.Struct, frozen=True, gc=False):
     reason: str
 
 
-class Enter(msgspec.Struct, frozen=True, gc=False):
-    """Be found under this uaid; whoever was there is kept aside until `Greeted`."""
+class AddToRegistry(msgspec.Struct, frozen=True, gc=False):
+    """Register this connection under the uaid; an older one is set aside until `Greeted`."""
 
     uaid: Uaid
 
 
 class Greeted(msgspec.Struct, frozen=True, gc=False):
-    """The uaid is this connection's: an older one of this worker is closed."""
+    """The hello is accepted: close the older connection of this uaid on this worker."""
 
     new: bool
 
@@ -76,7 +76,7 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Confirm(msgspec.Struct, frozen=True, gc=False):
-    """Is the route still ours? Result: `confirmed`."""
+    """Read the record, to check that its route is still this connection. Result: `confirmed`."""
 
 
 class Reclaim(msgspec.Struct, frozen=True, gc=False):
@@ -86,14 +86,14 @@ class Reclaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Displace(msgspec.Struct, frozen=True, gc=False):
-    """The user agent was connected elsewhere: that node may let go."""
+    """Tell the node of the user agent's older connection to close that one."""
 
     node_id: str
     connected_at_ms: int
 
 
 class Subscribe(msgspec.Struct, frozen=True, gc=False):
-    """Result: `subscribed`. A user agent that was never stored is stored first."""
+    """Result: `subscribed`. A new user agent is stored first."""
 
     channel_id: ChannelId
     newcomer: UserAgent | None
@@ -119,7 +119,7 @@ class FetchUpdates(msgspec.Struct, frozen=True, gc=False):
 
 
 class Forget(msgspec.Struct, frozen=True, gc=False):
-    """Acked rows of the store, each with its ack code. Result: `forgotten`."""
+    """Delete acked rows, each with its ack code. Result: `forgotten`."""
 
     acked: Sequence[tuple[Notification, int]]
 
@@ -131,35 +131,35 @@ class ForgetUpdate(msgspec.Struct, frozen=True, gc=False):
 
 
 class AdvanceCursor(msgspec.Struct, frozen=True, gc=False):
-    """Storage has been read through, and all of it is acked. No result; nobody waits for it."""
+    """Move Autopush's read cursor: all stored notifications are acked. No result."""
 
     up_to_ms: int
 
 
 class SwitchMonth(msgspec.Struct, frozen=True, gc=False):
-    """Move the user agent to the table of this month. Result: `switched`."""
+    """Move the user agent to the table of this month. Result: `switched`, see `month_switch`."""
 
     connected_at_ms: int
 
 
 class SwitchLater(msgspec.Struct, frozen=True, gc=False):
-    """Result, after this while: `switch_due`."""
+    """Retry the month switch after this time. Result: `switch_due`."""
 
     after_s: float
 
 
-class TakeUp(msgspec.Struct, frozen=True, gc=False):
-    """Messages that were held: they are received again, before those that wait."""
+class ReceiveHeld(msgspec.Struct, frozen=True, gc=False):
+    """Feed the held messages to the session, before the queued ones."""
 
     texts: Sequence[bytes]
 
 
-DROPPED = -1  # no user agent's code
+DROPPED = -1  # outside the range of ack codes
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
-    """A direct notification is owed no more: acked with this code, or (0) found in storage, where
-    it is owed from now on, or, as a stored one too, `DROPPED` with its channel."""
+    """Settle a notification in the journal. The code is its ack code, 0 if the notification is also
+    stored and stays unacked there, or `DROPPED` if its subscription ended (stored ones too)."""
 
     notification: Notification | Update
     code: int
@@ -177,7 +177,7 @@ class DropUserAgent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SaveUnacked(msgspec.Struct, frozen=True, gc=False):
-    """The connection is over: store what was not acked and tell whoever has the user agent now."""
+    """The session ended: save unacked notifications and tell the user agent's current node."""
 
     notifications: Sequence[Notification] | Sequence[Update]
 
@@ -189,7 +189,7 @@ Effect = (
     | DeliverStored
     | DeliverUpdates
     | Close
-    | Enter
+    | AddToRegistry
     | Greeted
     | LookUp
     | Claim
@@ -205,7 +205,7 @@ Effect = (
     | AdvanceCursor
     | SwitchMonth
     | SwitchLater
-    | TakeUp
+    | ReceiveHeld
     | Settle
     | Nacked
     | DropUserAgent

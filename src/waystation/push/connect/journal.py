@@ -1,20 +1,20 @@
-"""The in-flight journal: direct notifications survive the process that holds them.
+"""In-flight journal: unacked direct notifications on disk, so that a crash does not lose them.
 
-Rule 1: a direct notification counts as taken only after its record has been written. With
-        `fsync`, all that arrive while the disk is busy share one write and one flush; without,
-        a record is written at once, into the mapped file where the file system allows it (0.5 us)
-        and else by a call (2 us); to keep its request waiting until the end of the turn takes 10.
-Rule 2: a record is settled when the notification is acked, saved or dropped. Settling is
-        not waited for: what a kill forgets of it may be delivered again, never lost.
-Rule 3: the file is held under a lock. Whoever gets the lock of a dead worker gives the file a
-        name of its own (`K.N.owed`) and replays it: what is neither settled nor over is handed
-        back to the store, and the node where the user agent is now is told. It is removed when
-        all of it is handed back, and not before.
-Rule 4: a write error or the size limit refuses direct notifications; the endpoint stores.
-        After an error they are refused for a moment before anything is sent, since what was
-        sent and yet stored comes twice.
+Rule 1: a direct notification is accepted only after its record is written. With `fsync`, all that
+        arrive while the disk is busy share one write and one flush. Without, each record is written
+        at once: into the mapped file where the file system allows it (0.5 us), else by a system
+        call (2 us); batching the requests until the end of the loop turn would cost 10 us.
+Rule 2: a record is settled when the notification is acked, saved or dropped. Nothing waits for
+        the settling record: if a kill loses it, the notification may be delivered again.
+Rule 3: the file is locked by its worker. The process that gets the lock of a dead worker's file
+        renames it to `K.N.owed` and replays it: notifications that are neither settled nor expired
+        are handed back to the store, and the user agent's current node is told. The file is removed
+        only after all of them are handed back.
+Rule 4: after a write error, or at the size limit, direct notifications are refused and the endpoint
+        stores them. After an error the refusal lasts `_REFUSE_S` and comes before anything is sent,
+        because a notification that is sent and then stored is delivered twice.
 
-What the file looks like is in `journal_records`.
+The file format is in `journal_records`.
 """
 
 import asyncio
@@ -54,23 +54,23 @@ Mode = Literal["write", "fsync", "off"]
 
 OWED_SUFFIX = ".owed"
 _COMPACT_BYTES = 4 * 2**20
-_HALF_BYTES = 2**19  # of a mapped file: both halves stay in the processor's cache
-_REFUSE_S = 1.0  # after a write error; then one more is tried
+_HALF_BYTES = 2**19  # of a mapped file: both halves fit into the processor's cache
+_REFUSE_S = 1.0  # after a write error; then the journal tries again
 
 
 def key_of(uaid: Uaid, notification: Notification | Update) -> str | tuple[bytes, bytes, int]:
-    """How a notification is named when it is settled; message ids are unique by themselves."""
+    """The key under which an unsettled notification is kept; message ids are unique alone."""
     if isinstance(notification, Notification):
         return notification.message_id
     return (uaid, notification.channel_id, notification.version)
 
 
 class JournalHeldError(Exception):
-    """Another process holds this journal."""
+    """Another process holds the lock of this journal."""
 
 
 class JournalOwesError(Exception):
-    """A journal is opened for appending although nobody has replayed it."""
+    """The journal still has unsettled notifications and must be replayed before it is opened."""
 
 
 class Journal:
@@ -79,7 +79,7 @@ class Journal:
     def __init__(
         self, path: Path, *, mode: Mode, bytes_max: int, mapped: bool | None = None
     ) -> None:
-        """`mapped` is found out unless it is told."""
+        """`mapped=None` maps the file where mode and file system allow it."""
         self._path = path
         self._mode = mode
         self._bytes_max = bytes_max
@@ -93,16 +93,16 @@ class Journal:
             mapped = mode == "write" and file_system(path) in MAPPABLE
         self._map: JournalMap | None = None
         if mapped:
-            with contextlib.suppress(OSError):  # no room: it will be refused record by record
+            with contextlib.suppress(OSError):  # disk full: records are refused one by one
                 self._map = JournalMap(self._fd, _half_bytes(()))
         self._size = 0
-        self._damaged = False  # the file cannot be appended to; only a new one helps
+        self._damaged = False  # appending may corrupt the file; it must be rewritten first
         self._sequence = 0
-        self._live: dict[object, tuple[Entry, int]] = {}  # with the length of its record
-        self.live_bytes = 0  # of the records of what is unsettled
-        self._turn: list[bytes] = []
+        self._live: dict[object, tuple[Entry, int]] = {}  # unsettled: entry, length of its record
+        self.live_bytes = 0  # of unsettled records
+        self._turn: list[bytes] = []  # records of this loop turn, not written yet
         self._waiters: list[asyncio.Future[bool]] = []
-        self._armed = False  # for the end of this turn
+        self._armed = False  # a write is scheduled for the end of this turn
         self._syncing = False
 
     @property
@@ -110,7 +110,7 @@ class Journal:
         return len(self._live)
 
     async def accept(self, uaid: Uaid, notification: Notification | Update) -> bool:
-        """Whether the record is written; waits for that only with `fsync`."""
+        """Write a record. Whether it is on disk; only `fsync` waits."""
         self._sequence = sequence = self._sequence + 1
         key = key_of(uaid, notification)
         if isinstance(notification, Notification):
@@ -122,7 +122,7 @@ class Journal:
         self._live[key] = (entry, len(body))
         self.live_bytes += len(body)
         if self._map is not None:
-            # The same again: one record stands for it, and it comes first.
+            # The same notification again: write the new record before settling the old one.
             ok = self._append(body) and (before is None or self._append(settled_body(before)))
             if not ok:
                 self._answer([], ok)
@@ -132,7 +132,7 @@ class Journal:
             self._turn.append(record(settled_body(before)))
         if self._mode == "write":
             return self._write()
-        # A future each: one for all of the turn would be cancelled for all with any of them.
+        # One future per request: cancelling one request must not cancel the others of the turn.
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._arm()
@@ -157,7 +157,7 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """No direct notification may be sent now."""
+        """Whether direct notifications must be refused now."""
         return self.live_bytes >= self.bytes_open
 
     def _arm(self) -> None:
@@ -170,7 +170,7 @@ class Journal:
         self._write()
 
     def _write(self) -> bool:
-        """One write for all that is here; settled records go with the next accepted one."""
+        """Write all records of this turn at once, settling ones included."""
         records = self._turn
         if not records:
             return True
@@ -192,9 +192,9 @@ class Journal:
     def _synced(self, done: "asyncio.Future[None]", waiters: "list[asyncio.Future[bool]]") -> None:
         self._syncing = False
         ok = not done.cancelled() and done.exception() is None
-        self._damaged |= not ok  # the kernel may have dropped what it could not write
+        self._damaged |= not ok  # the kernel may have dropped pages that it could not write
         self._answer(waiters, ok)
-        self._write()  # what came while the disk was busy goes together
+        self._write()  # the records that arrived during the flush
 
     def _answer(self, waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
         _resolve(waiters, ok)
@@ -214,7 +214,7 @@ class Journal:
             return self._compact()
         try:
             written = os.write(self._fd, data)
-            if written < len(data):  # the disk is full: take the torn end back
+            if written < len(data):  # the disk is full: cut the torn record off
                 self._damaged = True
                 os.ftruncate(self._fd, self._size)
                 self._damaged = False
@@ -225,15 +225,15 @@ class Journal:
         return True
 
     def _compact(self) -> bool:
-        """Most of the file is settled: keep what is live, which includes this turn's records.
+        """Rewrite the journal with unsettled records only, those of this turn included.
 
-        Unless the other half of a mapped file will do, a new file takes the old one's name, and
-        its lock, in one step."""
+        A mapped file switches to its other half if that is large enough. Otherwise a new file,
+        already locked, is renamed over the old one."""
         bodies = [accepted_body(entry) for entry, _ in self._live.values()]
         half_bytes = _half_bytes(bodies)
         if (
             self._map is not None
-            and self._map.half_bytes <= 8 * half_bytes  # else a burst is over: give the room back
+            and self._map.half_bytes <= 8 * half_bytes  # else shrink the file: a burst is over
             and self._map.renew(bodies)
         ):
             return True
@@ -265,20 +265,20 @@ class Journal:
         self._damaged = False
         try:
             if self._mode == "fsync":
-                _sync_folder(self._path)  # or a loss of power brings the old file back
+                _sync_folder(self._path)  # else a power failure may bring the old file back
         except OSError:
             self._damaged = True
             return False
         return True
 
     def _let_go(self) -> None:
-        """The lock goes with the last descriptor, and a map has one of its own."""
+        """Release the lock: it ends with the last descriptor, and the map has its own."""
         if self._map is not None:
             self._map.close()
         os.close(self._fd)
 
     def close(self) -> None:
-        """What is unsettled stays in the file for whoever replays it."""
+        """Unsettled records stay in the file for replay."""
         if self._map is None:
             self._append(b"".join(self._turn))
             self._turn = []
@@ -287,11 +287,11 @@ class Journal:
             os.ftruncate(self._fd, 0)
         self._let_go()
         self._map = None
-        self._fd = -1  # a descriptor's number is soon somebody else's
+        self._fd = -1  # the kernel may reuse the number for another file
 
 
 def _half_bytes(bodies: Sequence[bytes]) -> int:
-    """Of a mapped file with room for these and for twice as much."""
+    """Size of a mapped half with room for three times these bodies."""
     return max(_HALF_BYTES, 3 * sum(len(body) + HEAD.size for body in bodies))
 
 
@@ -302,15 +302,15 @@ def _resolve(waiters: "list[asyncio.Future[bool]]", ok: bool) -> None:
 
 
 def _begin(fd: int, path: Path) -> None:
-    """Start with an empty file: sequence numbers begin anew and would settle old records."""
+    """Empty the file: sequence numbers restart, and would otherwise settle old records."""
     if read_unsettled(os.pread(fd, os.fstat(fd).st_size, 0)):
         os.close(fd)
-        raise JournalOwesError(f"{path} still owes notifications: replay it first")
+        raise JournalOwesError(f"{path} has unsettled notifications: replay it first")
     os.ftruncate(fd, 0)
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the file's name as durable as its content."""
+    """Flush the folder, so that the file's name is as durable as its content."""
     fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -331,11 +331,11 @@ def _lock(path: Path, flags: int) -> int:
                 return fd
         except FileNotFoundError:
             pass
-        os.close(fd)  # it was replaced between our opening and our lock
+        os.close(fd)  # the file was replaced between our `open` and our lock
 
 
 class Abandoned:
-    """A journal whose worker is gone, under our lock. Raises `FileNotFoundError` without one."""
+    """A dead worker's journal, locked by us. Raises `FileNotFoundError` if there is none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -347,7 +347,7 @@ class Abandoned:
             return read_unsettled(file.read())
 
     def set_aside(self) -> None:
-        """Give its name to a journal to come. A new name needs no room on the disk."""
+        """Rename the file, so that a new journal can use its name. Works on a full disk."""
         if not os.fstat(self._fd).st_size:
             self._path.unlink(missing_ok=True)
             return
@@ -356,7 +356,8 @@ class Abandoned:
         self._path.rename(self._path.with_suffix(f".{number}{OWED_SUFFIX}"))
 
     def done(self) -> None:
-        """All of it is handed back. Emptied first, so that no loss of power brings it back."""
+        """Remove the replayed file. It is emptied first, so that a power failure between the two
+        does not replay it again."""
         os.ftruncate(self._fd, 0)
         os.fsync(self._fd)
         self._path.unlink(missing_ok=True)
@@ -366,8 +367,8 @@ class Abandoned:
 
 
 def set_aside(path: Path) -> None:
-    """What the journal at `path` owes waits under a name of its own; the path is free then. Raises
-    `JournalHeldError` while its worker is alive."""
+    """Rename the journal at `path` to an owed file and so free the path. Raises `JournalHeldError`
+    while its worker is alive."""
     with contextlib.suppress(FileNotFoundError):
         abandoned = Abandoned(path)
         try:
@@ -377,7 +378,7 @@ def set_aside(path: Path) -> None:
 
 
 def owed_files(path: Path) -> list[Path]:
-    """Those that were set aside from the journal at `path`, oldest first."""
+    """Files that were set aside from the journal at `path`, oldest first."""
     return sorted(path.parent.glob(f"{path.stem}.*{OWED_SUFFIX}"), key=_number_of)
 
 

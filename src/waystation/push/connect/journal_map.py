@@ -1,15 +1,15 @@
-"""The journal's file as memory: writing a record copies bytes and does not call the kernel.
+"""Memory-mapped journal file: writing a record copies bytes and needs no system call.
 
-What is copied there belongs to the file at once; the death of the process loses none of it. (A loss
-of power may: a journal that is to survive that is written and flushed.)
+Copied bytes belong to the file at once and survive the death of the process, but not a power
+failure; the `fsync` journal writes and flushes instead.
 
-Rule 1: the first page names one of two halves, by a generation that only grows. When a half is
-        full, what is live goes into the other one, and then the page names that. To use the same
-        two halves again and again spares the kernel from making pages.
-Rule 2: checksums begin with a seed of the generation, and a record is followed by an empty head:
-        what an older generation left behind is never taken for a record.
-Rule 3: all room is reserved before it is used. For want of room a mapped page does not return an
-        error but kills, so we map only where a reservation holds (`MAPPABLE`).
+Rule 1: the first page names the active one of two halves, by a generation that only grows. When a
+        half is full, unsettled records are copied to the other half, and then the page names that
+        one. Reusing the same two halves saves the kernel from allocating pages.
+Rule 2: checksums begin with a seed of the generation, and a zero head follows each record: bytes
+        of an older generation are never read as a record.
+Rule 3: all space is reserved in advance, because a full disk ends a process that writes to a mapped
+        page (SIGBUS). So files are mapped only where a reservation holds (`MAPPABLE`).
 """
 
 import mmap
@@ -29,15 +29,16 @@ from waystation.push.connect.journal_records import (
     seed_of,
 )
 
-MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})  # those that never move data
-_HEAD_BYTES: Final = HEAD.size  # as many as NOTHING has
+# File systems that never move written data, so that reserved blocks stay ours.
+MAPPABLE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
+_HEAD_BYTES: Final = HEAD.size
 _put_head: Final = HEAD.pack_into
 _put_nothing: Final = struct.Struct(f"{_HEAD_BYTES}x").pack_into
-_GENERATION: Final = slice(8, 16)  # in the page
+_GENERATION: Final = slice(8, 16)  # its bytes in `MAP_PAGE`
 
 
 class JournalMap:
-    """An empty journal in an empty file. Raises `OSError` if there is no room for it."""
+    """A journal mapped into an empty file. Raises `OSError` if the disk is full."""
 
     __slots__ = ("_at", "_end", "_generation", "_map", "_salt", "_seed", "half_bytes")
 
@@ -47,26 +48,26 @@ class JournalMap:
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError:
-            os.ftruncate(fd, 0)  # ext4 keeps what it had reserved: zeros in front of our records
+            os.ftruncate(fd, 0)  # ext4 keeps a partial reservation: zeros before our records
             raise
         self._map = mmap.mmap(fd, size)
         self._salt = secrets.randbits(32)
         self._generation = -1
         self._seed = self._at = self._end = 0
         written = self.renew(bodies)
-        assert written, "whoever makes it knows how much goes in"
+        assert written, "the caller makes a half large enough for `bodies`"
         self._map[: MAP_PAGE.size] = MAP_PAGE.pack(
             MAP_MAGIC, self._generation, self._salt, half_bytes
         )
 
     def append(self, body: bytes) -> bool:
-        """Whether there was room in this half."""
+        """Append a record. False: the active half is full."""
         at, length = self._at, len(body)
         start = at + _HEAD_BYTES
         end = start + length
         if end > self._end:
             return False
-        # The head comes last: until then there is nothing.
+        # The head is written last: until then readers see a zero head, the end.
         memory = self._map
         memory[start:end] = body
         _put_nothing(memory, end)
@@ -75,7 +76,7 @@ class JournalMap:
         return True
 
     def renew(self, bodies: Iterable[bytes]) -> bool:
-        """Go on in the other half with these; not if they would fill most of it."""
+        """Switch to the other half, filled with `bodies`. False: they need more than half of it."""
         generation = self._generation + 1
         seed = seed_of(generation, self._salt)
         start = MAP_PAGE_BYTES + generation % 2 * self.half_bytes

@@ -1,12 +1,12 @@
-"""How a journal's records lie in its file.
+"""File format of the in-flight journal.
 
-Each record is a four-byte length, a checksum of the body, and the body: a msgpack array for an
-accepted notification, `s` and the sequence number for a settled one. (`a` before the array is how
-earlier versions wrote it, and is still read.) An empty head, or the end of the file, is the end. A
-torn record at the end was never answered and is ignored.
+A record is a four-byte length, a checksum of the body, and the body: a msgpack array for an
+accepted notification, `s` and the sequence number for a settled one. (Earlier versions wrote `a`
+before the array; that is still read.) A zero head or the end of the file ends the records. A torn
+record at the end was never acknowledged to the endpoint and is ignored.
 
-A file is a row of records, with CRC-32; or, where it is used as memory, a page that names one of
-two halves with a row of records, with CRC-32C that begins with a seed (see `journal_map`).
+A plain file is a sequence of records with CRC-32. A mapped file has a page that names the active
+one of two halves, each a sequence of records with CRC-32C and a seed (see `journal_map`).
 """
 
 import struct
@@ -23,11 +23,11 @@ HEAD: Final = struct.Struct(">II")  # length of the body, its checksum
 NOTHING: Final = bytes(HEAD.size)
 SETTLED: Final = struct.Struct(">sQ")
 
-MAP_PAGE: Final = struct.Struct(">8sQQQ")  # what it is, generation, salt, bytes of a half
+MAP_PAGE: Final = struct.Struct(">8sQQQ")  # magic, generation, salt, bytes of a half
 MAP_MAGIC: Final = b"wsjmap1\n"
 MAP_PAGE_BYTES: Final = 4096
 
-# In C, ten times as quick as the other; the package has no types of its own.
+# Implemented in C, ten times as fast as the Python fallback; the package has no type stubs.
 crc32c = cast(Callable[[int, bytes], int], google_crc32c.extend)  # pyright: ignore[reportUnknownMemberType]
 
 
@@ -40,11 +40,11 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, gc=False):
     update: Update | None = None
 
 
-# The same as it is written: the fields in their order, since every message has one.
+# `Accepted` as a plain tuple of the same fields: cheaper to make, and every message needs one.
 Entry = tuple[int, bytes, Notification | None, Update | None]
 
 _decode = msgspec.msgpack.Decoder(Accepted).decode
-# As it comes: a letter in front would copy it once more, and no array begins with one of ours.
+# No kind letter in front, which would cost a copy: no msgpack array begins with `a` or `s`.
 accepted_body = cast(Callable[[Accepted | Entry], bytes], msgspec.msgpack.Encoder().encode)
 
 
@@ -53,17 +53,17 @@ def settled_body(sequence: int) -> bytes:
 
 
 def record(body: bytes) -> bytes:
-    """For a file that is a row of records."""
+    """A record of a plain file."""
     return HEAD.pack(len(body), zlib.crc32(body)) + body
 
 
 def seed_of(generation: int, salt: int) -> int:
-    """Where the checksums of a half begin: never as for what lay there before."""
+    """Seed of a half's checksums; differs from that of the half's earlier contents."""
     return (generation * 0x9E3779B1 ^ salt) & 0xFFFF_FFFF
 
 
 def read_unsettled(data: bytes) -> list[Accepted]:
-    """What a journal's bytes still owe, in the order of acceptance."""
+    """The unsettled notifications in a journal's bytes, in the order of acceptance."""
     accepted: dict[int, Accepted] = {}
     for body in _bodies_of(data):
         if body.startswith(b"s"):
@@ -78,7 +78,7 @@ def _bodies_of(data: bytes) -> Iterator[bytes]:
     if not data.startswith(MAP_MAGIC):
         return _bodies(data, 0, len(data), zlib.crc32)
     if len(data) < MAP_PAGE_BYTES:
-        return iter(())  # it was being made
+        return iter(())  # its creation was interrupted
     _, generation, salt, half_bytes = MAP_PAGE.unpack_from(data)
     start = MAP_PAGE_BYTES + generation % 2 * half_bytes
     seed = seed_of(generation, salt)
@@ -94,6 +94,6 @@ def _bodies(
         position += HEAD.size
         body = data[position : position + length]
         if not length or len(body) < length or checksum(body) != expected:
-            return  # the end, or torn: written by a process that died before it answered
+            return  # the end, or a torn record of a process that died before it answered
         yield body
         position += length

@@ -1,14 +1,14 @@
-"""The node API on the relay port: how other nodes reach this node's user agents by HTTP.
+"""Node API on the relay port: HTTP requests of other nodes for this node's user agents.
 
-    PUT    /push/{uaid}                     a notification: 200 taken, 404 not here, 503 not now
-    PUT    /notif/{uaid}                    look in storage: 200 now, 202 later, 404 not here
-    DELETE /notif/{uaid}/{connected_at}     let go of that very connection: 200
-    GET    /link                            our own nodes go on with link frames
+    PUT    /push/{uaid}                     deliver: 200 taken, 404 not connected here, 503 busy
+    PUT    /notif/{uaid}                    check storage: 200 now, 202 later, 404 not connected
+    DELETE /notif/{uaid}/{connected_at}     close exactly that connection: 200
+    GET    /link                            upgrade to link frames (Waystation nodes only)
 
-Each may stand behind `/w/{K}`: worker K of this node. Any worker takes it and passes it on;
-a K that is dead or unknown answers 404, so that the sender forgets the route.
+The prefix `/w/{K}` names worker K of this node. Any worker accepts the request and passes it on. An
+unknown or dead K answers 404, so that the sender clears the route.
 
-A sender that stopped waiting has hung up: its notification is refused, because it stores it.
+If the sender hung up before its answer, it has stored the notification, and the push is refused.
 """
 
 from collections.abc import Callable, Coroutine
@@ -50,7 +50,7 @@ class NodeApi:
         self._secret = secret
         self._links = links
         self._clock = clock
-        self._name_of = name_of  # worker K, or the one that is asked
+        self._name_of = name_of  # of worker K; of this worker for an empty K
 
     def __call__(self, request: Request) -> Response | Coroutine[Any, Any, Response]:
         parts = request.path.decode("latin-1").split("/")[1:]
@@ -97,7 +97,7 @@ class NodeApi:
         except BadBodyError as error:
             return Response.of(400, str(error).encode(), content_type=_TEXT)
         if request.abandoned:
-            node.asker_left(Uaid(uaid), None)
+            node.push_abandoned(Uaid(uaid), None)
             return _response(Answer.BUSY)
         answer = Answer.TAKEN
         for notification in notifications:
@@ -105,7 +105,7 @@ class NodeApi:
             if answer is not Answer.TAKEN:
                 break
             if request.abandoned:
-                node.asker_left(Uaid(uaid), notification)
+                node.push_abandoned(Uaid(uaid), notification)
         return _response(answer)
 
     async def _check_stored(self, node: ServedNode | None, uaid_text: str) -> Response:
@@ -122,7 +122,7 @@ class NodeApi:
         if node is None or uaid is None or connected_at_ms is None:
             return _absent()
         answer = await node.displace(Uaid(uaid), connected_at_ms)
-        # Whoever asks wants it gone, and it is: 200 whether or not it was there.
+        # 200 also if the connection does not exist: the sender only wants it closed.
         return Response.of(200) if answer is Answer.ABSENT else _response(answer)
 
 
@@ -131,11 +131,11 @@ def _absent() -> Response:
 
 
 def _response(answer: Answer) -> Response:
-    """A worker that cannot be reached holds no user agents: the same as one who is not there."""
+    """UNREACHABLE is 404 like ABSENT: a dead worker has no connections."""
     match answer:
         case Answer.TAKEN | Answer.FLAGGED:
             return Response.of(answer.value)
-        case Answer.BUSY | Answer.ODD:
+        case Answer.BUSY | Answer.UNEXPECTED:
             return Response.of(Answer.BUSY.value)
         case Answer.ABSENT | Answer.UNREACHABLE:
             return _absent()

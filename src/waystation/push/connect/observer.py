@@ -1,6 +1,6 @@
-"""What the driver reports as it happens. This one listens and keeps nothing.
+"""Port for the driver's reports. The default observer discards them.
 
-`reports.py` has the one that turns reports into events, numbers and lines.
+`reports.Reports` implements it with events, metrics and log lines.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Updat
 
 
 class Observer:
-    """Past tense: everything here has been done."""
+    """Methods are called after the fact, so their names are in the past tense."""
 
     def opened(self, connection: WebSocket, upgrade: Upgrade) -> object:
-        """What is returned is kept with the connection and comes back with `closed`."""
+        """The returned note is kept with the connection and passed to later calls."""
         return None
 
     def hello(self, session: Session, note: object) -> None: ...
@@ -28,15 +28,15 @@ class Observer:
     def unregistered(self, uaid: Uaid, channel_id: ChannelId, code: int) -> None: ...
 
     def taken(self, uaid: Uaid, notification: Notification | Update) -> None:
-        """Direct, and written to the socket."""
+        """A direct notification was written to the socket."""
 
     def refused(self, uaid: Uaid) -> None:
-        """Direct, and the user agent could not take it."""
+        """A direct notification was refused: the user agent is busy."""
 
     def retrieved(
         self, uaid: Uaid, notifications: Sequence[Notification] | Sequence[Update]
     ) -> None:
-        """Stored, and written to the socket."""
+        """Stored notifications were written to the socket."""
 
     def looked(self, uaid: Uaid, rows: int, payload_bytes: int, took_s: float) -> None:
         """Storage was read."""
@@ -46,25 +46,25 @@ class Observer:
     ) -> None: ...
 
     def dropped_with_channel(self, notification: Notification | Update) -> None:
-        """Sent and not acked, and nobody waits for it any more."""
+        """An unacked notification was dropped because its subscription ended."""
 
     def nacked(self, uaid: Uaid, version: str, code: int) -> None: ...
 
     def handed_back(self, uaid: Uaid, notifications: Sequence[Notification | Update]) -> None:
-        """Stored, as far as that was worth it."""
+        """Unacked notifications were saved; expired ones are listed too, but not saved."""
 
     def hand_back_failed(self, error: WaystationError) -> None:
-        """For now; it is tried again."""
+        """A save of unacked notifications failed and will be retried."""
 
     def superseded(self, replaced: Replaced) -> None:
-        """Stored before or handed back now; a newer one of its topic, or another version of its
-        channel, is stored instead."""
+        """A stored or handed-back notification was replaced by a newer one of its topic, or by
+        another version of its channel."""
 
     def displaced(self, uaid: Uaid) -> None:
-        """It has connected elsewhere, and this connection was closed for it."""
+        """This connection was closed because the user agent has connected to another node."""
 
     def took_over(self, uaid: Uaid, node_id: str) -> None:
-        """It has connected here, and its older connection at that node was closed for it."""
+        """The user agent connected here, and that node closed its older connection."""
 
     def dropped(self, uaid: Uaid, reason: str) -> None: ...
 

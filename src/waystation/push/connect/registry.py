@@ -1,11 +1,11 @@
-"""Who is connected to this worker, by uaid.
+"""Registry: connections of this worker by uaid.
 
-Rule 1: a connection is entered before its claim on the uaid is written, so that no endpoint
-        finds the user agent absent while it is arriving.
-Rule 2: whoever was there stays aside until the newcomer is greeted; then it is closed. If
-        the newcomer loses its claim, the older one is found again.
-Rule 3: leaving removes an entry only if it is still that connection's. Who leaves while a
-        later one is arriving gives that one whom it had kept aside itself.
+Rule 1: a connection is added before its claim on the uaid is written, so that no endpoint node
+        finds the user agent absent while it connects.
+Rule 2: an older connection of the uaid is set aside until the new one is greeted, and then closed.
+        If the new one loses its claim, the older one takes its place again.
+Rule 3: `remove` deletes an entry only if it still belongs to that connection. If a later connection
+        was added meanwhile, it inherits the connection that this one had set aside.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ M = TypeVar("M", bound=Member)
 class Registry(Generic[M]):
     def __init__(self) -> None:
         self._members: dict[Uaid, M] = {}
-        self.get = self._members.get  # the dictionary's own: every message asks
-        self._aside: dict[M, M] = {}  # who arrives -> who was there
+        self.get = self._members.get  # the dictionary's method directly: every message calls it
+        self._aside: dict[M, M] = {}  # new connection -> the older one of its uaid
 
     def __len__(self) -> int:
         return len(self._members)
@@ -34,17 +34,17 @@ class Registry(Generic[M]):
     def __iter__(self) -> Iterator[M]:
         return iter(list(self._members.values()))
 
-    def enter(self, uaid: Uaid, member: M) -> None:
+    def add(self, uaid: Uaid, member: M) -> None:
         before = self._members.get(uaid)
         if before is not None and before is not member:
             self._aside[member] = before
         self._members[uaid] = member
 
     def greeted(self, member: M) -> M | None:
-        """The older connection, which is to be closed."""
+        """Returns the older connection, which the caller closes."""
         return self._aside.pop(member, None)
 
-    def leave(self, uaid: Uaid, member: M) -> bool:
+    def remove(self, uaid: Uaid, member: M) -> bool:
         before = self._aside.pop(member, None)
         later = self._members.get(uaid)
         if later is not member:

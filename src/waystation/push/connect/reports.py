@@ -1,8 +1,6 @@
-"""What happens on a connection node, told as events, numbers and lines.
+"""Reports activity of a connection node as events, metrics and log lines.
 
-An event is a fact for the pipeline, a number is for a dashboard, and a line is for a person:
-one for each connection when it ends, with everything learnt on the way. Ids appear as keyed
-hashes only.
+Each connection writes one log line when it ends. Ids appear as keyed hashes only.
 """
 
 from collections.abc import Sequence
@@ -36,7 +34,7 @@ from waystation.telemetry.logs import tag
 from waystation.telemetry.metrics import Metrics
 
 DIRECT, STORED = 0, 1  # the contract's `path`
-NO_SUBSCRIPTION = 106  # the number by which an app server hears of it
+NO_SUBSCRIPTION = 106  # the errno of `NoSubscriptionError`
 # A module constant: reading an enum member costs 75 ns on CPython 3.11.
 _END_DELIVERED = Milestone.DELIVERED
 
@@ -48,13 +46,13 @@ _ENDS = {
 
 
 class Milestones(Protocol):
-    """Keeps a message's milestones for its sender, off the message's path."""
+    """Records milestones of messages without delaying them."""
 
     def note(self, notification: Notification, milestone: Milestone) -> None: ...
 
 
 class _Note:
-    """What a report needs of a connection from its opening to its end."""
+    """Data of a connection that reports need until it ends."""
 
     __slots__ = ("cid", "families")
 
@@ -184,14 +182,14 @@ class Reports(Observer):
                 mid, uah = self._mid(notification), self._uah(uaid)
                 self._emit(events.PushTransmitted(mid=mid, uah=uah, path=DIRECT))
             return
-        # `push.int_accepted` would say the same a microsecond earlier: here, what is taken is sent.
+        # No `push.int_accepted` event: here accepting and sending happen together.
         self._sink.defer(self._transmitted_event, uaid, notification)
         topical = notification.topic is not None
         (self._sent_direct_topical if topical else self._sent_direct).value += 1
         data = notification.data
         if data is not None:
             self._bytes_direct.value += len(data)
-        if notification.reliability_id is not None:  # a sender need not hear of every hop
+        if notification.reliability_id is not None:  # only tracked messages record this hop
             self._milestones.note(notification, Milestone.INT_ACCEPTED)
         self._milestones.note(notification, Milestone.TRANSMITTED)
 
@@ -249,7 +247,7 @@ class Reports(Observer):
         return events.PushDelivered(mid=self._mid(notification), uah=self._uah(uaid))
 
     def dropped_with_channel(self, notification: Notification | Update) -> None:
-        # What only waited in storage runs out; of what was sent nobody else would tell the end.
+        # Stored ones end by expiry; for a sent one no other event would record the end.
         if isinstance(notification, Notification) or notification.accepted_at_ms:
             self._emit(events.PushErrored(mid=self._mid(notification), errno=NO_SUBSCRIPTION))
 
@@ -299,4 +297,4 @@ class Reports(Observer):
         return self._hashes.mid(notification.message_id, notification.timestamp_s)
 
 
-_RESETS = {"too_many_messages": 2, "old_record_version": 3}  # the numbers of the reasons list
+_RESETS = {"too_many_messages": 2, "old_record_version": 3}  # codes of the event contract

@@ -163,10 +163,10 @@ class Session:
         if self._pong_due:
             return self._close(INTERNAL, "PongTimeout")
         settings = self._context.settings
-        self._subscriptions, news = self._context.broadcasts.news(self._subscriptions)
-        if news is not None:
+        self._subscriptions, frame = self._context.broadcasts.frame(self._subscriptions)
+        if frame is not None:
             self.wake_at = mono + settings.auto_ping_interval_s
-            return [do.SendFrame(news), *self._confirm()]
+            return [do.SendFrame(frame), *self._confirm()]
         self._pong_due = True
         self.wake_at = mono + settings.auto_ping_timeout_s
         return [do.SendPing(), *self._confirm()]
@@ -220,12 +220,12 @@ class Session:
             return False, []
         return self._window.check(), self._look()
 
-    def asker_left(self, taken: Notification | Update | None) -> list[Effect]:
+    def push_abandoned(self, taken: Notification | Update | None) -> list[Effect]:
         """An endpoint node stopped waiting for this node: it stores, and clears the route."""
         if self.state is not states.IDENTIFIED:
             return []
         if taken is not None:
-            self._window.stored_too(taken)
+            self._window.mark_also_stored(taken)
         self._window.check()
         return self._look() + self._confirm()
 
@@ -265,7 +265,7 @@ class Session:
         self._record = record
         self._reset_after_pass = (record.record_version or 0) < RECORD_VERSION
         self._command = _CLAIMING
-        return [do.Enter(record.uaid), do.Claim(self._own_record(record))]
+        return [do.AddToRegistry(record.uaid), do.Claim(self._own_record(record))]
 
     def claimed(self, applied: bool, *, mono: float) -> list[Effect]:
         if self.state is states.CLOSED:
@@ -288,7 +288,7 @@ class Session:
         uaid = self._context.new_uaid()
         self.uaid = uaid
         self._record = self._own_record(UserAgent(uaid=uaid, connected_at_ms=0))
-        return [do.Enter(uaid), *self._greet(uaid, mono)]
+        return [do.AddToRegistry(uaid), *self._greet(uaid, mono)]
 
     def _own_record(self, record: UserAgent) -> UserAgent:
         return UserAgent(
@@ -467,13 +467,13 @@ class Session:
         if self.state is not states.IDENTIFIED or switch is None:
             return []
         self._window.check()
-        return [do.TakeUp(switch.release()), *self._look()]
+        return [do.ReceiveHeld(switch.release()), *self._look()]
 
     def _switch_later(self) -> list[Effect]:
         assert self._switch is not None
         self._switch.postpone()
         later = do.SwitchLater(self._context.switch_after_s())
-        return [do.TakeUp(self._switch.release()), later, *self._look()]
+        return [do.ReceiveHeld(self._switch.release()), later, *self._look()]
 
     def switch_due(self) -> list[Effect]:
         if self.state is not states.IDENTIFIED or self._switch is None:

@@ -1,14 +1,14 @@
-"""SimplePush: which version of each channel a user agent still owes us an ack for.
+"""SimplePush: tracks unacknowledged versions of one user agent's channels.
 
 Rule 1: while anything is unacked, new versions are refused and the endpoint node
         stores them; but a version that is not newer than an unacked one of its
-        channel is taken and passed over.
+        channel is accepted and not sent.
 Rule 2: an ack of version v settles every version up to v of its channel. The stored
-        row goes only if it still is the one that we read; otherwise a newer one is
-        waiting for the next look.
+        row is deleted only if it is still the row that was read; a newer one is sent
+        with the next read.
 Rule 3: after hello, and whenever nothing is unacked and something may be stored, all
-        stored versions are sent in one message; those of a channel that ended while they were
-        read are not.
+        stored versions are sent in one message, except those of a channel that ended
+        during the read.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ class UpdateWindow:
     """Versions of one SimplePush user agent on one connection."""
 
     __slots__ = (
+        "_also_stored",
         "_check_needed",
         "_direct",
         "_forgetting",
         "_left",
         "_reading",
         "_stored",
-        "_stored_too",
         "direct_acked",
         "stored_acked",
         "stored_sent",
@@ -41,9 +41,9 @@ class UpdateWindow:
         self._stored: dict[ChannelId, Update] = {}
         self._check_needed = False
         self._reading = False
-        self._left: set[ChannelId] = set()  # channels that ended while we read
+        self._left: set[ChannelId] = set()  # channels that ended during a read
         self._forgetting = 0
-        self._stored_too: set[ChannelId] = set()  # whose direct version is stored as well
+        self._also_stored: set[ChannelId] = set()  # channels whose direct version is also stored
         self.direct_acked = self.stored_acked = self.stored_sent = 0
 
     @property
@@ -70,10 +70,10 @@ class UpdateWindow:
     def refuse(self) -> None:
         self._check_needed = True
 
-    def stored_too(self, update: Notification | Update) -> None:
-        """What was taken, although its sender's node no longer waited."""
+    def mark_also_stored(self, update: Notification | Update) -> None:
+        """The endpoint node stopped waiting and stored an update that was sent directly."""
         if self._direct.get(update.channel_id) == update:
-            self._stored_too.add(update.channel_id)
+            self._also_stored.add(update.channel_id)
 
     def acked(self, updates: Sequence[AckUpdate]) -> list[Effect]:
         effects: list[Effect] = []
@@ -89,8 +89,8 @@ class UpdateWindow:
         if direct is not None and direct.version <= version:
             del self._direct[channel_id]
             self.direct_acked += 1
-            if channel_id in self._stored_too:
-                self._stored_too.discard(channel_id)
+            if channel_id in self._also_stored:
+                self._also_stored.discard(channel_id)
                 self._forgetting += 1
                 effects += [do.Settle(direct, 0), do.ForgetUpdate(direct)]
             else:
@@ -114,7 +114,7 @@ class UpdateWindow:
         return [] if direct is None else [do.Settle(direct, do.DROPPED)]
 
     def check(self) -> bool:
-        """Whether storage is looked at now; if not, it will be when nothing is unacked."""
+        """Whether storage is read now; if not, it is read when nothing is unacked."""
         self._check_needed = True
         return not self._reading and not self.unacked
 
@@ -136,7 +136,7 @@ class UpdateWindow:
             sent = self._direct.get(row.channel_id)
             if sent is None or sent.version < row.version:
                 fresh.append(row)
-            # Else the ack of what was sent meanwhile covers this row as well.
+            # Else the ack of the version that was sent directly covers this row as well.
             self._stored[row.channel_id] = row
         self.stored_sent += len(fresh)
         return [do.DeliverUpdates(fresh)] if fresh else []

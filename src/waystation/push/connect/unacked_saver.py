@@ -63,7 +63,7 @@ class UnackedSaver:
         """The process stops: do not retry a full store, the journal keeps its notifications."""
         self._ending.set()
 
-    async def hand_back(
+    async def save(
         self,
         uaid: Uaid,
         notifications: Sequence[Notification | Update],

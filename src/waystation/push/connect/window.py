@@ -48,6 +48,7 @@ class DeliveryWindow:
     """Direct and stored notifications of one user agent on one connection."""
 
     __slots__ = (
+        "_also_stored",
         "_check_needed",
         "_direct",
         "_fleeting",
@@ -56,7 +57,6 @@ class DeliveryWindow:
         "_pass",
         "_refused",
         "_stored",
-        "_stored_too",
         "_unacked_max",
         "direct_acked",
         "sent_in_pass",
@@ -71,7 +71,7 @@ class DeliveryWindow:
         self._direct: dict[MessageId, Notification] | None = None
         self._stored: dict[MessageId, Notification] | None = None
         self._fleeting: dict[MessageId, Notification] | None = None  # TTL 0
-        self._stored_too: set[MessageId] | None = None  # of the direct ones
+        self._also_stored: set[MessageId] | None = None  # of the direct ones
         self._forgetting = 0  # acked rows whose deletion has not been confirmed
         self._refused = False
         self._check_needed = False
@@ -123,12 +123,12 @@ class DeliveryWindow:
         self._refused = True
         self._check_needed = True
 
-    def stored_too(self, notification: Notification | Update) -> None:
+    def mark_also_stored(self, notification: Notification | Update) -> None:
         """A direct notification that its endpoint node stored as well (rule 7)."""
         if isinstance(notification, Notification) and self._direct:
             message_id = notification.message_id
             if message_id in self._direct:
-                self._stored_too = (self._stored_too or set()) | {message_id}
+                self._also_stored = (self._also_stored or set()) | {message_id}
 
     # Acks
 
@@ -137,7 +137,7 @@ class DeliveryWindow:
         effects: list[Effect] = []
         rows: list[tuple[Notification, int]] = []
         direct, stored, fleeting = self._direct, self._stored, self._fleeting
-        stored_too = self._stored_too
+        also_stored = self._also_stored
         for update in updates:
             version, code = update.version, update.code
             message_id = MessageId(version if isinstance(version, str) else str(version))
@@ -145,8 +145,8 @@ class DeliveryWindow:
                 code = DELIVERED
             if direct and (acked := direct.pop(message_id, None)) is not None:
                 self.direct_acked += 1
-                if stored_too and message_id in stored_too:
-                    stored_too.discard(message_id)
+                if also_stored and message_id in also_stored:
+                    also_stored.discard(message_id)
                     rows.append((acked, code))
                 else:
                     effects.append(do.Settle(acked, code))
@@ -227,8 +227,8 @@ class DeliveryWindow:
                 fresh.append(row)
             else:
                 effects.append(do.Settle(direct, 0))
-                if self._stored_too:
-                    self._stored_too.discard(row.message_id)
+                if self._also_stored:
+                    self._also_stored.discard(row.message_id)
             self._stored[row.message_id] = row
         self.sent_in_pass += len(fresh)
         self.stored_sent += len(fresh)

@@ -1,1 +1,1 @@
-"""The endpoint node: a POST, step by step."""
+"""The endpoint node: accepts notifications of app servers and delivers or stores them."""

@@ -1,9 +1,10 @@
-"""How a notification reaches a user agent behind a bridge (webpush §7).
+"""Delivers notifications to user agents behind a bridge (webpush §7).
 
-Rule 1: the vendor's answer is the sender's: nothing is stored, and nothing is sent again later.
-Rule 2: a user agent that its vendor does not know is removed, unless it has got another device
-        token meanwhile; then the sender is asked to send again.
-Rule 3: a bridge that is not configured on this node removes nobody: another node may have it.
+Rule 1: the sender gets the vendor's result: nothing is stored and nothing is retried.
+Rule 2: a user agent that its vendor does not know is removed, unless its device token has changed
+        meanwhile; then the sender is asked to send again.
+Rule 3: if the bridge is not configured on this node, the user agent stays, because another node may
+        have the bridge.
 """
 
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ Bridges = Mapping[str, Bridge]  # by router type
 
 
 class BridgeRouter:
-    """Delivers to user agents that a bridge reaches."""
+    """Delivers to user agents behind a bridge."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class BridgeRouter:
         self._observer = observer or Observer()
 
     async def deliver(self, user_agent: UserAgent, notification: Notification) -> None:
-        """Returns when the vendor has taken it."""
+        """Returns when the vendor has accepted the notification."""
         via = user_agent.router_type
         data = user_agent.router_data or {}
         began = self._clock.mono()
@@ -59,20 +60,20 @@ class BridgeRouter:
         self._milestones.note(notification, Milestone.BRIDGE_TRANSMITTED)
 
     async def _forget(self, seen: UserAgent) -> None:
-        """Rule 2. What is thrown while the store is asked is told to the sender, who sends again
-        and so leads to the same end."""
+        """Remove the user agent (rule 2). A store error goes to the sender, whose retry then
+        removes it."""
         found = await self._store.get_user_agent(seen.uaid)
         if found is None:
             return
         held = found.router_type, token_of(found.router_data or {})
         if held != (seen.router_type, token_of(seen.router_data or {})):
-            raise LostRaceError("The device has just got another token, please try again")
+            raise LostRaceError("The device token has just changed, please send again")
         self._observer.bridge_token_gone(seen.uaid, seen.router_type)
         if await self._store.remove_user_agent(seen.uaid):
             self._observer.user_agent_dropped(seen.uaid)
 
 
 def _app_of(data: Mapping[str, Any]) -> str:
-    """For numbers: the app id of FCM, the release channel of APNs."""
+    """The app in metrics: the app id of FCM, the release channel of APNs."""
     channel = data.get("rel_channel")
     return channel if isinstance(channel, str) else app_id_of(data) or ""

@@ -1,11 +1,11 @@
-"""A POST of an app server, step by step, and what may be done with a message afterwards.
+"""Accepts POSTs of app servers: checks them in order, delivers, and withdraws messages by id.
 
-Rule 1: the order of the checks is the specification's table (webpush 4.3); the first failure wins.
-        The body has been read by then, within its limit, but it is judged only after the store
-        was asked who it is for.
-Rule 2: record and subscription are read for every POST; only what cannot change is cached: a
-        decrypted endpoint and a verified VAPID token.
-Rule 3: bad input changes nothing.
+Rule 1: the checks run in the order of the specification's table (webpush 4.3); the first failure
+        wins. The body has been read by then, within its limit, but is checked after the store
+        look-up of user agent and subscription.
+Rule 2: record and subscription are read for every POST. Only immutable results are cached:
+        decrypted endpoints and verified VAPID tokens.
+Rule 3: a request that fails a check changes nothing.
 """
 
 import re
@@ -46,17 +46,17 @@ from waystation.push.wire.error_forms import form_of
 from waystation.push.wire.webpush import Post, check_api_version, read_body, read_post
 
 BRIDGED: Final = frozenset({"fcm", "apns", "stub"})
-NOTIFIED: Final = BRIDGED | {WEBPUSH}  # kinds that take notifications
+NOTIFIED: Final = BRIDGED | {WEBPUSH}  # router types that receive notifications
 KINDS: Final = NOTIFIED | {SIMPLEPUSH}
 _RELIABILITY_ID: Final = re.compile(rb"[0-9A-Za-z._-]{1,64}")
-_WITHDRAW_ROWS: Final = 100  # looked at together, and so often at most
+_WITHDRAW_ROWS: Final = 100  # rows per fetch, and fetches per DELETE at most
 _WITHDRAW_LOOKS_MAX: Final = 10
-_BEHIND_ALL: Final = "~"  # in the order of bytes: no letter of a sort key comes after it
+_BEHIND_ALL: Final = "~"  # sorts after every character of a sort key
 _NO_SUBSCRIPTION: Final = "No such subscription"
 
 
 class Intake:
-    """Takes what app servers send. One for each worker."""
+    """Handles requests of app servers. One per worker."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class Intake:
         self._limits = limits
         self._milestones = milestones
         self._clock = clock
-        self._tracked = tracked  # hashes of the keys whose messages are tracked
+        self._tracked = tracked  # hashes of VAPID keys whose messages are tracked
         self._observer = observer or Observer()
         self._body_bytes_max = settings.max_data_bytes
         self._ttl_max_s = settings.max_notification_ttl_s
-        # A path that was good is good: keys do not change while we run.
+        # Decrypted paths can be cached: keys do not change while the process runs.
         self._opened = lru_cache(settings.token_cache_max)(self._open)
-        # A path in `endpoint.url` stays in front, so that DELETE works behind a prefix.
+        # Location keeps the path of `endpoint.url`, so that DELETE works behind a prefix.
         self._created = (
             STATUS_LINES[201] + b"Location: " + settings.url.rstrip("/").encode() + b"/m/"
         )
@@ -148,8 +148,8 @@ class Intake:
         return Response(201, b"%b%b\r\nTTL: %d\r\n" % (self._created, location, notification.ttl_s))
 
     def _open(self, path: bytes) -> EndpointToken | None:
-        """Steps 1 and 2. None for a token of ours that is not of the path's version: step 6 says
-        so, because the checks of the signature come first."""
+        """Steps 1 and 2. None for a valid token of another version than the path's: step 6 reports
+        it, after the checks of the signature."""
         version, token = _parts(path)
         check_api_version(version)
         plain = self._keys.open_token(token)
@@ -159,7 +159,8 @@ class Intake:
             return None
 
     async def recipient(self, endpoint: EndpointToken, kinds: Collection[str]) -> UserAgent:
-        """Steps 8 to 10: who it is for, if they exist, are of these kinds and still want it."""
+        """Steps 8 to 10: the user agent, if it exists, has one of these router types and still has
+        the subscription."""
         recipient = await self._store.look_up(endpoint.uaid, endpoint.channel_id)
         if recipient is None:
             raise NoSubscriptionError(_NO_SUBSCRIPTION)
@@ -185,7 +186,7 @@ class Intake:
         key_hash: bytes | None = None,
         reliability_id: str | None = None,
     ) -> Notification:
-        """From here on the message has an id, and its sender may ask what became of it."""
+        """Make the notification, with its message id, and report it as received."""
         uaid, channel_id = endpoint.uaid, endpoint.channel_id
         if post.topic is None:
             message_id, sort_key = self._ids.for_endpoint(endpoint, now_ms)
@@ -213,7 +214,7 @@ class Intake:
         return notification
 
     async def _deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
-        """The id that the message has from now on."""
+        """Deliver or store the notification. Returns its final message id."""
         try:
             if user_agent.router_type in BRIDGED:
                 await self._bridges.deliver(user_agent, notification)
@@ -225,7 +226,7 @@ class Intake:
             raise
 
     async def deliver_unsigned(self, token: bytes, post: Post, body: bytes) -> None:
-        """For a gateway that speaks for an app server: v1 endpoints only, the same limits."""
+        """Deliver for a gateway that represents an app server: v1 endpoints only, same limits."""
         endpoint = self._keys.open_endpoint("v1", token)
         self._limits.check(None, endpoint.uaid + endpoint.channel_id, self._clock.mono())
         user_agent = await self.recipient(endpoint, NOTIFIED)
@@ -233,7 +234,7 @@ class Intake:
         await self._deliver(user_agent, notification)
 
     def _tracking(self, request: Request, key_hash: bytes | None) -> str | None:
-        """The reliability id of a message whose sender's key is tracked."""
+        """The reliability id, if the sender's key is tracked."""
         if key_hash not in self._tracked:
             return None
         chosen = request.headers.get(b"x-messageid")
@@ -242,14 +243,14 @@ class Intake:
         return new_uuid4().hex()
 
     async def withdraw(self, message_id: bytes) -> Response:
-        """`DELETE /m/{message_id}`: the same answer whether or not it was still stored."""
+        """`DELETE /m/{message_id}`: same answer whether or not the message was still stored."""
         parsed = self._ids.parse(message_id)
-        # Ids are stored with their padding; on the way through a URL it may get lost.
+        # Stored ids have base64 padding; in a URL it may be missing.
         text = message_id.rstrip(b"=").decode("ascii")
         text += "=" * (-len(text) % 4)
         uaid, own_id = parsed.uaid, MessageId(text)
         row = await self._find(uaid, own_id, parsed.sort_key)
-        # With Autopush's keys, what was handed back lies under another key than its id says.
+        # With Autopush's keys, a handed-back message has another key than its id contains.
         if row is None and self._ids.shared and not parsed.sort_key.startswith("01:"):
             row = await self._find(uaid, own_id, None)
         if row is not None and await self._store.forget(uaid, [(row.sort_key, own_id)]):
@@ -260,8 +261,8 @@ class Intake:
     async def _find(
         self, uaid: Uaid, message_id: MessageId, sort_key: SortKey | None
     ) -> Notification | None:
-        """The stored message. It is the first behind what comes right before its sort key; without
-        one all are looked through."""
+        """The stored message. With a sort key it is the first row after the position before that
+        key; without one all rows are searched."""
         after, looks, limit = None, _WITHDRAW_LOOKS_MAX, _WITHDRAW_ROWS
         if sort_key is not None:
             before = chr(ord(sort_key[-1]) - 1) + _BEHIND_ALL
@@ -280,13 +281,13 @@ class Intake:
 
 
 def _parts(path: bytes) -> tuple[bytes, bytes]:
-    """Version and token; the first version had no name."""
+    """Version and token; a path without a version is v1."""
     version, slash, token = path[len(b"/wpush/") :].partition(b"/")
     return (version, token) if slash else (b"v1", version)
 
 
 def _check_owner(endpoint: EndpointToken, sender: Sender | None) -> None:
-    """Step 7: a v2 endpoint is bound to the VAPID key that it was made for."""
+    """Step 7: a v2 endpoint accepts only the VAPID key of its subscription."""
     if endpoint.key_hash is None:
         return
     if sender is None:

@@ -1,19 +1,19 @@
-"""The Matrix push gateway of UnifiedPush: `/_matrix/push/v1/notify`.
+"""Matrix push gateway for UnifiedPush: `/_matrix/push/v1/notify`.
 
-A homeserver posts a notification for devices whose pushkeys are endpoint URLs. We forward it to
-those that are ours.
+A homeserver posts a notification for devices whose pushkeys are endpoint URLs. The gateway delivers
+it to the endpoints of this service.
 
-Rule 1: a pushkey is an endpoint of this service or it is rejected; no URL is ever fetched.
-Rule 2: `rejected` names the pushkeys that can never work again (gone, not ours, bound to a VAPID
-        key that a homeserver does not have), so that the homeserver forgets them. When something of
-        ours fails the whole request fails, and the homeserver repeats it.
-Rule 3: the payload is the notification without its `devices`: one device has no business with the
-        pushkeys of the others.
+Rule 1: a pushkey that is not an endpoint of this service is rejected; no URL is ever fetched.
+Rule 2: `rejected` lists pushkeys that can never work again (gone, of another service, or bound to a
+        VAPID key, which a homeserver does not have), so that the homeserver removes them. If this
+        service fails, the whole request fails, and the homeserver repeats it.
+Rule 3: the payload is the notification without `devices`, so that no device learns the pushkeys of
+        others.
 
-The payload is not encrypted: a homeserver has no keys of the device. Web Push wants a content
-encoding for every body, and UnifiedPush distributors hand over what arrives, so `aes128gcm` is
-claimed, as the gateways of UnifiedPush do; the Matrix app finds JSON and reads it. What is in it
-is up to the app, which asks its homeserver for `event_id_only` if it wants nothing else.
+The payload is not encrypted, because a homeserver does not have the device's keys. Web Push
+requires a content encoding for every body, so the notification is labelled `aes128gcm`, as the
+gateways of UnifiedPush do; its distributors pass the body on, and the Matrix app finds JSON. An app
+that wants minimal content asks its homeserver for `event_id_only`.
 """
 
 from typing import Annotated, Any, Final
@@ -71,7 +71,7 @@ class MatrixGateway:
         self._ttl_s = min(TTL_S, settings.max_notification_ttl_s)
 
     def discover(self) -> Response:
-        """How an app finds out that its push service is a gateway as well."""
+        """Discovery: tells an app that this push service is also a Matrix gateway."""
         return Response.of(200, b'{"unifiedpush":{"gateway":"matrix"}}', content_type=_JSON)
 
     async def notify(self, request: Request) -> Response:
@@ -102,7 +102,7 @@ class MatrixGateway:
         return Response.of(200, _encode(_Rejected(rejected)), content_type=_JSON)
 
     def _token(self, pushkey: str) -> bytes | None:
-        """Of a v1 endpoint of ours; None for anything else."""
+        """The token of a v1 endpoint of this service; None for any other pushkey."""
         if not pushkey.startswith(self._ours) or not pushkey.isascii():
             return None
         version, slash, token = pushkey[len(self._ours) :].partition("/")
@@ -114,7 +114,7 @@ class MatrixGateway:
         content.pop("devices", None)
         payload = _encode({"notification": content})
         if len(payload) > self._data_bytes_max:
-            # As the homeserver would have sent it in the format `event_id_only`.
+            # Reduce it to the format `event_id_only`.
             short = {name: content[name] for name in _SHORT if name in content}
             payload = _encode({"notification": short})
         if len(payload) > self._data_bytes_max:

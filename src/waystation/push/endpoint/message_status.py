@@ -1,7 +1,7 @@
-"""What became of a message, for the app server that sent it.
+"""Status of a message, for the app server that sent it.
 
-`GET /m/{message_id}/status` with the VAPID key of the POST. Knowing the id is not enough: whoever
-runs a proxy has seen it in a `Location`.
+`GET /m/{message_id}/status`, signed with the VAPID key of the POST. The id alone is not accepted:
+every proxy on the way has seen it in a `Location`.
 """
 
 import hmac
@@ -39,7 +39,7 @@ class MessageStatuses:
         self._ids.parse(message_id)
         authorization = request.headers.get(b"authorization")
         if authorization is None:
-            raise UnauthorizedError("Sign this request as the message was signed, with VAPID")
+            raise UnauthorizedError("Sign this request with VAPID, with the key of the message")
         now_ms = self._clock.now_ms()
         sender = self._vapid.verify(
             authorization, request.headers.get(b"crypto-key"), now_ms / 1000
@@ -49,7 +49,7 @@ class MessageStatuses:
             MessageId(text + "=" * (-len(text) % 4)), now_ms=now_ms
         )
         if status is None:
-            raise NoStatusError("Nothing is known of that message")
+            raise NoStatusError("There is no status of that message")
         if not hmac.compare_digest(status.sender, sender.key_hash):
             raise VapidError("VAPID public key mismatch")
         steps = sorted(

@@ -1,6 +1,6 @@
-"""What the endpoint reports as it happens. This one listens and keeps nothing.
+"""Port for the endpoint's reports. The default observer discards them.
 
-`reports.py` has the one that turns reports into events and numbers.
+`reports.Reports` implements it with events and metrics.
 """
 
 from waystation.push.model import ChannelId, Notification, Replaced, Uaid, Update
@@ -8,9 +8,9 @@ from waystation.push.vapid import Sender
 
 
 class Observer:
-    """Past tense: everything here has been done."""
+    """Methods are called after the fact, so their names are in the past tense."""
 
-    def answered(  # noqa: PLR0917 - for every POST, and names cost as much as the call
+    def answered(  # noqa: PLR0917 - called for every POST; keyword arguments would double its cost
         self,
         status: int,
         error: BaseException | None,
@@ -20,10 +20,10 @@ class Observer:
         sender: Sender | None = None,
         channel_id: ChannelId | None = None,
     ) -> None:
-        """A POST has its answer; `began` is monotonic."""
+        """A POST was answered; `began` is monotonic."""
 
     def received(self, uaid: Uaid, notification: Notification | Update, size: int) -> None:
-        """Valid, and for somebody who exists."""
+        """A notification passed all checks; its subscription exists."""
 
     def received_for_bridge(
         self, uaid: Uaid, notification: Notification, size: int, via: str
@@ -31,41 +31,42 @@ class Observer:
         """As `received`, for a user agent behind the bridge `via`."""
 
     def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
-        """Its sort key was taken: it has another id, and the sender will hear of that one only."""
+        """The sort key was in use: the notification got another id, and the sender gets only it."""
 
     def relayed(self, notification: Notification | Update, node_id: str) -> None:
-        """About to be offered to a connection node that is not in this worker."""
+        """A notification is about to be sent to a connection node outside this worker."""
 
     def taken(self, uaid: Uaid, notification: Notification) -> None:
-        """Direct: a connection node has it."""
+        """A connection node accepted a direct notification."""
 
     def stored(self, uaid: Uaid, notification: Notification | Update) -> None: ...
 
     def superseded(self, replaced: Replaced) -> None:
-        """A newer one of its topic has been stored instead, or another version of its channel."""
+        """A stored notification was replaced by a newer one of its topic, or a version by another
+        one of its channel."""
 
     def withdrawn(self, notification: Notification) -> None:
-        """Its sender deleted it, and it was still stored."""
+        """The sender deleted a notification that was still stored."""
 
     def expired(self, notification: Notification) -> None:
-        """TTL 0, and nobody there."""
+        """A notification with TTL 0 could not be delivered directly."""
 
     def errored(self, notification: Notification | Update, errno: int) -> None: ...
 
     def node_busy(self, uaid: Uaid, node_id: str) -> None: ...
 
     def node_gone(self, uaid: Uaid, node_id: str) -> None:
-        """The node answered that the user agent is not there."""
+        """The node answered that the user agent is not connected to it."""
 
     def node_unreachable(self, uaid: Uaid, node_id: str) -> None: ...
 
     def user_agent_dropped(self, uaid: Uaid) -> None:
-        """Its record was of no known kind."""
+        """The user agent was removed because its record has an unknown router type."""
 
     def bridged(
         self, notification: Notification, via: str, app_id: str, code: int, took_s: float
     ) -> None:
-        """The vendor has taken it."""
+        """The vendor accepted the notification."""
 
     def bridge_failed(
         self, notification: Notification, via: str, app_id: str, error: Exception, took_s: float
@@ -75,13 +76,13 @@ class Observer:
         """The vendor does not know the device."""
 
     def registered(self, uaid: Uaid, via: str) -> None:
-        """A new user agent behind a bridge, with its first channel."""
+        """A new user agent behind a bridge was registered, with its first channel."""
 
     def registration_updated(self, uaid: Uaid, via: str) -> None:
-        """The device has another token."""
+        """The device's token was replaced."""
 
     def registration_checked(self, uaid: Uaid, via: str) -> None:
-        """The device asked for its channels, and its record was renewed."""
+        """The device asked for its channels, which renews its record."""
 
     def unregistered(self, uaid: Uaid, via: str) -> None: ...
 

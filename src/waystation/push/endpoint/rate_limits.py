@@ -1,7 +1,7 @@
-"""How often one app server, and one subscription, may be posted to.
+"""Rate limits of POSTs by VAPID key and by subscription.
 
-Never by source address: one gateway speaks for many people. Each worker has its own buckets at its
-share of the rate, because requests spread evenly over the workers of a node.
+There is no limit by source address, because a gateway posts for many app servers. Each worker has
+buckets with its share of the rate, because requests spread evenly over the workers of a node.
 """
 
 from waystation.base.limits import BucketTable
@@ -25,7 +25,8 @@ class RateLimits:
         return self._by_key is not None or self._by_endpoint is not None
 
     def check(self, key_hash: bytes | None, subscription: bytes, mono: float) -> None:
-        """After step 7 of a POST. `subscription` is uaid and channel id."""
+        """Raise `RateLimitedError` above a limit; called after step 7 of a POST. `subscription` is
+        uaid and channel id."""
         if self._by_key is not None and key_hash is not None:
             wait_s = self._by_key.take(key_hash, mono)
             if wait_s:

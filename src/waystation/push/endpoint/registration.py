@@ -1,13 +1,14 @@
-"""The registration API: devices that are reached through a bridge (webpush §4.7).
+"""Registration API for devices behind a bridge (webpush §4.7).
 
-Rule 1: the order of the checks is uaid, secret, type, user agent, then the body; the first failure
-        wins. Bad input changes nothing.
-Rule 2: a user agent is registered with one type; under another one it is not found.
-Rule 3: a changed record is written by compare-and-set; who loses is asked to send again.
-Rule 4: new user agents cost storage and need no secret, so their rate is limited. A refused body
-        does not count against it.
+Rule 1: checks run in the order uaid, secret, type, user agent, body; the first failure wins. A
+        request that fails a check changes nothing.
+Rule 2: a user agent is registered with one type; under another type it is not found.
+Rule 3: a changed record is written by compare-and-set; a request that loses the race is refused
+        and must be sent again.
+Rule 4: new user agents cost storage and need no secret, so their rate is limited. A request with a
+        bad body does not count.
 
-A device calls GET once a day: it learns what its server knows of it, and renews its record.
+A device calls GET once a day, to compare its channels with the server's and to renew its record.
 """
 
 import contextlib
@@ -43,7 +44,7 @@ from waystation.push.store import PushStore
 from waystation.push.token import Keys, parse_public_key
 
 _JSON: Final = b"application/json"
-_SCHEMES: Final = (b"bearer", b"webpush")  # the second for an old client on Android
+_SCHEMES: Final = (b"bearer", b"webpush")  # an old Android client sends the second
 _AUTH: Final = "Invalid Local Auth"
 
 
@@ -66,7 +67,7 @@ class Path(msgspec.Struct, frozen=True):
 
 
 def read_path(path: bytes) -> Path | None:
-    """None for one that is not of this API."""
+    """None for a path outside this API."""
     parts = path.decode("utf-8", "replace").split("/")
     if parts[:2] != ["", "v1"] or not all(parts[2:]):
         return None
@@ -118,7 +119,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Registration:
-    """One for each worker."""
+    """Handles registration requests. One per worker."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class Registration:
             )
 
     async def serve(self, request: Request, path: Path) -> Response:
-        """Any call; its method is one of `path.methods`."""
+        """Serve a request whose method is one of `path.methods`."""
         if path.uaid is None:
             return await self._register(request, path)
         user_agent = await self._user_agent(request, path, path.uaid)
@@ -166,7 +167,7 @@ class Registration:
             case _:
                 return await self._channels(user_agent)
 
-    # The checks that all calls but the first have in common
+    # Checks of all calls except the first registration
 
     async def _user_agent(self, request: Request, path: Path, uaid_text: str) -> UserAgent:
         raw = parse_uuid(uaid_text)
@@ -230,7 +231,7 @@ class Registration:
         )
 
     async def _update(self, request: Request, path: Path, user_agent: UserAgent) -> Response:
-        """The device has another token."""
+        """Replace the device token."""
         data = self._router_data(self._bridge(path), path, self._device(request))
         if not await self._claim(user_agent, data):
             raise LostRaceError("Please try again")
@@ -238,7 +239,8 @@ class Registration:
         return Response.of(200)
 
     async def _channels(self, user_agent: UserAgent) -> Response:
-        """Whoever wrote the record at the same moment has renewed it as well."""
+        """Return the channels and renew the record. A lost race needs no retry: the other request
+        has renewed the record."""
         await self._claim(user_agent, user_agent.router_data)
         channels = await self._store.get_channels(user_agent.uaid)
         self._observer.registration_checked(user_agent.uaid, user_agent.router_type)
@@ -267,7 +269,7 @@ class Registration:
         self._observer.unregistered(user_agent.uaid, user_agent.router_type)
         return Response.of(200)
 
-    # Their parts
+    # Parts of calls
 
     def _check_size(self, request: Request) -> None:
         if request.oversize:
@@ -288,7 +290,7 @@ class Registration:
         return bridge.registered(path.app_id, device.token, device.aps)
 
     async def _claim(self, user_agent: UserAgent, data: dict[str, Any] | None) -> bool:
-        # Later than what was read even on a machine whose clock is behind: it is the fence.
+        # Above the time that was read, even if this machine's clock is behind: writes compare it.
         now_ms = max(self._clock.now_ms(), user_agent.connected_at_ms + 1)
         return await self._store.claim_route(
             msgspec.structs.replace(user_agent, connected_at_ms=now_ms, router_data=data)
@@ -314,7 +316,7 @@ def _is_json(request: Request) -> bool:
 
 
 def _wanted(request: Request) -> tuple[ChannelId, str | None]:
-    """Channel and key of a new subscription; an unusable body is as none."""
+    """Channel and key of a new subscription; an unreadable body counts as empty."""
     if _is_json(request):
         with contextlib.suppress(*DECODE_ERRORS, BadBodyError):
             body = _read_subscription(request.body)

@@ -1,10 +1,10 @@
-"""All connection nodes, by their node id: which way a request takes.
+"""Relay client: sends requests to connection nodes, by node id.
 
-Rule 1: this worker is a function call, another worker of this node a unix socket, another node a
-        link, and whoever does not speak the link gets HTTP.
-Rule 2: nothing raises: a node that cannot be asked is UNREACHABLE, one that misbehaves is ODD.
-Rule 3: what a peer speaks is found out by trying, and tried again after `HTTP_ONLY_S`: a node may
-        be replaced by one of ours at any time.
+Rule 1: this worker is reached by a function call, another worker of this node by a unix socket,
+        another node by a link, and a node that does not support the link by HTTP.
+Rule 2: nothing raises: a node that does not answer is UNREACHABLE, a faulty answer UNEXPECTED.
+Rule 3: whether a node supports the link is tried, and tried again after `HTTP_ONLY_S`, because the
+        node may be replaced by a Waystation node at any time.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ class Peer(ServedNode, Protocol):
 
 
 class RelayClient:
-    """Implements `Relay`. `node` is this worker's own connection node, once it is
-    there."""
+    """Implements `Relay`. `node` is this worker's own connection node, once it has started."""
 
     def __init__(
         self,
@@ -59,23 +58,23 @@ class RelayClient:
         self._tls = tls
         self._peers: dict[str, Peer] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.odd = 0  # times a node raised or misbehaved
+        self.unexpected_answers = 0  # requests for which a node raised
 
     async def push(self, node_id: str, uaid: Uaid, notification: Notification | Update) -> Answer:
         node = self._find(node_id)
         try:
             return Answer.UNREACHABLE if node is None else await node.push(uaid, notification)
         except Exception:
-            self.odd += 1
-            return Answer.ODD
+            self.unexpected_answers += 1
+            return Answer.UNEXPECTED
 
     async def check_stored(self, node_id: str, uaid: Uaid) -> Answer:
         node = self._find(node_id)
         try:
             return Answer.UNREACHABLE if node is None else await node.check_stored(uaid)
         except Exception:
-            self.odd += 1
-            return Answer.ODD
+            self.unexpected_answers += 1
+            return Answer.UNEXPECTED
 
     async def displace(self, node_id: str, uaid: Uaid, connected_at_ms: int) -> Answer:
         node = self._find(node_id)
@@ -84,11 +83,11 @@ class RelayClient:
                 Answer.UNREACHABLE if node is None else await node.displace(uaid, connected_at_ms)
             )
         except Exception:
-            self.odd += 1
-            return Answer.ODD
+            self.unexpected_answers += 1
+            return Answer.UNEXPECTED
 
     def sibling(self, index: int) -> ServedNode:
-        """Another worker of this node, for requests that reached this one for it."""
+        """Another worker of this node, for requests that this one passes on to it."""
         node_id = f"{self._siblings}{index}"
         if node_id == self._own_node_id and self.node is not None:
             return self.node
@@ -96,7 +95,7 @@ class RelayClient:
         return peer if peer is not None else self._remember(node_id, self._unix(index))
 
     def name_of(self, node_id: str) -> str | None:
-        """What the events of a node on another machine call it, if it has told us."""
+        """The name in events of a node on another machine, if it has sent it."""
         peer = self._peers.get(node_id)
         return peer.name or None if isinstance(peer, RemoteNode) else None
 
@@ -112,7 +111,7 @@ class RelayClient:
 
     def _remember(self, node_id: str, peer: Peer) -> Peer:
         if len(self._peers) >= PEERS_MAX:
-            # The one that was met first; if it is still in use it is made again.
+            # Evict the oldest; if it is still in use it is created again.
             oldest = self._peers.pop(next(iter(self._peers)))
             closing = self._loop.create_task(oldest.close())
             self._closing.add(closing)
@@ -126,7 +125,7 @@ class RelayClient:
         return LinkClient(dial, timeout_s=settings.request_timeout_s)
 
     def _make(self, node_id: str) -> Peer | None:
-        """None for a node id that names no place; such a route is cleared like a dead one."""
+        """None for an invalid node id; its route is cleared like that of a dead node."""
         if node_id.startswith(self._siblings):
             index = node_id[len(self._siblings) :]
             if index.isdecimal() and len(index) < 5:
@@ -156,7 +155,7 @@ class RelayClient:
 
 
 class RemoteNode:
-    """A node on another machine: by link if it speaks it, else by HTTP."""
+    """A node on another machine: by link if it supports it, else by HTTP."""
 
     def __init__(
         self,
@@ -204,8 +203,8 @@ class RemoteNode:
                 self._http_until = self._clock.mono() + HTTP_ONLY_S
         return await request(self._http)
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
-        """Never asked for: requests are passed on within one machine only."""
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """Never called: requests are passed on within one machine only."""
 
     async def close(self) -> None:
         await self._link.close()

@@ -1,12 +1,13 @@
-"""The relay as HTTP, for connection nodes that do not speak our link: Mozilla's, and older ones.
+"""Relay over HTTP, for connection nodes that do not support the link: Mozilla's, and older ones.
 
-Rule 1: a request ends within `request_timeout_s`, connecting within `connection_timeout_s`; what
-        does not is UNREACHABLE. A timer that comes late ends nothing: what waits in the socket is
-        read before.
-Rule 2: connections are kept open and used one request at a time; at most `CONNECTIONS_MAX` per
-        node, and `WAITING_MAX` requests wait for one. Beyond that a push is BUSY: it is stored.
-Rule 3: a kept connection that the node closed just now is no failure: such a request is sent once
-        more on a new one. The message keeps its version, so the user agent sees it once.
+Rule 1: connecting has the timeout `connection_timeout_s` and a request `request_timeout_s`; after
+        that the answer is UNREACHABLE. A late timer expires nothing: data that already waits in
+        the socket is read first.
+Rule 2: connections are kept open and carry one request at a time. There are at most
+        `CONNECTIONS_MAX` per node, and `WAITING_MAX` requests wait for one; a further push is
+        answered BUSY and stored.
+Rule 3: if the node has just closed a kept connection, the request is sent once more on a new one.
+        The message keeps its version, so the user agent shows it once.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from waystation.push.wire.relay import Answer, answer_of_status, encode_push
 
 CONNECTIONS_MAX: Final = 64
 WAITING_MAX: Final = 1_024
-LATE_S: Final = 0.25  # a timer that comes later was held up
+LATE_S: Final = 0.25  # a timer that fires later means that the process was blocked
 
 
 class HttpNode:
-    """A connection node by its node id; `path` is what the id has after host and port."""
+    """A connection node. `path` is the part of the node id after host and port."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class HttpNode:
         self._loop = asyncio.get_running_loop()
         self._tls = tls
         self._end = b" HTTP/1.1\r\nHost: %b:%d\r\n" % (address[0].encode(), address[1])
-        self._idle: deque[tuple[HttpClientConnection, float]] = deque()  # and since when
+        self._idle: deque[tuple[HttpClientConnection, float]] = deque()  # and idle since
         self._under_way = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -72,7 +73,7 @@ class HttpNode:
     async def _ask(self, request: bytes) -> Answer:
         if self._under_way >= CONNECTIONS_MAX and len(self._waiting) >= WAITING_MAX:
             return Answer.BUSY
-        # A task, because a timeout needs one; this is not the path that has to be quick.
+        # A task, because the timeout needs one.
         task = self._loop.create_task(self._asked(request), name="relay.http")
         return await task
 
@@ -86,7 +87,7 @@ class HttpNode:
             if now <= due + LATE_S:
                 timeout.reschedule(now)
                 return
-            # The process stood still, and the answer may be in the socket: it is read first.
+            # The process was blocked and the answer may be in the socket: read it first.
             due = now + LATE_S
             timer = loop.call_at(due, expire)
 
@@ -110,7 +111,7 @@ class HttpNode:
         turn: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(turn)
         try:
-            await turn  # whoever leaves hands over its place
+            await turn  # `_leave` passes its place on
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._leave()

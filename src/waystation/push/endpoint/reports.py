@@ -1,8 +1,8 @@
-"""What happens to POSTs, told as events and numbers.
+"""Reports activity of an endpoint node as events and metrics.
 
-An event is a fact for the pipeline, a number is for a dashboard. Ids appear as keyed hashes only,
-nodes under names that are no addresses. A POST that goes well has the events of its message, so
-its `ep.request` is sampled: one in `SAMPLE`, with that weight. Those that fail are all written.
+Ids appear as keyed hashes only, nodes by name and never by address. `ep.request` is sampled for
+successful POSTs, because the events of the message record them: one in `SAMPLE`, with that weight.
+Every failed POST is written.
 """
 
 from typing import Final
@@ -29,7 +29,7 @@ from waystation.telemetry import events
 from waystation.telemetry.hashes import EventHashes
 from waystation.telemetry.metrics import Cell, Metrics
 
-NAMES_MAX: Final = 1_024  # of senders' `sub`
+NAMES_MAX: Final = 1_024  # cached hashes of senders' `sub`
 SAMPLE: Final = 16
 TOOK_MAX: Final = 256
 
@@ -52,7 +52,7 @@ class Reports(Observer):
         self._clock = clock
         self._successes = 0
         self._subs: BoundedLru[str, int] = BoundedLru(NAMES_MAX)
-        # Seconds of requests, not in the histogram yet; looked at as often as one is sampled.
+        # Durations not yet in the histogram; added whenever a request is sampled.
         self._took_s: list[float] = []
         count = metrics.counter
         self._received, self._received_tracked = (
@@ -88,7 +88,7 @@ class Reports(Observer):
         self._request_s = metrics.histogram("notification_request_seconds", platform=WEBPUSH)
         metrics.on_read(self._observe)
 
-    def answered(  # noqa: PLR0917 - for every POST, and names cost as much as the call
+    def answered(  # noqa: PLR0917 - called for every POST; keyword arguments would double its cost
         self,
         status: int,
         error: BaseException | None,
@@ -181,7 +181,7 @@ class Reports(Observer):
 
     def renamed(self, uaid: Uaid, before: Notification, notification: Notification) -> None:
         self._taken_keys.value += 1
-        # Nobody will hear of the id that it had, so that one has come to its end.
+        # The earlier id is never sent to anyone, so its life ends here.
         self._sink.emit(events.PushErrored(mid=self._mid(before), errno=0))
         size = len(notification.data or "") * 3 // 4
         self._sink.defer(self._received_event, uaid, notification, size, WEBPUSH)
@@ -315,7 +315,7 @@ class Reports(Observer):
     def _sub(self, sender: Sender | None, now_ms: int) -> int | None:
         if sender is None or sender.sub is None:
             return None
-        # Remembered for an hour, because the key behind the hash changes with the quarter.
+        # Cached for an hour, because the key of the hash changes every quarter.
         hour = now_ms // 3_600_000
         known = self._subs.get(sender.sub, hour)
         if known is None:

@@ -1,15 +1,15 @@
-"""How a notification reaches its user agent, or a place where it can wait.
+"""Routes notifications: delivers them to the connection node of the user agent, or stores them.
 
-Rule 1: store first, then read the route again, then tell. A user agent that moved or became idle
-        in between is found by the second read, or looks into storage by itself.
-Rule 2: a route is cleared only if it is still the very one that led nowhere; a clear that is not
-        applied means that the user agent has come back, which is no error.
-Rule 3: what is stored is accepted, whatever happens afterwards; only a user agent that is gone
-        makes it otherwise.
-Rule 4: TTL 0 is direct or nothing, and the app server hears the same answer.
-Rule 5: with Autopush's three-part keys another endpoint node may have used the same millisecond for
-        the same channel. What is stored then gets the next one, and with it another id: the answer
-        names the one under which the message is stored.
+Rule 1: store first, then read the route again, then tell the node. A user agent that reconnected or
+        became idle in between is found by the second read, or reads storage itself.
+Rule 2: a route is cleared only if it is still the one that failed. If the clear is not applied, the
+        user agent has reconnected; that is not an error.
+Rule 3: a stored notification is accepted even if telling the node fails. The exception is a user
+        agent that was removed meanwhile.
+Rule 4: with TTL 0 the notification is delivered directly or dropped; the answer is the same.
+Rule 5: with Autopush's three-part keys another endpoint node may have used the same millisecond of
+        the channel. The stored notification then gets the next millisecond and a new id, which the
+        answer contains.
 """
 
 import contextlib
@@ -35,7 +35,9 @@ from waystation.push.store import PushStore
 from waystation.push.token import MessageIds
 from waystation.push.wire.relay import Answer, Relay
 
-KEYS_TRIED_MAX: Final = 100  # a channel with that many messages in as many milliseconds can wait
+KEYS_TRIED_MAX: Final = (
+    100  # consecutive milliseconds of a channel; beyond that the sender must retry
+)
 
 
 class Outcome(enum.Enum):
@@ -56,8 +58,8 @@ class Router:
         ids: MessageIds | None = None,
         own_node_id: str = "",
     ) -> None:
-        """`ids` mints other keys where a key may be taken. `own_node_id` is the connection node of
-        this worker: what goes there is not counted as relayed."""
+        """`ids` makes another key if one is in use. `own_node_id` is this worker's connection node;
+        notifications for it are not counted as relayed."""
         self._store = store
         self._relay = relay
         self._milestones = milestones
@@ -66,8 +68,8 @@ class Router:
         self._shared_keys = ids if ids is not None and ids.shared else None
 
     async def deliver(self, user_agent: UserAgent, notification: Notification) -> MessageId:
-        """`user_agent` as it was read for this request: its route is the fence. The id that the
-        message has from now on."""
+        """Deliver or store. `user_agent` is the record as read for this request; its route is
+        compared before a clear. Returns the final message id."""
         observer, uaid = self._observer, user_agent.uaid
         if user_agent.node_id is not None:
             if user_agent.node_id != self._own_node_id:
@@ -107,7 +109,7 @@ class Router:
             notification = msgspec.structs.replace(before, message_id=message_id, sort_key=sort_key)
             self._observer.renamed(uaid, before, notification)
             self._milestones.note(notification, Milestone.RECEIVED)
-        raise StoreUnavailableError("every sort key near this moment is taken")
+        raise StoreUnavailableError(f"the next {KEYS_TRIED_MAX} sort keys are in use")
 
     async def deliver_update(self, user_agent: UserAgent, update: Update) -> Outcome:
         """SimplePush: the same steps for a version number."""
@@ -119,7 +121,7 @@ class Router:
             if answer is Answer.TAKEN:
                 return Outcome.DIRECT
             await self._refused(user_agent, answer)
-        # Not applied means that a newer version waits already: this one has been overtaken.
+        # Not applied: a newer version is stored already.
         saved = await self._store.save_update(uaid, update)
         if saved.replaced is not None:
             self._observer.superseded(saved.replaced)
@@ -140,17 +142,17 @@ class Router:
                 self._observer.node_unreachable(user_agent.uaid, route.node_id)
                 await self._clear(user_agent.uaid, route)
             case _:
-                pass  # it said something; that is no reason to forget where it is
+                pass  # an unexpected answer: the node is alive, so the route stays
 
     async def _clear(self, uaid: Uaid, seen: Route) -> None:
-        with contextlib.suppress(UnavailableError):  # the next POST finds it and tries again
+        with contextlib.suppress(UnavailableError):  # the next POST tries again
             await self._store.clear_route(uaid, seen)
 
     async def _tell(self, uaid: Uaid) -> Outcome:
         try:
             user_agent = await self._store.get_user_agent(uaid)
         except UnavailableError:
-            return Outcome.STORED  # it is safe; the user agent finds it when it connects
+            return Outcome.STORED  # the user agent reads it with its next connect
         if user_agent is None:
             raise UserAgentLeftError("User was deleted during routing")
         route = user_agent.route

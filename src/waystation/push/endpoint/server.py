@@ -1,8 +1,8 @@
-"""The endpoint node over HTTP: which path leads where, and how errors and CORS look.
+"""HTTP server of the endpoint node: routes paths to handlers, forms errors and CORS headers.
 
 Rule 1: a known path with another method is 405, an unknown path is 404 with an empty body.
-Rule 2: every origin is welcome: what protects a subscription is its token and its VAPID key.
-Rule 3: at most `max_requests` are under way; one more is told to come back.
+Rule 2: CORS allows every origin: a subscription is protected by its token and its VAPID key.
+Rule 3: at most `max_requests` run at a time; one more is answered 503.
 """
 
 from collections.abc import Callable, Coroutine
@@ -22,7 +22,7 @@ from waystation.push.endpoint.simplepush import SimplePushIntake
 from waystation.push.settings import Endpoint
 from waystation.push.wire.error_forms import error_body, error_headers, form_of, message_of
 
-_PERCENT: Final = ord("%")  # a byte is looked for by its number in a tenth of the time
+_PERCENT: Final = ord("%")  # a number: `find` with one takes a tenth of the time
 _JSON: Final = b"application/json"
 _METHODS: Final = b"DELETE, GET, POST, PUT"
 _EXPOSED: Final = b"location, www-authenticate, ttl, retry-after"
@@ -37,7 +37,7 @@ def no_health(_request: Request) -> Response | None:
 
 
 class EndpointServer:
-    """`handle`, `body_limit` and `failure` are what an `HttpServer` wants."""
+    """`handle`, `body_limit` and `failure` are the callbacks of an `HttpServer`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class EndpointServer:
 
     @property
     def under_way(self) -> int:
-        """Requests that are being answered now."""
+        """Number of running requests."""
         return self._under_way.used
 
     def body_limit(self, request: Request) -> int:
@@ -144,7 +144,7 @@ class EndpointServer:
         return Response.of(405, body, content_type=_JSON, headers=b"Allow: " + allowed + b"\r\n")
 
     def _allowed(self, path: bytes) -> bytes | None:
-        """Methods of a known path; None for one that is not."""
+        """Methods of a known path; None for an unknown one."""
         if path.startswith(b"/wpush/"):
             return b"GET, POST, OPTIONS"
         if path.startswith(b"/m/"):
@@ -203,7 +203,7 @@ class EndpointServer:
         )
 
     def failure(self, request: Request, error: BaseException) -> Response:
-        """A bug of ours: counted and told to whoever keeps the log; 500 to the client."""
+        """An unexpected exception: counted, logged, and answered 500."""
         if self._on_bug is not None and not isinstance(error, WaystationError):
             self._on_bug(error)
         return self._with_cors(request, self.error_response(error, request))

@@ -1,10 +1,10 @@
-"""SimplePush: a version number for a channel, in the dialects of two generations.
+"""SimplePush: app servers set the version number of a channel. Two dialects.
 
-Dialect `p` (the last Python generation): 200 `Delivered`, 202 `Notification Stored`, a missing
-version is the time in seconds. Dialect `s` (the first design): 200 `Success` for both, a missing
-version is refused, and its statuses differ (`S_STATUSES`).
+Dialect `p` (the last Python generation): 200 `Delivered`, 202 `Notification Stored`; a missing
+version is the time in seconds. Dialect `s` (the first design): 200 `Success` for both; a missing
+version is refused, and the statuses of errors differ (`S_STATUSES`).
 
-Only the newest version of a channel is stored; data reaches a connected user agent or nobody.
+Only the newest version of a channel is stored. Data is delivered directly and never stored.
 """
 
 import urllib.parse
@@ -28,13 +28,13 @@ from waystation.push.token import V1_BYTES, EndpointToken, Keys
 from waystation.push.wire.error_forms import form_of
 
 DATA_BYTES_MAX: Final = 4096
-BODY_BYTES_MAX: Final = 3 * DATA_BYTES_MAX + 1024  # every byte percent-encoded, and the rest
+BODY_BYTES_MAX: Final = 3 * DATA_BYTES_MAX + 1024  # all data percent-encoded, and other fields
 _FIELDS_MAX: Final = 16
 _TEXT: Final = b"text/plain"
 
 
 class MissingVersionError(InvalidVersionError):
-    """SimplePush: there is no `version`; only dialect `s` minds.
+    """SimplePush: `version` is missing. Only dialect `s` requires it.
 
     Send a whole number that grows.
     """
@@ -87,7 +87,7 @@ class SimplePushIntake:
         return Response.of(202, b"Notification Stored", content_type=_TEXT)
 
     def status_of(self, error: WaystationError, usual: int) -> int:
-        """How this dialect answers an error."""
+        """The HTTP status of an error in this dialect."""
         if self._dialect == "s":
             for ancestor in type(error).__mro__:
                 if ancestor in S_STATUSES:
@@ -124,7 +124,7 @@ class SimplePushIntake:
 
 
 def _fields(encoded: bytes) -> dict[str, str]:
-    """Form fields, whatever Content-Type says; of a repeated one the first counts."""
+    """Form fields, whatever the Content-Type; the first one of a name counts."""
     if not encoded:
         return {}
     try:

@@ -1,1 +1,1 @@
-"""Bytes to typed values and back; nothing here opens a socket."""
+"""Codecs of push: bytes to typed values and back, without I/O."""

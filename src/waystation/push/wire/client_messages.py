@@ -1,9 +1,8 @@
-"""What user agents say over the WebSocket and what we say back, as typed values.
+"""Messages between user agents and the server over the WebSocket, as typed values.
 
-One JSON object per text message. Unknown fields are ignored; a message that is
-not JSON, names an unknown `messageType` or lacks a field is a `BadFrameError`,
-except that an ack which cannot be read is an ack of nothing: Autopush ignores
-it, and ending the connection would only bring the same notifications again.
+One JSON object per text message. Unknown fields are ignored. A message that is not JSON, has an
+unknown `messageType` or lacks a field raises `BadFrameError`. An unreadable ack counts as an empty
+one, as in Autopush: closing the connection would only send the same notifications again.
 """
 
 from binascii import Error as Base64Error
@@ -97,7 +96,7 @@ def _decode_leniently(text: bytes, exc: Exception) -> ClientMessage:
 
 
 def message_type(text: bytes) -> str:
-    """For an error reply: what kind of message could not be read."""
+    """The `messageType` of an unreadable message, for the error reply."""
     try:
         message = msgspec.json.decode(text)
     except DECODE_ERRORS:
@@ -130,7 +129,7 @@ def unregister_reply(channel_id: str, status: int) -> bytes:
 
 
 def error_reply(kind: str, status: int, reason: str, more_info: str) -> bytes:
-    """The form of the Python generation, for `ws_error_replies`."""
+    """An error in the form of the Python generation, for `ws_error_replies`."""
     return _encode(
         {"messageType": kind, "status": status, "reason": reason, "more_info": more_info}
     )
@@ -141,7 +140,7 @@ def broadcast_message(broadcasts: Mapping[str, Any]) -> bytes:
 
 
 def notification_message(notification: Notification) -> bytes:
-    """Written for every notification, so by hand: ids and base64url need no escaping."""
+    """Formatted without an encoder, for speed: ids and base64url need no escaping."""
     data, headers = notification.data, notification.headers
     tracked = text = ""
     if notification.reliability_id is not None:
@@ -153,7 +152,7 @@ def notification_message(notification: Notification) -> bytes:
     return f'{start}{notification.message_id}"{tracked}{text}}}'.encode()
 
 
-@lru_cache(maxsize=4096)  # channels come again
+@lru_cache(maxsize=4096)
 def _notification_start(channel_id: bytes) -> str:
     return f'{{"messageType":"notification","channelID":"{dashed(channel_id)}","version":"'
 
@@ -175,7 +174,7 @@ def _update(update: Update) -> dict[str, Any]:
 def public_key(text: str) -> bytes | None:
     """A P-256 point in X9.62 uncompressed form, base64url with or without padding."""
     if "+" in text or "/" in text:
-        return None  # the other alphabet, which the decoder would take as well
+        return None  # standard base64 alphabet, which the decoder would accept
     try:
         bare = text.rstrip("=")
         raw = pybase64.b64decode(bare + "=" * (-len(bare) % 4), altchars="-_", validate=True)

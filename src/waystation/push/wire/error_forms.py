@@ -1,7 +1,7 @@
-"""How each error of push looks over HTTP.
+"""HTTP forms of push errors: status, errno and default message.
 
-The raise site says what is wrong; this table gives it status, errno and, where the raise site has
-no words of its own, a message. The numbers are those of Autopush, because senders act on them.
+The message is used where the raise site gives none. The numbers are Autopush's, because senders act
+on them.
 """
 
 import http
@@ -36,7 +36,7 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
     WaystationError: HttpForm(500, 999, "Unknown error"),
     RejectedError: HttpForm(400, None, "Bad request"),
     GoneError: HttpForm(410, 106, "No such subscription"),
-    BusyError: HttpForm(503, 202, "Too many requests under way, please try again"),
+    BusyError: HttpForm(503, 202, "Too many concurrent requests, please try again"),
     UnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
     errors.InvalidApiVersionError: HttpForm(404, 102, "Invalid API version"),
     errors.InvalidTokenError: HttpForm(404, 102, "Invalid token"),
@@ -54,7 +54,7 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
     errors.NoUserAgentError: HttpForm(410, 103, "UAID not found"),
     errors.NoSubscriptionError: HttpForm(410, 106, "No such subscription"),
     errors.UserAgentLeftError: HttpForm(410, 105, "User was deleted during routing"),
-    errors.NoStatusError: HttpForm(404, None, "Nothing is known of that message"),
+    errors.NoStatusError: HttpForm(404, None, "There is no status of that message"),
     errors.InvalidRouterTokenError: HttpForm(400, None, "Invalid router token"),
     errors.UnknownAppError: HttpForm(400, 106, "Unknown app id"),
     errors.UnknownChannelError: HttpForm(400, None, "Unknown release channel"),
@@ -69,7 +69,7 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
     errors.BridgeConnectError: HttpForm(502, 902, "Cannot connect to the bridge"),
     errors.BridgeTimeoutError: HttpForm(502, 903, "The bridge did not answer in time"),
     errors.BridgeFailedError: HttpForm(502, None, "The bridge failed"),
-    errors.BridgeStubError: HttpForm(500, None, "The stub failed as it was told"),
+    errors.BridgeStubError: HttpForm(500, None, "The stub bridge failed as requested"),
     errors.LostRaceError: HttpForm(503, None, "Please try again"),
     errors.RateLimitedError: HttpForm(429, None, "Too many requests"),
     StoreUnavailableError: HttpForm(503, 201, "Please use exponential backoff"),
@@ -79,7 +79,7 @@ HTTP_FORMS: Final[dict[type[WaystationError], HttpForm]] = {
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """The JSON of every error; the order of the fields is the one senders see in Autopush."""
+    """JSON body of every error, with the fields in Autopush's order."""
 
     code: int
     errno: int | None
@@ -92,7 +92,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def form_of(error: type[BaseException]) -> HttpForm:
-    """The nearest form up the tree; anything that is not ours is an unknown error."""
+    """The form of the nearest base class; other exceptions get that of `WaystationError`."""
     for ancestor in error.__mro__:
         form = HTTP_FORMS.get(ancestor)
         if form is not None:
@@ -111,7 +111,7 @@ def error_body(status: int, errno: int | None, message: str, more_info: str) -> 
 
 
 def error_headers(status: int, error: BaseException | None = None) -> bytes:
-    """What an error of that status carries besides its body, as header lines."""
+    """Header lines of an error besides those of its body."""
     match status:
         case 410:
             return b"Cache-Control: max-age=%d\r\n" % GONE_MAX_AGE_S
@@ -128,7 +128,7 @@ def error_headers(status: int, error: BaseException | None = None) -> bytes:
 
 
 def message_of(error: BaseException) -> str:
-    """What is said of an error: its own words if it is one of ours, else nothing of the inside."""
+    """The message for the client: the error's own text if it is safe, else the form's message."""
     if isinstance(error, UnavailableError) or not isinstance(error, WaystationError):
         return form_of(type(error)).message  # a backend's text may name hosts and paths
     return str(error) or form_of(type(error)).message

@@ -1,11 +1,8 @@
-"""Frames of the link between our own workers and nodes.
+"""Frames of the link between Waystation workers and nodes.
 
-A frame (`net.link`) is a MessagePack array: the kind, the number of the request, and what belongs
-to it. Notifications inside are maps, so that nodes of two versions understand each
-other: a field that one of them does not know is left out or passed over. The same holds for what is
-last in an array.
-
-Both directions are here without I/O.
+A frame (`net.link`) is a MessagePack array: kind, request number, fields. Notifications are maps,
+so that nodes of two versions understand each other: an unknown field is ignored, a missing one has
+its default. The same holds for the last elements of an array.
 """
 
 import msgspec
@@ -19,7 +16,7 @@ class Push(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
     number: int
     uaid: Uaid
     notification: Notification
-    until: float = 0.0  # on the node's monotonic clock: later it must be refused; 0 is no limit
+    until: float = 0.0  # deadline on the node's monotonic clock; 0 is none
 
 
 class PushUpdate(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
@@ -43,11 +40,11 @@ class Displace(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
     number: int
     answer: int
-    clock: float = 0.0  # the node's monotonic clock, told between machines only
+    clock: float = 0.0  # the node's monotonic clock; sent between machines only
 
 
 class Prove(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
-    """The first frame of a link between machines: that the client knows the secret as well."""
+    """First frame of a link between machines: proves that the client knows the secret."""
 
     proof: bytes
 
@@ -64,7 +61,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def decode_frame(payload: bytes) -> Frame:
-    """`BadFrameError` for what is not a frame; the link is of no use after that."""
+    """Raises `BadFrameError` for invalid data; the link must then be closed."""
     try:
         return _decoder.decode(payload)
     except DECODE_ERRORS as error:

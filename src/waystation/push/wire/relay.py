@@ -1,9 +1,8 @@
-"""The relay: what an endpoint node tells a connection node, and what it hears back.
+"""The relay: requests of endpoint nodes to connection nodes, and their answers.
 
-`endpoint` and `connect` meet here and in `PushStore`, nowhere else. The same
-three requests travel as a function call inside a worker, as link frames between
-our own workers and nodes, and as HTTP (`PUT /push/{uaid}`, `PUT /notif/{uaid}`,
-`DELETE /notif/{uaid}/{connected_at}`) for everyone else.
+`endpoint` and `connect` meet only here and in `PushStore`. The three requests are a function call
+inside a worker, link frames between Waystation workers and nodes, and HTTP (`PUT /push/{uaid}`,
+`PUT /notif/{uaid}`, `DELETE /notif/{uaid}/{connected_at}`) otherwise.
 
 The JSON of the HTTP form is here; the frames of the link are in `link_frames`.
 """
@@ -31,39 +30,40 @@ from waystation.push.model import (
 class Answer(enum.IntEnum):
     """A connection node's answer; the numbers are the statuses of the HTTP form."""
 
-    TAKEN = 200  # placed with the client, or the storage check has begun
-    FLAGGED = 202  # busy; storage will be checked later
-    ABSENT = 404  # no such client here
-    BUSY = 503  # the client is here but cannot take it now
-    UNREACHABLE = 0  # no connection node answered at that address
-    ODD = 1  # it answered, but with something else
+    TAKEN = 200  # push: accepted; check: storage is read now
+    FLAGGED = 202  # busy; storage will be read later
+    ABSENT = 404  # the user agent is not connected to this node
+    BUSY = 503  # connected, but cannot accept a direct notification now
+    UNREACHABLE = 0  # the node did not answer
+    UNEXPECTED = 1  # the node failed, or its answer is none of these
 
 
 class Node(Protocol):
-    """One connection worker, as the relay sees it."""
+    """One connection worker, as endpoint nodes use it."""
 
     async def push(self, uaid: Uaid, notification: Notification | Update) -> Answer:
-        """TAKEN only when a kill of the node cannot lose it any more."""
+        """TAKEN only after a crash of the node can no longer lose the notification."""
         ...
 
     async def check_stored(self, uaid: Uaid) -> Answer: ...
 
     async def displace(self, uaid: Uaid, connected_at_ms: int) -> Answer:
-        """Close the client if it connected at exactly that time; ABSENT if there is none."""
+        """Close the connection if it began at exactly that time; ABSENT if there is none."""
         ...
 
 
 class ServedNode(Node, Protocol):
-    """One connection worker, as those see it who pass on what others ask."""
+    """One connection worker, as link server and node API use it."""
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None:
-        """The asker of a push stopped waiting: it clears the route and stores. `taken` was
-        delivered all the same, so its ack has a row to delete too; None: it was refused."""
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None:
+        """The endpoint node stopped waiting for a push: it clears the route and stores the
+        notification. If that was delivered all the same it is `taken`, and its ack must delete the
+        row too; None: it was refused."""
         ...
 
 
 class Relay(Protocol):
-    """All connection nodes, by their node id. Never raises for a node that is gone."""
+    """All connection nodes, by node id. Does not raise for a node that does not answer."""
 
     async def push(
         self, node_id: str, uaid: Uaid, notification: Notification | Update
@@ -86,7 +86,7 @@ _STATUSES = {answer.value: answer for answer in Answer if answer >= 100}
 
 
 def answer_of_status(status: int) -> Answer:
-    return _STATUSES.get(status, Answer.ODD)
+    return _STATUSES.get(status, Answer.UNEXPECTED)
 
 
 class _PushBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -97,7 +97,9 @@ class _PushBody(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     timestamp: _Seconds | None = None
     data: str | None = None
     headers: dict[str, str] | None = None
-    sortkey_timestamp: _Millis | None = None  # ours, so that what is stored later keeps its order
+    sortkey_timestamp: _Millis | None = (
+        None  # Waystation only: keeps the order if the notification is stored later
+    )
     reliability_id: str | None = None
     reliable_state: str | None = None
 
@@ -139,9 +141,9 @@ def encode_push(notification: Notification | Update) -> bytes:
 def decode_push(
     body: bytes, sort_key_of: Callable[[str], SortKey]
 ) -> Sequence[Notification | Update]:
-    """What an endpoint node sends: of Web Push one, of SimplePush one or a list.
+    """One notification, or one or more SimplePush updates.
 
-    `sort_key_of` reads a message id; the wire does not hold the keys.
+    `sort_key_of` decrypts a message id, because codecs do not have the keys.
     """
     try:
         decoded = _decoder.decode(body)
@@ -163,7 +165,7 @@ def _from_body(body: _PushBody, sort_key_of: Callable[[str], SortKey]) -> Notifi
     try:
         sort_key = sort_key_of(body.version)
     except InvalidMessageIdError:
-        raise BadBodyError("version is not a message id of ours") from None
+        raise BadBodyError("version is not a message id of this service") from None
     accepted_at_ms = body.sortkey_timestamp
     if accepted_at_ms is None or accepted_at_ms // 1000 != body.timestamp:
         accepted_at_ms = body.timestamp * 1000

@@ -1,11 +1,11 @@
 """The POST of an app server as typed values, and the answers to it (RFC 8030).
 
-Rule 1: checks are pure functions and are called in the order of the specification's table; the
-        first failure wins.
-Rule 2: an empty body is a tickle: encryption headers are then dropped unseen, even wrong ones.
-Rule 3: what the user agent gets of `Encryption` and `Crypto-Key` is cleaned: no quotes, no padding.
+Rule 1: checks are pure functions, called in the order of the specification's table; the first
+        failure wins.
+Rule 2: an empty body is a tickle; its encryption headers are ignored, even invalid ones.
+Rule 3: `Encryption` and `Crypto-Key` are sent to the user agent without quotes and padding.
 
-Header names are lower-case bytes, as the HTTP server hands them over.
+Header names are lower-case bytes, as the HTTP server provides them.
 """
 
 import re
@@ -33,13 +33,13 @@ TOPIC_LETTERS_MAX: Final = 32
 _BASE64URL: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _URGENCIES: Final = {urgency.value.encode(): urgency for urgency in Urgency}
 _NORMAL: Final = Urgency.NORMAL
-_TTL_DIGITS_MAX: Final = 19  # more than that is lowered all the same, without counting
+_TTL_DIGITS_MAX: Final = 19  # a longer number is above every limit and need not be parsed
 _PADDING: Final = re.compile(r"=+(?=[,;]|$)")
-AES128GCM_ONLY: Final = {"encoding": "aes128gcm"}  # shared by all, never changed
+AES128GCM_ONLY: Final = {"encoding": "aes128gcm"}  # shared by all notifications; never changed
 
 
 class Post(msgspec.Struct, frozen=True, gc=False):
-    """What a valid POST gets, but for its data."""
+    """The headers of a valid POST."""
 
     ttl_s: int
     topic: str | None
@@ -59,7 +59,7 @@ def check_api_version(version: bytes) -> str:
 def read_post(
     headers: Headers, body: bytes, oversize: bool, body_bytes_max: int, ttl_max_s: int
 ) -> Post:
-    """Steps 11 to 15; of the body it matters how long it is."""
+    """Steps 11 to 15. Only the length of the body matters."""
     if oversize or len(body) > body_bytes_max:
         raise PayloadTooLargeError(
             f"This message is intended for a constrained device and is limited to"
@@ -79,13 +79,13 @@ def read_post(
 
 
 def read_body(body: bytes) -> str | None:
-    """As it is handed on: base64url without padding, which is left out faster than not written."""
+    """The body in base64url without padding; stripping it is faster than an encoder without it."""
     return b64encode_as_string(body, b"-_").rstrip("=") if body else None
 
 
-@lru_cache(maxsize=256)  # of the few that senders choose
+@lru_cache(maxsize=256)  # senders use few different values
 def read_ttl(value: bytes | None) -> int:
-    """Step 12; the sign is looked at in step 14."""
+    """Step 12; the sign is checked in step 14."""
     if value is None:
         raise NoTtlError("Missing TTL value")
     if value.isdigit() and len(value) <= _TTL_DIGITS_MAX:
@@ -108,10 +108,11 @@ def read_topic(value: bytes) -> str:
 
 
 def read_urgency(value: bytes | None) -> Urgency:
-    """Unknown values count as normal: nobody else validates them, so senders get them wrong."""
+    """Unknown values count as normal: other push services do not validate them, so senders do send
+    invalid ones."""
     if value is None:
         return _NORMAL
-    known = _URGENCIES.get(value)  # as it should be written
+    known = _URGENCIES.get(value)  # the exact spelling
     return known if known is not None else _URGENCIES.get(value.strip().lower(), _NORMAL)
 
 
@@ -182,7 +183,7 @@ def parse_sections(value: bytes) -> Sections | None:
 
 
 def find_item(sections: Sections, key: str) -> str | None:
-    """From the first section that has it."""
+    """The item of the first section that has it."""
     for items in sections:
         if key in items:
             return items[key]

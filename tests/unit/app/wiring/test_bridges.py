@@ -74,7 +74,7 @@ async def test_a_token_service_that_is_no_url_is_refused_with_its_app() -> None:
     account = json.dumps({**ACCOUNT, "token_uri": "oauth2.googleapis.com/token"})
     credentials = json.dumps({"app": {"project_id": "p", "credential": account}})
 
-    with pytest.raises(SettingsError, match="app app: token_uri is no URL"):
+    with pytest.raises(SettingsError, match="app app: token_uri is not a URL"):
         part(Settings(fcm=Fcm(credentials=credentials)))
 
 
@@ -85,7 +85,7 @@ async def test_an_address_that_is_no_url_is_named(section: str, url: str) -> Non
     apns = msgspec.structs.replace(APNS, base_url=url)
     settings = Settings(fcm=fcm) if section == "fcm" else Settings(apns=apns)
 
-    with pytest.raises(SettingsError, match=rf"{section}\.base_url is no URL"):
+    with pytest.raises(SettingsError, match=rf"{section}\.base_url is not a URL"):
         part(settings)
 
 

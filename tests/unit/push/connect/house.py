@@ -188,7 +188,7 @@ class House:
             ),
             store=store,
             relay=self.relay,
-            hand_back=UnackedSaver(
+            saver=UnackedSaver(
                 store,
                 self.relay,
                 self.clock,

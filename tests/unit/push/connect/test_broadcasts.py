@@ -1,5 +1,5 @@
 from waystation.push.connect.broadcasts import (
-    NEWS_MAX,
+    FRAMES_MAX,
     NONE,
     NOT_FOUND,
     SHARED_MAX,
@@ -123,27 +123,27 @@ def test_a_change_is_framed_once_for_all_who_follow_the_same() -> None:
     everybody = [broadcasts.subscribe(NONE, {"a": "1"})[0] for _ in range(3)]
     another, _ = broadcasts.subscribe(NONE, {"a": "1", "b": "1"})
     broadcasts.update({"a": "2", "b": "2"})
-    told = [broadcasts.news(subscriptions) for subscriptions in everybody]
+    told = [broadcasts.frame(subscriptions) for subscriptions in everybody]
 
     payload = b'{"messageType":"broadcast","broadcasts":{"a":"2"}}'
     assert told[0] == (Subscriptions(("a",), 4), b"\x81%c%b" % (len(payload), payload))
     assert all(news[1] is told[0][1] and news[0] is told[0][0] for news in told)
-    assert b'{"a":"2","b":"2"}' in (broadcasts.news(another)[1] or b"")
+    assert b'{"a":"2","b":"2"}' in (broadcasts.frame(another)[1] or b"")
 
 
 def test_news_are_told_once_and_made_anew_after_a_change() -> None:
     broadcasts = known(a="1", b="1")
     subscriptions, _ = broadcasts.subscribe(NONE, {"a": "1"})
-    assert broadcasts.news(subscriptions) == (subscriptions, None)
+    assert broadcasts.frame(subscriptions) == (subscriptions, None)
     broadcasts.update({"a": "2"})
-    heard, first = broadcasts.news(subscriptions)
+    heard, first = broadcasts.frame(subscriptions)
     broadcasts.update({"a": "3"})
 
     assert b'"a":"2"' in (first or b"")
     for late in (subscriptions, heard):
-        assert b'"a":"3"' in (broadcasts.news(late)[1] or b"")
-    assert broadcasts.news(broadcasts.news(heard)[0])[1] is None
-    assert broadcasts.news(NONE) == (NONE, None)
+        assert b'"a":"3"' in (broadcasts.frame(late)[1] or b"")
+    assert broadcasts.frame(broadcasts.frame(heard)[0])[1] is None
+    assert broadcasts.frame(NONE) == (NONE, None)
 
 
 def test_a_change_of_what_others_follow_is_no_news() -> None:
@@ -151,19 +151,19 @@ def test_a_change_of_what_others_follow_is_no_news() -> None:
     subscriptions, _ = broadcasts.subscribe(NONE, {"a": "1"})
     broadcasts.update({"b": "2"})
 
-    assert broadcasts.news(subscriptions) == (Subscriptions(("a",), 3), None)
+    assert broadcasts.frame(subscriptions) == (Subscriptions(("a",), 3), None)
 
 
 def test_the_frames_that_are_kept_have_a_limit() -> None:
     """A user agent chooses its set: without a limit it could fill our memory."""
     broadcasts = Broadcasts()
-    names = [f"id/{n}" for n in range(NEWS_MAX + 5)]
+    names = [f"id/{n}" for n in range(FRAMES_MAX + 5)]
     broadcasts.update(dict.fromkeys(names, "1"))
     everybody = [broadcasts.subscribe(NONE, {name: "1"})[0] for name in names]
     broadcasts.update(dict.fromkeys(names, "2"))
-    told = [broadcasts.news(subscriptions)[1] for subscriptions in everybody]
+    told = [broadcasts.frame(subscriptions)[1] for subscriptions in everybody]
 
     assert all(
         f'"{name}":"2"'.encode() in (frame or b"") for name, frame in zip(names, told, strict=True)
     )
-    assert len(broadcasts._news) == NEWS_MAX
+    assert len(broadcasts._frames) == FRAMES_MAX

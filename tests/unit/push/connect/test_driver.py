@@ -883,7 +883,7 @@ class TestAskersThatStoppedWaiting:
         peer = house.greeted()
         await house.driver.push(UAID, notification(1))
         await house.store.inner.save(UAID, notification(1))
-        house.driver.asker_left(UAID, notification(1))
+        house.driver.push_abandoned(UAID, notification(1))
         assert versions(peer) == ["m-00001"]
         peer.say(ack(notification(1)))
         await house.settle()
@@ -901,7 +901,7 @@ class TestAskersThatStoppedWaiting:
         await house.knows()
         peer = house.greeted()
         await house.driver.push(UAID, notification(1))
-        house.driver.asker_left(UAID, notification(1))
+        house.driver.push_abandoned(UAID, notification(1))
         peer.vanish()
         await house.settle()
 
@@ -917,7 +917,7 @@ class TestAskersThatStoppedWaiting:
         assert record.route is not None
         await house.store.inner.clear_route(UAID, record.route)
         await house.store.inner.save(UAID, notification(1))
-        house.driver.asker_left(UAID, None)
+        house.driver.push_abandoned(UAID, None)
         await house.settle()
 
         assert versions(peer) == ["m-00001"]
@@ -931,7 +931,7 @@ class TestAskersThatStoppedWaiting:
         peer = house.greeted(use_webpush=False)
         await house.driver.push(UAID, update(7))
         await house.store.inner.save_update(UAID, update(7))
-        house.driver.asker_left(UAID, update(7))
+        house.driver.push_abandoned(UAID, update(7))
         peer.say({"messageType": "ack", "updates": [{"channelID": dashed(CHANNEL), "version": 7}]})
         await house.settle()
 
@@ -939,6 +939,6 @@ class TestAskersThatStoppedWaiting:
 
     async def test_one_who_is_not_here_is_no_news(self, make: Make) -> None:
         house = make()
-        house.driver.asker_left(UAID, notification(1))
+        house.driver.push_abandoned(UAID, notification(1))
 
         assert house.store.calls == []

@@ -147,7 +147,7 @@ class TestCommandsMeanwhile:
         talk.session.forgotten(1)
         talk.session.fetched([])
         assert talk.session.busy
-        (taken,) = of(do.TakeUp, talk.session.switched(True))
+        (taken,) = of(do.ReceiveHeld, talk.session.switched(True))
         assert [msgspec.json.decode(text) for text in taken.texts] == [REGISTER]
         assert of(do.Subscribe, talk.say(taken.texts[0]))
 
@@ -158,7 +158,7 @@ class TestCommandsMeanwhile:
             assert talk.say(message) == []
         talk.session.fetched([])
 
-        (taken,) = of(do.TakeUp, talk.session.switched(True))
+        (taken,) = of(do.ReceiveHeld, talk.session.switched(True))
         assert [msgspec.json.decode(text) for text in taken.texts] == [REGISTER, unregister]
 
     def test_other_messages_do_not_wait(self) -> None:
@@ -207,7 +207,7 @@ class TestAStoreThatCannot:
         talk.say(REGISTER)
         talk.session.fetched([])
 
-        (taken,) = of(do.TakeUp, talk.session.failed(do.SwitchMonth(NOW_MS)))
+        (taken,) = of(do.ReceiveHeld, talk.session.failed(do.SwitchMonth(NOW_MS)))
         assert len(taken.texts) == 1
 
     def test_when_it_is_due_the_old_month_is_read_once_more_first(self) -> None:

@@ -19,23 +19,23 @@ def of(*names: str) -> tuple[Registry[Member], list[Member]]:
 
 def test_whoever_entered_is_found_until_it_leaves() -> None:
     registry, (a, b) = of("a", "b")
-    registry.enter(UAID, a)
-    registry.enter(OTHER, b)
+    registry.add(UAID, a)
+    registry.add(OTHER, b)
 
     assert registry.get(UAID) is a
     assert list(registry) == [a, b]
-    assert registry.leave(UAID, a)
+    assert registry.remove(UAID, a)
     assert registry.get(UAID) is None
     assert len(registry) == 1
-    assert not registry.leave(UAID, a)
+    assert not registry.remove(UAID, a)
 
 
 def test_the_older_connection_is_closed_when_the_newer_is_greeted() -> None:
     """C-013"""
     registry, (a, b) = of("a", "b")
-    registry.enter(UAID, a)
+    registry.add(UAID, a)
     assert registry.greeted(a) is None
-    registry.enter(UAID, b)
+    registry.add(UAID, b)
 
     assert registry.get(UAID) is b
     assert registry.greeted(b) is a
@@ -44,36 +44,36 @@ def test_the_older_connection_is_closed_when_the_newer_is_greeted() -> None:
 
 def test_the_older_leaving_does_not_remove_the_newer() -> None:
     registry, (a, b) = of("a", "b")
-    registry.enter(UAID, a)
-    registry.enter(UAID, b)
+    registry.add(UAID, a)
+    registry.add(UAID, b)
 
-    assert not registry.leave(UAID, a)
+    assert not registry.remove(UAID, a)
     assert registry.get(UAID) is b
 
 
 def test_if_the_newer_loses_its_claim_the_older_is_found_again() -> None:
     registry, (a, b) = of("a", "b")
-    registry.enter(UAID, a)
-    registry.enter(UAID, b)
+    registry.add(UAID, a)
+    registry.add(UAID, b)
 
-    assert registry.leave(UAID, b)
+    assert registry.remove(UAID, b)
     assert registry.get(UAID) is a
 
 
 def test_an_older_one_that_has_ended_is_not_found_again() -> None:
     registry, (a, b) = of("a", "b")
-    registry.enter(UAID, a)
-    registry.enter(UAID, b)
+    registry.add(UAID, a)
+    registry.add(UAID, b)
     a.alive = False
-    registry.leave(UAID, b)
+    registry.remove(UAID, b)
 
     assert registry.get(UAID) is None
 
 
 def test_entering_twice_keeps_nobody_aside() -> None:
     registry, (a,) = of("a")
-    registry.enter(UAID, a)
-    registry.enter(UAID, a)
+    registry.add(UAID, a)
+    registry.add(UAID, a)
 
     assert registry.greeted(a) is None
 
@@ -81,11 +81,11 @@ def test_entering_twice_keeps_nobody_aside() -> None:
 def test_of_three_the_last_that_is_greeted_stays() -> None:
     registry, (a, b, c) = of("a", "b", "c")
     for member in (a, b, c):
-        registry.enter(UAID, member)
+        registry.add(UAID, member)
 
     assert registry.greeted(b) is a
     a.alive = False
-    assert not registry.leave(UAID, a)
+    assert not registry.remove(UAID, a)
     assert registry.greeted(c) is b
     assert registry.get(UAID) is c
 
@@ -94,21 +94,21 @@ def test_if_two_newer_ones_fail_in_turn_the_oldest_is_found_again() -> None:
     """Otherwise it would be connected, and no notification would ever find it."""
     registry, (a, b, c) = of("a", "b", "c")
     for member in (a, b, c):
-        registry.enter(UAID, member)
+        registry.add(UAID, member)
     b.alive = False
-    assert not registry.leave(UAID, b)
+    assert not registry.remove(UAID, b)
     c.alive = False
 
-    assert registry.leave(UAID, c)
+    assert registry.remove(UAID, c)
     assert registry.get(UAID) is a
 
 
 def test_if_the_one_in_the_middle_fails_the_last_closes_the_first() -> None:
     registry, (a, b, c, d) = of("a", "b", "c", "d")
     for member in (a, b, c, d):
-        registry.enter(UAID, member)
+        registry.add(UAID, member)
     b.alive = False
-    registry.leave(UAID, b)
+    registry.remove(UAID, b)
 
     assert registry.greeted(d) is c
     assert registry.greeted(c) is a
@@ -117,10 +117,10 @@ def test_if_the_one_in_the_middle_fails_the_last_closes_the_first() -> None:
 def test_nothing_is_kept_of_those_who_left() -> None:
     registry, members = of(*"abcdef")
     for member in members:
-        registry.enter(UAID, member)
+        registry.add(UAID, member)
     for member in members:
         member.alive = False
-        registry.leave(UAID, member)
+        registry.remove(UAID, member)
 
     assert len(registry) == 0
     assert registry._aside == {}

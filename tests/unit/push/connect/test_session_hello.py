@@ -30,7 +30,7 @@ class TestNewcomers:
         talk = Talk()
         effects = talk.hello()
 
-        assert effects[:2] == [do.Enter(NEW_UAID), do.Greeted(new=True)]
+        assert effects[:2] == [do.AddToRegistry(NEW_UAID), do.Greeted(new=True)]
         assert said(effects) == [
             {
                 "messageType": "hello",
@@ -58,7 +58,7 @@ class TestNewcomers:
         assert talk.hello(uaid=simple(UAID)) == [do.LookUp(UAID)]
         effects = talk.looked_up(None)
 
-        assert effects[:2] == [do.Enter(NEW_UAID), do.Greeted(new=True)]
+        assert effects[:2] == [do.AddToRegistry(NEW_UAID), do.Greeted(new=True)]
         assert said(effects)[0]["uaid"] == simple(NEW_UAID)
         assert talk.session.reset
 
@@ -99,7 +99,7 @@ class TestKnownUserAgents:
         claim = talk.looked_up(record(node_id="http://elsewhere:8081", current_timestamp_ms=7))
 
         assert claim == [
-            do.Enter(UAID),
+            do.AddToRegistry(UAID),
             do.Claim(
                 record(node_id=NODE, connected_at_ms=NOW_MS, current_timestamp_ms=7),
             ),
@@ -112,7 +112,7 @@ class TestKnownUserAgents:
         talk.hello(uaid=simple(UAID))
         effects = talk.looked_up(record())
 
-        assert [type(effect) for effect in effects] == [do.Enter, do.Claim]
+        assert [type(effect) for effect in effects] == [do.AddToRegistry, do.Claim]
         assert talk.session.direct(notification(1)) is do.Direct.REFUSED
         assert talk.session.check_stored() == (False, [])
 

@@ -94,7 +94,7 @@ class House:
         self.store = Trying(self.clock)
         self.relay = Told()
         self.observer = Listening()
-        self.hand_back = UnackedSaver(
+        self.saver = UnackedSaver(
             self.store,
             self.relay,
             self.clock,
@@ -120,7 +120,7 @@ async def house(monkeypatch: pytest.MonkeyPatch) -> House:
 async def test_what_was_not_acked_is_stored(house: House) -> None:
     """C-040, C-090"""
     both = [notification(1), notification(2)]
-    await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, both, connected_at_ms=NOW_MS)
 
     assert await house.stored() == both
     assert house.relay.checks == []
@@ -129,7 +129,7 @@ async def test_what_was_not_acked_is_stored(house: House) -> None:
 async def test_the_node_where_the_user_agent_is_now_is_told(house: House) -> None:
     """C-080"""
     await house.store.claim_route(record(node_id="http://b:8081", connected_at_ms=NOW_MS + 5))
-    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
 
     assert house.relay.checks == [("http://b:8081", UAID)]
 
@@ -139,7 +139,7 @@ async def test_whoever_has_no_route_is_not_told(house: House) -> None:
     assert held is not None
     assert held.route is not None
     await house.store.clear_route(UAID, held.route)
-    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=None)
+    await house.saver.save(UAID, [notification(1)], connected_at_ms=None)
 
     assert await house.stored() == [notification(1)]
     assert house.relay.checks == []
@@ -147,7 +147,7 @@ async def test_whoever_has_no_route_is_not_told(house: House) -> None:
 
 async def test_what_is_over_is_not_stored(house: House) -> None:
     house.clock.advance(300)
-    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
     house.clock.set_wall_ms(NOW_MS)
 
     assert await house.stored() == []
@@ -155,8 +155,8 @@ async def test_what_is_over_is_not_stored(house: House) -> None:
 
 async def test_nothing_is_written_for_a_user_agent_or_channel_that_is_gone(house: House) -> None:
     stray = notification(1, channel_id=OTHER_CHANNEL)
-    await house.hand_back.hand_back(UAID, [stray], connected_at_ms=NOW_MS)
-    await house.hand_back.hand_back(GONE, [notification(2)], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [stray], connected_at_ms=NOW_MS)
+    await house.saver.save(GONE, [notification(2)], connected_at_ms=NOW_MS)
 
     assert await house.stored() == []
     assert await house.stored(GONE) == []
@@ -168,21 +168,21 @@ async def test_a_newer_message_of_the_topic_is_not_overwritten(house: House) -> 
     older = notification("old", topic="t")
     newer = notification("new", topic="t", accepted_at_ms=NOW_MS + 1)
     await house.store.save(UAID, newer)
-    await house.hand_back.hand_back(UAID, [older], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [older], connected_at_ms=NOW_MS)
 
     assert await house.stored() == [newer]
 
 
 async def test_versions_of_simplepush_are_stored_without_their_data(house: House) -> None:
     """C-151"""
-    await house.hand_back.hand_back(UAID, [update(5, data="hi")], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [update(5, data="hi")], connected_at_ms=NOW_MS)
 
     assert await house.store.fetch_updates(UAID, limit=10) == [Update(CHANNEL, 5)]
 
 
 async def test_a_store_that_is_down_is_tried_until_it_answers(house: House) -> None:
     house.store.save_failures = 4
-    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+    await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
 
     assert await house.stored() == [notification(1)]
 
@@ -190,7 +190,7 @@ async def test_a_store_that_is_down_is_tried_until_it_answers(house: House) -> N
 async def test_what_is_saved_is_not_saved_again_because_telling_failed(house: House) -> None:
     """It may have been delivered and acked meanwhile."""
     house.store.read_failures = 3
-    await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=None)
+    await house.saver.save(UAID, [notification(1)], connected_at_ms=None)
 
     assert house.store.saves == 1
     assert house.relay.checks == [(NODE, UAID)]
@@ -210,9 +210,7 @@ async def test_no_more_than_so_many_are_under_way_at_once(house: House) -> None:
 
     house.store.save_if_newer = slow
     tasks = [
-        asyncio.ensure_future(
-            house.hand_back.hand_back(UAID, [notification(n)], connected_at_ms=NOW_MS)
-        )
+        asyncio.ensure_future(house.saver.save(UAID, [notification(n)], connected_at_ms=NOW_MS))
         for n in range(6)
     ]
     await asyncio.sleep(0)
@@ -231,7 +229,7 @@ class TestSuperseded:
 
     async def test_two_of_one_topic_that_were_not_acked(self, house: House) -> None:
         both = [of_topic("new", 1), of_topic("old", 0)]
-        await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, both, connected_at_ms=NOW_MS)
 
         assert await house.stored() == both[:1]
         assert house.observer.reports == [
@@ -241,20 +239,20 @@ class TestSuperseded:
 
     async def test_one_that_a_newer_one_in_storage_keeps_out(self, house: House) -> None:
         await house.store.save(UAID, of_topic("new", 1))
-        await house.hand_back.hand_back(UAID, [of_topic("old", 0)], connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, [of_topic("old", 0)], connected_at_ms=NOW_MS)
 
         assert house.observer.superseded_ids == ["m-old"]
 
     async def test_an_older_one_in_storage(self, house: House) -> None:
         await house.store.save(UAID, of_topic("old", 0))
-        await house.hand_back.hand_back(UAID, [of_topic("new", 1)], connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, [of_topic("new", 1)], connected_at_ms=NOW_MS)
 
         assert house.observer.superseded_ids == ["m-old"]
 
     async def test_it_is_told_once_however_often_it_was_tried(self, house: House) -> None:
         house.store.save_failures = house.store.read_failures = 2
         both = [of_topic("old", 0), of_topic("new", 1)]
-        await house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, both, connected_at_ms=NOW_MS)
 
         assert house.store.saves == 1
         assert house.observer.superseded_ids == ["m-old"]
@@ -264,9 +262,7 @@ class TestSuperseded:
     ) -> None:
         house.store.save_failures = 10**6
         both = [of_topic("old", 0), of_topic("new", 1)]
-        trying = asyncio.ensure_future(
-            house.hand_back.hand_back(UAID, both, connected_at_ms=NOW_MS)
-        )
+        trying = asyncio.ensure_future(house.saver.save(UAID, both, connected_at_ms=NOW_MS))
         await asyncio.sleep(0.01)
         trying.cancel()
         await asyncio.wait([trying])
@@ -280,7 +276,7 @@ class TestSuperseded:
             await journal.accept(UAID, row)
         journal.close()
 
-        assert await replay(path, house.hand_back) == 2
+        assert await replay(path, house.saver) == 2
         assert house.observer.reports == [
             ("handed back", ["m-old", "m-new"]),
             ("superseded", ["m-old"]),
@@ -292,7 +288,7 @@ class TestFreshKeys:
 
     @pytest.fixture
     async def house(self, house: House) -> House:
-        house.hand_back = UnackedSaver(
+        house.saver = UnackedSaver(
             house.store,
             house.relay,
             house.clock,
@@ -308,7 +304,7 @@ class TestFreshKeys:
         self, house: House
     ) -> None:
         owed = [notification(1), notification(2), notification("t", topic="t")]
-        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, owed, connected_at_ms=NOW_MS)
 
         topic, first, second = await house.stored()
         now_ms = house.clock.now_ms()
@@ -322,7 +318,7 @@ class TestFreshKeys:
         key = fresh_key(CHANNEL, house.clock.now_ms())
         taken = msgspec.structs.replace(notification(9), sort_key=key)
         assert await house.store.save_new(UAID, taken)
-        await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
 
         assert [row.message_id for row in await house.stored()] == [
             taken.message_id,
@@ -345,21 +341,21 @@ class TestFreshKeys:
 
         house.store.save_new = failing  # type: ignore[method-assign]
         owed = [notification(1), notification(2)]
-        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, owed, connected_at_ms=NOW_MS)
 
         assert [row.message_id for row in await house.stored()] == [owed[1].message_id]
 
     async def test_topics_are_told_of_in_the_same_way(self, house: House) -> None:
         await house.store.save(UAID, of_topic("first", 0))
         owed = [of_topic("second", 1), notification(1), of_topic("third", 2)]
-        await house.hand_back.hand_back(UAID, owed, connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, owed, connected_at_ms=NOW_MS)
 
         assert house.observer.superseded_ids == ["m-first", "m-second"]
 
     async def test_nothing_is_written_for_a_channel_that_is_gone(self, house: House) -> None:
         stray = notification(1, channel_id=OTHER_CHANNEL)
-        await house.hand_back.hand_back(UAID, [stray], connected_at_ms=NOW_MS)
-        await house.hand_back.hand_back(GONE, [notification(2)], connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, [stray], connected_at_ms=NOW_MS)
+        await house.saver.save(GONE, [notification(2)], connected_at_ms=NOW_MS)
 
         assert await house.stored() == []
         assert await house.stored(GONE) == []
@@ -384,12 +380,12 @@ class TestReplay:
         path = tmp_path / "0.log"
         await self.left_by_a_dead_worker(path, lambda one: one.settle(UAID, notification(1)))
 
-        assert await replay(path, house.hand_back) == 3
+        assert await replay(path, house.saver) == 3
         assert await house.stored() == [notification(2)]
         assert await house.store.fetch_updates(UAID, limit=10) == [Update(CHANNEL, 7)]
         assert house.relay.checks == [(NODE, UAID)]
         assert list(tmp_path.iterdir()) == []
-        assert await replay(path, house.hand_back) == 0
+        assert await replay(path, house.saver) == 0
 
     async def test_the_journal_of_a_worker_that_is_alive_is_left_alone(
         self, house: House, tmp_path: Path
@@ -398,7 +394,7 @@ class TestReplay:
         journal = Journal(path, mode="write", bytes_max=2**20)
         await journal.accept(UAID, notification(1))
 
-        assert await replay(path, house.hand_back) == 0
+        assert await replay(path, house.saver) == 0
         assert await house.stored() == []
         assert path.stat().st_size > 0
         journal.close()
@@ -409,13 +405,13 @@ class TestReplay:
         path = tmp_path / "0.log"
         await self.left_by_a_dead_worker(path)
         house.store.save_failures = 10**6
-        broken_off = asyncio.ensure_future(replay(path, house.hand_back))
+        broken_off = asyncio.ensure_future(replay(path, house.saver))
         await asyncio.sleep(0.01)
         broken_off.cancel()
         await asyncio.wait([broken_off])
         house.store.save_failures = 0
 
-        assert await replay(path, house.hand_back) == 4
+        assert await replay(path, house.saver) == 4
         assert await house.stored() == [notification(1), notification(2)]
 
     async def test_a_store_that_takes_nothing_leaves_the_name_free_for_a_new_journal(
@@ -429,15 +425,15 @@ class TestReplay:
             journal = Journal(path, mode="write", bytes_max=2**20)
             await journal.accept(UAID, notification(n))
             journal.close()
-            trying.append(asyncio.ensure_future(replay(path, house.hand_back)))
-            assert not await asyncio.wait_for(replayed_or_troubled(trying[-1], house.hand_back), 10)
+            trying.append(asyncio.ensure_future(replay(path, house.saver)))
+            assert not await asyncio.wait_for(replayed_or_troubled(trying[-1], house.saver), 10)
             trying[-1].cancel()
             await asyncio.wait(trying)
-            house.hand_back.troubled.clear()
+            house.saver.troubled.clear()
         assert sorted(one.name for one in tmp_path.iterdir()) == ["0.1.owed", "0.2.owed"]
         house.store.save_failures = 0
 
-        assert await replay(path, house.hand_back) == 2
+        assert await replay(path, house.saver) == 2
         assert await house.stored() == [notification(1), notification(2)]
         assert list(tmp_path.iterdir()) == []
 
@@ -445,9 +441,9 @@ class TestReplay:
         self, house: House, tmp_path: Path
     ) -> None:
         await self.left_by_a_dead_worker(tmp_path / "0.log")
-        replaying = asyncio.ensure_future(replay(tmp_path / "0.log", house.hand_back))
+        replaying = asyncio.ensure_future(replay(tmp_path / "0.log", house.saver))
 
-        assert await asyncio.wait_for(replayed_or_troubled(replaying, house.hand_back), 10)
+        assert await asyncio.wait_for(replayed_or_troubled(replaying, house.saver), 10)
         assert replaying.result() == 4
 
     async def test_at_the_end_a_full_store_is_not_waited_for(
@@ -460,9 +456,9 @@ class TestReplay:
             raise StoreFullError("full")
 
         house.store.save_if_newer = full  # type: ignore[method-assign]
-        replaying = asyncio.ensure_future(replay(path, house.hand_back))
-        await replayed_or_troubled(replaying, house.hand_back)
-        house.hand_back.end()
+        replaying = asyncio.ensure_future(replay(path, house.saver))
+        await replayed_or_troubled(replaying, house.saver)
+        house.saver.end()
 
         assert await asyncio.wait_for(replaying, 10) == 0
         assert [one.name for one in tmp_path.iterdir()] == ["0.1.owed"]
@@ -472,14 +468,14 @@ class TestReplay:
     ) -> None:
         """What it did with the attempt that failed is not known."""
         house.store.save_failures = 3
-        house.hand_back.end()
+        house.saver.end()
 
-        assert not await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+        assert not await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
         assert await house.stored() == [notification(1)]
 
     async def test_trouble_is_told_and_forgotten_when_it_is_over(self, house: House) -> None:
         house.store.save_failures = 1
-        await house.hand_back.hand_back(UAID, [notification(1)], connected_at_ms=NOW_MS)
+        await house.saver.save(UAID, [notification(1)], connected_at_ms=NOW_MS)
 
         assert house.observer.failures == ["down"]
-        assert not house.hand_back.troubled.is_set()
+        assert not house.saver.troubled.is_set()

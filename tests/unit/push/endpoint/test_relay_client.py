@@ -57,7 +57,7 @@ class CountingNode:
         self.calls += 1
         return self.answer
 
-    def asker_left(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
+    def push_abandoned(self, uaid: Uaid, taken: Notification | Update | None) -> None: ...
 
 
 class BrokenNode(CountingNode):
@@ -98,8 +98,8 @@ def test_a_node_that_raises_is_odd() -> None:
         relay = client_of()
         relay.node = BrokenNode()
 
-        assert await relay.push(f"{RELAY_URL}/w/0", UAID, MESSAGE) is Answer.ODD
-        assert relay.odd == 1
+        assert await relay.push(f"{RELAY_URL}/w/0", UAID, MESSAGE) is Answer.UNEXPECTED
+        assert relay.unexpected_answers == 1
 
     run(test())
 
@@ -208,8 +208,8 @@ def test_a_node_that_does_not_speak_the_link_gets_http() -> None:
         (202, Answer.FLAGGED),
         (404, Answer.ABSENT),
         (503, Answer.BUSY),
-        (500, Answer.ODD),
-        (301, Answer.ODD),
+        (500, Answer.UNEXPECTED),
+        (301, Answer.UNEXPECTED),
     ],
 )
 def test_statuses_become_answers(status: int, answer: Answer) -> None:

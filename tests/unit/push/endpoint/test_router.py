@@ -111,7 +111,7 @@ async def test_a_node_that_cannot_be_reached_loses_its_routes(world: World) -> N
 
 async def test_an_odd_answer_leaves_the_route_alone(world: World) -> None:
     await world.subscribe(node_id=NODE)
-    world.relay.push_answer = Answer.ODD
+    world.relay.push_answer = Answer.UNEXPECTED
     reply = await world.post()
 
     assert reply.status == 201
@@ -156,7 +156,9 @@ async def test_a_reconnect_to_the_same_node_is_not_undone(world: World) -> None:
     assert world.relay.checked == [(NODE, UAID)]
 
 
-@pytest.mark.parametrize("answer", [Answer.BUSY, Answer.ABSENT, Answer.UNREACHABLE, Answer.ODD])
+@pytest.mark.parametrize(
+    "answer", [Answer.BUSY, Answer.ABSENT, Answer.UNREACHABLE, Answer.UNEXPECTED]
+)
 async def test_ttl_zero_is_direct_or_nothing(world: World, answer: Answer) -> None:
     """C-075, C-054"""
     await world.subscribe(node_id=NODE)
@@ -234,7 +236,7 @@ async def test_a_second_read_that_fails_is_no_loss(world: World) -> None:
     assert not world.relay.checked
 
 
-@pytest.mark.parametrize("answer", [Answer.FLAGGED, Answer.ABSENT, Answer.ODD, Answer.BUSY])
+@pytest.mark.parametrize("answer", [Answer.FLAGGED, Answer.ABSENT, Answer.UNEXPECTED, Answer.BUSY])
 async def test_what_the_told_node_answers_changes_nothing(world: World, answer: Answer) -> None:
     await world.subscribe(node_id=NODE)
     world.relay.push_answer = Answer.BUSY

@@ -141,9 +141,9 @@ class TestJson:
             Answer.FLAGGED,
             Answer.ABSENT,
             Answer.BUSY,
-            Answer.ODD,
-            Answer.ODD,
-            Answer.ODD,
+            Answer.UNEXPECTED,
+            Answer.UNEXPECTED,
+            Answer.UNEXPECTED,
         ]
 
 

@@ -1,7 +1,7 @@
-"""Apple Push Notification service over HTTP/2 (webpush §7.3).
+"""Bridge to the Apple Push Notification service over HTTP/2 (webpush §7.3).
 
-Rule 1: each release channel has one connection that stays, with its own certificate or a provider
-        token. Apple wants a token to be used for 20 to 60 minutes.
+Rule 1: each release channel keeps one connection, with its own certificate or a provider token.
+        Apple requires a token to be used for 20 to 60 minutes.
 Rule 2: a device that Apple does not know (410, or 400 BadDeviceToken) is gone.
 """
 
@@ -51,7 +51,7 @@ from .jwt import SigningKey, read_signing_key, sign_jwt
 
 PRODUCTION: Final = "https://api.push.apple.com"
 SANDBOX: Final = "https://api.sandbox.push.apple.com"
-TOKEN_S: Final = 50 * 60.0  # Apple refuses older ones than an hour
+TOKEN_S: Final = 50 * 60.0  # Apple refuses tokens older than an hour
 DEFAULT_APS: Final = {
     "alert": {
         "title-loc-key": "SentTab.NoTabArrivingNotification.title",
@@ -63,7 +63,7 @@ PRIORITY, PRIORITY_LOW = "10", "5"
 _UNKNOWN_DEVICE: Final = "0" * 64
 _GONE: Final = frozenset({"BadDeviceToken", "Unregistered", "ExpiredToken"})
 _EXPIRED: Final = "ExpiredProviderToken"
-# Reasons that blame the credentials, whatever the status.
+# Reasons that mean bad credentials, whatever the status.
 _OF_CREDENTIALS: Final = frozenset(
     {
         _EXPIRED,
@@ -154,7 +154,7 @@ class ApnsBridge:
         }
 
     def origins(self) -> dict[str, str]:
-        """Where each release channel is reached."""
+        """URL of APNs for each release channel."""
         return {name: channel.client.origin for name, channel in self._channels.items()}
 
     @property
@@ -195,7 +195,7 @@ class ApnsBridge:
         return [await self._checked(channel) for channel in self._channels.values()]
 
     async def _checked(self, channel: Channel) -> Condition:
-        """Apple judges the credentials first, and then refuses a device that does not exist."""
+        """Send to a device that does not exist: Apple checks the credentials first."""
         headers = [("apns-topic", channel.topic), ("apns-push-type", "background")]
         body = msgspec.json.encode({"aps": {"content-available": 1}})
         try:
@@ -270,14 +270,14 @@ def _reason(answer: Http2Answer) -> str:
 
 
 def _priority(aps: dict[str, Any], notification: Notification) -> str:
-    """Apple refuses the high priority for what shows nothing, and delivers the low one when it
-    saves power."""
+    """Apple refuses high priority for notifications that show nothing, and delays low priority to
+    save power."""
     low = notification.urgency in (Urgency.VERY_LOW, Urgency.LOW)
     return PRIORITY_LOW if low or "alert" not in aps else PRIORITY
 
 
 def _collapse_id(notification: Notification) -> str:
-    """A topic belongs to its subscription, and a device has many; at most 64 bytes."""
+    """Topic and subscription, because a device has many subscriptions; at most 64 bytes."""
     digest = hashlib.sha256(notification.channel_id + (notification.topic or "").encode()).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
@@ -340,8 +340,8 @@ def _channel(
 
 @contextlib.contextmanager
 def _file(text: str) -> Generator[str]:
-    """The path of a file; PEM that stands in the settings itself is written into one for a moment,
-    because `ssl` reads files only."""
+    """The path of a file. PEM text from the settings is written to a temporary file, because `ssl`
+    reads files only."""
     if not text.lstrip().startswith("-----BEGIN"):
         yield str(readable_file(text))
         return

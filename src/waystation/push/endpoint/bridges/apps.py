@@ -1,11 +1,11 @@
-"""One app of a bridge: whether its credentials are good and its vendor answers.
+"""Circuit breaker and condition of one app of a bridge.
 
-Rule 1: while the vendor fails, it is asked less and less often, by one message at a time. In
-        between, and meanwhile, a message is refused at once, with the error of the last attempt.
-Rule 2: what the vendor says of a single message or device does not count as a failure: it works.
-        Requests that fail at the same moment, as those of a broken connection, count once.
-Rule 3: the first failure of a kind is logged, and the return; `condition` tells the rest. A kind
-        is logged once a minute at most, for a vendor that fails now and then.
+Rule 1: after `FAILURES_MAX` failures in a row the vendor is called only after growing pauses, with
+        one message at a time. All other messages are refused at once with the last error.
+Rule 2: an error about a single message or device does not count as a failure. Requests that fail
+        at the same moment, such as those of a broken connection, count once.
+Rule 3: the first failure of a kind is logged, and the recovery; a kind at most once a minute.
+        `condition` has the current state.
 """
 
 from collections.abc import Awaitable, Callable
@@ -41,12 +41,12 @@ FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 SAME_MOMENT_S: Final = 0.05
 LOGGED_EVERY_S: Final = 60.0
-PAUSE_S_MAX: Final = 3600  # that a vendor may ask for
+PAUSE_S_MAX: Final = 3600  # longest pause that a vendor may request
 T = TypeVar("T")
 
 
 class App:
-    """What every app of every bridge has."""
+    """Base class of the apps of all bridges."""
 
     def __init__(self, app_id: str, *, via: str, clock: Clock, log: FilteringBoundLogger) -> None:
         self.app_id = app_id
@@ -60,10 +60,10 @@ class App:
             asked_most_s=PAUSE_S_MAX,
         )
         self._clock = clock
-        self._trying = False  # one message, after a pause
+        self._trying = False  # one message tries the vendor after a pause
         self._failed_mono = float("-inf")
-        self._failure: BridgeError | None = None  # the last one; None while all is well
-        self._logged = ""  # the kind of failure that was logged last; empty after the return
+        self._failure: BridgeError | None = None  # the last one; None while the vendor works
+        self._logged = ""  # kind of the failure logged last; empty after recovery
         self._logged_mono: dict[str, float] = {}  # by kind
 
     @property
@@ -72,7 +72,7 @@ class App:
         return Condition(self.app_id, failure is None, "" if failure is None else str(failure))
 
     async def attempt(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What the vendor answers, unless there is a pause."""
+        """Call the vendor. During a pause, raises the last error instead."""
         on_trial = self._breaker.on_trial
         if self._failure is not None and (self._breaker.wait_s() or (on_trial and self._trying)):
             raise type(self._failure)(str(self._failure))
@@ -129,14 +129,15 @@ class App:
 
 
 def pause_of(answer: Http2Answer) -> float:
-    """Seconds for which the vendor wants to be left alone; 0: it did not say."""
+    """The vendor's `Retry-After` in seconds; 0 if there is none."""
     return float(parse_number(answer.headers.get("retry-after", ""), PAUSE_S_MAX) or 0)
 
 
 async def ask_vendor(
     client: Http2Client, path: str, headers: Headers, body: bytes, *, timeout_s: float
 ) -> Http2Answer:
-    """A POST. Raises `BridgeConnectError`, `BridgeTimeoutError`, or `BusyError` at the limit."""
+    """Send a POST. Raises `BridgeConnectError`, `BridgeTimeoutError`, or `BusyError` at the limit
+    of concurrent requests."""
     try:
         return await client.request("POST", path, headers, body, timeout_s=timeout_s)
     except Http2FailedError as exc:
@@ -146,11 +147,11 @@ async def ask_vendor(
 
 
 def check_url(setting: str, url: str) -> None:
-    """Raises `SettingsError` for one that no client can be made for."""
+    """Raises `SettingsError` for an unusable URL."""
     try:
         parts = urlsplit(url)
         good = parts.scheme in DEFAULT_PORTS and parts.hostname and parts.port != 0
     except ValueError:  # a port of letters, an address without its bracket
         good = False
     if not good:
-        raise SettingsError([f"{setting} is no URL: {url[:100]!r}"])
+        raise SettingsError([f"{setting} is not a URL: {url[:100]!r}"])

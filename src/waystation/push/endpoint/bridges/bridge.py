@@ -1,10 +1,10 @@
-"""What the endpoint asks of a bridge, and what every bridge does alike.
+"""Interface of a bridge, and functions that all bridges share.
 
-Rule 1: `send` returns when the vendor has taken the message, and raises otherwise. Nothing is
-        stored and nothing is sent again later: the sender sees what happened.
-Rule 2: a record that cannot be used any more (an unknown device, no token, no app id) raises
-        `BridgeGoneError`, and the endpoint removes the user agent.
-Rule 3: credentials, device tokens and payloads reach no log and no error text.
+Rule 1: `send` returns after the vendor has accepted the message, and raises otherwise. Nothing is
+        stored or retried; the sender gets the result.
+Rule 2: an unusable record (unknown device, no token, no app id) raises `BridgeGoneError`, and the
+        endpoint removes the user agent.
+Rule 3: credentials, device tokens and payloads never appear in logs or error texts.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _PATH_LETTERS_MAX: Final = 255
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """How one app of a bridge is: for `/health`, `doctor` and people."""
+    """State of one app of a bridge, for `/health` and `waystation doctor`."""
 
     app_id: str
     ok: bool
@@ -30,32 +30,32 @@ class Condition(msgspec.Struct, frozen=True):
 
 
 class Bridge(Protocol):
-    """One push network, with all apps that are configured for it."""
+    """One push network with its configured apps."""
 
-    router_type: str  # as it stands in records and in paths of the registration API
+    router_type: str  # in records and in paths of the registration API
 
     def registered(self, app_id: str, token: str, aps: object) -> dict[str, Any]:
-        """`router_data` for a device; `aps` is what the client gave, None if nothing. Raises
+        """`router_data` of a device; `aps` is from the request, or None. Raises
         `InvalidRouterTokenError`, `UnknownAppError`, `UnknownChannelError` or `BadApsError`."""
         ...
 
     async def send(self, data: RouterData, notification: Notification) -> int:
-        """The vendor's status, once it has taken the message."""
+        """Send one message. Returns the vendor's status."""
         ...
 
     async def check(self) -> list[Condition]:
-        """Each app by a dry run: are the credentials good, does the vendor answer?"""
+        """Test each app with a dry run: credentials, and whether the vendor answers."""
         ...
 
     def conditions(self) -> list[Condition]:
-        """Each app as it was when it was used last; asks nobody."""
+        """State of each app after its last use, without a request."""
         ...
 
     async def close(self) -> None: ...
 
 
 def app_id_of(data: RouterData) -> str | None:
-    """Of an FCM record; records in the form of GCM carry a sender id instead."""
+    """App id of an FCM record; a record in GCM's form has a sender id instead."""
     app_id = data.get("app_id")
     if isinstance(app_id, str):
         return app_id
@@ -67,10 +67,10 @@ def app_id_of(data: RouterData) -> str | None:
 
 
 def readable_file(text: str) -> Path:
-    """The file that a setting names. Raises `ValueError` for what can be none, such as a key
-    itself, so that it stands in no message."""
+    """The file that a setting names. Raises `ValueError` if the text cannot be a path; it may be a
+    key itself, so the message does not contain it."""
     if len(text) > _PATH_LETTERS_MAX or "\n" in text:
-        raise ValueError("it is neither in the form that is asked for nor the path of a file")
+        raise ValueError("neither in the required form nor the path of a file")
     return Path(text)
 
 
@@ -80,14 +80,14 @@ def token_of(data: RouterData) -> str | None:
 
 
 def checked_token(token: str) -> str:
-    """The form that tokens of all networks have."""
+    """Check the form that device tokens of all networks have."""
     if len(token) < TOKEN_LETTERS_MIN or " " in token:
         raise InvalidRouterTokenError("Invalid router token")
     return token
 
 
 def fields_of(notification: Notification, chid: str) -> dict[str, str]:
-    """The flat map that an app on the device reads (webpush §7.1)."""
+    """The flat map that the app on the device gets (webpush §7.1)."""
     fields = {"chid": chid}
     if notification.data is not None:
         headers = notification.headers or {}
@@ -105,7 +105,7 @@ def fields_of(notification: Notification, chid: str) -> dict[str, str]:
 
 
 def check_size(encoded: bytes, most: int) -> None:
-    """A device is reached through its vendor's limit, which is smaller than ours."""
+    """Check the vendor's limit, which is lower than `endpoint.max_data_bytes`."""
     if len(encoded) > most:
         raise BridgePayloadTooLargeError(
             f"This message is intended for a constrained device and is limited to {most} bytes with"

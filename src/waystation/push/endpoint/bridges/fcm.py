@@ -1,8 +1,8 @@
-"""Firebase Cloud Messaging, HTTP v1 (webpush §7.2).
+"""Bridge to Firebase Cloud Messaging, HTTP v1 (webpush §7.2).
 
-Rule 1: an access token is made from the service account, kept until shortly before it ends, and
-        renewed while the old one still serves. One that FCM refuses is made anew once.
-Rule 2: messages are data only, so that the app on the device wakes and decrypts.
+Rule 1: an access token is requested with the service account and renewed shortly before it expires,
+        while the old one is still used. If FCM refuses a token, a new one is tried once.
+Rule 2: messages are data only, so that the app on the device wakes and decrypts them.
 """
 
 import asyncio
@@ -45,14 +45,14 @@ SCOPE: Final = "https://www.googleapis.com/auth/firebase.messaging"
 GRANT_TYPE: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 ASSERTION_S: Final = 3600
 RENEW_BEFORE_S: Final = 300.0
-# A topic that nobody follows: FCM judges the credentials and delivers nothing.
+# A topic without subscribers: FCM checks the credentials and delivers nothing.
 _DRY_RUN: Final = msgspec.json.encode(
     {"validate_only": True, "message": {"topic": "waystation-doctor", "data": {"chid": "-"}}}
 )
 
 
 class ServiceAccount(msgspec.Struct, frozen=True):
-    """Of the JSON that the Firebase console gives."""
+    """Fields of the service account's JSON from the Firebase console."""
 
     client_email: str
     private_key: str
@@ -116,7 +116,7 @@ def _project(app_id: str, given: _Credential) -> Project:
     except OSError as exc:
         raise SettingsError([f"{where}: {exc.filename} cannot be read: {exc.strerror}"]) from exc
     except msgspec.MsgspecError as exc:
-        raise SettingsError([f"{where}: no service account: {exc}"]) from exc
+        raise SettingsError([f"{where}: not a service account: {exc}"]) from exc
     except ValueError as exc:
         raise SettingsError([f"{where}: {exc}"]) from exc
     try:
@@ -151,7 +151,7 @@ class AccessTokens:
         return self._token
 
     def refused(self, token: str) -> None:
-        """FCM does not take it, whatever it was promised."""
+        """FCM refused the token although it has not expired: drop it."""
         if token == self._token:
             self._ends_mono = 0.0
 
@@ -243,7 +243,7 @@ class FcmBridge:
         }
 
     def registered(self, app_id: str, token: str, aps: object) -> dict[str, Any]:
-        del aps  # of APNs alone
+        del aps  # APNs only
         self._app(app_id)
         return {"token": checked_token(token), "app_id": app_id}
 
@@ -318,7 +318,7 @@ class FcmBridge:
 
 
 def _check_json(answer: Http2Answer) -> None:
-    """Whatever answers 200 or 404 without JSON is not FCM."""
+    """A 200 or 404 without JSON is not from FCM."""
     try:
         msgspec.json.decode(answer.body, type=dict[str, Any])
     except DECODE_ERRORS as exc:
@@ -333,25 +333,25 @@ def _refusal(answer: Http2Answer) -> _Refusal:
 
 
 def _said(answer: Http2Answer) -> str:
-    """The code of an error; its text may quote the message."""
+    """The error code; the error's text is not used because it may quote the message."""
     return _refusal(answer).status[:64]
 
 
 def _token_refused(answer: Http2Answer) -> bool:
-    """FCM says 401 as well of a device that it reaches through another network, where the project
-    has no key for that one: no failure of the app, and no new access token mends it."""
+    """Whether FCM refused the access token. It also answers 401 for a device behind another network
+    for which the project has no key; a new token does not help then."""
     return answer.status == 401 and all(
         detail.error_code != "THIRD_PARTY_AUTH_ERROR" for detail in _refusal(answer).details
     )
 
 
 def _of_one_device(answer: Http2Answer) -> bool:
-    """FCM says 429 of the whole project, and of a device that gets too many messages: the second
-    must not stop the messages of all others."""
+    """Whether a 429 concerns a single device. FCM also sends it for the whole project; only that
+    must pause all messages."""
     found = [one for detail in _refusal(answer).details for one in detail.violations]
     return any("device" in f"{one.subject} {one.description}".lower() for one in found)
 
 
 def _look(task: "asyncio.Task[None]") -> None:
     if not task.cancelled():
-        task.exception()  # told to those who waited
+        task.exception()  # the callers that waited have it

@@ -1,4 +1,4 @@
-"""Signed JSON Web Tokens by which a bridge proves who sends (RFC 7519): RS256 and ES256."""
+"""Signs JSON Web Tokens that authenticate a bridge to its vendor (RFC 7519): RS256 and ES256."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ _P256_BYTES = 32
 
 
 def read_signing_key(pem: str) -> SigningKey:
-    """Raises `ValueError` for what is no RSA or P-256 key in PEM."""
+    """Raises `ValueError` unless `pem` is an unencrypted RSA or P-256 key."""
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError) as exc:

@@ -1,4 +1,4 @@
-"""A bridge that leads nowhere, for load tests and tests of clients (webpush §7.4)."""
+"""Stub bridge for load tests and client tests: sends nothing (webpush §7.4)."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ TOKEN: Final = "success"
 
 
 class StubBridge:
-    """A `Bridge`. The app id `success` takes everything, `error` nothing."""
+    """A `Bridge`. The app id `success` accepts every message, `error` refuses every message."""
 
     router_type = "stub"
 
@@ -21,7 +21,7 @@ class StubBridge:
         self._error = settings.error
 
     def registered(self, app_id: str, token: str, aps: object) -> dict[str, Any]:
-        del aps  # of APNs alone
+        del aps  # APNs only
         if app_id not in (SUCCESS, ERROR):
             raise UnknownAppError(f"The stub has the app ids {SUCCESS} and {ERROR}")
         if token != TOKEN:

@@ -1,4 +1,4 @@
-"""A bridge for which nothing is configured here: it refuses, and no library is loaded for it."""
+"""Bridge without configuration: refuses every request and loads no library."""
 
 from typing import Any, NoReturn
 
