@@ -132,7 +132,7 @@ MOVED_MODULES = {
     "storage/open_cluster": "storage/open",
     "storage/open_presence": "storage/open",
     "storage/postgres/cluster": "storage/postgres/cluster_store",
-    "storage/postgres/groups": "storage/postgres/batching",
+    "storage/postgres/groups": "storage/batching",
     "storage/postgres/upkeep": "storage/postgres/sweep",
     "storage/redis/bell": "storage/redis/subscriber",
     "storage/redis/cluster": "storage/redis/cluster_routing",

@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from itertools import cycle
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from google.api_core.exceptions import (
@@ -37,13 +37,14 @@ from google.auth.exceptions import GoogleAuthError
 
 from waystation.base.breaker import Breaker
 from waystation.base.clock import Clock
-from waystation.base.errors import BusyError, StoreUnavailableError
+from waystation.base.errors import BusyError, StoreUnavailableError, WaystationError
+from waystation.storage.batching import Batcher, by_row
 from waystation.storage.bigtable.cells import Cells, Mutation, Row
 from waystation.storage.bigtable.client import find_credentials, new_client
 from waystation.storage.bigtable.filters import RowFilter
 from waystation.storage.bigtable.rpc import Rpc
 from waystation.storage.bigtable.url import BigtableUrl
-from waystation.storage.calls import TurnBatches, too_many_waiting
+from waystation.storage.calls import too_many_waiting
 from waystation.storage.settings import Store
 
 T = TypeVar("T")
@@ -107,13 +108,20 @@ class Session:
         ]
         self._rpcs = [Rpc(client, url.table_name, url.app_profile_id) for client in self._clients]
         self._turns = cycle(self._rpcs)
-        self._writes = TurnBatches(self._send_writes, ENTRIES_PER_CALL)
         self._waiting = 0  # callers whose request is in a batch
         self._free = url.database_pool_max_size or STREAMS_PER_CHANNEL * url.grpc_channel_count
         self._wait_s = url.database_pool_wait_timeout or self._point.total_s
         self._queue_max = settings.queue_max
         self._waiting_max = self._free + settings.queue_max
         self._queue: deque[asyncio.Future[None]] = deque()
+        self._batch_limits: dict[str, Any] = {
+            "server": "Bigtable",
+            "queue_max": self._waiting_max,
+            "flights_max": self._free,
+        }
+        self._writes = Batcher[tuple[bytes, list[Mutation]], None](
+            by_row(self._send_writes), group_max=ENTRIES_PER_CALL, **self._batch_limits
+        )
 
     # Reads
 
@@ -163,11 +171,13 @@ class Session:
             found.update(await self._call(call, self._point, repeatable=True))
             return found
 
-        batches = TurnBatches(send, KEYS_PER_READ)
+        batches = Batcher[tuple[bytes, R], Cells | None](
+            by_row(send), group_max=KEYS_PER_READ, **self._batch_limits
+        )
 
         async def look_up(key: bytes, request: R) -> Cells | None:
             with self._counted():
-                return await batches.ask(key, request)
+                return await batches.ask((key, request))
 
         return look_up
 
@@ -188,7 +198,7 @@ class Session:
         """All of them or none, with the other rows of this turn of the loop; they may be applied
         twice."""
         with self._counted():
-            await self._writes.ask(key, mutations)
+            await self._writes.ask((key, mutations))
 
     async def write_many(self, rows: Sequence[tuple[bytes, list[Mutation]]]) -> None:
         """Each row all or nothing, in any order."""
@@ -200,7 +210,7 @@ class Session:
 
     async def _send_writes(
         self, asked: Mapping[bytes, list[Mutation]]
-    ) -> Mapping[bytes, Exception | None]:
+    ) -> Mapping[bytes, WaystationError | None]:
         if len(asked) == 1:
             ((key, mutations),) = asked.items()
 
@@ -214,7 +224,7 @@ class Session:
 
     async def _write_rows(
         self, rows: Sequence[tuple[bytes, list[Mutation]]], limits: Limits
-    ) -> list[Exception | None]:
+    ) -> list[WaystationError | None]:
         """Why each row was not written. Rows that failed for a passing reason are sent again,
         together with the others: they may be applied twice."""
 
@@ -226,9 +236,10 @@ class Session:
             return results
 
         results = await self._call(call, limits, repeatable=True)
-        return [
-            None if result is None else self._store_error(result) or result for result in results
-        ]
+        return [None if result is None else self._refusal(result) for result in results]
+
+    def _refusal(self, result: Exception) -> WaystationError:
+        return self._store_error(result) or StoreUnavailableError(str(result))
 
     async def check(
         self,

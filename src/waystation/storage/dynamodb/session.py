@@ -30,8 +30,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from waystation.base.errors import BusyError, StoreUnavailableError
-from waystation.storage.calls import TurnBatches, too_many_waiting
+from waystation.base.errors import BusyError, StoreUnavailableError, WaystationError
+from waystation.storage.batching import Batcher, by_row
+from waystation.storage.calls import too_many_waiting
 from waystation.storage.dynamodb.client import (
     Client,
     CredentialsError,
@@ -131,8 +132,17 @@ class Dynamo:
         self._queue_max = settings.queue_max
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._under_way = 0
-        self._reads = TurnBatches(self._send_reads, BATCH_GET_MAX)
-        self._puts = TurnBatches(self._send_puts, BATCH_WRITE_MAX)
+        limits: dict[str, Any] = {
+            "server": "DynamoDB",
+            "queue_max": settings.queue_max,
+            "flights_max": CONNECTIONS_MAX,
+        }
+        self._reads = Batcher[tuple[Row, Key], Item | None](
+            by_row(self._send_reads), group_max=BATCH_GET_MAX, **limits
+        )
+        self._puts = Batcher[tuple[Row, Item], None](
+            by_row(self._send_puts), group_max=BATCH_WRITE_MAX, **limits
+        )
 
     @classmethod
     async def open(cls, url: DynamoUrl, settings: Store) -> "Dynamo":
@@ -180,19 +190,19 @@ class Dynamo:
     async def get(self, table: str, key: Key) -> Item | None:
         """One row, as it is now; with the other rows that this turn of the loop asks for."""
         with self._counted():
-            return await self._reads.ask((table, _values(key)), key)
+            return await self._reads.ask(((table, _values(key)), key))
 
     async def get_each(self, wanted: Mapping[str, Key]) -> dict[str, Item]:
         """One row of each table, in one round trip; those that exist, by table."""
         with self._counted():
-            asked = [self._reads.ask((table, _values(key)), key) for table, key in wanted.items()]
+            asked = [self._reads.ask(((table, _values(key)), key)) for table, key in wanted.items()]
             rows = await together(asked)
         return {table: row for table, row in zip(wanted, rows, strict=True) if row is not None}
 
     async def put(self, table: str, key: Key, item: Item) -> None:
         """Write a row, whatever stands there; with the other rows of this turn of the loop."""
         with self._counted():
-            await self._puts.ask((table, _values(key)), item)
+            await self._puts.ask(((table, _values(key)), item))
 
     async def _send_reads(self, asked: Mapping[Row, Key]) -> dict[Row, Item | None]:
         names = {table: tuple(key) for (table, _), key in asked.items()}
@@ -212,7 +222,7 @@ class Dynamo:
             self.stats.unprocessed += sum(len(left["Keys"]) for left in request.values())
             await deadline.pause("DynamoDB leaves keys unprocessed")
 
-    async def _send_puts(self, asked: Mapping[Row, Item]) -> dict[Row, Exception | None]:
+    async def _send_puts(self, asked: Mapping[Row, Item]) -> dict[Row, WaystationError | None]:
         request: dict[str, Any] = {}
         for (table, _), item in asked.items():
             request.setdefault(table, []).append({"PutRequest": {"Item": item}})
@@ -232,7 +242,7 @@ class Dynamo:
                 await deadline.pause("DynamoDB leaves items unprocessed")
         return dict.fromkeys(asked)
 
-    async def _put_alone(self, asked: Mapping[Row, Item]) -> dict[Row, Exception | None]:
+    async def _put_alone(self, asked: Mapping[Row, Item]) -> dict[Row, WaystationError | None]:
         """One bad row refuses a whole batch: the others are written without it."""
         calls = (
             self._call("PutItem", {"TableName": table, "Item": item}, repeatable=True)
@@ -240,7 +250,7 @@ class Dynamo:
         )
         results = await asyncio.gather(*calls, return_exceptions=True)
         return {
-            row: result if isinstance(result, Exception) else None
+            row: result if isinstance(result, WaystationError) else None
             for row, result in zip(asked, results, strict=True)
         }
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from itertools import starmap
+from typing import Any
 
 from waystation.base.clock import Clock
 from waystation.base.errors import StoreUnavailableError, WaystationError
@@ -29,9 +30,9 @@ from waystation.push.model import (
     Update,
     UserAgent,
 )
+from waystation.storage.batching import Batcher
 from waystation.storage.postgres import layout
 from waystation.storage.postgres.backend import CAPABILITIES
-from waystation.storage.postgres.batching import Batcher
 from waystation.storage.postgres.layout import MessageValues
 from waystation.storage.postgres.schema import ForeignTablesError, make_ready
 from waystation.storage.postgres.session import Session, SessionStats
@@ -60,7 +61,11 @@ class PostgresPushStore:
         self._sql = Statements(tables)
         self._tracking = Tracking(self._session, tables)
         self._sweep = Sweep(self._session, tables, self._tracking)
-        limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
+        limits: dict[str, Any] = {
+            "server": "PostgreSQL",
+            "group_max": settings.commit_batch_max,
+            "queue_max": settings.queue_max,
+        }
         self._lookups = Batcher[_Lookup, Recipient | None](self._look_up_all, **limits)
         self._saves = Batcher[_Saving, Replaced | None](self._save_all, **limits)
         self._inserts = Batcher[MessageValues, bool](self._save_new_all, **limits)

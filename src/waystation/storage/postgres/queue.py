@@ -10,7 +10,7 @@ them two messages to one queue.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from waystation.base.errors import BusyError, UnavailableError, WaystationError
 from waystation.queue.errors import QueueStoreUnavailableError
@@ -42,9 +42,9 @@ from waystation.queue.store import (
     PendingNotification,
     SlotLoad,
 )
+from waystation.storage.batching import Batcher
 from waystation.storage.postgres import queue_layout as layout
 from waystation.storage.postgres.backend import CAPABILITIES
-from waystation.storage.postgres.batching import Batcher
 from waystation.storage.postgres.queue_schema import QueueTables, make_queue_tables
 from waystation.storage.postgres.queue_statements import QueueStatements
 from waystation.storage.postgres.session import Session, SessionStats
@@ -81,7 +81,11 @@ class PostgresQueueStore:
     def __init__(self, url: PostgresUrl, *, settings: Store) -> None:
         self._session = Session(url, settings, partial(make_queue_tables, url=url))
         self._sql = QueueStatements(QueueTables(url))
-        limits = {"group_max": settings.commit_batch_max, "queue_max": settings.queue_max}
+        limits: dict[str, Any] = {
+            "server": "PostgreSQL",
+            "group_max": settings.commit_batch_max,
+            "queue_max": settings.queue_max,
+        }
         self._lookups = Batcher[_Lookup, Queue | None](self._find_all, **limits)
         self._heads = Batcher[RecipientId, Message | None](self._head_all, **limits)
         self._sendings = Batcher[_Sending, Appended](self._append_all, **limits, flights_max=1)

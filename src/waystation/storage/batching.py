@@ -1,4 +1,4 @@
-"""Sends the calls of one loop turn to PostgreSQL as one statement.
+"""Sends the calls of one loop turn to a server store together.
 
 Rule 1: a call waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are under
         way; calls that come meanwhile make the next group.
@@ -9,7 +9,7 @@ Rule 3: each caller gets its own answer or its own error. A caller that is cance
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from waystation.base.errors import BusyError, StoreUnavailableError, WaystationError
@@ -17,6 +17,8 @@ from waystation.storage.calls import too_many_waiting
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
 
 IN_FLIGHT_MAX = 2
 
@@ -28,12 +30,14 @@ class Batcher(Generic[Q, A]):
         self,
         perform: Callable[[Sequence[Q]], Awaitable[Sequence[A | WaystationError]]],
         *,
+        server: str,
         group_max: int,
         queue_max: int,
         flights_max: int = IN_FLIGHT_MAX,
     ) -> None:
         """With one flight at a time, questions are answered in the order they were asked."""
         self._perform = perform
+        self._server = server
         self._flights_max = flights_max
         self._group_max = group_max
         self._queue_max = queue_max
@@ -47,7 +51,7 @@ class Batcher(Generic[Q, A]):
         if self._closed:
             raise StoreUnavailableError("the store is closed")
         if len(self._waiting) >= self._queue_max:
-            raise too_many_waiting(self._queue_max, "PostgreSQL")
+            raise too_many_waiting(self._queue_max, self._server)
         answered: asyncio.Future[A] = self._loop.create_future()
         self._waiting.append((question, answered))
         self._plan()
@@ -103,3 +107,26 @@ class Batcher(Generic[Q, A]):
                 answered.set_exception(answer)
             else:
                 answered.set_result(answer)
+
+
+def by_row(
+    send: Callable[[Mapping[K, R]], Awaitable[Mapping[K, A | WaystationError]]],
+) -> Callable[[Sequence[tuple[K, R]]], Awaitable[Sequence[A | WaystationError]]]:
+    """For a server that takes each row at most once in a call: a `perform` for questions of the
+    form (row, request). Equal questions share an answer; another one about the same row is sent
+    afterwards."""
+
+    async def perform(questions: Sequence[tuple[K, R]]) -> Sequence[A | WaystationError]:
+        answers: dict[int, A | WaystationError] = {}
+        left = list(enumerate(questions))
+        while left:
+            requests: dict[K, R] = {}
+            later = [one for one in left if requests.setdefault(one[1][0], one[1][1]) != one[1][1]]
+            results = await send(requests)
+            answers |= {
+                number: results[row] for number, (row, request) in left if requests[row] == request
+            }
+            left = later
+        return [answers[number] for number in range(len(questions))]
+
+    return perform

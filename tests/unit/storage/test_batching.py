@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from waystation.base.errors import BusyError, StoreFullError, StoreUnavailableError, WaystationError
-from waystation.storage.postgres.batching import IN_FLIGHT_MAX, Batcher
+from waystation.storage.batching import IN_FLIGHT_MAX, Batcher
 
 
 class Server:
@@ -27,7 +27,7 @@ class Server:
 
 
 def group_on(server: Server, *, group_max: int = 100, queue_max: int = 100) -> Batcher[int, int]:
-    return Batcher(server.perform, group_max=group_max, queue_max=queue_max)
+    return Batcher(server.perform, server="PostgreSQL", group_max=group_max, queue_max=queue_max)
 
 
 async def test_what_is_asked_in_one_turn_goes_together() -> None:
