@@ -12,7 +12,7 @@ from waystation.net.connection import BLOCKED, ENDING, PAUSED, TOUCHED, Connecti
 from waystation.net.loop import NetLoop, Port
 from waystation.net.tls import RECORD_BYTES
 
-BLOCKS_MAX: Final = 8  # to one peer in a turn
+BLOCKS_MAX: Final = 8  # to one peer per turn
 
 
 class Blocks(Connection):
@@ -57,11 +57,11 @@ class PulledBlocks(Blocks):
     pulls = True
 
     def next_block(self) -> bytes | None:
-        """What is to be sent next, or None if nothing waits; for protocols to override."""
+        """The next block to send, or None; for protocols to override."""
         return None
 
     def filled(self) -> None:
-        """The socket has taken what waited, or some of it; for protocols to override."""
+        """The socket has accepted all blocks, or some of them; for protocols to override."""
 
     def fill(self) -> bool:
         write = self.port.net.write
@@ -76,12 +76,12 @@ class PulledBlocks(Blocks):
                 break
         else:
             return True
-        self.flags &= ~TOUCHED  # what is said from here on is for the next turn
+        self.flags &= ~TOUCHED  # blocks from here on leave in the next turn
         self.filled()
         return False
 
     def finish(self) -> None:
-        """Send what waits, then close."""
+        """Send the waiting blocks, then close."""
         while (block := self.next_block()) is not None:
             self.send(block)
         self.end()

@@ -19,7 +19,7 @@ class Deadlines(Generic[T]):
         assert tick_s > 0
         self._timeout_s = timeout_s
         self._tick_s = tick_s
-        self._entries: deque[tuple[float, list[T]]] = deque()  # when the entry began, its items
+        self._entries: deque[tuple[float, list[T]]] = deque()  # start of the entry, its items
 
     def __bool__(self) -> bool:
         return bool(self._entries)
@@ -32,7 +32,7 @@ class Deadlines(Generic[T]):
             entries.append((mono, [item]))
 
     def expired(self, mono: float, limit: int) -> list[T]:
-        """At most `limit` of those whose time is over; the rest comes with the next call."""
+        """At most `limit` expired items; the next call returns further ones."""
         begun_by = mono - self._timeout_s - self._tick_s
         taken: list[T] = []
         while self._entries and self._entries[0][0] <= begun_by and len(taken) < limit:

@@ -14,7 +14,7 @@ def framed(payload: bytes) -> bytes:
 
 
 class FrameConnection(Connection):
-    """A frame that is too long ends the connection."""
+    """A connection of frames; a frame that is too long ends it."""
 
     __slots__ = ("_kept",)
 
@@ -42,4 +42,4 @@ class FrameConnection(Connection):
         self._kept = data[start:]
 
     def frame(self, payload: bytes) -> None:
-        """A whole frame; none comes after a `pause` before the `resume`."""
+        """A whole frame; not called between `pause` and `resume`."""

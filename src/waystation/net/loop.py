@@ -6,19 +6,19 @@ connections of one protocol share: their listeners, their limits, their counts.
 
 Rule 1: everything sent on a connection during a turn leaves in one write at its end. Epoll watches
         for room to write only after a partial write.
-Rule 2: a slow peer delays no other. Unsent bytes above `send_high_bytes` mark the connection
-        congested, for its protocol to see; above `send_bytes_max` the connection is cut.
+Rule 2: a slow peer does not delay others. Above `send_high_bytes` unsent bytes a connection is
+        `congested`; above `send_bytes_max` it is closed.
 Rule 3: no connection starves. A turn takes at most `events_max` events, one read per connection,
         `writes_max` writes, `accepts_max` new connections per listener, and `handshakes_max`
-        steps of TLS handshakes. Epoll is level-triggered and rotates: the rest comes with the next
+        steps of TLS handshakes. Epoll is level-triggered and rotates: the rest follows in the next
         turn, after other timers and callbacks.
-Rule 4: a descriptor is closed when the events of a turn are done, so that an event never meets a
-        descriptor that was given to another connection within the turn.
-Rule 5: after the last byte our side is shut down, and the connection lingers: the descriptor is
-        closed when the peer has closed or `linger_s` later. Closing at once with input unread makes
-        the kernel send a reset, and a reset lets the peer drop what it has not read yet. A peer
-        that does not read the last bytes has `flush_s`.
-Rule 6: when descriptors or memory run out, a listener rests for `ACCEPT_PAUSE_S`.
+Rule 4: descriptors are closed after the events of a turn, so that no event reaches a descriptor
+        that was reused for another connection within the turn.
+Rule 5: after the last byte the sending side is shut down, and the connection lingers: its
+        descriptor is closed when the peer has closed, or after `linger_s`. Closing with unread
+        input makes the kernel send a reset, which lets the peer drop data that it has not read. A
+        peer that does not read the last bytes is closed after `flush_s`.
+Rule 6: when descriptors or memory run out, a listener pauses for `ACCEPT_PAUSE_S`.
 """
 
 import asyncio
@@ -64,10 +64,10 @@ from waystation.net.tls import (
 )
 
 ACCEPT_PAUSE_S: Final = 0.2
-TICK_S: Final = 0.1  # how late the end of lingering may be seen
-EXPIRIES_MAX: Final = 1024  # deadlines looked at in one tick
+TICK_S: Final = 0.1  # precision of linger and flush deadlines
+EXPIRIES_MAX: Final = 1024  # deadlines processed in one tick
 JOINED_BYTES_MAX: Final = 262_144  # of one write; a longer queue leaves in several
-LAST_ROUNDS_MAX: Final = 64  # of accepting, for those who wait while a listener closes
+LAST_ROUNDS_MAX: Final = 64  # rounds of accepting waiting connections while a listener closes
 _OUT_OF_RESOURCES: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _GONE: Final = select.EPOLLHUP | select.EPOLLERR
@@ -78,17 +78,17 @@ class NetLimits(msgspec.Struct, frozen=True, kw_only=True):
     writes_max: int = 1024
     accepts_max: int = 64
     handshakes_max: int = 8  # each may cost a millisecond
-    read_bytes_max: int = 16_384  # taken from a connection in a turn; the rest waits in the kernel
-    lingering_max: int = 4096  # connections whose end is near; beyond: closed at once
+    read_bytes_max: int = 16_384  # read from a connection in a turn; the rest stays in the kernel
+    lingering_max: int = 4096  # lingering connections; further ones are closed at once
     linger_s: float = 1.0
     flush_s: float = 30.0
 
 
 class Poller(Protocol):
-    """Epoll and the sockets below it, or what stands for them in a simulation."""
+    """Epoll and sockets, or their simulation."""
 
     def start(self, turn: Callable[[], None]) -> None:
-        """From now on `turn` is called when there are events."""
+        """Call `turn` whenever there are events."""
         ...
 
     def register(self, fd: int, mask: int, /) -> None: ...
@@ -98,18 +98,18 @@ class Poller(Protocol):
     def poll(self, timeout: float, events_max: int, /) -> list[tuple[int, int]]: ...
 
     def plain(self, read_bytes_max: int) -> Carrier:
-        """What all connections without TLS share."""
+        """The carrier that all connections without TLS share."""
         ...
 
     async def reach(self, address: tuple[str, int] | str) -> socket.socket:
-        """A connected socket that does not block; raises OSError."""
+        """A connected non-blocking socket; raises OSError."""
         ...
 
     def close(self) -> None: ...
 
 
 class Epoll:
-    """The kernel's, as one reader of the asyncio loop."""
+    """The kernel's epoll, as one reader of the asyncio loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -185,18 +185,19 @@ class Port:
         send_bytes_max: int = 1_048_576,
         vanished_s: int = 0,
     ) -> None:
-        """`send_bytes_max` 0: the protocol itself bounds what it sends. `vanished_s`: how long the
-        kernel waits for a sign of life of a peer's machine; 0 is the system's default."""
+        """`send_bytes_max` 0: the protocol itself bounds its unsent bytes. `vanished_s`: after this
+        time without an answer of the peer's machine the kernel ends a connection; 0 is the
+        system's default."""
         assert not send_bytes_max or send_high_bytes <= send_bytes_max
         self.net = net
         self.vanished_s = vanished_s
         self.send_high_bytes = send_high_bytes
         self.send_bytes_max = send_bytes_max
-        self.connections = 0  # whose conversation goes on or has not begun
-        self.ending = 0  # whose conversation is over, and whose socket is not closed yet
-        self.accepted = 0  # ever
-        self.refused = 0  # ever, by a limit
-        self.overflowed = 0  # ever, cut because they did not read
+        self.connections = 0  # open, or not open yet
+        self.ending = 0  # ended, but the socket is not closed yet
+        self.accepted = 0  # total
+        self.refused = 0  # total, by a limit
+        self.overflowed = 0  # total, closed because the peer did not read
         self._listeners: list[Listener] = []
         self._emptied: asyncio.Event | None = None
 
@@ -206,23 +207,23 @@ class Port:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the first listener listens."""
+        """Address of the first listener."""
         return self._listeners[0].sock.getsockname()[:2]
 
     def listen(self, sock: socket.socket, make: Make, tls: Tls | None = None) -> None:
-        """Takes over a bound socket; give each worker its own with SO_REUSEPORT."""
+        """Take over a bound socket; each worker needs its own, with SO_REUSEPORT."""
         listener = Listener(self.net, self, sock, make, _secure(tls))
         self._listeners.append(listener)
         self.net.listen(listener)
 
     def use_certificate(self, tls: Tls) -> None:
-        """For new connections of listeners with TLS; established ones keep theirs."""
+        """Use another certificate for new connections; established ones keep theirs."""
         for listener in self._listeners:
             if listener.secure is not None:
                 listener.secure = _secure(tls)
 
     def stop_accepting(self) -> None:
-        """The ports are free afterwards. Connections that wait are taken in first: the kernel would
+        """Close the listeners. Waiting connections are accepted first, because the kernel would
         reset them."""
         listeners, self._listeners = self._listeners, []
         for listener in listeners:
@@ -236,28 +237,28 @@ class Port:
         tls: Tls | None = None,
         server_name: str = "",
     ) -> None:
-        """As a client, to host and port or to the path of a unix socket. Returns when `opened` has
-        been called; raises OSError if that does not come to pass. The caller bounds the time."""
+        """Connect as a client, to host and port or to the path of a unix socket. Returns after
+        `opened` was called, else raises OSError. The caller bounds the time."""
         sock = await self.net.reach(address)
         if self.vanished_s:
             notice_silence(sock, self.vanished_s)
         await self.net.take_client(connection, sock, tls, server_name)
 
     def pressed(self, connection: Connection) -> None:
-        """Unsent bytes have reached the high-water mark."""
+        """Unsent bytes have reached `send_high_bytes`."""
         if not connection.flags & (BLOCKED | SHAKING):
-            self.net.write(connection)  # much in one turn is no fault: see what the kernel takes
+            self.net.write(connection)  # the kernel may still accept what was queued in this turn
         if connection.out_bytes >= self.send_bytes_max > 0:
             self.overflowed += 1
             connection.flags |= OVERFLOWED
             connection.lost()
 
     def open_connections(self) -> list[Connection]:
-        """Whose conversation goes on."""
+        """All connections that are not ending."""
         return [one for one in self.net.held() if one.port is self and one.is_open]
 
     async def until_empty(self, timeout_s: float) -> bool:
-        """Whether the last socket was closed in time."""
+        """Wait until all sockets are closed. Whether that happened in time."""
         if self.descriptors:
             self._emptied = asyncio.Event()
             with suppress(TimeoutError):
@@ -283,12 +284,12 @@ class NetLoop:
         self._by_fd: list[Connection | Listener | None] = []  # a list: 8 bytes each; a dict 100
         self._touched: deque[Connection] = deque()
         self._resumed: list[Connection] = []
-        self._turning = False  # what is touched now is looked at before the turn ends
-        self._settling = False  # a call of `_settle_all` is on its way
+        self._turning = False  # connections touched now are processed before the turn ends
+        self._settling = False  # a call of `_settle_all` is scheduled
         self._handshakes = 0  # steps in this turn
         self._lingering: Deadlines[Connection] = Deadlines(limits.linger_s, TICK_S)
         self._flushing: Deadlines[Connection] = Deadlines(limits.flush_s, TICK_S)
-        self._ending = 0  # sockets that wait for their end
+        self._ending = 0  # sockets that wait to be closed
         self._timer: asyncio.TimerHandle | None = None
         self._opening: dict[Connection, asyncio.Future[None]] = {}  # as a client
         self._closed = False
@@ -299,7 +300,7 @@ class NetLoop:
         self._poller.start(self._turn)
 
     def close(self) -> None:
-        """Drop everything at once."""
+        """Close all sockets at once."""
         if self._closed:
             return
         self._closed = True
@@ -342,7 +343,7 @@ class NetLoop:
             if not self._accept(listener):
                 break
         self._by_fd[fd] = None
-        listener.sock.close()  # which takes it out of epoll as well
+        listener.sock.close()  # also removes it from epoll
 
     async def take_client(
         self,
@@ -364,7 +365,7 @@ class NetLoop:
             else:
                 self.take(connection, secure.fd, secure, shakes=True)
                 self._handshakes = 0
-                self._shake(connection)  # a client speaks first
+                self._shake(connection)  # a client sends first
             await opened
         except BaseException:
             if connection.carrier is None:
@@ -383,8 +384,8 @@ class NetLoop:
         *,
         shakes: bool = False,
     ) -> None:
-        """Watch a connected descriptor from now on; `shakes` says that `carrier` is a
-        `SecureCarrier`. Without a carrier the connection is plain."""
+        """Watch a connected descriptor. With `shakes`, `carrier` is a `SecureCarrier`; without a
+        carrier the connection is plain."""
         connection.fd = fd
         connection.carrier = self._plain if carrier is None else carrier
         connection.port.connections += 1
@@ -408,7 +409,7 @@ class NetLoop:
         self._settle_soon()
 
     def ending(self, connection: Connection) -> None:
-        """From now on there is a deadline."""
+        """Start the deadline of an ending connection."""
         self._flushing.add(self._mono(), connection)
         self._arm()
         connection.touch()
@@ -499,7 +500,7 @@ class NetLoop:
             self._settle_all()
 
     def _event(self, connection: Connection, mask: int) -> None:
-        """What is not plain input of an open connection."""
+        """Handle any event other than plain input of an open connection."""
         if connection.flags & SHAKING:
             self._shake(connection)
             return
@@ -516,7 +517,7 @@ class NetLoop:
             if mask & _GONE:
                 connection.lost()
             elif not flags & READ_OFF:
-                # Only now that it costs something: most pauses end before more input comes.
+                # Unregistered only when input comes: most pauses end before that.
                 connection.flags |= READ_OFF
                 self._watch(connection)
         else:
@@ -548,8 +549,8 @@ class NetLoop:
             self._loop.call_soon(self._settle_all)
 
     def _settle_all(self) -> None:
-        """Write what was queued, end what is to end."""
-        self._settling = True  # what protocols cause from here on is looked at in the next turn
+        """Write queued data and end connections that must end."""
+        self._settling = True  # changes that protocols make from here on wait for the next turn
         try:
             self._go_on_all()
             touched = self._touched
@@ -566,7 +567,7 @@ class NetLoop:
             self._go_on(connection)
 
     def _go_on(self, connection: Connection) -> None:
-        """After a pause."""
+        """Continue after a pause."""
         if connection.flags & (ENDING | PAUSED):
             return
         try:
@@ -615,7 +616,7 @@ class NetLoop:
     # --- the beginning -------------------------------------------------------------------------
 
     def _accept(self, listener: Listener) -> bool:
-        """Take in at most `accepts_max`; whether there may be more."""
+        """Accept at most `accepts_max` connections. Whether there may be more."""
         for _ in range(self._limits.accepts_max):
             try:
                 sock, address = listener.sock.accept()
@@ -627,13 +628,13 @@ class NetLoop:
                     self._poller.modify(listener.sock.fileno(), 0)
                     self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listener)
                     return False
-                continue  # this one was gone before we looked
+                continue  # the peer closed before `accept`
             listener.port.accepted += 1
             try:
                 self._admit(listener, sock, _host(address))
             except Exception as exc:
                 sock.close()
-                self.report("taking in a connection", exc)
+                self.report("accepting a connection", exc)
         return True
 
     def _admit(self, listener: Listener, sock: socket.socket, address: str) -> None:
@@ -663,7 +664,7 @@ class NetLoop:
             self._poller.modify(fd, _IN)
 
     def _hold(self, fd: int, held: Connection | Listener) -> None:
-        """What epoll watches has a place, so that a turn need not ask."""
+        """Set the entry of a watched descriptor."""
         by_fd = self._by_fd
         if fd >= len(by_fd):
             by_fd.extend([None] * (fd + 1024 - len(by_fd)))
@@ -671,7 +672,7 @@ class NetLoop:
         self._poller.register(fd, _IN)
 
     def _shake(self, connection: Connection) -> None:
-        """The next step of a TLS handshake; its event comes again if this turn has had enough."""
+        """Make the next step of a TLS handshake; at `handshakes_max`, its event comes again."""
         if self._handshakes >= self._limits.handshakes_max or connection.flags & ENDING:
             return
         self._handshakes += 1
@@ -712,19 +713,19 @@ class NetLoop:
         connection.lost()
 
     def _discard(self, connection: Connection, *, gone: bool) -> None:
-        """Input of a connection that is ending is read, so that closing sends no reset."""
+        """Read and drop input of an ending connection, so that closing sends no reset."""
         carrier = connection.carrier
         assert carrier is not None
         if not connection.flags & HALF_CLOSED and not carrier.discard(connection.fd):
             return
         if gone or connection.out is None:
             connection.lost()
-        elif not connection.flags & HALF_CLOSED:  # it may still read what is unsent
+        elif not connection.flags & HALF_CLOSED:  # the peer may still read unsent data
             connection.flags |= HALF_CLOSED | READ_OFF
             self._watch(connection)
 
     def _retire(self, connection: Connection) -> None:
-        """From a conversation to a socket that ends."""
+        """Mark a connection as ended; its socket is closed later."""
         if not connection.flags & (OPEN | SHAKING):
             return
         was_shaking = connection.flags & SHAKING
@@ -749,7 +750,7 @@ class NetLoop:
         carrier, connection.carrier = connection.carrier, None
         if carrier is not None:
             with suppress(OSError):
-                carrier.close(connection.fd)  # which takes it out of epoll as well
+                carrier.close(connection.fd)  # also removes it from epoll
         connection.port.dropped()
 
     def _arm(self) -> None:
@@ -759,7 +760,7 @@ class NetLoop:
     def _expire(self) -> None:
         self._timer = None
         if self._lingering or self._flushing:
-            self._arm()  # first: what raises below is tried again
+            self._arm()  # first, so that an exception below does not end the timer
         now = self._mono()
         for connection in self._lingering.expired(now, EXPIRIES_MAX):
             if not connection.flags & DEAD:
@@ -789,7 +790,7 @@ class NetLoop:
 
 
 def bound_socket(host: str, port: int, *, reuse_port: bool = True) -> socket.socket:
-    """One for each worker, all on the same port. `::` is every address, IPv4 as well."""
+    """A listening address; with `reuse_port`, one socket per worker. `::` includes IPv4."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -806,7 +807,8 @@ def bound_socket(host: str, port: int, *, reuse_port: bool = True) -> socket.soc
 
 
 def notice_silence(sock: socket.socket, vanished_s: int) -> None:
-    """A peer whose machine answers nothing for so long is lost, whether or not we send to it."""
+    """Let the kernel end the connection after `vanished_s` without an answer of the peer's machine,
+    whether or not data is sent."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     probe_s = max(vanished_s // 3, 1)
@@ -816,13 +818,13 @@ def notice_silence(sock: socket.socket, vanished_s: int) -> None:
         ("TCP_KEEPCNT", 2),
         ("TCP_USER_TIMEOUT", vanished_s * 1000),
     ):
-        number = getattr(socket, option, None)  # not every system has all of them
+        number = getattr(socket, option, None)  # not every system has all options
         if number is not None:
             sock.setsockopt(socket.IPPROTO_TCP, number, value)
 
 
 def unix_socket(path: str) -> socket.socket:
-    """Only its user may connect. A file of a process that died is replaced."""
+    """A socket file with mode 0600. A file left by a dead process is replaced."""
     with suppress(FileNotFoundError):
         os.unlink(path)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -842,5 +844,5 @@ def _secure(tls: Tls | None) -> Secure | None:
 
 
 def _host(address: object) -> str:
-    """A unix socket has none."""
+    """The host of an address; empty for a unix socket."""
     return cast("tuple[str, int]", address)[0] if isinstance(address, tuple) else ""

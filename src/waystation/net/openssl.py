@@ -68,12 +68,12 @@ class AskingCarrier(SocketCarrier):
     @property
     def binding(self) -> bytes:
         finished = self._tls.get_peer_finished()
-        assert finished is not None, "asked for after the handshake"
+        assert finished is not None, "only valid after the handshake"
         return finished
 
     @property
     def peer_chain(self) -> tuple[bytes, ...]:
-        # A server's "chain" is everything but the leaf, which is asked for apart.
+        # On a server, "chain" does not include the leaf.
         leaf = self._tls.get_peer_certificate(as_cryptography=True)
         if leaf is None:
             return ()
@@ -105,5 +105,5 @@ class AskingCarrier(SocketCarrier):
     def finish(self, fd: int) -> None:
         with suppress(*_LOST):
             self._tls.shutdown()
-        with suppress(OSError):  # the peer may have been quicker
+        with suppress(OSError):  # the peer may have closed first
             self._sock.shutdown(socket.SHUT_WR)

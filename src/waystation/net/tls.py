@@ -13,58 +13,58 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol, cast
 
-RECORD_BYTES: Final = 16_384  # the most that one TLS record carries
+RECORD_BYTES: Final = 16_384  # largest payload of a TLS record
 
 Bytes = bytes | memoryview
 
 
 class Carrier(Protocol):
-    """One connection's way to its peer. Every call may raise OSError: the connection is lost."""
+    """Reads and writes one connection. OSError from any call means that the connection is lost."""
 
     def read(self, fd: int) -> bytes | None:
-        """What is there; `b""` at the end of the stream, None if nothing is there yet."""
+        """Available bytes; `b""` at the end of the stream, None if there are none yet."""
         ...
 
     def write(self, fd: int, data: Bytes) -> int:
-        """How many bytes were taken, 0 if none."""
+        """The number of accepted bytes; may be 0."""
         ...
 
     def finish(self, fd: int) -> None:
-        """Tell the peer that nothing more comes; it may still send. Never raises."""
+        """Shut down the sending side; the peer may still send. Never raises."""
         ...
 
     def discard(self, fd: int) -> bool:
-        """Throw away what still comes in, below TLS; whether the peer has closed. Never raises."""
+        """Read and drop input, below TLS. Whether the peer has closed. Never raises."""
         ...
 
     def close(self, fd: int) -> None: ...
 
     def peer_address(self, fd: int) -> str:
-        """Empty if there is none, as with a unix socket."""
+        """Empty for a unix socket."""
         ...
 
     def has_left(self, fd: int) -> bool:
-        """Whether the peer has closed its side, even if what it sent before is not read yet."""
+        """Whether the peer has closed its side, even if earlier data is not read yet."""
         ...
 
 
 class SecureCarrier(Carrier, Protocol):
     """A carrier that begins with a handshake.
 
-    `read` asks for the largest record, so OpenSSL never holds decrypted bytes, of which epoll would
-    not tell. Asking OpenSSL for them would cost more than a call: it gives up Python's lock.
+    `read` requests a whole record, so OpenSSL never keeps decrypted bytes, which epoll cannot see.
+    Asking OpenSSL for pending bytes would also release Python's lock each time.
     """
 
     @property
     def fd(self) -> int: ...
 
     def shake(self) -> bool | None:
-        """True when TLS is established, None while the peer must send, False while we must."""
+        """True: TLS is established. None: waiting for the peer. False: waiting to write."""
         ...
 
     @property
     def protocol(self) -> str | None:
-        """What both sides have agreed on by ALPN."""
+        """The protocol negotiated by ALPN."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class SecureCarrier(Carrier, Protocol):
 
     @property
     def peer_chain(self) -> tuple[bytes, ...]:
-        """The certificates that the peer has shown, in DER, its own first; often none."""
+        """The peer's certificates in DER, its own first; often none."""
         ...
 
 
@@ -84,12 +84,12 @@ Tls = ssl.SSLContext | Secure
 
 
 class Descriptor:
-    """What the kernel says of a descriptor, whatever runs through it."""
+    """Queries of a descriptor that are the same for all carriers."""
 
     __slots__ = ()
 
     def peer_address(self, fd: int) -> str:
-        # The family given here does not matter: an address says its own.
+        # The family given here does not matter: the address contains its own.
         handle = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=fd)
         try:
             name = cast("tuple[str, int] | str", handle.getpeername())
@@ -109,8 +109,8 @@ class PlainCarrier(Descriptor):
     __slots__ = ("_read_bytes_max",)
 
     def __init__(self, read_bytes_max: int) -> None:
-        # A new bytes object each time is as quick as a shared buffer: it is cut to what was read
-        # without moving, and what is read can be kept without a copy.
+        # A new bytes object per read is as fast as a shared buffer: it shrinks in place and can be
+        # kept without a copy.
         self._read_bytes_max = read_bytes_max
 
     def read(self, fd: int) -> bytes | None:
@@ -142,7 +142,7 @@ class PlainCarrier(Descriptor):
 
 
 class SocketCarrier(Descriptor):
-    """TLS on a socket that it has taken over."""
+    """Base of TLS carriers; owns its socket."""
 
     __slots__ = ("_sock",)
 
@@ -175,7 +175,7 @@ class TlsCarrier(SocketCarrier):
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, *, server_name: str | None = None
     ) -> None:
-        """Takes over `sock`; with `server_name` (which may be empty) as its client."""
+        """Take over `sock`; as a client if `server_name` is given (it may be empty)."""
         secure = context.wrap_socket(
             sock,
             server_side=server_name is None,
@@ -201,7 +201,7 @@ class TlsCarrier(SocketCarrier):
     @property
     def binding(self) -> bytes:
         binding = self._sock.get_channel_binding("tls-unique")
-        assert binding is not None, "asked for after the handshake"
+        assert binding is not None, "only valid after the handshake"
         return binding
 
     @property
@@ -213,11 +213,11 @@ class TlsCarrier(SocketCarrier):
         try:
             return self._tls.read(RECORD_BYTES)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            return None  # half a record, or a key update that will be tried again with the next
+            return None  # half a record, or a key update that is retried with the next one
 
     def write(self, fd: int, data: Bytes) -> int:
-        # OpenSSL takes one record at a time. After "want write" it must see the same bytes again:
-        # what is unsent only grows at its end.
+        # OpenSSL accepts one record at a time. After "want write" it must get the same bytes again,
+        # so unsent data is only appended to.
         sent, size = 0, len(data)
         try:
             sent = self._tls.write(data)
@@ -229,21 +229,21 @@ class TlsCarrier(SocketCarrier):
 
     def finish(self, fd: int) -> None:
         with suppress(OSError, ValueError):
-            self._sock.unwrap()  # sends close_notify, then complains that the peer's is missing
+            self._sock.unwrap()  # sends close_notify, then raises because the peer's is missing
         with suppress(OSError):  # the peer may have been quicker
             self._sock.shutdown(socket.SHUT_WR)
 
 
 def secure_with(context: ssl.SSLContext) -> Secure:
-    """As a server, with this certificate."""
+    """Makes carriers of a server with this context."""
     return lambda sock: TlsCarrier(sock, context)
 
 
 class _Inside(Protocol):
-    """What OpenSSL does.
+    """OpenSSL's read and write.
 
-    `SSLSocket` has it inside and makes checks around each call in Python: 0.6 µs for a block there
-    and back, of 17 µs in all. Where there is no such attribute, the checked calls are taken.
+    `SSLSocket` wraps them in Python checks, which cost 0.6 µs of 17 µs for a block there and back.
+    If the internal attribute is missing, the wrapped calls are used (`_Checked`).
     """
 
     def read(self, size: int, /) -> bytes: ...
@@ -252,7 +252,7 @@ class _Inside(Protocol):
 
 
 class _Checked:
-    """The same by what `SSLSocket` promises."""
+    """The same with the public calls of `SSLSocket`."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
@@ -265,7 +265,7 @@ class _Checked:
 
 
 def inside(sock: ssl.SSLSocket, attribute: str = "_sslobj") -> _Inside:
-    """Raises OSError if there is none: the peer had gone before its socket was wrapped."""
+    """Raises OSError if the peer had closed before its socket was wrapped."""
     try:
         made = cast("_Inside | None", getattr(sock, attribute))
     except AttributeError:

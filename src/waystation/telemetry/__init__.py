@@ -1,1 +1,1 @@
-"""Events for the pipeline, metrics for dashboards, log lines for people."""
+"""Events for the pipeline, metrics for dashboards, and log lines."""

@@ -1,4 +1,4 @@
-"""Every metric of the platform: its name, labels and sentence, and what Autopush calls it.
+"""Every metric of the platform: name, labels, help text, and name in Autopush.
 
 The mapping from Autopush's statsd names to Prometheus:
 - dots become underscores and everything starts with `waystation_`;
@@ -23,7 +23,7 @@ MetricKind = Literal["counter", "gauge", "histogram"]
 
 PREFIX = "waystation_"
 
-# Upper bounds in seconds. One set for all latencies, so that panels can be laid over each other.
+# Upper bounds in seconds; one set for all latencies, so that histograms can be compared.
 LATENCY_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 LIFESPAN_S = (1.0, 10.0, 60.0, 600.0, 1800.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0)
 ACK_S = (0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0, 30.0, 60.0, 300.0, 3600.0)
@@ -38,7 +38,7 @@ class Spec(msgspec.Struct, frozen=True):
     autopush: str = ""
     buckets: tuple[float, ...] = ()
     prefix: str = PREFIX
-    values: tuple[tuple[str, ...], ...] = ()  # of each label; none where a label takes any value
+    values: tuple[tuple[str, ...], ...] = ()  # of each label; empty if a label takes any value
 
     @property
     def full_name(self) -> str:
@@ -81,7 +81,7 @@ def _declared(labels: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[tuple[str
 PUSH = (
     counter(
         "ua_already_connected",
-        "User agents that connected while an older connection of theirs was open.",
+        "User agents that connected while an older connection was open.",
         autopush="ua.already_connected",
     ),
     counter(
@@ -94,7 +94,7 @@ PUSH = (
     ),
     counter(
         "ua_connection_check",
-        "User agents that said hello, by family, or asked for their channels behind a bridge.",
+        "Hellos of user agents by family, and channel checks of bridged ones.",
         "os",
         "browser",
         autopush="ua.connection.check",
@@ -108,7 +108,7 @@ PUSH = (
     ),
     histogram(
         "ua_connection_lifespan_seconds",
-        "How long connections lived.",
+        "Duration of user agents' connections.",
         "os",
         "browser",
         autopush="ua.connection.lifespan",
@@ -131,13 +131,13 @@ PUSH = (
     counter("ua_expiration", "User agents that were reset.", "reason", autopush="ua.expiration"),
     counter(
         "notification_received",
-        "Notifications taken from application servers.",
+        "Notifications accepted from app servers.",
         "trackable",
         autopush="notification.received",
     ),
     counter(
         "notification_auth",
-        "Notifications that came with VAPID.",
+        "Notifications signed with VAPID.",
         "vapid",
         "scheme",
         autopush="notification.auth",
@@ -158,7 +158,7 @@ PUSH = (
     ),
     counter(
         "notification_message_data_bytes",
-        "Payload bytes taken from application servers.",
+        "Payload bytes accepted from app servers.",
         "destination=Direct|Stored",
         "platform",
         "app_id",
@@ -166,7 +166,7 @@ PUSH = (
     ),
     counter(
         "notification_bridge",
-        "Notifications handed to other push networks.",
+        "Notifications sent to other push networks.",
         "result",
         "platform",
         "app_id",
@@ -175,25 +175,25 @@ PUSH = (
     ),
     histogram(
         "notification_request_seconds",
-        "From a request to its answer.",
+        "Time from a request to its answer.",
         "platform",
         autopush="notification.total_request_time",
     ),
     histogram(
         "notification_route_seconds",
-        "Routing a notification.",
+        "Time for routing a notification.",
         "outcome",
         autopush="notification.route_time",
     ),
     histogram(
         "notification_storage_seconds",
-        "Saving a notification.",
+        "Time for saving a notification.",
         "topic",
         autopush="notification.storage.save_time, .storage.time",
     ),
     histogram(
         "notification_direct_seconds",
-        "From the relay to the user agent's socket.",
+        "Time from the relay's request to the user agent's socket.",
         autopush="notification.direct.delivery_time",
     ),
     counter(
@@ -211,11 +211,11 @@ PUSH = (
     ),
     counter(
         "notification_key_taken",
-        "Messages that got another sort key, because another node had used theirs.",
+        "Messages that got another sort key because theirs was in use.",
     ),
     counter(
         "updates_client_host_gone",
-        "Routes that led to a node that is gone.",
+        "Routes to a node that is gone.",
         autopush="updates.client.host_gone",
     ),
     counter(
@@ -258,7 +258,7 @@ PUSH = (
         "reason",
         autopush="reliability.error.redis_unavailable, error.redis.unavailable",
     ),
-    counter("database_retry", "Store operations tried again.", "error", autopush="database.retry"),
+    counter("database_retry", "Retried store operations.", "error", autopush="database.retry"),
     counter(
         "database_drop_user",
         "User agents removed because their record was broken.",
@@ -271,7 +271,7 @@ PUSH = (
         "state=inflight|available|queued",
         autopush="database.ops.inflight, .available, .queued",
     ),
-    histogram("database_op_seconds", "Store operations.", "op"),
+    histogram("database_op_seconds", "Time of store operations.", "op"),
     counter(
         "database_migrate",
         "User agents that this process moved from the secondary store to the primary.",
@@ -284,14 +284,12 @@ PUSH = (
     ),
     counter(
         "database_dual_error",
-        "Calls of two stores as one in which the secondary failed.",
+        "Calls of the dual store in which the secondary store failed.",
         "func",
         autopush="database.dual.error",
     ),
-    gauge("request_in_flight", "Requests being answered.", autopush="request.in_flight"),
-    counter(
-        "api_error", "Requests that failed, by their reason.", "label", autopush="api_error.{label}"
-    ),
+    gauge("request_in_flight", "Running requests.", autopush="request.in_flight"),
+    counter("api_error", "Failed requests by error.", "label", autopush="api_error.{label}"),
     Spec(
         "reliability",
         "gauge",
@@ -305,32 +303,30 @@ PUSH = (
 PROCESS = (
     gauge("process_resident_memory_bytes", "Resident memory of a worker."),
     gauge("process_open_fds", "Open descriptors of a worker."),
-    gauge("process_start_time_seconds", "When a worker started, seconds since the epoch."),
+    gauge("process_start_time_seconds", "Start time of a worker, seconds since the epoch."),
     counter("process_cpu_seconds", "Processor time of a worker, user and system."),
-    gauge("loop_lag_seconds", "How late the event loop's timers are."),
-    counter("events_written", "Events given a line in the event log."),
-    counter("events_lost", "Events dropped from a full buffer or refused by the disk."),
+    gauge("loop_lag_seconds", "Delay of the event loop's timers."),
+    counter("events_written", "Events written to the event log."),
+    counter("events_lost", "Events dropped from a full buffer, or not taken by disk or Kafka."),
     counter("log_lines_dropped", "Log lines dropped because the output was too slow."),
-    counter("limit_refused", "What a limit refused, by its name.", "limit"),
+    counter("limit_refused", "Refusals by the limit's name.", "limit"),
 )
 
-# Events named as in SMP servers' own statistics where those count them; guides/queue-statistics.md
-# has the names of those beside ours.
+# Named as in SMP servers' own statistics where those exist; guides/queue-statistics.md has both.
 QUEUE = (
     counter(
         "queue_queues",
-        "Changes of queues. Of the deleted ones, deleted_new were never secured and"
-        " deleted_secured were.",
+        "Changes of queues. deleted_new: deleted before they were secured; deleted_secured: after.",
         "event=created|refused|secured|suspended|deleted|deleted_new|deleted_secured",
     ),
     counter(
         "queue_messages",
-        "Messages; received means acknowledged. Messages of sent_notify and received_notify asked"
-        " for a notification.",
+        "Messages. received: acknowledged; sent_notify, received_notify: with a request for a"
+        " notification.",
         "event=sent|sent_notify|sent_refused|sent_quota|sent_large|sent_blocked|received"
         "|received_get|received_notify|expired",
     ),
-    counter("queue_message_bytes", "Bytes of the messages that were sent."),
+    counter("queue_message_bytes", "Bytes of sent messages."),
     counter(
         "queue_subscriptions",
         "Subscriptions. delivered: a message was waiting; ended: by another connection.",
@@ -353,9 +349,9 @@ QUEUE = (
     ),
     counter(
         "queue_services",
-        "Services (clients with a certificate): queues that became theirs (new, duplicate, updated)"
-        " or no longer are (removed), sessions that subscribed to all of them (subscribed,"
-        " repeated), how many queues that were (queues), sessions that others replaced (ended).",
+        "Services (clients with a certificate): queues added (new, duplicate, updated) or removed,"
+        " sessions that subscribed to all of them (subscribed, repeated), the number of these"
+        " queues (queues), sessions replaced by others (ended).",
         "role=messaging|notifier",
         "event=new|duplicate|updated|removed|subscribed|repeated|queues|ended",
     ),
@@ -367,44 +363,48 @@ QUEUE = (
     ),
     counter(
         "queue_relays",
-        "Requests for a session with another server, by their outcome; `own` is one of ours.",
+        "Requests for a session with another server, by result; `own`: a server of this operator.",
         "outcome=success|connect|compat|other",
         "own=true|false",
     ),
     counter(
         "queue_forwards",
-        "Commands passed on to another server, by their outcome; `own` is one of ours.",
+        "Commands passed on to another server, by result; `own`: a server of this operator.",
         "outcome=success|connect|compat|other",
         "own=true|false",
     ),
-    counter("queue_forwards_received", "Commands that other servers passed on to us."),
+    counter("queue_forwards_received", "Commands that other servers passed on to this one."),
     counter("queue_sockets", "Connections.", "event=opened|closed"),
     gauge("queue_connections", "Open connections."),
     counter("edge_commands", "Commands of clients at an edge.", "kind=new|send|other"),
-    counter("edge_command_bytes", "Bytes of these commands."),
-    counter("edge_refusals", "Errors that servers answered them with.", "kind=auth|other"),
+    counter("edge_command_bytes", "Bytes of clients' commands at an edge."),
+    counter(
+        "edge_refusals",
+        "Commands at an edge that servers answered with an error.",
+        "kind=auth|other",
+    ),
     counter(
         "edge_unserved",
-        "Commands that no server answered in time. later: the client was told to retry.",
+        "Commands without an answer of a server in time. later: the client was told to retry.",
         "outcome=later|disconnected",
     ),
     counter(
         "edge_homes",
-        "References of ids that commands asked for, by whether the edge remembered them.",
+        "Look-ups of references by an edge, by whether they were cached.",
         "outcome=known|unknown",
     ),
-    histogram("edge_held_seconds", "How long commands waited for a slot without a server."),
+    histogram("edge_held_seconds", "Time that commands waited for a slot without a server."),
     gauge("edge_connections", "Clients of an edge."),
     gauge("edge_links", "Links to storage servers.", "kind=shared|own"),
     gauge("edge_waiting", "Commands at an edge.", "kind=under_way|held|requests"),
-    gauge("edge_refs", "References that an edge remembers."),
-    gauge("edge_epoch", "Epoch of the slot map that an edge serves by."),
-    gauge("queue_subscribed", "Subscriptions that are open.", "kind=queue|notifier"),
-    gauge("queue_stored", "What is stored.", "kind=queue|message|notifier|notification"),
+    gauge("edge_refs", "References cached by an edge."),
+    gauge("edge_epoch", "Epoch of the slot map of an edge."),
+    gauge("queue_subscribed", "Open subscriptions.", "kind=queue|notifier"),
+    gauge("queue_stored", "Stored items.", "kind=queue|message|notifier|notification"),
     gauge("queue_relay_links", "Open connections to other servers."),
     histogram(
         "queue_ack_seconds",
-        "From the delivery of a message to its acknowledgement.",
+        "Time from the delivery of a message to its acknowledgement.",
         buckets=ACK_S,
     ),
 )

@@ -1,7 +1,7 @@
-"""The event contract: codes, columns and transitions of all events.
+"""Event contract: codes, columns and state transitions of all events.
 
-Plain data, read by the writer (`events`, `eventlog`) and by the pipeline, which derives its
-schemas from here and never the other way round.
+Plain data, read by the writer (`events`, `eventlog`) and by the pipeline, which derives its schemas
+from it.
 
 Rule 1: only additions. A column or a code is never renamed and never used again; a changed
         meaning is a new code. `CONTRACT_VERSION` grows only when a reader must change.
@@ -40,18 +40,18 @@ class Kind(msgspec.Struct, frozen=True):
     note: str = ""
 
 
-# On every event. `w` is left out when it is 1.
+# Columns of every event. `w` is omitted when it is 1.
 ENVELOPE = (
     Column("v", "smallint", "contract version"),
     Column("ts", "bigint", "event time, microseconds since the epoch, the node's clock"),
-    Column("node", "string", "who writes: <name>.<role>.<k>, stable across restarts"),
-    Column("boot", "bigint", "microseconds at the start of the process: its incarnation"),
+    Column("node", "string", "the writing process: <name>.<role>.<k>, stable across restarts"),
+    Column("boot", "bigint", "start of the process, microseconds since the epoch"),
     Column("seq", "bigint", "0, 1, 2, ... inside (node, boot); gaps are counted by log.gap"),
     Column("k", "smallint", "event code"),
     Column("w", "int", "weight: how many events this one stands for; null is 1"),
 )
 
-# Null means "does not apply"; never an empty text or a zero that stands for nothing.
+# Null means "does not apply"; empty texts and zeros are never used for that.
 DOMAIN = (
     Column("mid", "string", "message tracking id, 32 hex digits"),
     Column("uah", "bigint", "keyed hash of the user agent's id"),
@@ -75,7 +75,7 @@ DOMAIN = (
     Column("dur", "bigint", "duration in microseconds"),
     Column("n", "bigint", "count carried by the event"),
     Column("flag", "boolean", "depends on the event"),
-    Column("attrs", "string", "JSON object for everything else, at most 4 KiB"),
+    Column("attrs", "string", "JSON object for all other values, at most 4 KiB"),
 )
 
 COLUMNS: dict[str, Column] = {column.name: column for column in (*ENVELOPE, *DOMAIN)}
@@ -91,7 +91,7 @@ _TOTALS = ("n", "size", "code", *_TRACE)
 
 _ALL = (
     Kind(0, "push.received", ("mid", "uah", "chh", "ttl", "size", "via"), ("app",)),
-    Kind(1, "push.stored", ("mid", "uah", "flag"), ("size",), note="flag: it has a topic"),
+    Kind(1, "push.stored", ("mid", "uah", "flag"), ("size",), note="flag: has a topic"),
     Kind(2, "push.retrieved", ("mid", "uah")),
     Kind(3, "push.int_transmitted", ("mid", "peer")),
     Kind(4, "push.int_accepted", ("mid", "uah")),
@@ -104,9 +104,9 @@ _ALL = (
     Kind(11, "push.expired", ("mid",), terminal=True),
     Kind(12, "push.errored", ("mid", "errno"), terminal=True),
     Kind(
-        13, "push.superseded", ("mid",), terminal=True, note="a newer one of its topic replaced it"
+        13, "push.superseded", ("mid",), terminal=True, note="replaced by a newer one of its topic"
     ),
-    Kind(14, "push.withdrawn", ("mid",), terminal=True, note="its sender deleted it"),
+    Kind(14, "push.withdrawn", ("mid",), terminal=True, note="deleted by its sender"),
     Kind(20, "conn.open", ("cid", "iph")),
     Kind(
         21,
@@ -153,9 +153,9 @@ _ALL = (
         "store.stats",
         ("n", "size", "dur", "code", "attrs"),
         attrs=("table", "op"),
-        note="one for each class of operations, every 10 s; dur is the sum",
+        note="one per class of operations, every 10 s; dur is the sum",
     ),
-    # Queue events are totals for a slot and 10 s; rows for single commands exist in tests only.
+    # Queue events are totals per slot and 10 s; events of single commands exist in tests only.
     Kind(100, "queue.new", ("slot", "code"), ("n", "size", *_TRACE)),
     Kind(101, "queue.sub", ("slot",), _TOTALS),
     Kind(102, "queue.secure", ("slot",), _TOTALS),
@@ -174,7 +174,7 @@ _ALL = (
     Kind(109, "queue.expired", ("slot", "n"), ("size",)),
     Kind(111, "queue.notifier_new", ("slot", "code"), ("n", *_TRACE)),
     Kind(112, "queue.notify", ("slot", "code"), ("n", *_TRACE)),
-    # Of edges. The names and codes are stored with events, so they stay as they were.
+    # Events of edges. Names and codes are stored with events, so they keep "proxy".
     Kind(120, "proxy.route", ("slot", "peer", "code"), ("dur", "n", "size")),
     Kind(121, "proxy.ref_set", ("slot", "peer", "code"), ("n",)),
     Kind(122, "proxy.ref_get", ("slot", "peer", "code"), ("n",)),
@@ -222,7 +222,7 @@ _ALL = (
         206,
         "party.message_retried",
         ("party", "sess", "msg", "n", "dur", "code"),
-        note="n: which attempt; dur: age; code: cause",
+        note="n: number of the attempt; dur: age; code: cause",
     ),
     Kind(
         207,
@@ -236,7 +236,7 @@ _ALL = (
         ("attrs",),
         attrs=("out", "acked", "dropped", "superseded", "outstanding", "retried", "redelivered",
                "latency_us"),
-        note="exact, for each node and 10 s: out = acked + dropped + superseded + outstanding",
+        note="exact, per node and 10 s: out = acked + dropped + superseded + outstanding",
     ),
     Kind(
         209,
@@ -246,7 +246,7 @@ _ALL = (
     ),
     Kind(210, "party.refused", ("code", "attrs"), attrs=("what",), note="join, auth or rate"),
     Kind(211, "party.opened", ("party",), ("n", "dur")),
-    Kind(212, "party.closed", ("party", "n", "dur"), note="n: the most participants at once"),
+    Kind(212, "party.closed", ("party", "n", "dur"), note="n: highest number of participants"),
     Kind(
         213,
         "party.node_state",
@@ -263,7 +263,7 @@ _ALL = (
         attrs=("connections", "rss", "cpu", "loop_lag", "spool_bytes", "counters"),
         note="every 60 s; counters are cumulative since boot",
     ),
-    Kind(303, "log.gap", ("n",), note="n: events that have a sequence number and no line"),
+    Kind(303, "log.gap", ("n",), note="n: lost events; they have sequence numbers but no lines"),
 )  # fmt: skip
 
 KINDS: dict[int, Kind] = {kind.code: kind for kind in _ALL}
@@ -271,17 +271,17 @@ CODES: dict[str, int] = {kind.name: kind.code for kind in _ALL}
 MILESTONES = range(15)
 TERMINAL = frozenset(kind.code for kind in _ALL if kind.terminal)
 
-# Anything else is recorded, not rejected; the pipeline counts it as a gap.
+# Other transitions are recorded, not rejected; the pipeline counts them as gaps.
 TRANSITIONS: dict[int, frozenset[int]] = {
-    # Straight to TRANSMITTED inside a worker, and on nodes that send what they accept at once.
-    # Straight to SUPERSEDED where a newer version of SimplePush waits already.
+    # Directly to TRANSMITTED inside a worker, and on nodes that send at once.
+    # Directly to SUPERSEDED if a newer SimplePush version is stored already.
     RECEIVED: frozenset(
         {INT_TRANSMITTED, BRIDGE_TRANSMITTED, TRANSMITTED, EXPIRED, STORED, ERRORED, SUPERSEDED}
     ),
     INT_TRANSMITTED: frozenset({INT_ACCEPTED, TRANSMITTED, RECEIVED, ERRORED}),
     STORED: frozenset({RETRIEVED, EXPIRED, ERRORED, SUPERSEDED, WITHDRAWN}),
     INT_ACCEPTED: frozenset({TRANSMITTED, STORED, ERRORED}),
-    # What was read from storage and sent may be withdrawn until it is acked.
+    # A stored notification that was sent may be withdrawn until it is acked.
     TRANSMITTED: frozenset(
         {ERRORED, ACCEPTED, STORED, DELIVERED, DECRYPTION_ERROR, NOT_DELIVERED, WITHDRAWN}
     ),
@@ -293,5 +293,5 @@ TRANSITIONS: dict[int, frozenset[int]] = {
 
 
 def is_legal(before: int, after: int) -> bool:
-    """Whether a message may go from one milestone to the other."""
+    """Whether a message may change from milestone `before` to `after`."""
     return after in TRANSITIONS.get(before, frozenset())

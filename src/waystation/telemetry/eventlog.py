@@ -1,25 +1,23 @@
-"""The event log of one process: from `emit` on a message's path to lines in segments or in Kafka.
+"""Event log of one process: buffers events, encodes them as lines, and passes them to a sink.
 
-Rule 1: `emit` and `defer` append to a list and return. They never wait, never raise, never see the
-        disk.
-Rule 2: a timer encodes what is in the list at most 10 ms later, on the loop and in small portions,
-        and hands the bytes to a thread, which does nothing but give them to a sink. Encoding stays
-        on the loop because in a thread it would hold the interpreter lock for whole switch
-        intervals (5 ms); writing leaves it because a disk or a broker may be behind.
-Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes in front of the sink, further ones
-        are dropped. They use up their sequence numbers, and a `log.gap` says how many, so loss is
-        always counted. What the sink gave up on is counted the same way.
-Rule 4: whatever raises costs the events that it concerns and no others. They are counted as lost,
-        `on_failure` is told of the first failure of a kind, and the log goes on.
+Rule 1: `emit` and `defer` append to a list and return. They never wait, raise or use the disk.
+Rule 2: at most 10 ms later a timer encodes the list on the loop, in small portions, and passes the
+        bytes to a thread that only writes to the sink. Encoding stays on the loop because in a
+        thread it would hold the interpreter lock for switch intervals (5 ms); writing is in a
+        thread because disk or broker may be slow.
+Rule 3: at `buffered_max` events, or `unwritten_bytes_max` bytes queued for the sink, new events are
+        dropped. They consume sequence numbers, and a `log.gap` has their number, so every loss is
+        counted. Events that the sink gives up are counted the same way.
+Rule 4: an exception loses only the events that it concerns. They are counted as lost, `on_failure`
+        is called for the first failure of a kind, and the log continues.
 
-Events that are deferred are made in that portion as well: among the steps of a message the code
-and data of hashes and texts are cold and cost three times as much as in a row.
+Deferred events are made while their portion is encoded: hashing costs a third when many events are
+made in a row, because code and data are in the processor's cache.
 
-What waits in the list keeps its message, so it does not wait for long: 50 ms of a busy worker are
-about two megabytes, more than fits into the processor's cache beside the code.
+The delay is short because a buffered event keeps its message alive: 50 ms of a busy worker are
+about two megabytes, more than fits into the cache.
 
-Measured: `emit` takes 0.35 us, encoding and handing over 0.7 to 1.3 us an event, so 1.1 to 1.7 us
-of the loop in all, beside 0.1 us for making the event.
+Measured: `emit` takes 0.35 us, encoding and passing on 0.7 to 1.3 us an event, making it 0.1 us.
 """
 
 import asyncio
@@ -61,11 +59,11 @@ _HAS_ATTRS = frozenset(code for code, kind in KINDS.items() if kind.attrs)
 
 
 class EventLines:
-    """Turns events into lines with their envelope; knows the next sequence number."""
+    """Encodes events as lines with envelope and sequence number."""
 
     def __init__(self, node: str, boot_us: int) -> None:
         if re.fullmatch(NODE_PATTERN, node) is None:
-            raise ValueError(f"node name {node!r} is not of the form {NODE_PATTERN}")
+            raise ValueError(f"node name {node!r} does not match {NODE_PATTERN}")
         self._encode = msgspec.json.Encoder().encode
         self._start = b'{"v":%d,"node":"%s","boot":%d,"ts":' % (
             CONTRACT_VERSION,
@@ -74,7 +72,7 @@ class EventLines:
         )
         self._kinds = {code: b',"k":%d,' % code for code in KINDS}
         self.seq = 0
-        self.counts: dict[int, int] = {}  # by code, with weights: what node.stats reports
+        self.counts: dict[int, int] = {}  # by code, with weights; for node.stats
 
     def line(self, ts_us: int, event: Event, w: int) -> bytes:
         body = self._encode(event)
@@ -92,8 +90,8 @@ class EventLines:
         return line
 
     def encode(self, entries: "Sequence[Entry]") -> tuple[list[bytes], list[Exception]]:
-        """The lines of a portion, and what the events raised that have none; those use up no
-        number."""
+        """The lines of a portion, and the exceptions of events that could not be encoded; those
+        consume no sequence number."""
         lines: list[bytes] = []
         failed: list[Exception] = []
         for ts_ns, what, args, w in entries:
@@ -105,18 +103,18 @@ class EventLines:
         return lines, failed
 
     def _with_attrs_as_text(self, event: Any, body: bytes) -> bytes:
-        """The column is a text that holds a JSON object; `attrs` is last, so it can be swapped."""
+        """Encode `attrs` as a text column with a JSON object; it is last, so it can be replaced."""
         inner = self._encode(event.attrs)
         text = self._encode(inner.decode()) if len(inner) <= ATTRS_BYTES_MAX else _CUT_ATTRS
         return body[: -len(inner) - 1] + text + b"}"
 
 
-# When it happened (in nanoseconds), the event or what makes it of what, and its weight.
+# Time in nanoseconds, the event or a function with its arguments, and the weight.
 Entry = tuple[int, Event | Callable[..., Event], tuple[object, ...], int]
 
 
 class EventLog:
-    """Created by `app`, started on its loop; `emit` is for the loop's own thread."""
+    """Created by `app` and started on its loop; `emit` may be called in the loop's thread only."""
 
     def __init__(
         self,
@@ -134,8 +132,8 @@ class EventLog:
         sink: LineSink | None = None,
         on_failure: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`directory` is the spool; the node's own folder is made inside it. With a `sink`, lines
-        go there instead. `on_failure` is called on the loop and in the log's thread."""
+        """`directory` is the spool, where the node's folder is created. With a `sink`, lines go
+        there instead. `on_failure` is called on the loop and in the log's thread."""
         self._lines = EventLines(node, boot_us)
         self._sink = sink or SegmentSink(
             SegmentWriter(
@@ -156,27 +154,27 @@ class EventLog:
         self._unwritten_bytes_max = unwritten_bytes_max
         self._flush_interval_s = flush_interval_s
         self._buffer: list[Entry] = []
-        self._dropped = 0  # since the last gap; they have no sequence numbers yet
+        self._dropped = 0  # since the last gap; without sequence numbers yet
         self._armed = False  # a timer is set
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._queue: SimpleQueue[Portion | None] = SimpleQueue()
-        # Written by one side each, read by the other: no lock is needed.
+        # Each is written by one thread and read by the other, so no lock is needed.
         self._bytes_queued = 0
         self._bytes_done = 0
-        self._refused = 0  # of portions with which the sink raised
+        self._refused = 0  # events of portions for which the sink raised
         self._unwritten = 0
         self._unwritten_told = 0
         self.dropped_total = 0
 
     @property
     def counts(self) -> dict[int, int]:
-        """How many events of each code were given a line, cumulative."""
+        """Number of encoded events by code, cumulative."""
         return self._lines.counts
 
     @property
     def lost_total(self) -> int:
-        """Events without a line anywhere: dropped from the buffer or given up on by the sink."""
+        """Number of lost events: dropped from the buffer or given up by the sink."""
         return self.dropped_total + self._unwritten
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -202,7 +200,7 @@ class EventLog:
             self._arm(self._loop)
 
     async def close(self) -> None:
-        """Writes what is there, closes the sink, and ends the thread."""
+        """Write buffered events, close the sink, and end the thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -230,7 +228,7 @@ class EventLog:
         if loop is None:  # closed meanwhile
             return
         if self._bytes_queued - self._bytes_done > self._unwritten_bytes_max:
-            self._arm(loop)  # the sink is behind; the buffer fills, then drops, and says so
+            self._arm(loop)  # the sink is slow; the buffer fills, then drops events and counts them
             return
         try:
             self._encode_portion()
@@ -238,18 +236,18 @@ class EventLog:
             if self._buffer:
                 loop.call_soon(self._flush)
             else:
-                self._armed = False  # what is lost from now on is told with the next events
+                self._armed = False  # later losses are reported with the next events
 
     def _gap(self) -> int:
         return self._dropped + self._unwritten - self._unwritten_told
 
     def _encode_portion(self) -> None:
-        """Encodes up to PORTION events and queues their lines for the thread."""
+        """Encode up to PORTION events and queue their lines for the thread."""
         portion, self._buffer = self._buffer[:PORTION], self._buffer[PORTION:]
         first_seq, dropped_total = self._lines.seq, self.dropped_total
         try:
             self._queue_lines(portion)
-        except Exception as exc:  # no memory for the lines, for instance: none of them was queued
+        except Exception as exc:  # for example MemoryError: no line was queued
             self._lines.seq = first_seq
             self._drop(len(portion) - (self.dropped_total - dropped_total))
             self._failed("encoding", exc)
@@ -260,7 +258,7 @@ class EventLog:
         self._drop(len(errors))
         missing = 0 if self._buffer else self._gap()
         if missing:
-            # Drops happen while the buffer is full, so they come after everything in it.
+            # Events are dropped while the buffer is full, so the gap follows the buffered ones.
             self._lines.seq += self._dropped
             if not lines:
                 first_seq = self._lines.seq
@@ -276,7 +274,7 @@ class EventLog:
             self._failed("encoding", error)
 
     def _write_on(self) -> None:
-        """The thread: hands portions to the sink as they come. It ends when it is told to."""
+        """Body of the thread: passes portions to the sink until it is told to end."""
         ending = False
         while not ending:
             portion = None

@@ -27,7 +27,7 @@ STALE_S = 10.0
 
 
 class _Ready:
-    """A collector of metrics that are already made; what prometheus-client wants to be handed."""
+    """A prometheus-client collector that returns finished metrics."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics

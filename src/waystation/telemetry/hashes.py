@@ -13,14 +13,14 @@ DAY_MS = 86_400_000
 def mid(key: Tagger, version: str, time_s: int) -> str:
     """A message's tracking id: 48 bits of its time, 80 bits of a keyed hash of its version.
 
-    Each node computes it from what relay and store carry anyway, so it never travels. It sorts
-    by time like a UUIDv7 and is none.
+    Each node computes it from fields of relay and store, so it is never transmitted. It sorts by
+    time like a UUIDv7 but is not one.
     """
     return f"{time_s * 1000:012x}{key.digest(version.encode())[:10].hex()}"
 
 
 class _Memo(dict[bytes, int]):
-    """Hashes of the ids that were met lately, for one UTC day: the key changes with the quarter."""
+    """Cache of recent hashes for one UTC day, because the key changes with the quarter."""
 
     __slots__ = ("_tagger", "_until_ms", "from_ms")
 
@@ -43,8 +43,8 @@ class _Memo(dict[bytes, int]):
 class EventHashes:
     """The keyed hashes of one cluster: a key for each purpose and calendar quarter.
 
-    `time_ms` is the event's time; of `mid`, the notification's, so that every node agrees. A
-    message has half a dozen events on a node, so what was met lately is remembered.
+    `time_ms` is the event's time; for `mid` the notification's, so that all nodes agree. Recent
+    hashes are cached, because a message has half a dozen events on a node.
     """
 
     def __init__(self, master: bytes) -> None:
@@ -74,11 +74,11 @@ class EventHashes:
         return self._claim.at(time_ms).hash64(text.encode())
 
     def iph(self, address: str, time_ms: int) -> int:
-        """Of the /24 or /48 an address lies in; of the text itself when it is no address."""
+        """Hash of the /24 or /48 of an address, or of the text itself if it is not an address."""
         return self._address.at(time_ms).hash64(_prefix(address))
 
     def mid(self, version: str, time_s: int) -> str:
-        # By both: a version of SimplePush may be sent again, later.
+        # Keyed by both: a SimplePush version may be sent again later.
         known = self._mids.get((version, time_s))
         if known is None:
             if len(self._mids) > MEMO_MAX:
@@ -89,7 +89,7 @@ class EventHashes:
 
     @staticmethod
     def app(public_key: bytes) -> int:
-        """Of a VAPID public key as an uncompressed point. Not keyed: the key is public."""
+        """Hash of a VAPID public key (uncompressed point). Not keyed: the key is public."""
         return int.from_bytes(hashlib.sha256(public_key).digest()[:8], "big", signed=True)
 
 

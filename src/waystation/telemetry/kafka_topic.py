@@ -13,15 +13,17 @@ TOPIC = "events"
 class KafkaTopic(msgspec.Struct, frozen=True):
     servers: str  # host:port, several with commas
     name: str = TOPIC
-    config_file: str = ""  # what else a client needs, passwords too; so it is never in a plan
+    config_file: str = (
+        ""  # further client settings, also passwords; so its contents are never in a query plan
+    )
 
     def client_config(self) -> dict[str, str]:
-        """Settings for a client of librdkafka: those of the file, and the servers."""
+        """Settings for librdkafka: those of the file, and the servers."""
         return {**read_properties(self.config_file), "bootstrap.servers": self.servers}
 
 
 def read_properties(path: str) -> dict[str, str]:
-    """`name = value` lines; blank ones and those that begin with # say nothing."""
+    """Reads `name = value` lines; blank lines and lines that begin with # are ignored."""
     if not path:
         return {}
     found: dict[str, str] = {}
@@ -30,6 +32,6 @@ def read_properties(path: str) -> dict[str, str]:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not equals or not name.strip():
-            raise ValueError(f"{path}, line {number}: not of the form name = value")
+            raise ValueError(f"{path}, line {number}: must have the form name = value")
         found[name.strip()] = value.strip()
     return found

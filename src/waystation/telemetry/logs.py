@@ -44,15 +44,15 @@ _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 _SYSLOG = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _TOKEN = re.compile(r"gAAAA[A-Za-z0-9_=-]{20,}|\beyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_OPEN_IDS = frozenset({"mid"})  # hashes already, and the way from a line to the lake
+_OPEN_IDS = frozenset({"mid"})  # already a hash; joins log lines with events in the lake
 
-# Until `configure` brings the cluster's key, tags hold within one process only.
+# Until `configure` sets the cluster's key, tags are valid within one process only.
 _tagger = Tagger(token_bytes(32))
 _writer: "LineWriter | None" = None
 
 
 def get(name: str) -> FilteringBoundLogger:
-    """The logger of a module or role; `name` is in each of its lines."""
+    """The logger of a module or role; each of its lines has `name`."""
     return cast(FilteringBoundLogger, structlog.get_logger(name))
 
 
@@ -67,7 +67,7 @@ def dropped_total() -> int:
 
 
 class LineWriter:
-    """Hands lines to a stream from a thread of its own."""
+    """Writes lines to a stream in its own thread."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class LineWriter:
             self._start()
 
     def close(self, timeout_s: float = 2.0) -> None:
-        """Waits until what was written is out, but no longer than the timeout."""
+        """Wait until all lines are written, at most for the timeout."""
         self._closed = True
         if self._thread is not None:
             self._queue.put(None)
@@ -120,7 +120,7 @@ class LineWriter:
             if self._untold:
                 untold, self._untold = self._untold, 0
                 text.append(self._dropped_line(untold))
-            # A stream that is gone (a closed pipe, a terminal that was shut) is no reason to stop.
+            # A closed stream (pipe, terminal) must not stop the process.
             with contextlib.suppress(OSError, ValueError):
                 self._stream.write("\n".join(text) + "\n")
                 self._stream.flush()
@@ -137,10 +137,10 @@ def configure(
     clock: Clock | None = None,
     lines_max: int = LINES_MAX,
 ) -> LineWriter:
-    """Sets up all logging of this process, once, before anything is logged.
+    """Set up logging of this process, once, before the first line.
 
-    Without a `form`, a terminal gets text and everything else JSON. `tag_key` makes tags agree
-    between processes. Libraries that use the standard library's logging come out the same way.
+    Without a `form`, a terminal gets text and any other output JSON. With the same `tag_key`, tags
+    are equal in all processes. Libraries' `logging` records are written in the same form.
     """
     global _tagger, _writer  # noqa: PLW0603 one key and one stream for a process
     stream = stream or cast(TextIO, sys.stderr)
@@ -172,12 +172,12 @@ def configure(
     )
     root = logging.getLogger()
     root.handlers[:] = [_Forward()]
-    root.setLevel(max(_LEVELS[level], logging.INFO))  # others' debug lines are not ours to show
+    root.setLevel(max(_LEVELS[level], logging.INFO))  # no debug lines of libraries
     return writer
 
 
 class _Lines:
-    """What structlog calls in the end, whatever the level."""
+    """The logger that structlog calls, for all levels."""
 
     def __init__(self, writer: LineWriter, name: str = "") -> None:
         self._writer = writer
@@ -196,7 +196,7 @@ def _add_name(logger: _Lines, _method: str, event_dict: EventDict) -> EventDict:
 
 
 class _Forward(logging.Handler):
-    """Takes the lines of libraries into our own stream."""
+    """Passes `logging` records of libraries to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "critical" if record.levelno >= 50 else record.levelname.lower()
@@ -207,7 +207,7 @@ class _Forward(logging.Handler):
 def without_secrets(
     _logger: object, _method: str, event_dict: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    """A structlog processor: nothing that identifies or belongs to anybody passes it."""
+    """A structlog processor that removes ids, secrets and payloads."""
     for key, value in event_dict.items():
         if key not in _OPEN_IDS:
             event_dict[key] = _harmless(value, DEPTH_MAX)
@@ -274,7 +274,7 @@ def _render_json(_logger: object, _method: str, event_dict: EventDict) -> str:
 
 
 def _mozlog(name: str, version: str) -> Processor:
-    """One object per line as Autopush writes them; the fields of ours are its `Fields`."""
+    """One JSON object per line in Autopush's form; our fields are in `Fields`."""
     hostname, pid = socket.gethostname(), os.getpid()
     logger = f"{name}-{version}" if version else name
 

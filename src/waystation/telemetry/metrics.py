@@ -1,16 +1,16 @@
-"""The numbers of one process.
+"""Metrics of one process: counters, gauges and histograms.
 
-Rule 1: on a message's path, counting is `cell.value += 1` on a plain int: 0.04 us, without a lock,
-        where prometheus-client's `Counter.inc` takes 0.5 us. Cells belong to the loop's thread.
-Rule 2: whoever counts asks for its cells once, when it is made, and keeps them.
-Rule 3: a metric exists only if `catalogue` or `declare` names it, so names cannot drift.
+Rule 1: counting is `cell.value += 1` on a plain int: 0.04 us without a lock, where
+        prometheus-client's `Counter.inc` takes 0.5 us. Cells belong to the loop's thread.
+Rule 2: components look up their cells once, in their constructor, and keep them.
+Rule 3: a metric must be named in `catalogue` or by `declare`.
 Rule 4: a family has at most `children_max` label sets; further ones share one whose labels are
-        `other`, so a peer that invents label values cannot fill our memory.
+        `other`, so that label values from a peer cannot exhaust memory.
 
     hellos = metrics.counter("ua_command", command="hello", detail="new")
     hellos.value += 1
 
-What is seen from outside is made of snapshots; see `exposition`.
+Prometheus reads snapshots of them; see `exposition`.
 """
 
 from bisect import bisect_left, bisect_right
@@ -24,7 +24,7 @@ CHILDREN_MAX = 500
 
 
 class Cell:
-    """A counter's or gauge's number. Counters only grow."""
+    """Value of a counter or gauge. Counters only grow."""
 
     __slots__ = ("value",)
 
@@ -33,13 +33,13 @@ class Cell:
 
 
 class HistogramCell:
-    """How often values fell under each bound, and their sum."""
+    """Number of values per bucket, and the sum of values."""
 
     __slots__ = ("_bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)  # not cumulative; the last is for all above
+        self.counts = [0] * (len(bounds) + 1)  # not cumulative; the last has all above
         self.sum = 0.0
 
     def observe(self, value: float) -> None:
@@ -47,7 +47,7 @@ class HistogramCell:
         self.sum += value
 
     def observe_all(self, values: Iterable[float]) -> None:
-        """The same for many at once, at a fraction of the cost."""
+        """Observe many values at once, at a fraction of the cost."""
         ordered = sorted(values)
         below = 0
         for at, bound in enumerate(self._bounds):
@@ -73,7 +73,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All numbers of a process at one moment."""
+    """All metrics of a process at one moment."""
 
     worker: str
     taken_at_ms: int
@@ -85,7 +85,7 @@ _decoder = msgspec.json.Decoder(Snapshot)
 
 
 class Metrics:
-    """One for each process, made by `app` and handed to everyone who counts."""
+    """One per process, created by `app` and passed to all components that count."""
 
     def __init__(
         self, catalogue: Iterable[Spec] = CATALOGUE, *, children_max: int = CHILDREN_MAX
@@ -99,8 +99,8 @@ class Metrics:
             self.declare(spec)
 
     def declare(self, spec: Spec) -> None:
-        """Adds a metric of a service that keeps its own catalogue."""
-        assert self._specs.get(spec.name, spec) == spec, f"two metrics are called {spec.name}"
+        """Add a metric of a service that has its own catalogue."""
+        assert self._specs.get(spec.name, spec) == spec, f"two metrics have the name {spec.name}"
         self._specs[spec.name] = spec
         self._cells.setdefault(spec.name, {})
         self._histograms.setdefault(spec.name, {})
@@ -121,7 +121,7 @@ class Metrics:
         return child
 
     def on_read(self, fill: Callable[[], None]) -> None:
-        """`fill` is called before each snapshot; for gauges that are cheaper to look up then."""
+        """Call `fill` before each snapshot, for gauges that are cheaper to set then."""
         self._read.append(fill)
 
     def snapshot(self, worker: str, now_ms: int) -> Snapshot:
@@ -140,7 +140,7 @@ class Metrics:
 
     def _spec(self, name: str, kind: str) -> Spec:
         spec = self._specs.get(name)
-        assert spec is not None, f"no metric is called {name}; add it to the catalogue"
+        assert spec is not None, f"there is no metric {name}; add it to the catalogue"
         assert spec.kind == kind, f"{name} is a {spec.kind}"
         return spec
 

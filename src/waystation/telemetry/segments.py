@@ -1,16 +1,14 @@
-"""Segment files: where event lines lie until the pipeline takes them.
+"""Segment files: hold event lines until the pipeline ingests them.
 
-Rule 1: lines go to `SPOOL/NODE/BOOT.SEGNO.open`; a full, old or last one is synced to disk and
-        renamed to `BOOT.SEGNO.FIRST_SEQ.COUNT.CRC32C.jsonl`. The name describes the file, and a
-        file with that name never changes again.
+Rule 1: lines go to `SPOOL/NODE/BOOT.SEGNO.open`. A full, old or last segment is sealed: synced to
+        disk and renamed to `BOOT.SEGNO.FIRST_SEQ.COUNT.CRC32C.jsonl`. A sealed file never changes.
 Rule 2: `segno` counts 0, 1, 2, ... inside (node, boot), without holes.
-Rule 3: whoever writes an open file holds a lock on it. An open file whose lock is free belongs to
-        a process that is gone: it is cut back to its last newline and sealed by whoever finds it.
-Rule 4: what cannot be written is counted by the caller, never retried: events are not worth a
-        process that waits for its disk.
+Rule 3: the writer of an open file holds a lock on it. An open file without a lock was left by a
+        dead process; the process that finds it cuts it back to its last newline and seals it.
+Rule 4: lines that cannot be written are counted by the caller and not retried, because the process
+        must not wait for its disk.
 
-Everything here blocks on the disk and runs in the event log's thread, or in a process that may
-wait.
+All functions block on the disk; they run in the event log's thread or in a process that may wait.
 """
 
 import contextlib
@@ -38,12 +36,12 @@ _SEALED = re.compile(r"(\d+)\.(\d+)\.(\d+)\.(\d+)\.([0-9a-f]{8})\.jsonl(\.zst)?"
 _CHUNK_BYTES = 1 << 20
 _ROOM_CHECK_S = 10.0
 
-# In C, 13 GB/s here; the package has no types of its own.
+# Implemented in C, 13 GB/s; the package has no type stubs.
 _extend = cast(Callable[[int, bytes], int], google_crc32c.extend)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A sealed file, as its name tells."""
+    """A sealed file, described by its name."""
 
     path: Path
     node: str
@@ -59,7 +57,7 @@ class _Envelope(msgspec.Struct):
 
 
 class SegmentWriter:
-    """Writes one node's segments, one boot long."""
+    """Writes the segments of one node and boot."""
 
     def __init__(
         self,
@@ -73,7 +71,7 @@ class SegmentWriter:
         spool_bytes_max: int = SPOOL_BYTES_MAX,
     ) -> None:
         if re.fullmatch(NODE_PATTERN, node) is None:
-            raise ValueError(f"node name {node!r} is not of the form {NODE_PATTERN}")
+            raise ValueError(f"node name {node!r} does not match {NODE_PATTERN}")
         self._folder = spool / node
         self._boot_us = boot_us
         self._clock = clock
@@ -89,7 +87,7 @@ class SegmentWriter:
         self._room = True
 
     def append(self, lines: bytes, first_seq: int, count: int) -> bool:
-        """Whether the lines were written, all of them. Seals the segment when it is full."""
+        """Write all lines or none. Whether they were written. Seals a full segment."""
         try:
             if self._fd < 0:
                 if not self._has_room():
@@ -106,7 +104,7 @@ class SegmentWriter:
         return True
 
     def roll_at(self) -> float | None:
-        """The monotonic moment at which the open segment is old enough to be sealed."""
+        """The monotonic time at which the open segment must be sealed for its age."""
         return None if self._fd < 0 else self._opened_mono + self._segment_age_max_s
 
     def roll_if_old(self) -> None:
@@ -115,7 +113,7 @@ class SegmentWriter:
             self.seal()
 
     def seal(self) -> Path | None:
-        """Syncs and renames the open segment, if there is one with lines in it."""
+        """Sync and rename the open segment if it has lines."""
         if self._fd < 0:
             return None
         fd, self._fd = self._fd, -1
@@ -126,7 +124,7 @@ class SegmentWriter:
             self._segno += 1
             return _seal(fd, self._path, self._first_seq, self._count, self._crc32c)
         except OSError:
-            # It stays `.open`; with its lock gone, the next `seal_abandoned` tries again.
+            # It stays `.open` without a lock, so the next `seal_abandoned` tries again.
             return None
         finally:
             os.close(fd)
@@ -134,7 +132,7 @@ class SegmentWriter:
     def _open(self, first_seq: int) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._path = self._folder / f"{self._boot_us}.{self._segno}.open"
-        # Locked before it has its name: a file named `.open` without a lock is an abandoned one.
+        # Lock before naming: a file named `.open` without a lock counts as abandoned.
         fresh = self._path.with_suffix(".new")
         fd = os.open(
             fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640
@@ -156,13 +154,13 @@ class SegmentWriter:
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError:
-            # A full disk may have taken half a line. Take it back, or the next line would be lost.
+            # A full disk may have written half a line: cut it off, or the next line is lost too.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
             raise
 
     def _has_room(self) -> bool:
-        """Whether the node's folder is below its limit, as of the last 10 s."""
+        """Whether the node's folder is below its limit; measured every 10 s."""
         mono = self._clock.mono()
         if mono - self._room_checked_mono >= _ROOM_CHECK_S:
             self._room_checked_mono = mono
@@ -184,10 +182,10 @@ def sealed_segments(spool: Path) -> Iterator[Segment]:
 
 
 def seal_abandoned(spool: Path, *, unchanged_since_s: float | None = None) -> list[Path]:
-    """Seals every open segment whose writer is gone; returns the sealed files.
+    """Seal every open segment of a dead writer; returns the sealed files.
 
-    With `unchanged_since_s` (Unix time), only those that were last written to before it: on a file
-    system where locks do not reach other machines, age must do.
+    With `unchanged_since_s` (Unix time), only those last written before it: on a file system whose
+    locks are not visible to other machines, age replaces the lock.
     """
     sealed: list[Path] = []
     if not spool.is_dir():
@@ -201,7 +199,7 @@ def seal_abandoned(spool: Path, *, unchanged_since_s: float | None = None) -> li
             fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The writer may have sealed it, or somebody else, between our look and our lock.
+                # Another process may have sealed it between our listing and our lock.
                 if os.fstat(fd).st_ino == path.stat().st_ino:
                     done = _seal_left_over(fd, path)
                     if done is not None:
@@ -218,7 +216,7 @@ def remove_old(
     keep_s: float = SPOOL_KEEP_S,
     covered: Callable[[Segment], bool],
 ) -> list[Segment]:
-    """Removes sealed segments that the lake has (`covered`) and that are older than `keep_s`."""
+    """Remove sealed segments that are in the lake (`covered`) and older than `keep_s`."""
     removed: list[Segment] = []
     if not spool.is_dir():
         return removed
@@ -244,7 +242,7 @@ def _seal_left_over(fd: int, path: Path) -> Path | None:
     end = count = crc32c = 0
     first_line = b""
     position = 0
-    pending = b""  # what came after the last newline
+    pending = b""  # bytes after the last newline
     while chunk := os.pread(fd, _CHUNK_BYTES, position):
         position += len(chunk)
         whole, newline, pending_now = chunk.rpartition(b"\n")
@@ -269,7 +267,7 @@ def _seq_of(line: bytes) -> int:
     try:
         return msgspec.json.decode(line, type=_Envelope).seq
     except DECODE_ERRORS:
-        return 0  # the pipeline puts the line into quarantine; the file must not be stuck
+        return 0  # the pipeline quarantines the line; the file must be sealed all the same
 
 
 def _seal(fd: int, path: Path, first_seq: int, count: int, crc32c: int) -> Path:

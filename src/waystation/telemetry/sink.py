@@ -1,6 +1,6 @@
-"""Where the lines of an event log go: what its thread asks of segment files, or of Kafka.
+"""Sinks of an event log's lines: the interface, and the sink for segment files.
 
-Everything here runs in the event log's thread, which may wait; `hasten` alone is called by others.
+All methods run in the event log's thread, which may wait; only `hasten` is called elsewhere.
 """
 
 from typing import Protocol
@@ -16,32 +16,32 @@ class Portion(msgspec.Struct, frozen=True):
     lines: bytes
     first_seq: int
     count: int
-    missing: int  # what a gap, the last of the lines, tells of; lost with it, it is told again
+    missing: int  # number in the gap that is the last line; if the gap is lost, reported again
 
 
 class LineSink(Protocol):
     lost: int
-    """Events that it was given and gave up on, with those that lost gaps told of; only grows."""
+    """Number of events that were given up, including those in lost gaps; only grows."""
 
     def append(self, portion: Portion) -> None:
-        """Takes the lines; may wait while whoever is behind it is slow."""
+        """Write the lines; may wait for a slow broker."""
         ...
 
     def look(self) -> None:
-        """Called about once a second when nothing comes."""
+        """Called about once a second while there are no lines."""
         ...
 
     def hasten(self) -> None:
-        """The process is ending: from now on, wait only for a little while."""
+        """The process is ending: limit further waits."""
         ...
 
     def close(self) -> None:
-        """Nothing comes after it."""
+        """The last call."""
         ...
 
 
 class SegmentSink:
-    """Into segment files; what the disk refuses is lost."""
+    """Writes to segment files; lines that the disk refuses are lost."""
 
     def __init__(self, writer: SegmentWriter) -> None:
         self._writer = writer
@@ -56,7 +56,7 @@ class SegmentSink:
         self._writer.roll_if_old()
 
     def hasten(self) -> None:
-        """A disk is not waited for."""
+        """Nothing to do: this sink never waits."""
 
     def close(self) -> None:
         self._writer.seal()

@@ -1,9 +1,9 @@
-"""The files in which the workers of a node leave their numbers, and the sums of those that ended.
+"""Metric snapshot files of a node's workers, and the sums of ended workers.
 
 Rule 1: each worker writes `DIRECTORY/WORKER.json` about once a second, from a thread.
-Rule 2: a counter never goes back. When a worker has ended, its file gets a name of its own
-        (`set_aside`), which needs no room on the disk; later the file is added to `past.json`
-        (`fold`). Readers count it in both places, and once.
+Rule 2: counters never decrease. When a worker has ended, its file is renamed (`set_aside`, which
+        works on a full disk) and later added to `past.json` (`fold`). Readers sum both and count
+        each file once.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ _ASIDE = ".ended.json"
 
 
 class _Past(msgspec.Struct, frozen=True):
-    """What workers that are gone had counted, and which files are already in it."""
+    """Sums of ended workers, and the names of the files that they include."""
 
     folded: list[str]
     snapshot: Snapshot
 
 
 def write_snapshot(directory: Path, snapshot: Snapshot) -> None:
-    """Replaces the worker's file at once: a reader sees the old numbers or the new, never half."""
+    """Replace the worker's file atomically."""
     _replace(directory / f"{snapshot.worker}.json", encode_snapshot(snapshot))
 
 
 def read_snapshots(directory: Path) -> list[Snapshot]:
-    """Every worker's last snapshot and the past; files that are no snapshots are passed over."""
+    """The last snapshot of every worker, and the past; unreadable files are skipped."""
     past = _read_past(directory)
     files = sorted(path for path in directory.glob("*.json") if path.name != PAST)
     found = _read([path for path in files if path.name not in past.folded])
@@ -48,14 +48,14 @@ def read_snapshots(directory: Path) -> list[Snapshot]:
 
 
 def set_aside(directory: Path, worker: str) -> None:
-    """For the supervisor, when a worker has ended and before its successor writes."""
+    """Called by the supervisor after a worker has ended, before its successor writes."""
     path = directory / f"{worker}.json"
     with contextlib.suppress(FileNotFoundError):  # it had not written yet
         path.rename(path.with_suffix(f".{path.stat().st_mtime_ns}{_ASIDE}"))
 
 
 def fold(directory: Path) -> None:
-    """Moves what was set aside into the past. One that failed half-way is tried again."""
+    """Add set-aside files to the past and remove them. May be repeated after an interruption."""
     gone = sorted(directory.glob(f"*{_ASIDE}"))
     if not gone:
         return
@@ -64,7 +64,7 @@ def fold(directory: Path) -> None:
     families = [
         family for family in merged([past.snapshot, *fresh], 0) if family.spec.kind != "gauge"
     ]
-    # The names go in with the sums: if we die before the files are removed, nobody adds them twice.
+    # The names are written with the sums: after a crash here no file is added twice.
     kept = _Past([path.name for path in gone], Snapshot("past", 0, families))
     _replace(directory / PAST, msgspec.json.encode(kept))
     for path in gone:
@@ -84,7 +84,7 @@ def merged(snapshots: Iterable[Snapshot], oldest_ms: int) -> list[Family]:
                     spec = msgspec.structs.replace(spec, labels=(*spec.labels, "worker"))
             first = specs.setdefault(spec.full_name, spec)
             if (first.labels, first.buckets) != (spec.labels, spec.buckets):
-                continue  # workers of two releases side by side: the shape seen first stands
+                continue  # workers of two releases: the shape seen first is used
             into = rows.setdefault(spec.full_name, {})
             for sample in family.samples:
                 labels = sample.labels

@@ -60,7 +60,7 @@ def test_label_values_beyond_the_limit_share_one_cell() -> None:
 def test_unknown_names_labels_and_kinds_are_our_own_mistakes() -> None:
     metrics = Metrics(SPECS)
 
-    with pytest.raises(AssertionError, match="no metric is called nope"):
+    with pytest.raises(AssertionError, match="there is no metric nope"):
         metrics.counter("nope")
     with pytest.raises(AssertionError, match="hello has the labels"):
         metrics.counter("hello", colour="red")

@@ -1,4 +1,4 @@
-"""The client's end of an HTTP/1.1 connection: one request at a time. httptools parses."""
+"""HTTP/1.1 client connection: one request at a time, parsed by httptools."""
 
 import asyncio
 from typing import Final
@@ -13,7 +13,7 @@ ANSWER_BYTES_MAX: Final = 65_536
 
 
 class StaleError(Exception):
-    """A kept connection was closed before a byte of the answer came: the request may be sent
+    """A kept connection was closed before the first byte of the answer: the request may be sent
     again."""
 
 
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HttpClientConnection(Connection):
-    """Its user writes the requests."""
+    """Sends encoded requests and parses the answers."""
 
     def __init__(self, port: Port) -> None:
         super().__init__(port)
@@ -36,9 +36,9 @@ class HttpClientConnection(Connection):
         self._answer: asyncio.Future[Answer] | None = None
         self._received = 0
         self._asked = 0
-        self._kept = True  # the server keeps it open after its answer
+        self._kept = True  # the server keeps the connection open after its answer
         self._switched = False
-        self.rest = b""  # what came behind a 101
+        self.rest = b""  # bytes after a 101
 
     @property
     def is_usable(self) -> bool:
@@ -63,7 +63,7 @@ class HttpClientConnection(Connection):
             return
         self._received += len(data)
         if self._answer is None or self._received > ANSWER_BYTES_MAX:
-            self._fail(MalformedAnswerError("an answer to nothing, or one that is too long"))
+            self._fail(MalformedAnswerError("an answer without a request, or one that is too long"))
             return
         try:
             self._parser.feed_data(data)

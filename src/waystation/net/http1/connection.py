@@ -1,11 +1,11 @@
 """One HTTP/1.1 server connection: passes requests to a handler and writes its answers.
 
 Rule 1: requests of one connection are answered one after another, in order.
-Rule 2: a handler that does not wait costs no task. One that waits goes on even if its client
-        leaves: what was accepted is finished.
+Rule 2: a handler that does not wait needs no task. One that waits continues even if its client
+        disconnects, so that accepted requests are finished.
 Rule 3: everything has a limit (`HttpLimits`): head, headers, body, pipelined requests, time.
 
-Bytes become requests in `reader`; the loop joins what is answered in a turn into one write.
+`reader` parses requests; the loop joins the answers of a turn into one write.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HttpHost(Protocol):
-    """What a connection needs of its server."""
+    """The server as its connections use it."""
 
     handler: Handler
     loop: asyncio.AbstractEventLoop
     limits: HttpLimits
     body_limit: Callable[[Request], int]
-    upgrades: frozenset[bytes]  # what `Upgrade:` may ask for; others are ignored
+    upgrades: frozenset[bytes]  # supported values of `Upgrade:`; others are ignored
     connections: "dict[HttpConnection, None]"
     tasks: dict[asyncio.Task[Response], None]
     draining: bool
@@ -116,15 +116,15 @@ class HttpConnection(Connection):
         self._since = self._server.tick
 
     def expects(self) -> None:
-        """The client waits for a word before it sends its body."""
+        """The client waits for `100 Continue` before it sends the body."""
         if self._running is None and not self._queue:
             self.send(_CONTINUE)
         else:
             self._continue_due = True
 
     def cut_short(self, request: Request) -> None:
-        """A body much too long: answer now; the loop reads on for a moment, so that the answer is
-        seen."""
+        """The body is far too long: answer now. The loop reads on for a moment, so that the client
+        gets the answer."""
         request.keep_alive = False
         self.accept(request)
         self.ended = True
@@ -134,7 +134,7 @@ class HttpConnection(Connection):
     def accept(self, request: Request, its_turn: bool = False) -> None:
         if not its_turn and (self._running is not None or self._queue or self.congested):
             self._queue.append(request)
-            self._continue_due = False  # it did not wait for the word
+            self._continue_due = False  # the client did not wait for `100 Continue`
             self._update_reading()
             return
         server = self._server
@@ -189,13 +189,13 @@ class HttpConnection(Connection):
             self.end()
 
     def _last(self, request: Request, answer: Response) -> bool:
-        """Whether nothing follows this answer."""
+        """Whether this is the last answer of the connection."""
         if self.flags & HALF_CLOSED and not self._queue:
-            return True  # the client has sent all it had to send, and this answers the last of it
+            return True  # the client has closed its sending side, and this was its last request
         return not request.keep_alive or answer.close or self._server.draining
 
     def _advance(self) -> None:
-        """After an answer or a pause: the next request, and what was read but not parsed."""
+        """After an answer or a pause: start the next request, and parse buffered bytes."""
         while not self.ended and self._running is None and not self.congested:
             if self._queue:
                 self.accept(self._queue.popleft(), its_turn=True)
@@ -212,14 +212,14 @@ class HttpConnection(Connection):
     # Reading
 
     def _feed(self, data: bytes) -> None:
-        # In pieces, so that no head can grow beyond its limit inside one large read.
+        # In pieces, so that a head cannot exceed its limit within one large read.
         limit = self._head_bytes_max
         more = self._reader.feed(data if len(data) <= limit else data[:limit])
         if more is not None or len(data) > limit:
             self._feed_on(more, data, limit)
 
     def _feed_on(self, more: bytes | Asked | None, data: bytes, position: int) -> None:
-        """`more` is what the reader said of all before `position`."""
+        """`more` is the reader's result for the bytes before `position`."""
         while not self.ended:
             if more is None:
                 if position >= len(data):
@@ -252,7 +252,7 @@ class HttpConnection(Connection):
         if self._running is not None or self._queue:
             self.refuse(400)
             return
-        request.keep_alive = False  # if it is refused, nobody knows what the client sends next
+        request.keep_alive = False  # if it is refused, the next bytes may be of either protocol
         self._unfed = rest
         self.pause()
         self.accept(request)
@@ -260,7 +260,7 @@ class HttpConnection(Connection):
     def _hand_over(self, answer: Upgrade) -> None:
         self.ended = True
         if not self.is_open:
-            return  # the client has left meanwhile
+            return  # the client has disconnected meanwhile
         self.send(answer.head + b"\r\n")
         rest, self._unfed = self._unfed, b""
         self._server.left(self)
@@ -270,11 +270,11 @@ class HttpConnection(Connection):
     # Ends
 
     def refuse(self, status: int, headers: bytes = b"") -> None:
-        """What is not HTTP, or more than we take: say so and leave, after what came before it."""
+        """Answer invalid or too large input with an error and close, after earlier answers."""
         if self.ended:
             return
         if self._running is not None or self._queue:
-            self.ended = True  # answers of a half-understood connection stop at the last good one
+            self.ended = True  # no request after invalid input is answered
             self._queue.clear()
             self.pause()
             return
@@ -300,7 +300,7 @@ class HttpConnection(Connection):
             self.end()
 
     def drain(self) -> None:
-        """Close when nothing is under way; else the answer says that it is the last."""
+        """Close an idle connection; else announce with the next answer that it is the last."""
         if self._running is None and not self._queue and not self._reader.in_message:
             self.ended = True
             self.end()

@@ -1,6 +1,6 @@
-"""An HTTP request as it was read, and a response as it will be written.
+"""HTTP requests and responses.
 
-Both are structs without equality: one of each is made for every request.
+Structs without equality, because one of each is made for every request.
 """
 
 import http
@@ -13,7 +13,7 @@ from waystation.net.connection import Connection
 
 
 class Client(Protocol):
-    """The connection that a request came by."""
+    """The connection of a request."""
 
     def has_left(self) -> bool: ...
 
@@ -31,12 +31,12 @@ class Request(msgspec.Struct, eq=False, gc=False):
     body: bytes = b""
     oversize: bool = False  # the body was longer than its limit and was not kept
     keep_alive: bool = True
-    upgrade: bytes | None = None  # what the client wants to speak instead
+    upgrade: bytes | None = None  # the protocol that the client requests
     client: Client | None = None  # set before a handler is called
 
     @property
     def abandoned(self) -> bool:
-        """The client has closed its side, whether or not the event loop has noticed yet."""
+        """Whether the client has closed its side, even if the loop has not noticed yet."""
         return self.client is not None and self.client.has_left()
 
     @property
@@ -70,7 +70,7 @@ class Response(msgspec.Struct, eq=False):
 
 
 class Upgrade(Response, kw_only=True):
-    """The socket goes on with another protocol, which gets it with what came after the request."""
+    """Switches the socket to another protocol, which gets the bytes after the request."""
 
     connection: Connection
 

@@ -1,15 +1,15 @@
-"""Bytes become requests: the reading half of an HTTP/1.1 connection. httptools parses.
+"""Parses requests of an HTTP/1.1 connection, with httptools.
 
-Rule 1: how long a body may be is decided before it is read. One that is longer is not kept; the
-        request still goes on (`request.oversize`), because a handler's own checks may come first.
-Rule 2: an upgrade that nobody here speaks is ignored, and the request is read as any other.
+Rule 1: the limit of a body is known before it is read. A longer body is not kept; the request is
+        still passed on (`request.oversize`), because a handler's own checks may come first.
+Rule 2: an unsupported upgrade is ignored, and the request is read as any other.
 Rule 3: a request with two Host or two Authorization lines is refused (RFC 9112, section 3.2; RFC
         9110, section 5.3): a proxy may have checked one line while the handler reads the other.
 Rule 4: a request without a version, and a Transfer-Encoding that is not exactly `chunked`, is
-        refused (RFC 9112, sections 2.3 and 6.1): where such a body ends is read differently by
-        different servers. So is a URL without a host (RFC 9110, section 4.2.1).
+        refused (RFC 9112, sections 2.3 and 6.1): servers disagree where such a body ends. So is a
+        URL without a host (RFC 9110, section 4.2.1).
 
-No I/O: what was read goes to a sink.
+No I/O: results go to a sink.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,15 @@ _CHUNKED: Final = b"chunked"
 
 
 class Sink(Protocol):
-    """The other half of the connection."""
+    """The connection, as the reader uses it."""
 
-    ended: bool  # nothing is taken any more
+    ended: bool  # no further request is accepted
 
     @property
     def upgrades(self) -> frozenset[bytes]: ...
 
     def began(self) -> None:
-        """The first byte of a request is here."""
+        """The first byte of a request has arrived."""
         ...
 
     def expects(self) -> None: ...
@@ -42,14 +42,14 @@ class Sink(Protocol):
     def accept(self, request: Request) -> None: ...
 
     def cut_short(self, request: Request) -> None:
-        """Its body is so long that we do not wait for its end."""
+        """The body is so long that its end is not awaited."""
         ...
 
     def refuse(self, status: int) -> None: ...
 
 
 class Asked:
-    """A request for another protocol that is spoken here, and the first bytes of that."""
+    """A request for a supported upgrade, and the first bytes of the new protocol."""
 
     __slots__ = ("request", "rest")
 
@@ -59,7 +59,7 @@ class Asked:
 
 
 class RequestReader:
-    """`feed` it; the other public methods are httptools'."""
+    """Call `feed`; httptools calls the other public methods."""
 
     __slots__ = (
         "_bad_head",
@@ -95,24 +95,24 @@ class RequestReader:
         self._request: Request | None = None  # whose body is being read
         self._parts: list[bytes] = []
         self._body_max = 0
-        self._oversize = 0  # bytes of the body so far; 0 while it keeps to its limit
+        self._oversize = 0  # bytes of an oversize body so far; 0 within the limit
         self._head_bytes = 0
         self._repeated = 0
         self._bad_head = False
         self._in_head = False
-        self._taking = False  # a head that somebody will look at
+        self._taking = False  # the current head is used
         self._replaying = False
         self.in_message = False
 
     def feed(self, data: bytes) -> "bytes | Asked | None":
-        """None when all was read. Bytes are to be fed next, before anything else. `Asked` means
-        that what follows is not for us to read."""
+        """None: all was read. Bytes: feed these next, before other input. `Asked`: an upgrade; the
+        following bytes are not HTTP."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             return self._on_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
-            if not self._sink.ended:  # else the parser only complains about our own end
+            if not self._sink.ended:  # else the error follows from our own end
                 self._sink.refuse(400)
             return None
         if self._in_head:
@@ -122,8 +122,8 @@ class RequestReader:
         return None
 
     def release(self) -> None:
-        """Nothing more is fed. The parser and this reader hold each other, and the connection:
-        without this they would wait for the garbage collector."""
+        """Break the reference cycle of parser, reader and connection, which would otherwise wait
+        for the garbage collector."""
         del self._parser
         del self._sink
 
@@ -143,7 +143,7 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._taking:
-            return  # a head of our own, or trailers, which nobody needs
+            return  # the head made in `_on_upgrade`, or unused trailers
         name, value, headers = name.lower(), value.rstrip(b" \t"), self._headers
         if name in headers:
             self._repeat(name, headers[name], value)
@@ -188,7 +188,7 @@ class RequestReader:
         length = headers.get(b"content-length")
         if length is not None or b"transfer-encoding" in headers:
             self._body_max = self._body_limit(request)
-            # The parser saw that it is a number.
+            # The parser has checked that it is a number.
             if length is not None and int(length) > self._body_max:
                 self._oversize = 1
                 if int(length) > self._limits.discarded_bytes_max or b"expect" in headers:
@@ -229,7 +229,7 @@ class RequestReader:
             request.oversize = True
             self._oversize = 0
         if not parser.should_keep_alive() or (
-            # HTTP/1.0 wants its keep-alive confirmed in so many words: not worth it.
+            # HTTP/1.0 requires an explicit keep-alive header in the answer; it is not sent.
             b"connection" in request.headers and parser.get_http_version() == "1.0"
         ):
             request.keep_alive = False
@@ -261,7 +261,7 @@ class RequestReader:
             return Asked(request, rest)
         # RFC 9110, section 7.8: an upgrade may be ignored, and some clients offer h2c with every
         # request. The parser took the body for another protocol's bytes, so it is parsed again
-        # behind a head that says how long it is.
+        # behind a head with its length.
         head = b"POST / HTTP/1.1\r\n"
         for name in (b"content-length", b"transfer-encoding"):
             if name in request.headers:
@@ -274,8 +274,8 @@ class RequestReader:
 
 
 def _split_target(target: bytes) -> tuple[bytes, bytes]:
-    """Path and query of origin-form, absolute-form and `*` (RFC 9112, section 3.2); nothing of a
-    URL without a host."""
+    """Path and query of origin-form, absolute-form and `*` (RFC 9112, section 3.2); both empty for
+    a URL without a host."""
     if not target.startswith(b"/") and b"://" in target:
         _, _, rest = target.partition(b"://")
         slash = rest.find(b"/")

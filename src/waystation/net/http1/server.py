@@ -1,7 +1,7 @@
-"""A thin HTTP/1.1 server on the loop of all sockets. It knows nothing of any service.
+"""HTTP/1.1 server on the event loop of all sockets; independent of any service.
 
-It listens, owns the connections, and sweeps them once a second: a client that is slow to send or
-slow to read is let go without a timer of its own. What happens on a connection is in `connection`.
+It listens, owns the connections, and sweeps them once a second, so that timeouts of slow clients
+need no timers of their own. The protocol is in `connection`.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ class HttpServer:
         self.handler = handler
         self.loop = asyncio.get_running_loop()
         self.port = Port(net, send_bytes_max=0)  # a congested client's next request waits
-        self.on_failure = on_failure  # a handler raised: the answer to that
+        self.on_failure = on_failure  # makes the answer when a handler raised
         self.limits = limits or HttpLimits()
         self.body_limit = body_limit
-        self.upgrades = upgrades  # what `Upgrade:` may ask for; others are ignored
+        self.upgrades = upgrades  # supported values of `Upgrade:`; others are ignored
         self.connections: dict[
             HttpConnection, None
         ] = {}  # in order, also before TLS is established
@@ -64,22 +64,22 @@ class HttpServer:
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> int:
-        """The port that is bound, for those who asked for port 0."""
+        """Returns the bound port, for callers that asked for port 0."""
         return self.listen_on(bound_socket(host, port, reuse_port=reuse_port), tls)
 
     def listen_on(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> int:
-        """Takes over a bound socket."""
+        """Take over a bound socket."""
         self.port.listen(sock, self._make, tls)
         if self._timer is None:
             self._timer = self.loop.call_later(_SWEEP_S, self._sweep)
         return sock.getsockname()[1]
 
     def use_certificate(self, tls: ssl.SSLContext) -> None:
-        """For new connections; established ones keep theirs."""
+        """Use another certificate for new connections; established ones keep theirs."""
         self.port.use_certificate(tls)
 
     def _make(self, _address: str) -> HttpConnection | None:
-        """Those above `connections_max` are told, as long as there are not as many again."""
+        """Above `connections_max` a connection is answered 503; above twice that, refused."""
         if self.port.descriptors >= 2 * self.limits.connections_max > 0:
             self.refused_connections += 1
             return None
@@ -105,7 +105,7 @@ class HttpServer:
         self.draining = True
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Stop accepting, answer what is under way, then close; after the timeout, cut."""
+        """Stop accepting, answer running requests, then close; after the timeout, abort."""
         self.stop_accepting()
         for connection in list(self.connections):
             connection.drain()

@@ -1,8 +1,8 @@
-"""Every event as a frozen struct: what a service hands to its event log.
+"""Events as frozen structs, which services pass to their event log.
 
-A field is a column of `contract`: required columns first, then optional ones, and `attrs` last.
-An event is made on the message path, so a struct is all it is: encoding, sequence numbers and the
-envelope are the event log's business. Ids enter as keyed hashes only (`telemetry.hashes`).
+A field is a column of `contract`: required columns first, then optional ones, `attrs` last. Events
+are made on the message path, so the event log adds envelope and sequence number and encodes them
+later. Ids are keyed hashes (`telemetry.hashes`).
 """
 
 from waystation.telemetry.events.base import (

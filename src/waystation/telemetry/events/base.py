@@ -1,4 +1,4 @@
-"""What all events share, and where a service leaves them."""
+"""Base class of events, and the port through which services emit them."""
 
 from collections.abc import Callable
 from typing import ClassVar, Protocol
@@ -7,31 +7,30 @@ import msgspec
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """What all events share; `k` is the code."""
+    """Base class of all events; `k` is the code."""
 
     k: ClassVar[int] = -1
 
 
 class Attrs(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True, gc=False):
-    """What all `attrs` share; written as a JSON object inside one text column."""
+    """Base class of all `attrs`; encoded as a JSON object in one text column."""
 
 
 class EventSink(Protocol):
-    """Where a service leaves its events. Never waits, never raises."""
+    """Port for a service's events. Never waits, never raises."""
 
     def emit(self, event: Event, w: int = 1) -> None:
-        """`w` is how many events this one stands for, when its kind is sampled."""
+        """`w` is the number of events that this one represents, if its kind is sampled."""
         ...
 
     def defer(self, make: Callable[..., Event], *args: object) -> None:
-        """The event that `make(*args)` returns, as of now; it is made when there is time for it.
-        What happens to every message is told this way: hashes and texts cost a fraction when
-        many are made in a row."""
+        """Emit the event that `make(*args)` returns, with the time of this call. `make` is called
+        later, because hashes and texts cost a fraction when many are made in a row."""
         ...
 
 
 class NoEvents:
-    """For those who do not want any."""
+    """Discards all events."""
 
     def emit(self, event: Event, w: int = 1) -> None:
         pass
@@ -41,7 +40,7 @@ class NoEvents:
 
 
 class RecordedEvents:
-    """For tests: keeps what was emitted."""
+    """For tests: records emitted events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -56,7 +55,7 @@ class RecordedEvents:
 
 
 def event_types() -> dict[int, type[Event]]:
-    """Every kind of event that has been defined, by its code."""
+    """All defined event types by code."""
     return {cls.k: cls for cls in _leaves(Event)}
 
 

@@ -1,4 +1,4 @@
-"""What happens on the connections of user agents, and to their registrations."""
+"""Events of user agents' connections and registrations."""
 
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ class ConnHello(Event, frozen=True, kw_only=True):
     cid: int
     uah: int
     flag: bool
-    n: int | None = None  # a hello does not read the subscriptions, so most nodes cannot say
+    n: int | None = None  # null where hello does not read the subscriptions, as on most nodes
     attrs: ConnHelloAttrs
 
 

@@ -1,4 +1,4 @@
-"""What happens to the requests of application servers."""
+"""Events of app servers' requests."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""What a process tells of itself and of its stores."""
+"""Events of processes and of their stores."""
 
 from typing import ClassVar
 

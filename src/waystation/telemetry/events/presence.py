@@ -1,4 +1,4 @@
-"""What happens in parties."""
+"""Events of parties."""
 
 from typing import ClassVar
 

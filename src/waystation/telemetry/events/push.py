@@ -1,6 +1,6 @@
-"""What happens to a notification: its milestones, and the bridges it may take.
+"""Events of notifications: milestones and bridges.
 
-The milestones' codes are the states of a message; `contract` says what may follow what.
+The codes of milestones are the states of a message; `contract` has the legal transitions.
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
-"""What queues, proxies and slots do.
+"""Events of queues, edges and slots.
 
-Totals for a slot and 10 s; `qh` and `iph` appear only with `queue.trace_events`, in tests.
+Totals per slot and 10 s; `qh` and `iph` appear only with `queue.trace_events`, in tests.
 """
 
 from typing import ClassVar
@@ -92,7 +92,7 @@ class QueueNotify(Event, frozen=True, kw_only=True):
     iph: int | None = None
 
 
-# Events of edges: a class is named after its kind in the contract, which is stored.
+# Events of edges. Classes are named after the kinds in the contract, which are stored.
 
 
 class ProxyRoute(Event, frozen=True, kw_only=True):
