@@ -20,12 +20,12 @@ _ALPHA: Final = 0.7213 / (1 + 1.079 / _REGISTERS)
 
 
 def fold(recipient_id: bytes) -> int:
-    """Sixty-four bits that stand for a queue in these counts."""
+    """A 64-bit hash that represents a queue in these counts."""
     return int.from_bytes(hashlib.blake2b(recipient_id, digest_size=8).digest(), "big")
 
 
 class Distinct:
-    """How many different numbers were added."""
+    """Counts the different numbers that were added."""
 
     __slots__ = ("_exact", "_registers")
 
@@ -65,7 +65,7 @@ class Distinct:
         self._exact = set()
         self._registers = b""
 
-    # As text, for the file that outlives a restart
+    # As text, to survive a restart
 
     def dump(self) -> str:
         if self._exact is None:
@@ -73,7 +73,7 @@ class Distinct:
         return ",".join(f"{number:x}" for number in sorted(self._exact))
 
     def load(self, text: str) -> None:
-        """`ValueError` for what `dump` did not write; nothing is changed then."""
+        """Raises `ValueError` for text that `dump` did not write; nothing is changed then."""
         if text.startswith("~"):
             registers = bytes.fromhex(text[1:])
             if len(registers) != _REGISTERS:
@@ -99,7 +99,7 @@ class ActiveQueues:
             period.add(number)
 
     def read(self, written_on: dt.date) -> list[str]:
-        """Day, week and month as a row has them: empty where the period goes on (rule 2)."""
+        """Day, week and month as columns of a row: empty while the period goes on (rule 2)."""
         over = {
             "Day": True,
             "Week": written_on.isoweekday() == 1,
@@ -116,5 +116,5 @@ class ActiveQueues:
         return (f"{name}{period}={one.dump()}" for period, one in self._periods.items())
 
     def load(self, period: str, text: str) -> None:
-        """`ValueError` or `KeyError` for what `dump` did not write."""
+        """Raises `ValueError` or `KeyError` for text that `dump` did not write."""
         self._periods[period].load(text)

@@ -23,15 +23,15 @@ def server_address(fingerprint: str, hosts: Sequence[str], port: int, *, passwor
 
 
 def own_address(keys: Path, settings: Queue, host: str) -> str:
-    """For settled settings, once there is an identity. A password is part of what a client must
-    know, so it is left out: addresses are shown to everybody."""
+    """Needs resolved settings and an existing identity. The password is left out, because
+    addresses are public."""
     fingerprint = (keys / IDENTITY_FOLDER / FINGERPRINT_FILE).read_text().strip()
     port = settings.public_port or settings.port
     return server_address(fingerprint, own_hosts(settings.hosts, host), port)
 
 
 def own_hosts(hosts: str, host: str) -> list[str]:
-    """The names in our address: those that are set (`queue.hosts`), or where we listen."""
+    """The host names in our address: `queue.hosts`, or the address we listen on."""
     given = [one.strip() for one in hosts.split(",") if one.strip()]
     if given:
         return given
@@ -40,7 +40,7 @@ def own_hosts(hosts: str, host: str) -> list[str]:
 
 def address_card(address: str) -> str:
     """The address and its QR code, for a terminal."""
-    import segno  # noqa: PLC0415 only people who look at a terminal need it
+    import segno  # noqa: PLC0415 needed only for terminals
 
     drawn = io.StringIO()
     segno.make(address, error="m").terminal(drawn, compact=True)

@@ -1,12 +1,12 @@
 """Verifies the proof of a command against the keys of its queue.
 
-Rule 1: how long the answer takes depends on the kind of proof alone. Where there is no key, or
-        one of another kind, the proof is checked against a key that nobody has.
+Rule 1: the duration of a check depends on the kind of proof alone. Without a key of that kind, the
+        proof is checked against a dummy key.
 Rule 2: an authenticator (X25519) is bound to the session's key and to the correlation id, so it
-        works for one command of one session. Nothing is remembered between two checks: a cache
-        would answer sooner for queues that exist.
+        is valid for one command of one session. No results are cached: a cache would answer
+        sooner for queues that exist.
 
-Checks take 30 to 200 µs and let other threads run meanwhile.
+Checks take 30 to 200 µs and release the GIL meanwhile.
 """
 
 import hmac
@@ -25,8 +25,8 @@ from waystation.queue.wire.fields import FieldError
 
 KIND_BY_PROOF_BYTES: Final = {64: KeyKind.ED25519, 114: KeyKind.ED448, 80: KeyKind.X25519}
 
-# Public keys of seeds that were thrown away. Valid points, because checking against an invalid
-# one would be over at once.
+# Public keys whose private keys were thrown away. They are valid points, because a check against an
+# invalid one would end at once.
 DUMMY_KEYS: Final = {
     key.kind: key
     for key in (
@@ -48,8 +48,8 @@ DUMMY_KEYS: Final = {
     )
 }
 
-# With a point of order 1, 2 or 4 as the key anybody can sign. libsodium refuses such keys of
-# Ed25519, OpenSSL accepts those of Ed448: y is 0, 1 or -1, written once or beyond the prime.
+# A signature for a public key of order 1, 2 or 4 can be forged. libsodium refuses such keys of
+# Ed25519, OpenSSL accepts those of Ed448: y is 0, 1 or -1, reduced or not.
 _P448: Final = 2**448 - 2**224 - 1
 _SMALL_ORDER_ED448: Final = frozenset(
     y.to_bytes(56, "little") + bytes((sign,))
@@ -65,7 +65,7 @@ def check(
     corr_id: CorrId,
     session_key: DhPrivateKey | None,
 ) -> bool:
-    """Whether one of the keys gave the proof; no keys are as good as wrong ones."""
+    """Whether the proof was made with one of the keys; no keys count as wrong ones."""
     kind = KIND_BY_PROOF_BYTES[len(proof)]
     dummy = DUMMY_KEYS[kind]
     fitting = [key for key in keys if key.kind is kind]
@@ -115,11 +115,11 @@ def _authenticated(
     try:
         digest = open_box(agree(key, session_key), nonce_of(corr_id), proof)
     except (FieldError, WeakKeyError):
-        sha512(authorized)  # as long as it takes for a box that opens
+        sha512(authorized)  # takes as long as for a box that decrypts
         return False
     return hmac.compare_digest(digest, sha512(authorized))
 
 
 def authenticator(key: DhKey, private: DhPrivateKey, corr_id: CorrId, authorized: bytes) -> bytes:
-    """What the owner of an X25519 key sends; here for tests and tools."""
+    """Makes the proof of an X25519 key, for tests and tools."""
     return seal(agree(key, private), nonce_of(corr_id), sha512(authorized))

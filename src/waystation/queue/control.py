@@ -1,13 +1,13 @@
 """The control port's protocol: lines of an operator and their answers (§5.11).
 
-Rule 1: nothing is told before `auth`; a role is taken once for a connection and stays.
-Rule 2: queues are named by the id that a complaint brings: the sender's or the link's, base64url.
-Rule 3: a mistyped line is answered with what was expected, and changes nothing.
-Rule 4: a web page can make a browser send lines of the page's choice to this port, behind a request
-        line and headers. A line of HTTP, or one that is no printable text (a TLS hello), ends the
-        conversation; nothing that follows is read.
+Rule 1: only `auth` and `help` work before `auth`; a role is taken once for a connection and stays.
+Rule 2: queues are named by the id in a complaint: the sender's or the link's, base64url.
+Rule 3: an invalid line is answered with the expected form, and changes nothing.
+Rule 4: a web page can make a browser send lines to this port, after a request line and headers. A
+        line of HTTP, or an unprintable line (a TLS hello), closes the connection; nothing after it
+        is read.
 
-A conversation without I/O: `Operations` does what it says.
+A core without I/O: it calls `Operations`.
 """
 
 import base64
@@ -50,17 +50,17 @@ class Role(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What became of an operation on a queue; the value is what is answered."""
+    """The result of an operation on a queue; the value is the answer."""
 
     DONE = "ok"
     UNKNOWN = "error: no queue has this id"
     NOT_NOW = "error: the store does not answer"
-    QUOTA = "error: as many queues were blocked today as may be"
+    QUOTA = "error: the limit of queues blocked in a day is reached"
     NOT_BLOCKED = "error: the queue is not blocked"
 
 
 class ModerationCommands(Protocol):
-    """What is done to one queue."""
+    """Moderation of one queue."""
 
     async def status(self, entity_id: bytes) -> str: ...
 
@@ -72,7 +72,7 @@ class ModerationCommands(Protocol):
 
 
 class Operations(ModerationCommands, Protocol):
-    """What the lines ask for."""
+    """The operations that the control port offers."""
 
     def stats(self) -> Sequence[str]: ...
 
@@ -95,7 +95,7 @@ class ControlConversation:
         self.over = False
 
     async def line(self, text: str) -> list[str]:
-        """The answer to one line."""
+        """Returns the answer to one line."""
         text = text.strip()
         if self.over:
             return []
@@ -125,7 +125,7 @@ class ControlConversation:
         if self.role is not Role.NONE:
             return f"Current role is {self.role.value}"
         for role, expected in self._passwords:
-            # Both are compared whatever the first says: how long it takes tells nothing.
+            # Both are compared in any case, so the duration reveals nothing.
             if expected and hmac.compare_digest(password.encode(), expected.encode()):
                 self.role = role
                 return f"Current role is {role.value}"
@@ -163,7 +163,7 @@ class ControlConversation:
 
 
 async def moderated(moderation: ModerationCommands, entity_id: bytes, order: str) -> str:
-    """What came of an order: `status`, `block reason=…`, `unblock` or `delete`."""
+    """Executes `status`, `block reason=…`, `unblock` or `delete`; returns the answer."""
     word, _, more = order.partition(" ")
     if word == "block":
         blocking = parse_blocking(more)
@@ -184,7 +184,7 @@ async def moderated(moderation: ModerationCommands, entity_id: bytes, order: str
 
 
 def decode_id(text: str) -> bytes | None:
-    """Base64url with or without padding; None for anything but an id."""
+    """Base64url with or without padding; None if it is no id."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):

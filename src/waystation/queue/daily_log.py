@@ -1,10 +1,9 @@
 """The daily log: one row a day in the 96 columns of SMP servers, kept across restarts.
 
-Rule 1: a row holds the counts since the row before. A restart loses nothing: the counts since the
-        last row, and the sets behind the active queues, are written as lines of `key=value` and
-        read again.
-Rule 2: columns that this server does not have are 0. New columns are only added at the end.
-Rule 3: `our own` relays are counted among all relays and once more by themselves.
+Rule 1: a row holds the counts since the last row. They survive a restart: the counts since the last
+        row, and the sets behind the active queues, are saved as lines of `key=value`.
+Rule 2: columns that this server does not count are 0. New columns are only added at the end.
+Rule 3: `our own` relays are counted among all relays and also apart.
 """
 
 import datetime as dt
@@ -28,14 +27,14 @@ class DailyLog:
     # Rows
 
     def row(self, written_on: dt.date, stored: Counts, *, notifications: int) -> str:
-        """The line for everything since the last one; counting begins anew."""
+        """The row for everything since the last one; counting begins anew."""
         columns = self._columns(written_on, stored, notifications)
         self._began_on = written_on
         self._before = {name: int(cell.value) for name, cell in self._statistics.cells.items()}
         return ",".join(columns)
 
     def since(self, name: str) -> int:
-        """How often it happened since the last row."""
+        """The count since the last row."""
         return int(self._statistics.cells[name].value) - self._before[name]
 
     def _columns(self, written_on: dt.date, stored: Counts, notifications: int) -> list[str]:
@@ -87,7 +86,7 @@ class DailyLog:
             columns += map(str, numbers)
         return columns
 
-    # What outlives a restart
+    # Across restarts
 
     def dump(self) -> str:
         lines = [f"fromTime={self._began_on.isoformat()}"]
@@ -97,7 +96,7 @@ class DailyLog:
         return "\n".join(lines) + "\n"
 
     def load(self, text: str) -> list[str]:
-        """Takes up where `dump` left off; returns the keys that were not understood."""
+        """Continues from `dump`; returns the keys that were not understood."""
         odd: list[str] = []
         for line in text.splitlines():
             key, _, value = line.partition("=")
@@ -115,7 +114,7 @@ class DailyLog:
         elif key.startswith(_ACTIVE):
             self._statistics.active.load(key.removeprefix(_ACTIVE), value)
         else:
-            self._before[key] -= int(value)  # KeyError: a count that exists no more
+            self._before[key] -= int(value)  # KeyError: a count that no longer exists
 
     @property
     def began_on(self) -> dt.date:

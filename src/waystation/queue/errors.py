@@ -1,12 +1,12 @@
 """The errors of the queue service: the faults that `ERR` carries.
 
-A fault is a value rather than an exception, because it travels: a relay's fault reaches the
-client inside another one, and both sides compare them. `RefusedError` carries a fault out of a
-decoder or a step; `wire/error_forms.py` gives each its form.
+A fault is a value rather than an exception, because a relay's fault reaches the client inside
+another one, and both sides compare them. `RefusedError` carries a fault out of a decoder or a step;
+`wire/error_forms.py` encodes each fault.
 
-The reaction of clients decides which fault may be used for what. "Come back later" is
-`PROXY BROKER TIMEOUT` for senders and a closed connection for recipients; `INTERNAL`, `AUTH` and
-`STORE` make clients drop the message or give the subscription up.
+Choose a fault by the reaction of clients. A temporary error is `PROXY BROKER TIMEOUT` for senders
+and a closed connection for recipients. After `INTERNAL`, `AUTH` and `STORE` clients drop the
+message or give the subscription up.
 """
 
 import enum
@@ -30,7 +30,7 @@ class Code(enum.Enum):
     CMD_NO_ENTITY = "CMD NO_ENTITY"
     PROXY_BASIC_AUTH = "PROXY BASIC_AUTH"
     PROXY_NO_SESSION = "PROXY NO_SESSION"
-    AUTH = "AUTH"  # no such queue, wrong key, wrong kind of key, suspended: never says which
+    AUTH = "AUTH"  # no such queue, wrong key, wrong kind of key, suspended: indistinguishable
     SERVICE = "SERVICE"
     CRYPTO = "CRYPTO"
     QUOTA = "QUOTA"
@@ -47,13 +47,13 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 class StoreFault(msgspec.Struct, frozen=True, gc=False):
-    """Known from other servers; ours never says it, because clients drop the message."""
+    """A fault of other servers; ours never sends it, because clients drop the message."""
 
     text: str
 
 
 class Broker(enum.Enum):
-    """What happened between proxy and relay; `RESPONSE` and `UNEXPECTED` have a detail."""
+    """An error between proxy and relay; `RESPONSE` and `UNEXPECTED` have a detail."""
 
     RESPONSE = "RESPONSE"
     UNEXPECTED = "UNEXPECTED"
@@ -80,20 +80,20 @@ class BrokerFault(msgspec.Struct, frozen=True, gc=False):
 
 
 class RelayFault(msgspec.Struct, frozen=True):
-    """The relay answered the proxy with this."""
+    """A fault that the relay sent to the proxy."""
 
     fault: "Fault"
 
 
 Fault = Code | Blocked | StoreFault | BrokerFault | RelayFault
 
-TRY_LATER = BrokerFault(Broker.TIMEOUT)  # the one answer after which senders try again soon
+TRY_LATER = BrokerFault(Broker.TIMEOUT)  # the only fault after which senders soon try again
 
 
 class RefusedError(RejectedError):
-    """A command that is answered with `ERR`; the fault says why.
+    """A command that is answered with `ERR` and this fault.
 
-    Mend the command: the same one fails again.
+    Correct the command: the same one fails again.
     """
 
     label = "refused"
@@ -104,7 +104,7 @@ class RefusedError(RejectedError):
 
 
 class BadHelloError(RejectedError):
-    """A first block that is no hello, or one for another server; the connection is closed.
+    """An invalid first block, or a hello for another server; the connection is closed.
 
     Compare the fingerprint in the address with the server's, and the versions of both.
     """
@@ -117,7 +117,7 @@ class BadHelloError(RejectedError):
 
 
 class WeakKeyError(RejectedError):
-    """A public key with which every agreement gives the same secret.
+    """A public key of small order: every agreement with it gives the same secret.
 
     Make a new key pair.
     """
@@ -126,7 +126,7 @@ class WeakKeyError(RejectedError):
 
 
 class QueueStoreUnavailableError(UnavailableError):
-    """The store did not answer, or too much waits for it; nothing was accepted.
+    """The store did not answer, or has too many waiting operations; nothing was accepted.
 
     Try again: senders get `PROXY BROKER TIMEOUT`, recipients are disconnected.
     """

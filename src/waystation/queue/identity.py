@@ -36,13 +36,13 @@ SigningKey = Ed448PrivateKey | Ed25519PrivateKey
 
 CHAIN_MIN = 2
 CHAIN_MAX = 4
-_LIFETIME = datetime.timedelta(days=999_999)  # as long as others' (§2.2); an address outlives years
+_LIFETIME = datetime.timedelta(days=999_999)  # as other servers (§2.2); addresses live for years
 _CLOCK_SKEW = datetime.timedelta(days=1)
 _NOTE = """\
-ca.key is the key of this server's identity. The server does not need it to run: whoever has it can
-pose as this server for ever, and nobody can take that back.
+ca.key is the key of this server's identity. The server does not need it to run. A thief of this
+key can impersonate this server for ever; it cannot be revoked.
 
-Move it to a place that is not connected, for example a stick in a drawer:
+Move it to offline storage, for example a USB stick:
 
     mv ca.key /media/stick/
 
@@ -51,7 +51,7 @@ Bring it back only to make a new leaf (server.crt, server.key); the address stay
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What a running server shows and signs with."""
+    """The certificates and keys of a running server."""
 
     chain: tuple[bytes, ...]  # DER, leaf first
     leaf_key: SigningKey
@@ -62,8 +62,8 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def ensure_identity(directory: Path, *, host: str, algorithm: Algorithm = "ed448") -> Identity:
-    """The identity in `directory`, made there if there is none. Raises `SettingsError` for files
-    that do not fit together."""
+    """Loads the identity in `directory`, or makes one. Raises `SettingsError` for files that do
+    not fit together."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     made: list[Path] = []
     if not (directory / "server.crt").exists():
@@ -74,7 +74,7 @@ def ensure_identity(directory: Path, *, host: str, algorithm: Algorithm = "ed448
 
 
 def renew_leaf(directory: Path, *, host: str) -> list[Path]:
-    """A new online certificate, signed by the CA whose key must be there; what was written."""
+    """Makes a new online certificate, signed by the CA key in `directory`; returns its files."""
     ca = _certificates(directory / "ca.crt")[0]
     ca_key = _key(directory / "ca.key")
     leaf_key = _generate("ed448" if isinstance(ca_key, Ed448PrivateKey) else "ed25519")
@@ -97,7 +97,7 @@ def renew_leaf(directory: Path, *, host: str) -> list[Path]:
 
 
 def shared_identity(directory: Path) -> dict[str, bytes]:
-    """The files with which another server shows this identity: all but the CA's key."""
+    """The files for another server with this identity: all but the CA's key."""
     identity = _load(directory)
     chain = [pem(x509.load_der_x509_certificate(one)) for one in identity.chain]
     return {
@@ -109,7 +109,7 @@ def shared_identity(directory: Path) -> dict[str, bytes]:
 
 
 def adopt_identity(directory: Path, files: Mapping[str, bytes]) -> None:
-    """From now on this is the identity here; refused where there is another one."""
+    """Installs an identity; refused if there is another one."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     kept = directory / FINGERPRINT_FILE
     if kept.exists():
@@ -119,7 +119,7 @@ def adopt_identity(directory: Path, files: Mapping[str, bytes]) -> None:
             )
         if (directory / "server.crt").exists():
             return
-    # The chain comes last: with it the identity is complete (`ensure_identity`).
+    # The chain is written last: with it the identity is complete (`ensure_identity`).
     for name in ("ca.crt", FINGERPRINT_FILE, "server.key", "server.crt"):
         _write(directory / name, files[name], replace=True)
 
@@ -128,7 +128,7 @@ def _load(directory: Path) -> Identity:
     chain_file, key_file = directory / "server.crt", directory / "server.key"
     chain = _certificates(chain_file)
     made: list[Path] = []
-    if len(chain) == 1:  # as other servers keep them: the leaf alone, beside its CA
+    if len(chain) == 1:  # as other servers store it: the leaf alone, beside its CA
         chain += _certificates(directory / "ca.crt")[:1]
         chain_file = directory / "chain.crt"
         made.append(_write(chain_file, b"".join(pem(one) for one in chain), replace=True))
@@ -148,9 +148,9 @@ def _load(directory: Path) -> Identity:
     elif kept.read_text().strip().rstrip("=") != text.strip().rstrip("="):
         raise SettingsError(
             [
-                f"{kept} names another identity than {chain_file}: every address that was handed"
-                " out would stop working. Bring the old certificates back, or remove that file to"
-                " start under a new address"
+                f"{kept} names another identity than {chain_file}: all published addresses would"
+                " stop working. Restore the old certificates, or remove that file to start under a"
+                " new address"
             ]
         )
     return Identity(der, leaf_key, fingerprint, chain_file, key_file)
@@ -246,7 +246,7 @@ def private_pem(key: SigningKey) -> bytes:
 
 
 def _write(path: Path, data: bytes, *, replace: bool = False) -> Path:
-    """Whole or not at all, and never over what is there unless asked to."""
+    """Writes atomically; replaces an existing file only with `replace`."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

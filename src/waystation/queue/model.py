@@ -2,8 +2,8 @@
 
 Rule 1: an id is its raw bytes; text (base64url) is for files, addresses and operators.
 Rule 2: a slot is the first 12 bits of an id, the first two letters of its base64url text.
-Rule 3: the secret that a queue shares with its recipient is kept as a `BoxKey`, one step after the
-        Diffie-Hellman secret, which nothing needs.
+Rule 3: the secret that a queue shares with its recipient is stored as a `BoxKey`; the
+        Diffie-Hellman secret itself is not needed.
 """
 
 import enum
@@ -20,10 +20,10 @@ ServiceId = NewType("ServiceId", bytes)
 MessageId = NewType("MessageId", bytes)
 SessionId = NewType("SessionId", bytes)  # the client's TLS Finished, 32 bytes
 CorrId = NewType("CorrId", bytes)  # 0 to 255 bytes that the client chose
-EntityId = NewType("EntityId", bytes)  # any of the ids above, as a transmission names it
+EntityId = NewType("EntityId", bytes)  # any of the ids above, in a transmission
 DhKey = NewType("DhKey", bytes)  # a raw X25519 public key
 DhPrivateKey = NewType("DhPrivateKey", bytes)
-BoxKey = NewType("BoxKey", bytes)  # HSalsa20 of a secret: what XSalsa20-Poly1305 is keyed with
+BoxKey = NewType("BoxKey", bytes)  # HSalsa20 of a secret: the key for XSalsa20-Poly1305
 Fingerprint = NewType("Fingerprint", bytes)  # SHA-256 of an identity certificate
 Slot = NewType("Slot", int)  # 0 to 4095
 
@@ -41,7 +41,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 
 class VersionRange(msgspec.Struct, frozen=True, gc=False):
-    """The versions of the protocol that one side speaks, both ends included."""
+    """The versions of the protocol that one side supports, both ends included."""
 
     lowest: int
     highest: int
@@ -59,7 +59,7 @@ LEGACY_VERSIONS = VersionRange(VERSION_LEGACY, VERSION_MAX)
 
 
 class KeyKind(enum.Enum):
-    """How the owner of a key proves that it is theirs."""
+    """How the owner of a key authorises commands."""
 
     ED25519 = "ed25519"
     ED448 = "ed448"
@@ -74,10 +74,10 @@ class AuthKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueMode(enum.Enum):
-    """Who may secure a queue; queues made below version 9 have no mode."""
+    """Whether the sender can secure a queue; queues made below version 9 have no mode."""
 
-    MESSAGING = "M"  # the sender
-    CONTACT = "C"  # nobody: many senders write to it
+    MESSAGING = "M"  # the sender can
+    CONTACT = "C"  # not secured: many senders
 
 
 class SubMode(enum.Enum):
@@ -86,22 +86,22 @@ class SubMode(enum.Enum):
 
 
 class ServiceRole(enum.Enum):
-    """What a service does here; it does nothing else."""
+    """The only use of a service."""
 
     MESSAGING = "M"  # receives and sends
-    NOTIFIER = "N"  # is told of messages
-    PROXY = "P"  # passes on what others send
+    NOTIFIER = "N"  # receives notifications
+    PROXY = "P"  # forwards commands
 
 
 class Service(msgspec.Struct, frozen=True, gc=False):
-    """A busy client that shows a certificate, and what it is called here."""
+    """A busy client with a certificate, and its id here."""
 
     service_id: ServiceId
     role: ServiceRole
 
 
 class LinkData(msgspec.Struct, frozen=True, gc=False):
-    """What a short link leads to; both parts are ciphertext to us."""
+    """The data of a short link; both parts are ciphertext to us."""
 
     fixed: bytes
     user: bytes
@@ -116,7 +116,7 @@ class Notifier(msgspec.Struct, frozen=True, gc=False):
     notifier_id: NotifierId
     key: AuthKey
     box_key: BoxKey  # for the meta data of notifications
-    service_id: ServiceId | None = None  # who asks for all of its own at once
+    service_id: ServiceId | None = None  # the service that last subscribed to it
 
 
 class BlockReason(enum.Enum):
@@ -125,9 +125,9 @@ class BlockReason(enum.Enum):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What the owner of a blocked queue is to be told, and for how long."""
+    """The notice for the owner of a blocked queue, and how long it is valid."""
 
-    ttl: int | None = None  # seconds; None for ever
+    ttl: int | None = None  # seconds; None: for ever
 
 
 class Blocking(msgspec.Struct, frozen=True, gc=False):
@@ -136,7 +136,7 @@ class Blocking(msgspec.Struct, frozen=True, gc=False):
 
 
 class RefKind(enum.Enum):
-    """Whose id leads to a queue in another slot."""
+    """The kind of id that leads to a queue in another slot."""
 
     SENDER = "S"
     NOTIFIER = "N"
@@ -145,7 +145,7 @@ class RefKind(enum.Enum):
 
 class Standing(enum.Enum):
     ACTIVE = "active"
-    OFF = "off"  # nobody may send
+    OFF = "off"  # suspended: no messages are accepted
     BLOCKED = "blocked"
 
 
@@ -171,11 +171,11 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What waits in a queue. Without a body it is the quota marker, which tells the recipient
-    that the sender was turned away."""
+    """A message in a queue. Without a body it is the quota marker, which tells the recipient that
+    messages were refused."""
 
     message_id: MessageId
-    accepted_at_s: int  # the wire, and so the ciphertext, knows seconds only
+    accepted_at_s: int  # seconds, as on the wire
     notify: bool = False
     body: bytes | None = None
 
@@ -189,7 +189,7 @@ def slot_of(entity_id: bytes) -> Slot:
 
 
 def slot_letters(slot: int) -> str:
-    """The name of a slot: how the base64url text of its ids begins."""
+    """The name of a slot: the first two letters of its ids in base64url."""
     return _LETTERS[slot >> 6] + _LETTERS[slot & 63]
 
 
@@ -199,12 +199,12 @@ def sender_id_from(corr_id: bytes) -> SenderId:
 
 
 def message_bytes_max(version: int) -> int:
-    """How long a body may be, by the version of the sender: newer ones lose room to encryption."""
+    """The longest body for a sender's version: newer ones have less room because of encryption."""
     if version >= 11:
         return 16048
     return 16064 if version >= 8 else 16088
 
 
 def day_of(now_s: int) -> int:
-    """The moment at which the day (UTC) began: queues remember no more of their last use."""
+    """The beginning of the day (UTC): the last use of a queue is stored by day."""
     return now_s - now_s % DAY_S

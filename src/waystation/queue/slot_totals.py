@@ -1,10 +1,9 @@
-"""Events of the queue service: what happened in each slot in the last ten seconds.
+"""Events of the queue service: counts per slot of the last ten seconds.
 
-Rule 1: an event says how often something happened in a slot, never to which queue or by whom
-        (design, *Queue privacy*). Only with `trace`, in tests, is there one for each command, with
-        a keyed hash of its queue; there are no totals then, so that sums stay right.
-Rule 2: what cannot be laid to a slot, such as a queue that was not made, is counted by the metrics
-        alone.
+Rule 1: an event has the counts of one slot, without queues or clients (design, *Queue privacy*).
+        Only with `trace`, in tests, there is an event for each command, with a keyed hash of its
+        queue; there are no totals then, so that sums stay right.
+Rule 2: commands without a slot, such as a NEW that was refused, are counted by the metrics alone.
 """
 
 from typing import Final
@@ -21,13 +20,13 @@ DONE: Final = 0
 _OTHER: Final = 9
 _CODES: Final[dict[Fault, int]] = {Code.AUTH: 1, Code.QUOTA: 2, Code.LARGE_MSG: 3}
 
-# Kinds whose code says whether it was done; of the others only what was done is counted.
+# Kinds whose code tells success from failure; of the others only successes are counted.
 _CODED: Final = (events.QueueNew, events.QueueSend, events.QueueNotifierNew, events.QueueNotify)
 _SIZED: Final = (events.QueueSend, events.QueueDeliver)
 
 
 def code_of(fault: Fault | None) -> int:
-    """As the contract of the events has it: 0 done, 1 AUTH, 2 QUOTA, 3 LARGE, 4 BLOCKED."""
+    """By the event contract: 0 done, 1 AUTH, 2 QUOTA, 3 LARGE, 4 BLOCKED."""
     if fault is None:
         return DONE
     if isinstance(fault, Blocked):
@@ -75,12 +74,12 @@ class SlotTotals:
         self._sink.emit(events.QueueExpired(slot=slot, n=count))
 
     def take_changed(self) -> dict[int, list[int]]:
-        """Slots in which something happened, with how much went in and out; begins anew."""
+        """Slots with activity since the last call: commands received, messages delivered."""
         changed, self._changed = self._changed, {}
         return changed
 
     def tell_load(self, slot: int, load: SlotLoad, operations: list[int]) -> None:
-        """What a slot holds, for planning moves."""
+        """Emits the load of a slot, for planning moves."""
         ops_in, ops_out = operations
         attrs = events.SlotLoadAttrs(messages=load.messages, ops_in=ops_in, ops_out=ops_out)
         self._sink.emit(
@@ -88,7 +87,7 @@ class SlotTotals:
         )
 
     def tell(self) -> None:
-        """Emit what came together, and begin anew."""
+        """Emits the totals and begins anew."""
         totals, self._totals = self._totals, {}
         for (kind, slot, code), total in totals.items():
             self._sink.emit(_event(kind, slot, code, total, None))

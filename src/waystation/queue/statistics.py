@@ -1,9 +1,9 @@
 """Counters of the queue server, under the names that operators of SMP servers know.
 
-Rule 1: everything is counted once, in the cells of the metrics. Rows of the daily log are their
-        differences, with the column names of that log.
-Rule 2: counters contain nothing that leads back to a queue, except the hashes that tell active
-        queues apart.
+Rule 1: everything is counted once, in the metrics. Rows of the daily log are differences of these
+        counters, with the column names of that log.
+Rule 2: counters contain nothing that identifies a queue, except the hashes for the number of active
+        queues.
 Rule 3: counting on a message's path never blocks and never raises.
 
 It implements the observers of the server (`server.observer`) and of proxying (`server.proxying`).
@@ -114,20 +114,20 @@ _BATCHED: Final[dict[type[Command], str]] = {
 
 
 class Outcome(enum.Enum):
-    """What became of a request to another server."""
+    """The result of a request to another server."""
 
     SUCCESS = "success"
     CONNECT = "connect"  # it could not be reached
-    COMPAT = "compat"  # it speaks none of our versions
+    COMPAT = "compat"  # it supports none of our versions
     OTHER = "other"
 
 
 class Belonging(enum.Enum):
-    """What became of whose a queue or a notifier is."""
+    """How the service of a queue or a notifier changed."""
 
     NEW = "new"
-    DUPLICATE = "duplicate"  # it was this service's before
-    UPDATED = "updated"  # it was another's
+    DUPLICATE = "duplicate"  # the same service as before
+    UPDATED = "updated"  # another service before
     REMOVED = "removed"
 
     @classmethod
@@ -169,7 +169,7 @@ class Statistics:
     def answered(self, sent: Transmission, queue: Queue | None, response: Response) -> None:
         command = sent.command
         if isinstance(command, Ack):
-            return  # `acknowledged` says what became of it
+            return  # counted by `acknowledged`
         fault = response.fault if isinstance(response, Err) else None
         if isinstance(command, Send):
             self._answered_send(command, sent, queue, fault)
@@ -248,7 +248,7 @@ class Statistics:
             self._totals.add(events.QueueNotifierNew, slot, queue_id=response.recipient_id)
 
     def _changed(self, command: Command, queue: Queue) -> None:
-        """`queue` is as it was before."""
+        """`queue` is its state before the command."""
         slot, queue_id = queue.slot, queue.recipient_id
         match command:
             case Key() | Skey() | Lkey():
@@ -289,7 +289,7 @@ class Statistics:
         self, queue: Queue, message: Message | None, waited_s: float, *, got: bool
     ) -> None:
         if message is None or message.is_marker:
-            return  # the marker is no message of anybody's
+            return  # the quota marker is no message
         self._count("msgRecv")
         if got:
             self._count("msgRecvGet")
@@ -314,7 +314,7 @@ class Statistics:
 
     def subscription_ended(self, slot: Slot) -> None:
         self._count("qSubEnd")
-        self._count("qSubEndB")  # they are told at once, each alone
+        self._count("qSubEndB")  # each END is sent at once, in a batch of its own
 
     def notified(self, *, sent: int = 0, lost: int = 0, expired: int = 0, kept: int = 0) -> None:
         if sent:

@@ -1,13 +1,14 @@
 """The store that the queue service needs.
 
 Methods state conditions. An operation that may lose a race returns whether it was *applied* and
-never raises for losing; one that may return many rows takes a *limit*. When a call has returned,
-its writes are as durable as the backend can make them: `OK` follows the call, never precedes it.
+does not raise for losing; one that may return many rows takes a *limit*. When a call has returned,
+its writes are as durable as the backend can make them: `OK` is sent after it.
 
-Rule 1: each kind of id is in a map of its own; an id is unique within its map.
+Rule 1: each kind of id has its own map; an id is unique within its map.
 Rule 2: everything that belongs to a queue is found by its recipient id, so by its slot.
 Rule 3: messages of a queue keep the order in which `append` was called, and that of the commits.
-Rule 4: a condition is checked where the change is made, so two callers cannot both pass it.
+Rule 4: a condition is checked in the same transaction as the change, so two callers cannot both
+        pass it.
 """
 
 import enum
@@ -41,7 +42,7 @@ from waystation.queue.model import (
 
 
 class Party(enum.Enum):
-    """Whose map an id is looked up in."""
+    """Selects the map for the look-up of an id."""
 
     RECIPIENT = "recipient"
     SENDER = "sender"
@@ -50,18 +51,18 @@ class Party(enum.Enum):
 
 
 class Admission(enum.Enum):
-    """What became of a message that was sent."""
+    """The result of `append`."""
 
     STORED = "stored"
-    MARKED = "marked"  # refused by the quota; the marker was stored in its place
-    FULL = "full"  # refused, and the marker is there already
-    REFUSED = "refused"  # no such queue, or nobody may send to it now
+    MARKED = "marked"  # refused by the quota; the quota marker was stored instead
+    FULL = "full"  # refused; the quota marker is stored already
+    REFUSED = "refused"  # no such queue, or it accepts no messages now
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
     admission: Admission
-    is_head: bool = False  # what was stored is what comes next
-    expired: int = 0  # old messages that were removed before
+    is_head: bool = False  # the message is the next to deliver
+    expired: int = 0  # old messages that were removed first
 
 
 class Acknowledged(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +83,7 @@ class Deleted(msgspec.Struct, frozen=True):
 
 
 class Expired(msgspec.Struct, frozen=True):
-    """How many messages of which slot went; where to go on, None at the end."""
+    """How many messages of which slot were removed; where to go on, None at the end."""
 
     by_slot: Mapping[Slot, int]
     after: RecipientId | None
@@ -94,12 +95,12 @@ class Counts(msgspec.Struct, frozen=True, gc=False):
     notifiers: int
     recipient_services: int = 0
     notifier_services: int = 0
-    service_queues: int = 0  # that a service subscribed to last
+    service_queues: int = 0  # last subscribed to by a service
     service_notifiers: int = 0
 
 
 class SlotLoad(msgspec.Struct, frozen=True, gc=False):
-    """What one slot holds."""
+    """The contents of one slot."""
 
     queues: int
     messages: int
@@ -113,11 +114,11 @@ class PendingNotification(msgspec.Struct, frozen=True, gc=False, array_like=True
     nonce: bytes
     meta: bytes
     accepted_at_s: int
-    service_id: ServiceId | None = None  # whose notifier it is, if a service's
+    service_id: ServiceId | None = None  # of the notifier
 
 
 class Row(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A row of a slot as it lies in the store; without a value it is removed."""
+    """A stored row of a slot; None as value removes it."""
 
     table: int
     key: bytes
@@ -128,35 +129,35 @@ Sink = Callable[[Slot, Sequence[Row]], Awaitable[None] | None]
 
 
 class SlotRows(Protocol):
-    """A slot as rows, for copies of it; a store that servers share has no need of it."""
+    """A slot as rows, for copies; stores that servers share do not need it."""
 
     async def read_rows(
         self, slot: Slot, *, after: tuple[int, bytes] | None, limit_bytes: int
     ) -> Sequence[Row]:
-        """Rows in an order of the store's own, beginning behind the last row of the call before;
-        none when there are no more. At least one, and about `limit_bytes` of them."""
+        """Rows in the store's order after the last row of the previous call, at least one and
+        about `limit_bytes`; none at the end."""
         ...
 
     async def apply_rows(self, slot: Slot, rows: Sequence[Row], *, erase: bool = False) -> None:
-        """Write them as they are, in their order; `erase` empties the slot first. Nobody is told:
-        what is applied came from elsewhere."""
+        """Writes rows unchanged, in order; `erase` empties the slot first. Not reported to the
+        sink of `tap`."""
         ...
 
     async def erase_slot(self, slot: Slot) -> None: ...
 
     async def held_slots(self) -> Sequence[Slot]:
-        """Slots of which there are rows."""
+        """Slots that have rows."""
         ...
 
     def tap(self, sink: Sink | None) -> None:
-        """From now on every change is told to `sink`, slot by slot and in the order of the
-        commits: when it is durable, before its caller is answered. If `sink` returns something to
-        wait for, the caller waits for it; what it raises is the caller's answer."""
+        """Reports every change to `sink`, slot by slot and in commit order, when it is durable and
+        before its caller returns. If `sink` returns an awaitable, the caller waits for it and gets
+        its exception."""
         ...
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):
-    """Where the queue of an id lives that does not begin with its slot."""
+    """The home slot of a queue, for an id that does not begin with it."""
 
     home: Slot
     tx_id: bytes  # of the transaction that made it; needed to remove it
@@ -170,12 +171,12 @@ class Referenced(msgspec.Struct, frozen=True):
 
 
 class RefStore(Protocol):
-    """References, kept under the slot of their id."""
+    """References, stored under the slot of their id."""
 
     async def write_refs(self, slot: Slot, *, after: RecipientId | None, limit: int) -> Referenced:
-        """For about `limit` queues of this slot beyond `after`: a reference for each of their ids
-        that begins with another slot, in place of whichever was there. The queues are looked at
-        where the references are written, so that one that is deleted meanwhile leaves none."""
+        """For about `limit` queues of this slot after `after`: writes a reference for each of
+        their ids that begins with another slot, and replaces existing ones. One transaction, so a
+        queue that is deleted meanwhile leaves none."""
         ...
 
     async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
@@ -191,21 +192,21 @@ class RefStore(Protocol):
     async def refs_of(
         self, slot: Slot, *, after: tuple[RefKind, bytes] | None, limit: int
     ) -> Sequence[tuple[RefKind, bytes, Ref]]:
-        """References whose ids begin with this slot, in an order of the store's own, beginning
-        behind `after`; at most `limit`."""
+        """References whose ids begin with this slot, in the store's order, after `after`; at most
+        `limit`."""
         ...
 
 
 class GrantStore(Protocol):
-    """Who may resume a subscription that came with `NEW`, where no `SUB` can be said again; it
-    goes where the queue goes."""
+    """Grants: the session that may resume a subscription that came with `NEW`, where no `SUB` can
+    be repeated. A grant moves with its queue."""
 
     async def set_grant(self, recipient_id: RecipientId, session_id: SessionId) -> None: ...
 
     async def get_grant(self, recipient_id: RecipientId) -> SessionId | None: ...
 
 
-# A backend that has to decode what it finds decodes this for an id that leads nowhere.
+# Backends that decode rows decode this one for an unknown id, so that it takes as long.
 NOBODYS_QUEUE = Queue(
     recipient_id=RecipientId(bytes(ID_BYTES)),
     recipient_keys=(AuthKey(KeyKind.ED25519, bytes(32)),),
@@ -217,13 +218,13 @@ NOBODYS_QUEUE = Queue(
 
 
 class QueueStore(Protocol):
-    """Queues, what waits in them, and the ids that lead to them."""
+    """Queues, their messages, and the ids that lead to them."""
 
     # Queues
 
     async def find(self, party: Party, entity_id: bytes) -> Queue | None:
-        """The queue that this id leads this party to. An id that leads nowhere takes as long: how
-        long a refusal takes must not tell whether there is a queue (queues §5.9)."""
+        """The queue of this id in the party's map. An unknown id takes as long: the duration of a
+        refusal must not show whether there is a queue (queues §5.9)."""
         ...
 
     async def create(self, queue: Queue) -> bool:
@@ -237,7 +238,7 @@ class QueueStore(Protocol):
     async def set_recipient_keys(
         self, recipient_id: RecipientId, keys: tuple[AuthKey, ...]
     ) -> bool:
-        """Replaces them all; applied only to a queue in contact mode."""
+        """Replaces all keys; applied only to a queue in contact mode."""
         ...
 
     async def set_link(self, recipient_id: RecipientId, link: Link) -> bool:
@@ -246,7 +247,7 @@ class QueueStore(Protocol):
         ...
 
     async def drop_link(self, recipient_id: RecipientId) -> bool:
-        """Whether there is such a queue; the link is gone afterwards."""
+        """Removes the link, if any; whether there is such a queue."""
         ...
 
     async def set_notifier(self, recipient_id: RecipientId, notifier: Notifier) -> NotifierChange:
@@ -254,11 +255,11 @@ class QueueStore(Protocol):
         ...
 
     async def drop_notifier(self, recipient_id: RecipientId) -> NotifierChange:
-        """Applied if the queue exists, whether or not it had one."""
+        """Applied if the queue exists, with or without a notifier."""
         ...
 
     async def suspend(self, recipient_id: RecipientId) -> bool:
-        """Nobody may send any more; whether there is such a queue."""
+        """The queue accepts no messages from now on; whether there is such a queue."""
         ...
 
     async def block(self, recipient_id: RecipientId, blocking: Blocking) -> bool: ...
@@ -268,11 +269,11 @@ class QueueStore(Protocol):
         ...
 
     async def touch(self, recipient_id: RecipientId, day_s: int) -> None:
-        """Remember the day on which the queue was last used."""
+        """Stores the day of the queue's last use."""
         ...
 
     async def delete(self, recipient_id: RecipientId) -> Deleted | None:
-        """Record, ids and messages; what it was."""
+        """Removes record, ids and messages; returns the record."""
         ...
 
     # Services
@@ -280,24 +281,24 @@ class QueueStore(Protocol):
     async def register_service(
         self, fingerprint: Fingerprint, service: Service, *, limit: int
     ) -> Service | None:
-        """The service of this fingerprint: the one that is known already, or else this one; None
-        if it would be one more than `limit`."""
+        """The service of this fingerprint: the known one or this new one; None if it would exceed
+        `limit`."""
         ...
 
     async def set_queue_service(
         self, recipient_id: RecipientId, service_id: ServiceId | None
     ) -> bool:
-        """Whose the subscription of this queue is; whether there is such a queue."""
+        """Sets the service of this queue; whether there is such a queue."""
         ...
 
     async def set_notifier_service(
         self, recipient_id: RecipientId, notifier_id: NotifierId, service_id: ServiceId | None
     ) -> bool:
-        """Applied only if the queue has this notifier still."""
+        """Applied only if the queue still has this notifier."""
         ...
 
     async def count_notifiers(self, service_id: ServiceId) -> int:
-        """How many are this service's."""
+        """How many notifiers this service has."""
         ...
 
     # Messages
@@ -311,12 +312,12 @@ class QueueStore(Protocol):
         day_s: int,
         expire_before_s: int | None = None,
     ) -> Appended:
-        """Admitted by the quota (`admit`). The first message that a secured messaging queue takes
-        removes its link. With `expire_before_s`, older messages are removed first."""
+        """Stores a message within the quota (`admit`). The first message to a secured messaging
+        queue removes its link. With `expire_before_s`, older messages are removed first."""
         ...
 
     async def head(self, recipient_id: RecipientId) -> Message | None:
-        """What is to be delivered next."""
+        """The next message to deliver."""
         ...
 
     async def size(self, recipient_id: RecipientId) -> int:
@@ -329,7 +330,7 @@ class QueueStore(Protocol):
         """Removes the head if it is this message; None if there is no such queue."""
         ...
 
-    # Upkeep
+    # Maintenance
 
     async def expire(
         self,
@@ -340,8 +341,8 @@ class QueueStore(Protocol):
         only: Callable[[Slot], bool] | None = None,
     ) -> Expired:
         """Removes messages accepted before, from the head of each queue up to the first younger
-        one or a quota marker. Looks at about `limit` messages beyond `after`; with `only`, at
-        those of the slots that it names."""
+        one or a quota marker. Reads about `limit` messages after `after`; with `only`, those of
+        the named slots."""
         ...
 
     async def scan(
@@ -355,7 +356,7 @@ class QueueStore(Protocol):
     async def slot_load(self, slot: Slot) -> SlotLoad: ...
 
     async def save_pending(self, notifications: Sequence[PendingNotification]) -> None:
-        """Kept until taken; for the time between two runs of a server."""
+        """Stored until they are taken: for a restart of the server."""
         ...
 
     async def take_pending(self) -> Sequence[PendingNotification]: ...
@@ -365,13 +366,13 @@ class QueueStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """What was begun is still written; safe to call twice."""
+        """Finishes pending writes; safe to call twice."""
         ...
 
 
 def admit(*, size: int, can_write: bool, quota: int) -> tuple[Admission, bool]:
-    """What happens to a message sent to a queue in this state, and whether the next one may be
-    written (§5.4). After the marker nothing is stored until the queue is empty."""
+    """The result of a message to a queue in this state, and whether the next one may be written
+    (§5.4). After the marker nothing is stored until the queue is empty."""
     if not can_write and size:
         return Admission.FULL, False
     if size < quota:
@@ -380,7 +381,7 @@ def admit(*, size: int, can_write: bool, quota: int) -> tuple[Admission, bool]:
 
 
 def may_link(queue: Queue, link: Link) -> bool:
-    """Whether LSET is allowed, the freedom of the id apart (§5.5)."""
+    """Whether LSET is allowed, apart from the id being free (§5.5)."""
     if queue.mode is QueueMode.MESSAGING and queue.sender_key is not None:
         return False
     return queue.link is None or (
@@ -398,5 +399,5 @@ def drops_link(queue: Queue) -> bool:
 
 
 def marker(message: Message) -> Message:
-    """What is stored in place of the first message that the quota refused."""
+    """The marker that replaces the first message refused by the quota."""
     return Message(message.message_id, message.accepted_at_s)

@@ -252,7 +252,7 @@ def test_a_token_is_made_again_where_the_cluster_was_made(members: Members) -> N
     assert "cannot write" in members.run("one", "token", "--out", str(again)).output
     elsewhere = members.run("two", "token")
     assert elsewhere.exit_code == 78
-    assert "in which `waystation cluster init` was run" in elsewhere.output
+    assert "data directory of `waystation cluster init`" in elsewhere.output
 
 
 def test_edges_get_the_identity_of_the_first_server_without_its_ca_key(members: Members) -> None:

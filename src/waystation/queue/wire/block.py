@@ -1,9 +1,9 @@
 """Blocks: everything in both directions is exactly 16,384 bytes.
 
 Rule 1: without inner encryption a block is its content, padded. With it, a tag and the ciphertext
-        of the padded content; each direction has a chain of keys, and every block takes one.
-Rule 2: a block that does not open is answered with `BLOCK`, and the chain has moved on: the next
-        one opens again.
+        of the padded content; each direction has a chain of keys, one for each block.
+Rule 2: a block that cannot be decrypted is answered with `BLOCK`. It uses up its key, so the next
+        block can be decrypted again.
 """
 
 from typing import Final, Protocol
@@ -26,12 +26,12 @@ CONTENT_BYTES_MAX: Final = BLOCK_BYTES - 2
 
 
 class Blocks(Protocol):
-    """One end of one connection: content into blocks and back."""
+    """One end of a connection: encodes content as blocks and decodes it."""
 
     def seal(self, content: bytes) -> bytes: ...
 
     def open(self, block: bytes) -> bytes:
-        """`RefusedError` with `BLOCK` for what is none."""
+        """Raises `RefusedError` with `BLOCK` for an invalid block."""
         ...
 
 
@@ -59,7 +59,7 @@ class PlainBlocks:
 
 
 class ChainedBlocks:
-    """Inner encryption: a key for each block, and no way back from one to those before it."""
+    """Inner encryption: a key for each block, from which earlier keys cannot be derived."""
 
     __slots__ = ("_receiving", "_sealed_bytes", "_sending")
 
@@ -81,12 +81,12 @@ class ChainedBlocks:
 
 
 def chain_keys(session_id: SessionId, secret: bytes) -> tuple[bytes, bytes]:
-    """Where the chains of a session begin: server to client, and client to server."""
+    """The first keys of both chains: server to client, and client to server."""
     keys = hkdf_sha512(session_id, secret, b"SimpleXSbChainInit", 64)
     return keys[:32], keys[32:]
 
 
 def next_link(chain: bytes) -> tuple[bytes, bytes, bytes]:
-    """The chain after this block, the key of this block, and its nonce."""
+    """The next key of the chain, the key of this block, and its nonce."""
     out = hkdf_sha512(b"", chain, b"SimpleXSbChain", 88)
     return out[:32], out[32:64], out[64:]

@@ -2,10 +2,10 @@
 
 Every key goes through HSalsa20 with a zero nonce first. For a secret that X25519 agreed on this
 is NaCl's `crypto_box`; the same is done with raw keys, where NaCl's `crypto_secretbox` would not.
-A `BoxKey` is what comes out of that step, so it is taken once for each key.
+A `BoxKey` is the result of that step, so it is computed once per key.
 
-libsodium has the step, PyNaCl does not offer it: it is called by its name in the library that
-PyNaCl brings. Where that library hides it, the same is computed here, 60 times as slowly.
+libsodium has the step, but PyNaCl does not offer it, so it is called by name in the library that
+PyNaCl brings. Where that library hides it, it is computed in Python, 60 times as slowly.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ def pad(message: bytes, size: int) -> bytes:
 
 
 def unpad(padded: bytes) -> bytes:
-    """What the padding is made of is not looked at."""
+    """The padding bytes are not checked."""
     end = 2 + int.from_bytes(padded[:2], "big")
     if len(padded) < 2 or end > len(padded):
         raise FieldError("not padded")
@@ -48,7 +48,7 @@ def unpad(padded: bytes) -> bytes:
 
 
 def nonce_of(corr_id: bytes) -> bytes:
-    """A correlation id serves as a nonce, however long the client made it."""
+    """Makes a nonce of a correlation id of any length."""
     return corr_id[:NONCE_BYTES].ljust(NONCE_BYTES, b"\0")
 
 
@@ -84,7 +84,7 @@ def plain_hsalsa20(key: bytes) -> bytes:
 def _find_hsalsa20() -> Callable[[bytes], bytes]:
     try:
         path = str(_sodium.__file__)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
-        function = ctypes.PyDLL(path).crypto_core_hsalsa20  # too quick to give up Python's lock
+        function = ctypes.PyDLL(path).crypto_core_hsalsa20  # too quick to release the GIL
     except (AttributeError, OSError):
         return plain_hsalsa20
     function.argtypes = (ctypes.c_char_p,) * 4
@@ -107,7 +107,7 @@ def hsalsa20_is_native() -> bool:
 
 
 def box_key(secret: bytes) -> BoxKey:
-    """The key of the boxes that a raw 32-byte secret makes."""
+    """The box key of a raw 32-byte secret."""
     return BoxKey(_hsalsa20(secret))
 
 
@@ -121,7 +121,7 @@ def dh_public(private: DhPrivateKey) -> DhKey:
 
 
 def agree(public: DhKey, private: DhPrivateKey) -> BoxKey:
-    """`WeakKeyError` for a public key of small order, which agrees on the same with everybody."""
+    """Raises `WeakKeyError` for a public key of small order: everybody knows its secret."""
     try:
         return BoxKey(sodium.crypto_box_beforenm(public, private))
     except (CryptoError, SodiumError) as error:
@@ -129,7 +129,7 @@ def agree(public: DhKey, private: DhPrivateKey) -> BoxKey:
 
 
 def agree_raw(public: DhKey, private: DhPrivateKey) -> bytes:
-    """The secret itself, which the keys of a session are derived from."""
+    """The X25519 secret itself, from which session keys are derived."""
     try:
         return sodium.crypto_scalarmult(private, public)
     except (CryptoError, SodiumError) as error:
@@ -145,13 +145,13 @@ def seal(key: BoxKey, nonce: bytes, message: bytes) -> bytes:
 
 
 def open_box(key: BoxKey, nonce: bytes, boxed: bytes) -> bytes:
-    """`FieldError` for what was not sealed with this key and nonce."""
+    """Raises `FieldError` for a box made with another key or nonce."""
     if len(boxed) < TAG_BYTES:
-        raise FieldError("shorter than a tag")
+        raise FieldError("box shorter than its tag")
     try:
         return sodium.crypto_box_open_easy_afternm(boxed, nonce, key)
     except CryptoError as error:
-        raise FieldError("does not open") from error
+        raise FieldError("box does not decrypt") from error
 
 
 def seal_padded(key: BoxKey, nonce: bytes, message: bytes, size: int) -> bytes:
@@ -175,8 +175,8 @@ _UNSALTED_OUTER: Final = hashlib.sha512(_UNSALTED.translate(_OUTER))
 
 
 def hkdf_sha512(salt: bytes, secret: bytes, info: bytes, size: int) -> bytes:
-    """RFC 5869. HMAC is taken apart, so that the beginnings that repeat are hashed once: 4 µs for
-    the two blocks that every block of a connection needs, where `hmac.digest` takes 8."""
+    """RFC 5869, with HMAC taken apart so that repeated prefixes are hashed once: 4 µs for the two
+    keys of a block, where `hmac.digest` takes 8."""
     if salt:
         key = hmac.digest(salt, secret, "sha512")
     else:

@@ -1,11 +1,10 @@
 """The commands of clients and their encoding by version.
 
-Rule 1: the tag is everything before the first blank. An unknown tag is `CMD UNKNOWN` (so is
-        `SUB=`, and so are the words of servers); a parameter that is missing, malformed or too
-        much is `CMD SYNTAX`.
-Rule 2: tags are not gated by version: `LGET` is understood at version 9. Only shapes change.
-Rule 3: whether authorisation and entity may or must be there is a property of the command; it is
-        checked before anything is looked up.
+Rule 1: the tag is everything before the first blank. An unknown tag is `CMD UNKNOWN`, and so are
+        `SUB=` and the tags of responses; a missing, malformed or surplus parameter is `CMD SYNTAX`.
+Rule 2: all tags are accepted at all versions, such as `LGET` at version 9. Only encodings change.
+Rule 3: each command defines whether authorisation and entity id are required, allowed or
+        forbidden; that is checked before any look-up.
 """
 
 import enum
@@ -31,7 +30,7 @@ from waystation.queue.wire.fields import FieldError, Reader
 
 
 class Party(enum.Enum):
-    """Whose id a command names, and so in which map it is looked up."""
+    """The party whose id a command names; selects the map for its look-up."""
 
     RECIPIENT = "recipient"
     SENDER = "sender"
@@ -39,12 +38,12 @@ class Party(enum.Enum):
     LINK = "link"
     SERVICE = "service"
     CREATOR = "creator"
-    PROXY = "proxy"  # the roles of proxying: no queue of ours is named
+    PROXY = "proxy"  # SMP proxying: no queue of ours is named
     NOBODY = "nobody"
 
 
 class Presence(enum.Enum):
-    """What must stand beside a command before it is looked at."""
+    """Which of authorisation and entity id a command needs."""
 
     BOTH = "authorisation and entity"
     AUTH_ONLY = "authorisation, no entity"
@@ -130,7 +129,7 @@ class Get(_Command, frozen=True):
 
 class Ack(_Command, frozen=True):
     tag = b"ACK"
-    message_id: MessageId  # empty: whatever was delivered
+    message_id: MessageId  # empty: the message that was delivered
 
 
 class Off(_Command, frozen=True):
@@ -234,8 +233,8 @@ _SUB_MODES: Final = {ord(mode.value): mode for mode in SubMode}
 
 
 def decode_command(data: bytes, version: int, at: int = 0) -> Command:
-    """The command that begins at `at`; `RefusedError` with `CMD UNKNOWN` or `CMD SYNTAX` for
-    what is none. An offset, because the longest commands fill a block and copies of them count.
+    """The command that begins at `at`; `RefusedError` with `CMD UNKNOWN` or `CMD SYNTAX` if it is
+    invalid. An offset, because the longest commands fill a block and copying them is slow.
     """
     if len(data) - at <= _BARE_BYTES_MAX:
         bare = _BARE.get(data[at:])
@@ -261,7 +260,7 @@ def decode_command(data: bytes, version: int, at: int = 0) -> Command:
 
 
 def _send(data: bytes, at: int) -> Command:
-    """One letter that counts, then what later versions may add, then the body."""
+    """A flag, optional fields of later versions, then the body."""
     blank = data.find(b" ", at, at + _FLAGS_BYTES_MAX + 1)
     if blank <= at or data[at] not in (fields.TRUE, fields.FALSE):
         raise RefusedError(Code.CMD_SYNTAX)
@@ -290,7 +289,7 @@ def _new(reader: Reader, version: int) -> Command:
 
 
 def _new_before_9(reader: Reader, key: AuthKey, dh_key: DhKey) -> Command:
-    """The password has a letter of its own there, which no sub mode has."""
+    """There the password has its own letter, which is no sub mode."""
     password = None
     letter = reader.byte()
     if letter == ord("A"):
@@ -302,14 +301,14 @@ def _new_before_9(reader: Reader, key: AuthKey, dh_key: DhKey) -> Command:
 def _sub_mode(letter: int) -> SubMode:
     mode = _SUB_MODES.get(letter)
     if mode is None:
-        raise FieldError("not a sub mode")
+        raise FieldError("unknown subscription mode")
     return mode
 
 
 def _mode(letter: int) -> QueueMode:
     mode = _MODES.get(letter)
     if mode is None:
-        raise FieldError("not a queue mode")
+        raise FieldError("unknown queue mode")
     return mode
 
 
@@ -327,7 +326,7 @@ def _prxy(reader: Reader, _version: int) -> Command:
     hosts = tuple(reader.short() for _ in range(count))
     port, fingerprint = reader.short(), reader.short()
     if len(fingerprint) != 32:
-        raise FieldError("not a fingerprint")
+        raise FieldError("invalid fingerprint")
     return Prxy(RelayAddress(hosts, port, Fingerprint(fingerprint)), reader.maybe_short())
 
 
@@ -356,7 +355,7 @@ _READERS: Final[dict[bytes, Callable[[Reader, int], Command]]] = {
 
 
 def misplaced(command: Command, proof: bytes, entity_id: bytes) -> Code | None:
-    """What is wrong about the presence of authorisation and entity; None when all is well."""
+    """The fault if authorisation or entity id is missing or not allowed; otherwise None."""
     match command.presence:
         case Presence.BOTH:
             return None if proof and entity_id else Code.CMD_NO_AUTH

@@ -11,7 +11,7 @@ from waystation.queue.wire import fields
 from waystation.queue.wire.boxes import open_padded, seal_padded
 from waystation.queue.wire.fields import FieldError, Reader
 
-_BODY_BYTES: Final = 16106  # the longest body of any version, and what stands before it
+_BODY_BYTES: Final = 16106  # the longest body of any version, with its header
 _META_BYTES: Final = 128
 _MARKER: Final = b"QUOTA "
 
@@ -20,7 +20,7 @@ ENCRYPTED_META_BYTES: Final = 144
 
 
 def encrypt_message(key: BoxKey, message: Message) -> bytes:
-    """The same length for every message, the quota marker too."""
+    """The same length for every message, also for the quota marker."""
     at = fields.i64(message.accepted_at_s)
     if message.body is None:
         plain = _MARKER + at
@@ -30,7 +30,7 @@ def encrypt_message(key: BoxKey, message: Message) -> bytes:
 
 
 def decrypt_message(key: BoxKey, message_id: MessageId, encrypted: bytes) -> Message:
-    """What a recipient reads; here for tests and tools. `FieldError` for what is none."""
+    """Decrypts as a recipient, for tests and tools. `FieldError` if it is invalid."""
     plain = open_padded(key, message_id, encrypted)
     if plain.startswith(_MARKER) and len(plain) == len(_MARKER) + 8:
         return Message(message_id, Reader(plain, len(_MARKER)).i64())
@@ -42,12 +42,12 @@ def decrypt_message(key: BoxKey, message_id: MessageId, encrypted: bytes) -> Mes
 
 
 def encrypt_meta(key: BoxKey, nonce: bytes, message_id: MessageId, accepted_at_s: int) -> bytes:
-    """What `NMSG` tells: that there is a message, and since when."""
+    """The content of `NMSG`: the id and time of a message."""
     plain = fields.short(message_id) + fields.i64(accepted_at_s)
     return seal_padded(key, nonce, plain, _META_BYTES)
 
 
 def decrypt_meta(key: BoxKey, nonce: bytes, encrypted: bytes) -> tuple[MessageId, int]:
-    """Later servers may say more; that is passed over."""
+    """Additional fields of later servers are ignored."""
     reader = Reader(open_padded(key, nonce, encrypted))
     return MessageId(reader.short()), reader.i64()

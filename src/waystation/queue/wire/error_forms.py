@@ -21,7 +21,7 @@ _CODES: Final = {code.value.encode(): code for code in Code}
 _FORMS: Final = {code: code.value.encode() for code in Code}
 _BROKERS: Final = {broker.value.encode(): broker for broker in Broker}
 _DETAILED: Final = (Broker.RESPONSE, Broker.UNEXPECTED)
-_NESTING_MAX: Final = 4  # a fault inside a fault comes from one proxy; more is an attack
+_NESTING_MAX: Final = 4  # a proxy nests a fault once; more is an attack
 
 _notices = msgspec.json.Decoder(Notice)
 
@@ -31,7 +31,7 @@ def encode_fault(fault: Fault, version: int) -> bytes:
         case Code():
             return _FORMS[fault]
         case Blocked(blocking):
-            # Clients before version 12 do not know the word, those before 18 not the notice.
+            # Clients before version 12 do not know BLOCKED, those before 18 not the notice.
             return encode_blocking(blocking, version) if version >= 12 else b"AUTH"
         case StoreFault(text):
             return b"STORE " + text.encode()
@@ -54,7 +54,7 @@ def encode_blocking(blocking: Blocking, version: int) -> bytes:
 
 
 def decode_fault(data: bytes, nesting: int = 0) -> Fault:
-    """`FieldError` for a fault that nobody knows."""
+    """Raises `FieldError` for an unknown fault."""
     code = _CODES.get(data)
     if code is not None:
         return code
@@ -70,7 +70,7 @@ def decode_fault(data: bytes, nesting: int = 0) -> Fault:
         case b"PROXY":
             return _decode_proxy(rest, nesting)
         case _:
-            raise FieldError("not a fault")
+            raise FieldError("unknown fault")
 
 
 def _decode_proxy(data: bytes, nesting: int) -> Fault:
@@ -78,14 +78,14 @@ def _decode_proxy(data: bytes, nesting: int) -> Fault:
     if word == b"PROTOCOL" and nesting < _NESTING_MAX:
         return RelayFault(decode_fault(rest, nesting + 1))
     if word != b"BROKER":
-        raise FieldError("not a fault of a proxy")
+        raise FieldError("unknown fault of a proxy")
     broker = _BROKERS.get(rest)
     if broker is not None and broker not in _DETAILED:
         return BrokerFault(broker)
     word, _, rest = rest.partition(b" ")
     broker = _BROKERS.get(word)
     if broker not in _DETAILED:
-        raise FieldError("not a fault between proxy and relay")
+        raise FieldError("unknown fault between proxy and relay")
     reader = Reader(rest)
     detail = reader.short()
     reader.end()
@@ -93,7 +93,7 @@ def _decode_proxy(data: bytes, nesting: int) -> Fault:
 
 
 def decode_blocking(data: bytes) -> Blocking:
-    """`reason=spam` or `reason=content`, and perhaps `,notice=` with JSON."""
+    """`reason=spam` or `reason=content`, optionally with `,notice=` and JSON."""
     reason, comma, rest = data.partition(b",")
     try:
         word = BlockReason(reason.removeprefix(b"reason=").decode())
@@ -102,7 +102,7 @@ def decode_blocking(data: bytes) -> Blocking:
         if not comma:
             return Blocking(word)
         if not rest.startswith(b"notice="):
-            raise FieldError("not a notice")
+            raise FieldError("invalid notice")
         return Blocking(word, _notices.decode(rest[7:]))
     except (ValueError, RecursionError) as error:
-        raise FieldError("not a blocking") from error
+        raise FieldError("invalid blocking") from error

@@ -1,7 +1,7 @@
 """Basic encodings of the protocol: integers, strings, lists.
 
-Reading is strict: a `Reader` raises `FieldError` for what is missing or not of its kind, and
-`end` for what is left over. Which fault that becomes is for the reader of the whole to say.
+Reading is strict: a `Reader` raises `FieldError` for a missing or malformed field, and `end` for
+surplus bytes. The caller chooses the fault for it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,14 +34,14 @@ FALSE: Final = 0x46
 
 
 class FieldError(ValueError):
-    """Bytes that are not what should stand there."""
+    """Malformed bytes."""
 
 
 def from_spki(der: bytes) -> AuthKey:
-    """X448 keys and everything else that cannot authorise a command are refused."""
+    """Refuses X448 keys and all others that cannot authorise a command."""
     kind = _KINDS.get((der[:_PREFIX_BYTES], len(der)))
     if kind is None:
-        raise FieldError("not a key that can authorise")
+        raise FieldError("key type cannot authorise commands")
     return AuthKey(kind, der[_PREFIX_BYTES:])
 
 
@@ -60,7 +60,7 @@ def dh_to_spki(key: DhKey) -> bytes:
 
 
 class Reader:
-    """Takes one field after the other; nothing that it returns refers to the whole."""
+    """Reads field by field; results are copies and keep no reference to the data."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -73,13 +73,13 @@ class Reader:
         start = self._at
         self._at = end = start + count
         if end > self._end:
-            raise FieldError("the end came too early")
+            raise FieldError("truncated")
         return self._data[start:end]
 
     def byte(self) -> int:
         at = self._at
         if at >= self._end:
-            raise FieldError("the end came too early")
+            raise FieldError("truncated")
         self._at = at + 1
         return self._data[at]
 
@@ -108,16 +108,16 @@ class Reader:
             return True
         if letter == FALSE:
             return False
-        raise FieldError("neither T nor F")
+        raise FieldError("flag is neither T nor F")
 
     def maybe(self) -> bool:
-        """Whether something follows."""
+        """Whether an optional field follows."""
         letter = self.byte()
         if letter == _MAYBE_SOMETHING:
             return True
         if letter == _MAYBE_NOTHING:
             return False
-        raise FieldError("neither 0 nor 1")
+        raise FieldError("option is neither 0 nor 1")
 
     def maybe_short(self) -> bytes | None:
         return self.short() if self.maybe() else None
@@ -131,14 +131,14 @@ class Reader:
     def versions(self) -> VersionRange:
         lowest, highest = self.u16(), self.u16()
         if lowest > highest:
-            raise FieldError("a range that ends before it begins")
+            raise FieldError("version range ends before it begins")
         return VersionRange(lowest, highest)
 
     def larges(self) -> tuple[bytes, ...]:
-        """A list that is not empty, such as a chain of certificates."""
+        """A list with at least one item, such as a chain of certificates."""
         count = self.byte()
         if not count:
-            raise FieldError("an empty list")
+            raise FieldError("empty list")
         return tuple(self.large() for _ in range(count))
 
     @property
@@ -150,7 +150,7 @@ class Reader:
 
     def end(self) -> None:
         if self._at != self._end:
-            raise FieldError("more than was expected")
+            raise FieldError("surplus bytes")
 
 
 def short(data: bytes) -> bytes:

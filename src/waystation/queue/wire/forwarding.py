@@ -1,12 +1,12 @@
 """Commands through a proxy: two layers of encryption.
 
     client → proxy   PFWD v k.pub et      et = the command for the relay, sealed with k
-    proxy  → relay   RFWD …               the same and whose it is, sealed with their session
-    relay  → proxy   RRES …               the answer, sealed twice, back in the same order
+    proxy  → relay   RFWD …               the same with version and key, sealed with the session
+    relay  → proxy   RRES …               the answer, sealed twice, in reverse order
     proxy  → client  PRES r
 
-The nonce of an answer is that of its command with the bytes reversed. The inner layers are padded
-so that the proxy cannot tell commands apart; the outer ones are not, because the inner ones are.
+The nonce of an answer is that of its command with the bytes reversed. The inner layers are padded,
+so that the proxy cannot tell commands apart; the outer ones need no padding.
 """
 
 from typing import Final
@@ -27,7 +27,7 @@ FORWARDABLE: Final = (Send, Skey, Lkey, Lget)
 
 
 class Forwarded(msgspec.Struct, frozen=True, gc=False):
-    """What the proxy tells the relay of one client's command."""
+    """One client's command, as the proxy forwards it to the relay."""
 
     corr_id: CorrId  # the client's, which is the nonce of its layer
     version: int
@@ -54,7 +54,7 @@ def seal_forwarded(key: BoxKey, corr_id: CorrId, forwarded: Forwarded) -> bytes:
 
 
 def open_forwarded_answer(key: BoxKey, corr_id: CorrId, encrypted: bytes) -> tuple[CorrId, bytes]:
-    """What the relay said in `RRES`: whom it is for, and the layer that is theirs."""
+    """Decrypts `RRES`: the client's correlation id, and the layer for the client."""
     reader = Reader(open_box(key, _answering(corr_id), encrypted))
     return CorrId(reader.short()), reader.tail()
 
@@ -63,7 +63,7 @@ def open_forwarded_answer(key: BoxKey, corr_id: CorrId, encrypted: bytes) -> tup
 
 
 class Inner(msgspec.Struct, frozen=True, gc=False):
-    """One command out of both layers, and what its answer is to be sealed with."""
+    """One command without its layers, and the keys for its answer."""
 
     forwarded: Forwarded
     key: BoxKey
@@ -73,7 +73,7 @@ class Inner(msgspec.Struct, frozen=True, gc=False):
 def open_forwarded(
     key: BoxKey, corr_id: CorrId, encrypted: bytes, session_key: DhPrivateKey
 ) -> Inner:
-    """`RefusedError` says what the relay answers the proxy, outside of the layers."""
+    """Raises `RefusedError` with the fault that the relay sends to the proxy."""
     try:
         plain = open_box(key, nonce_of(corr_id), encrypted)
     except FieldError as error:

@@ -1,12 +1,12 @@
 """The two hellos, and what both ends have agreed on afterwards.
 
-Rule 1: the server speaks first. Both hellos are plain blocks; whatever follows the known fields is
-        passed over, so that later versions can say more.
-Rule 2: a client's key is optional at every version: a short string that is no X25519 key was none,
-        and what stands there is the next field.
+Rule 1: the server sends its hello first. Both hellos are plain blocks; bytes after the known fields
+        are ignored, so that later versions can add fields.
+Rule 2: a client's key is optional at every version: a short string that is no X25519 key is the
+        next field.
 Rule 3: blocks are encrypted from version 11 on, if the client gave a key and is not a proxy.
-Rule 4: a hello for another server, or a version that was not offered, ends the connection without
-        a word. A service that is not who it says is told so (`services`).
+Rule 4: a hello for another server, or with a version that was not offered, closes the connection
+        without an answer. A service with an invalid certificate gets one (`services`).
 """
 
 import datetime as dt
@@ -63,7 +63,7 @@ class ClientHello(msgspec.Struct, frozen=True, gc=False):
 
 
 class Agreement(msgspec.Struct, frozen=True):
-    """What one end has after the hellos."""
+    """The result of the hellos at one end."""
 
     dialect: Dialect
     blocks: Blocks
@@ -122,7 +122,7 @@ def decode_client_hello(content: bytes) -> ClientHello:
         if version >= SERVICES_SINCE and reader.maybe():
             role = _ROLES.get(reader.byte())
             if role is None:
-                raise FieldError("not a role")
+                raise FieldError("unknown service role")
             service = ServiceHello(role, reader.larges(), reader.large())
         return ClientHello(version, key_hash, key, is_proxy, service)
     except FieldError as error:
@@ -142,7 +142,7 @@ def _optional_key(reader: Reader) -> DhKey | None:
 
 
 class ServerHandshake:
-    """One connection's hellos, as the server goes through them."""
+    """The server's side of one connection's hellos."""
 
     __slots__ = ("_hello", "_identity", "_private", "services_at_s", "shown")
 
@@ -156,8 +156,8 @@ class ServerHandshake:
         private: DhPrivateKey | None = None,
         services_at_s: int | None = None,
     ) -> None:
-        """`chain` as in TLS, leaf first; `private` only where a test wants it known;
-        `services_at_s` is the time at which services are let in, None if they are not."""
+        """`chain` as in TLS, leaf first; `private` only in tests; `services_at_s` is the time at
+        which the certificates of services must be valid, None if services are off."""
         self.services_at_s = services_at_s
         self.shown: tuple[bytes, ...] = ()  # the client's chain in TLS
         if private is None:
@@ -172,8 +172,8 @@ class ServerHandshake:
         return seal_plain(encode_server_hello(self._hello))
 
     def accept(self, block: bytes) -> Agreement:
-        """The client's hello. `BadHelloError`: close without a word, unless it is a
-        `BadServiceError` (rule 4)."""
+        """Checks the client's hello. After `BadHelloError` the connection is closed without an
+        answer, unless it is a `BadServiceError` (rule 4)."""
         hello = decode_client_hello(_content(block))
         if hello.key_hash != self._identity:
             raise BadHelloError(Broker.HANDSHAKE_IDENTITY)
@@ -182,7 +182,7 @@ class ServerHandshake:
         service = None
         if hello.service is not None:
             if self.services_at_s is None:
-                raise BadHelloError(Broker.HANDSHAKE_BAD_SERVICE)  # nobody asked for a certificate
+                raise BadHelloError(Broker.HANDSHAKE_BAD_SERVICE)  # TLS asked for no certificate
             now = dt.datetime.fromtimestamp(self.services_at_s, dt.UTC)
             service = claim_of(hello.service, self.shown, now)
         return agreement(
@@ -206,9 +206,9 @@ def agreement(
     is_server: bool,
     service: ServiceClaim | None = None,
 ) -> Agreement:
-    """What follows from two hellos, for either end of the connection."""
+    """The result of two hellos, for either end of the connection."""
     dialect = Dialect(version, session_id)
-    # A server below version 7 has shown no key, so nothing can be checked against it.
+    # A server below version 7 sends no key, so authenticators cannot be checked.
     session_key = own if is_server and version >= KEYS_SINCE else None
     if peer is None:
         return Agreement(dialect, PlainBlocks(), None, session_key, is_proxy, service)
@@ -231,10 +231,10 @@ def _content(block: bytes) -> bytes:
 
 
 def server_hello_of(block: bytes) -> ServerHello:
-    """The first block of a connection, as a client reads it."""
+    """Decodes the first block of a connection, as a client does."""
     return decode_server_hello(_content(block))
 
 
 def expected_identity(chain: Sequence[bytes]) -> Fingerprint:
-    """What a client of this chain sends as its key hash."""
+    """The key hash that a client sends to the server of this chain."""
     return fingerprint_of(identity_of(chain))

@@ -2,18 +2,16 @@
 
     block   = count:u8, count × frame            16,512 bytes, encrypted like a client's
     frame   = stream:u32 epoch:u32 kind:char Large payload
-    kind T  = a client's transmission as it came, edge → server
-    kind R  = an answer or event as it is to go, server → edge
-    kind C  = a word of the link itself
+    kind T  = a client's transmission, unchanged, edge → server
+    kind R  = an answer or event, ready to send, server → edge
+    kind C  = a message of the link itself
 
-Rule 1: a stream below `REQUESTS_FROM` is one client's session on one server; `SOPEN` makes it. A
-        stream from there on is the name of one request about no session, and its answer comes
-        under the same name.
-Rule 2: an edge hands over what a server needs to check a client's proofs as if the client were
-        its own: version, session id and the private half of the session key. All three end with
-        the client's connection.
-Rule 3: what goes wrong between the two is a `CERR`, which no client ever sees. One that is about
-        a transmission carries its correlation id.
+Rule 1: a stream below `REQUESTS_FROM` is one client's session on one server; `SOPEN` opens it.
+        Higher numbers identify requests outside of sessions; the answer has the same number.
+Rule 2: an edge passes on what a server needs to check a client's proofs: version, session id and
+        the private half of the session key. All three end with the client's connection.
+Rule 3: errors between edge and server are `CERR`, which clients never see. An error about a
+        transmission carries its correlation id.
 Rule 4: `epoch` is the low half of the sender's; an end that sees a newer one reads the
         map before it answers.
 """
@@ -121,7 +119,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 
 def join_frames(frames: Iterable[bytes]) -> list[bytes]:
-    """The contents of as few blocks as hold all of them, in their order."""
+    """The contents of as few blocks as possible, in order."""
     contents: list[bytes] = []
     taken: list[bytes] = []
     size = 1
@@ -212,11 +210,11 @@ def _encode_newr(word: Newr) -> bytes:
 
 
 def decode_frames(content: bytes) -> list[Frame]:
-    """All frames of a block; `FieldError` for what is none: the link is of no use after that."""
+    """All frames of a block. After a `FieldError` the link must be closed."""
     reader = Reader(content)
     count = reader.byte()
     if not count:
-        raise FieldError("an empty block")
+        raise FieldError("empty block")
     frames: list[Frame] = []
     for _ in range(count):
         stream, epoch = reader.u32(), reader.u32()
@@ -229,7 +227,7 @@ def decode_frames(content: bytes) -> list[Frame]:
             case 0x43:
                 body = decode_word(payload)
             case _:
-                raise FieldError("a kind of frame that nobody knows")
+                raise FieldError("unknown kind of frame")
         frames.append(Frame(stream, epoch, body))
     reader.end()
     return frames
@@ -242,7 +240,7 @@ def decode_word(data: bytes) -> Word:
     tag, blank, _ = data.partition(b" ")
     read = _READERS.get(tag)
     if read is None or not blank:
-        raise FieldError("a word that nobody knows")
+        raise FieldError("unknown link message")
     reader = Reader(data, len(tag) + 1)
     word = read(reader)
     reader.end()
@@ -255,14 +253,14 @@ _KINDS: Final = {ord(kind.value): kind for kind in RefKind}
 def _kind(letter: int) -> RefKind:
     kind = _KINDS.get(letter)
     if kind is None:
-        raise FieldError("not a kind of reference")
+        raise FieldError("unknown kind of reference")
     return kind
 
 
 def _sopen(r: Reader) -> Word:
     version, session_id, key = r.u16(), SessionId(r.short()), r.maybe_short()
     if key is not None and len(key) != 32:
-        raise FieldError("not a private key")
+        raise FieldError("a private key must have 32 bytes")
     return Sopen(version, session_id, None if key is None else DhPrivateKey(key), r.flag())
 
 
@@ -283,13 +281,13 @@ def _text(reader: Reader) -> str:
     try:
         return reader.short().decode()
     except UnicodeDecodeError as error:
-        raise FieldError("no text") from error
+        raise FieldError("not UTF-8") from error
 
 
 def _slot(r: Reader) -> Slot:
     slot = r.u16()
     if slot >= 4096:
-        raise FieldError("not a slot")
+        raise FieldError("slot above 4095")
     return Slot(slot)
 
 

@@ -2,8 +2,8 @@
 
     hello = versions:range session id:shortString key:shortString     padded to 16,512 bytes
 
-Both ends say it at once. The session id is the TLS session's, so a hello cannot be carried over to
-another connection; the keys are made for this link and forgotten with it.
+Both ends send it at once. It has the id of the TLS session, so it is valid on this connection only;
+the keys are made for this link and dropped with it.
 """
 
 from typing import Final
@@ -36,7 +36,7 @@ class LinkHandshake:
         return pad(said + fields.dh_key(self._public), LINK_BLOCK_BYTES)
 
     def accept(self, block: bytes) -> ChainedBlocks:
-        """The other end's hello; `BadHelloError` ends the link."""
+        """Decodes the other end's hello; `BadHelloError` ends the link."""
         try:
             reader = Reader(unpad(block))
             versions, session_id, key = reader.versions(), reader.short(), reader.dh_key()

@@ -1,7 +1,7 @@
 """The messages between edges and storage servers beside the commands of clients.
 
-An edge says the first group, a server answers with the second; copies of slots go between two
-servers. `link` has their bytes.
+An edge sends the first group, a server answers with the second; copies of slots go between two
+servers. `link` encodes them.
 """
 
 from typing import ClassVar, TypeAlias
@@ -27,13 +27,13 @@ class _Word(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sopen(_Word, frozen=True):
-    """A client's session, on its stream; what it sends may follow at once."""
+    """Opens a client's session on its stream; commands may follow at once."""
 
     tag = b"SOPEN"
     version: int
     session_id: SessionId
     session_key: DhPrivateKey | None  # None below version 7
-    forwarded: bool = False  # other servers' senders: only what may be forwarded
+    forwarded: bool = False  # from an SMP proxy: only commands that may be forwarded
 
 
 class Sclose(_Word, frozen=True):
@@ -41,7 +41,7 @@ class Sclose(_Word, frozen=True):
 
 
 class Spause(_Word, frozen=True):
-    """The client reads slowly: deliver nothing new on this stream."""
+    """The client reads slowly: send no deliveries on this stream."""
 
     tag = b"SPAUSE"
 
@@ -51,7 +51,7 @@ class Sresume(_Word, frozen=True):
 
 
 class Newq(_Word, frozen=True):
-    """A client's `NEW`, for this slot; the queue is seen by nobody before `NEWC`."""
+    """A client's `NEW` for this slot; commands do not find the queue before `NEWC`."""
 
     tag = b"NEWQ"
     home: Slot
@@ -60,7 +60,7 @@ class Newq(_Word, frozen=True):
 
 
 class Newr(_Word, frozen=True):
-    """What was made, and which references it needs before it may be committed."""
+    """The ids of an uncommitted queue, and the references that it needs."""
 
     tag = b"NEWR"
     tx_id: bytes
@@ -108,22 +108,22 @@ class RefIs(_Word, frozen=True):
 
 
 class Sres(_Word, frozen=True):
-    """Resume, by its grant, a subscription for which no `SUB` can be said again."""
+    """Resumes, by its grant, a subscription for which no `SUB` can be repeated."""
 
     tag = b"SRES"
     recipient_id: RecipientId
 
 
 class Sagain(_Word, frozen=True):
-    """What was refused about this id is said again from here on, in its order; until then
-    everything about it is refused, so that nothing overtakes."""
+    """Commands for this id that were refused are sent again from here on, in order. Until then all
+    commands for it are refused."""
 
     tag = b"SAGAIN"
     entity_id: bytes
 
 
 class Knows(_Word, frozen=True):
-    """Whether a queue of this slot has this id; a server asks before it forgets a reference."""
+    """Asks whether a queue of this slot has this id; sent before a reference is swept."""
 
     tag = b"KNOWS"
     kind: RefKind
@@ -132,7 +132,7 @@ class Knows(_Word, frozen=True):
 
 
 class Moderate(_Word, frozen=True):
-    """An operator's order about the queue of this sender or link (`control.moderated`)."""
+    """An operator's order for the queue of this sender or link (`control.moderated`)."""
 
     tag = b"MODERATE"
     entity_id: bytes
@@ -145,7 +145,7 @@ class Moderated(_Word, frozen=True):
 
 
 class Sdlv(_Word, frozen=True):
-    """This message is with the client already, by a server that had the slot before."""
+    """The client got this message from the slot's former server."""
 
     tag = b"SDLV"
     recipient_id: RecipientId
@@ -167,7 +167,7 @@ class Cpong(_Word, frozen=True):
 
 
 class WrongSlot(_Word, frozen=True):
-    """Another server has the slot; look at the map of this epoch or later."""
+    """Another server has the slot, by the map of this epoch or later."""
 
     tag = b"WRONG_SLOT"
     corr_id: CorrId
@@ -175,7 +175,7 @@ class WrongSlot(_Word, frozen=True):
 
 
 class Unknown(_Word, frozen=True):
-    """No queue here has this id, and its own slot is not ours; by our map, of this epoch."""
+    """No queue here has this id, and its own slot is not ours, by the map of this epoch."""
 
     tag = b"UNKNOWN"
     corr_id: CorrId
@@ -192,7 +192,7 @@ class Moved(_Word, frozen=True):
 
 
 class Frozen(_Word, frozen=True):
-    """The slot is on its way to another server: hold this, and say it again."""
+    """The slot is moving to another server: hold this command and send it again."""
 
     tag = b"FROZEN"
     corr_id: CorrId
@@ -207,7 +207,7 @@ class NotFound(_Word, frozen=True):
 
 
 class Busy(_Word, frozen=True):
-    """Too much is under way here; nothing was done."""
+    """Too much is in flight here; nothing was done."""
 
     tag = b"BUSY"
     corr_id: CorrId

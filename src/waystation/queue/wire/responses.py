@@ -1,7 +1,7 @@
 """The answers and events of servers and their encoding by version.
 
-A server says what it means; a client that is too old for the word gets the older one: `OK` for
-`SOK` (before 16), `END` for `DELD` (before 10), `AUTH` for `BLOCKED` (before 12).
+Older clients get older responses: `OK` for `SOK` (before 16), `END` for `DELD` (before 10), `AUTH`
+for `BLOCKED` (before 12).
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Ok(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sok(msgspec.Struct, frozen=True, gc=False):
-    """Subscribed."""
+    """The answer to a subscription, from version 16 on."""
 
     service_id: ServiceId | None = None
 
@@ -52,7 +52,7 @@ class NewNotifierIds(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ids(msgspec.Struct, frozen=True, gc=False):
-    """The queue that `NEW` made."""
+    """The ids and keys of a queue that `NEW` created."""
 
     recipient_id: RecipientId
     sender_id: SenderId
@@ -88,11 +88,11 @@ class Info(msgspec.Struct, frozen=True, gc=False):
 
 
 class End(msgspec.Struct, frozen=True, gc=False):
-    """Another connection has the subscription now."""
+    """Another connection has replaced the subscription."""
 
 
 class Deld(msgspec.Struct, frozen=True, gc=False):
-    """The queue, or its notifier, is gone."""
+    """The queue, or its notifier, was deleted."""
 
 
 class Pong(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +100,7 @@ class Pong(msgspec.Struct, frozen=True, gc=False):
 
 
 class Pkey(msgspec.Struct, frozen=True, gc=False):
-    """The session between proxy and relay that a client may send through."""
+    """The session between proxy and relay that a client may use."""
 
     session_id: SessionId
     versions: VersionRange
@@ -224,14 +224,14 @@ def _encode_ids(ids: Ids, version: int) -> bytes:
 
 
 def decode_response(data: bytes, version: int) -> Response:
-    """What a relay said; `FieldError` for what is no response."""
+    """Decodes a relay's response; raises `FieldError` if it is invalid."""
     bare = _BARE.get(data)
     if bare is not None:
         return bare
     tag, blank, _ = data.partition(b" ")
     read = _READERS.get(tag)
     if read is None or not blank:
-        raise FieldError("not a response")
+        raise FieldError("unknown response")
     reader = Reader(data, len(tag) + 1)
     response = read(reader, version)
     reader.end()
@@ -251,7 +251,7 @@ def _ids(reader: Reader, version: int) -> Ids:
         letter = reader.byte()
         mode = next((mode for mode in QueueMode if ord(mode.value) == letter), None)
         if mode is None:
-            raise FieldError("not a queue mode")
+            raise FieldError("unknown queue mode")
     if reader.maybe():
         link_id = LinkId(reader.short())
     if version >= 16 and reader.maybe():

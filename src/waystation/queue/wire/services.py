@@ -1,10 +1,10 @@
 """Services: clients that present a long-term certificate (§2.8), from version 16 on.
 
-Rule 1: a service shows its chain twice, in TLS and in its hello, and both are the same; the key of
-        the leaf has signed the key of its session.
-Rule 2: one certificate vouches for itself; of two to four the second is the identity, as of
-        servers. A service is known by the fingerprint of its identity.
-Rule 3: only services get a third block: `R` and their id, or `E` and why they are not let in.
+Rule 1: a service sends its chain twice, in TLS and in its hello, and both are the same; the key of
+        the leaf has signed the session's key.
+Rule 2: a single certificate is self-signed; of two to four the second is the identity, as for
+        servers. A service is identified by the fingerprint of that certificate.
+Rule 3: only services get a third block: `R` and their id, or `E` and the reason of the refusal.
 """
 
 import datetime as dt
@@ -33,7 +33,7 @@ class ServiceHello(msgspec.Struct, frozen=True, gc=False):
 
 
 class ServiceClaim(msgspec.Struct, frozen=True, gc=False):
-    """A service that is who it says: it may be let in if its role is what it was before."""
+    """A service with a valid certificate; admitted if its role has not changed."""
 
     role: ServiceRole
     fingerprint: Fingerprint
@@ -41,9 +41,9 @@ class ServiceClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class BadServiceError(BadHelloError):
-    """A service whose certificate or role is not as it must be; it is told so.
+    """The certificate or role of a service is not accepted; the service gets the reason.
 
-    Show in TLS the chain of the hello, and keep to the role of the first time.
+    Use in TLS the certificate chain of the hello, and the role of the first connection.
     """
 
     label = "bad_service"
@@ -53,7 +53,7 @@ class BadServiceError(BadHelloError):
 
 
 def claim_of(hello: ServiceHello, shown: Sequence[bytes], now: dt.datetime) -> ServiceClaim:
-    """`shown` is the chain of TLS. `BadServiceError` if it does not hold."""
+    """`shown` is the chain of TLS. Raises `BadServiceError` if it is invalid."""
     if hello.chain != tuple(shown):
         raise BadServiceError
     try:

@@ -2,9 +2,9 @@
 
     SEQUENCE { SEQUENCE { SubjectPublicKeyInfo }, SEQUENCE { OID }, BIT STRING signature }
 
-The middle SEQUENCE has nothing else in it, and the signature covers it, not the key inside: so
-every implementation has it, and so have we. The two forms that exist, Ed25519 and Ed448, are
-fixed but for key and signature, and are taken apart as such.
+The middle SEQUENCE has nothing else in it, and the signature covers it, not the key inside: every
+implementation does it so. There are two forms, Ed25519 and Ed448; both have fixed bytes except for
+key and signature, and are decoded as such.
 """
 
 from typing import Final
@@ -30,12 +30,12 @@ def sign_key(key: DhKey, by: SigningKey) -> bytes:
 
 
 def open_signed_key(der: bytes, by: VerifyingKey) -> DhKey:
-    """`FieldError` for anything but a key that `by` signed."""
+    """Raises `FieldError` unless it is a key signed by `by`."""
     return dh_from_spki(open_signed(der, by))
 
 
 def sign(spki: bytes, by: SigningKey) -> bytes:
-    """The same for a key of 44 bytes of any kind: services sign the Ed25519 key of a session."""
+    """The same for any key of 44 bytes: services sign the Ed25519 key of a session."""
     wrapped = _WRAP + spki
     assert len(wrapped) == _WRAPPED_BYTES
     start, middle, _ = _ED25519 if isinstance(by, Ed25519PrivateKey) else _ED448
@@ -43,7 +43,7 @@ def sign(spki: bytes, by: SigningKey) -> bytes:
 
 
 def open_signed(der: bytes, by: VerifyingKey) -> bytes:
-    """The SubjectPublicKeyInfo inside, which may be no key at all."""
+    """The SubjectPublicKeyInfo inside, which may be no valid key."""
     start, middle, signature_bytes = _ED25519 if isinstance(by, Ed25519PublicKey) else _ED448
     wrapped_end = len(start) + _WRAPPED_BYTES
     signature_at = wrapped_end + len(middle)
@@ -58,5 +58,5 @@ def open_signed(der: bytes, by: VerifyingKey) -> bytes:
     try:
         by.verify(signature, wrapped)
     except InvalidSignature as error:
-        raise FieldError("another key signed it") from error
+        raise FieldError("signed by another key") from error
     return wrapped[2:]

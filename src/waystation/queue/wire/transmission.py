@@ -1,11 +1,11 @@
 """Transmissions: commands and answers with ids and proofs, and their batches.
 
-Rule 1: a batch that is not well formed as a whole is one refusal, `BLOCK` without ids. Inside a
-        good batch every transmission stands or falls alone.
-Rule 2: what is signed always begins with the session id, which is sent at version 6 only.
-Rule 3: nobody learns of a command's errors whose transmission is not understood: the proof must
-        have one of the lengths that exist (`BLOCK` with the correlation id), at version 6 the
-        session must be ours (`SESSION`).
+Rule 1: a malformed batch is one refusal, `BLOCK` without ids. In a well-formed batch every
+        transmission is decoded or refused alone.
+Rule 2: the signed bytes begin with the session id, which is sent at version 6 only.
+Rule 3: errors of the command are reported only if its transmission is valid: the proof must have a
+        known length (`BLOCK` with the correlation id), and at version 6 the session must be ours
+        (`SESSION`).
 Rule 4: a batch holds 1 to 255 transmissions and leaves room for the tag of the inner encryption,
         whether there is one or not.
 """
@@ -29,7 +29,7 @@ _SERVICE_PROOF_BYTES: Final = 64
 
 
 class Dialect(msgspec.Struct, frozen=True, gc=False):
-    """How the two ends of one session write: its version and its id."""
+    """The encoding of one session: its version and its id."""
 
     version: int
     session_id: SessionId
@@ -40,18 +40,18 @@ class Dialect(msgspec.Struct, frozen=True, gc=False):
 
 
 class Transmission(msgspec.Struct, frozen=True, gc=False):
-    """A command that is well formed and has around it what it needs."""
+    """A well-formed command with its ids and proof."""
 
     corr_id: CorrId
     entity_id: EntityId
     command: Command
-    proof: bytes = b""  # of the lengths above
-    authorized: bytes = b""  # what the proof covers; empty without one
+    proof: bytes = b""  # of a length in `PROOF_BYTES`
+    authorized: bytes = b""  # the bytes that the proof covers; empty without one
     service_proof: bytes | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """What is answered instead of a command that was not understood."""
+    """The answer to an invalid transmission."""
 
     corr_id: CorrId
     entity_id: EntityId
@@ -70,7 +70,7 @@ def split_batch(content: bytes) -> list[bytes]:
     """The transmissions in the content of a block; `FieldError` unless it is one whole batch."""
     end = len(content)
     if not end or not content[0]:
-        raise FieldError("an empty batch")
+        raise FieldError("empty batch")
     items: list[bytes] = []
     at = 1
     for _ in range(content[0]):
@@ -78,13 +78,13 @@ def split_batch(content: bytes) -> list[bytes]:
         at = start + int.from_bytes(content[at:start], "big")
         items.append(content[start:at])
     if at != end:
-        # Also when an item reached beyond the end, for then `at` did.
-        raise FieldError("not exactly as many bytes as the lengths say")
+        # Also true when the last item reached beyond the end.
+        raise FieldError("lengths do not match the size of the batch")
     return items
 
 
 def decode_batch(content: bytes, dialect: Dialect) -> list[Received]:
-    """Every command of a block, in its order, each understood or refused."""
+    """Every command of a block, in order, each decoded or refused."""
     try:
         items = split_batch(content)
     except FieldError:
@@ -96,7 +96,7 @@ def decode_transmission(data: bytes, dialect: Dialect) -> Received:
     version = dialect.version
     service_proof = None
     try:
-        # The lengths are read by hand: this runs for each of 135 subscriptions in a block.
+        # Lengths are read inline: this runs for each of 135 subscriptions in a block.
         at = 1 + data[0]
         proof = data[1:at]
         if version >= 16 and proof:
@@ -149,13 +149,13 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 def decode_answer(data: bytes, dialect: Dialect) -> Answer:
-    """`FieldError` for what no server says. Servers prove nothing, so a proof is passed over."""
+    """Raises `FieldError` if it is invalid. A proof is ignored: servers send none."""
     reader = Reader(data)
     proof = reader.short()
     if dialect.version >= 16 and proof and reader.maybe():
         reader.short()
     if dialect.version < 7 and reader.short() != dialect.session_id:
-        raise FieldError("another session")
+        raise FieldError("session id of another session")
     corr_id, entity_id = CorrId(reader.short()), EntityId(reader.short())
     return Answer(corr_id, entity_id, reader.tail())
 
@@ -164,7 +164,7 @@ def decode_answer(data: bytes, dialect: Dialect) -> Answer:
 
 
 def encode_answer(corr_id: bytes, entity_id: bytes, response: bytes, dialect: Dialect) -> bytes:
-    """What a server sends: the encoded response and whose it is, without any proof."""
+    """A server's transmission: the encoded response with its ids, without any proof."""
     if dialect.version >= 7:
         return b"\0%c%b%c%b%b" % (len(corr_id), corr_id, len(entity_id), entity_id, response)
     return (
@@ -173,14 +173,14 @@ def encode_answer(corr_id: bytes, entity_id: bytes, response: bytes, dialect: Di
 
 
 def authorized_bytes(corr_id: bytes, entity_id: bytes, command: bytes, dialect: Dialect) -> bytes:
-    """What a client proves: everything that it says, said in the session."""
+    """The bytes that a client proves: the whole transmission and the session id."""
     return dialect.signed_prefix + fields.short(corr_id) + fields.short(entity_id) + command
 
 
 def encode_transmission(
     corr_id: bytes, entity_id: bytes, command: bytes, dialect: Dialect, proof: bytes = b""
 ) -> bytes:
-    """What a client sends, here for the proxy role, which proves nothing, and for tests."""
+    """A client's transmission, for the proxy role, which proves nothing, and for tests."""
     service = fields.NOTHING if dialect.version >= 16 and proof else b""
     session = dialect.signed_prefix if dialect.version < 7 else b""
     said = fields.short(corr_id) + fields.short(entity_id) + command
@@ -197,15 +197,15 @@ def join_batch(items: Sequence[bytes]) -> bytes:
 
 
 def fits_batch(batch_bytes: int, items: int, item: bytes) -> bool:
-    """Whether one more transmission goes into a batch of so many bytes, lengths included."""
+    """Whether one more transmission fits into a batch of this size, lengths included."""
     return items < BATCH_ITEMS_MAX and batch_bytes + 2 + len(item) <= BATCH_BYTES_MAX
 
 
 def pack_batches(items: Iterable[bytes]) -> list[bytes]:
-    """As few contents of blocks as hold all transmissions, in their order.
+    """As few contents of blocks as hold all transmissions, in order.
 
-    They are filled from the end, as clients expect of each other: of 300 subscriptions the first
-    block has what is left over.
+    They are filled from the end, as clients expect: of 300 subscriptions the first block has the
+    remainder.
     """
     batches: list[bytes] = []
     batch: list[bytes] = []

@@ -211,7 +211,7 @@ def test_a_command_goes_to_the_relay_and_its_answer_comes_back(session: RelaySes
             RelayFault(BrokerFault(Broker.TRANSPORT_NO_AUTH)),
         ),
         (OK, BrokerFault(Broker.UNEXPECTED, b"OK")),
-        (Rres(b"x" * 100), BrokerFault(Broker.RESPONSE, b"does not open")),
+        (Rres(b"x" * 100), BrokerFault(Broker.RESPONSE, b"box does not decrypt")),
     ],
 )
 def test_what_a_client_is_told_of_a_relays_fault(

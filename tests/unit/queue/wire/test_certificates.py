@@ -49,17 +49,17 @@ def test_a_leaf_that_another_issued() -> None:
     certificates, _ = chain()
     others, _ = chain()
 
-    assert refused([others[0], certificates[1]]) == "a chain that does not hold"
+    assert refused([others[0], certificates[1]]) == "certificate not signed by its issuer"
 
 
 def test_a_chain_that_has_ended_or_not_begun() -> None:
     certificates, _ = chain()
 
     assert refused(certificates, NOW + dt.timedelta(days=2)) == (
-        "a certificate that is not valid now"
+        "certificate expired or not yet valid"
     )
     assert refused(certificates, NOW - dt.timedelta(days=2)) == (
-        "a certificate that is not valid now"
+        "certificate expired or not yet valid"
     )
 
 
@@ -68,7 +68,7 @@ def test_a_leaf_cannot_issue() -> None:
     middle = certificate("middle", leaf_key, "middle", leaf_key, ca=False)
     leaf = certificate("leaf", other_key, "middle", leaf_key, ca=False)
 
-    assert refused([leaf, middle]) == "a chain that does not hold"
+    assert refused([leaf, middle]) == "certificate not signed by its issuer"
 
 
 def test_other_kinds_of_keys_are_not_used() -> None:
@@ -76,7 +76,7 @@ def test_other_kinds_of_keys_are_not_used() -> None:
     leaf = certificate("leaf", key, "issuer", issuer, ca=False)
 
     assert refused([leaf, certificate("issuer", issuer, "issuer", issuer, ca=True)]) == (
-        "a key that is neither Ed25519 nor Ed448"
+        "certificate key is neither Ed25519 nor Ed448"
     )
 
 
