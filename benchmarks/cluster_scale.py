@@ -22,9 +22,9 @@ from functools import partial
 import msgspec
 
 from waystation.queue.cluster.controller import Controller, Terms
-from waystation.queue.cluster.controller_driver import BUSY_LOOK_S
+from waystation.queue.cluster.controller_driver import BUSY_POLL_S
 from waystation.queue.cluster.plan import equalised
-from waystation.queue.cluster.replication_driver import LOOK_S, RENEW_S
+from waystation.queue.cluster.replication_driver import POLL_S, RENEW_S
 from waystation.queue.cluster.slot_map import (
     Assignment,
     Node,
@@ -113,7 +113,7 @@ class World:
             proposal = self._controller.decide(seen, self._ages, self.now)
             if proposal is not None:
                 self._commit(proposal.slot_map, lambda _counts: None)
-            self._after(BUSY_LOOK_S, self._look)
+            self._after(BUSY_POLL_S, self._look)
 
         self._after(self._costs.read_s + self._costs.decide_s, decide)
 
@@ -260,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcome, costs = story(servers, terms, costs_of, seed=options.seed)
         members = outcome.servers + outcome.joined
         freezes = outcome.freezes_s
-        asked = members / LOOK_S + members / RENEW_S
+        asked = members / POLL_S + members / RENEW_S
         print(
             f"| {servers:,} | {outcome.joined} | {outcome.moves} | {outcome.lasted_s:.0f} s"
             f" | {outcome.commits:,} ({outcome.lost:,})"

@@ -176,8 +176,8 @@ def test_copying_over_a_follower_that_is_in_step_is_found(monkeypatch: pytest.Mo
     class Careless(replication.Replication):
         """Begins its copy anew without taking back its word first."""
 
-        def _begin_what_is_wanted(self, slot: int) -> None:
-            super()._begin_what_is_wanted(slot)
+        def _begin_wanted_copies(self, slot: int) -> None:
+            super()._begin_wanted_copies(slot)
             following = self._following.get(slot)
             if following is not None and following.phase == "leaving":
                 self._enter(slot, following, "requiring")

@@ -45,9 +45,11 @@ CLASSES = {
     "Asking": "queue/cluster/peer_requests.PeerRequests",
     "Bars": "queue/server/refused_ids.RefusedIds",
     "Controlling": "queue/cluster/controller_driver.ControllerDriver",
+    "Creating": "queue/edge/creation.Creations",
     "Drafts": "queue/server/uncommitted_queues.UncommittedQueues",
     "ForwardedDesk": "queue/edge/forwarded_commands.ForwardedCommands",
     "Guest": "queue/edge/client_session.ClientSession",
+    "HangUpError": "queue/server/dispatch.DisconnectError",
     "Hears": "queue/edge/upstreams.LinkEvents",
     "Keeper": "queue/cluster/replication.Replication",
     "Keeping": "queue/cluster/replication_driver.ReplicationDriver",
@@ -63,7 +65,9 @@ CLASSES = {
     "ProxyWorker": "app/wiring/edge_worker.EdgeWorker",
     "Referring": "queue/edge/ref_updates.RefUpdates",
     "Visitor": "queue/edge/client_connection.EdgeClient",
+    "Ways": "queue/edge/requests.ServerMap",
     "Wish": "queue/cluster/map_changes.MapChange",
+    "Works": "queue/server/server.BlockHandler",
 }
 
 # Module below src/waystation -> where its content is now.
@@ -156,6 +160,7 @@ MOVED_MODULES = {
     "presence/timekeeper": "presence/periodic_work",
     "presence/wire/broker": "presence/wire/server_messages",
     "presence/wire/client": "presence/wire/client_messages",
+    "queue/wire/link_words": "queue/wire/link_messages",
     "client/queue/keeping": "client/queue/queue_file",
     "client/queue/line": "client/queue/reconnecting_connection",
     "client/queue/parties": "client/queue/queue_secrets",

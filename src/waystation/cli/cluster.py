@@ -264,7 +264,7 @@ def moderate(
     from waystation.queue.cluster.moderation_routing import moderate as bring
     from waystation.queue.cluster.peer_requests import PeerRequests
     from waystation.queue.control import decode_id
-    from waystation.queue.wire.link_words import Moderate
+    from waystation.queue.wire.link_messages import Moderate
 
     entity_id = decode_id(entity)
     if entity_id is None:

@@ -116,7 +116,7 @@ class QueueStatistics:
     async def _tell_loads(self, store: QueueStore) -> None:
         """Emit the load of each changed slot, yielding to the event loop between slots."""
         for slot, operations in self._totals.take_changed().items():
-            self._totals.tell_load(slot, await store.slot_load(Slot(slot)), operations)
+            self._totals.emit_load(slot, await store.slot_load(Slot(slot)), operations)
             await asyncio.sleep(0)
 
     def lines(self) -> list[str]:

@@ -78,7 +78,7 @@ class SlotTotals:
         changed, self._changed = self._changed, {}
         return changed
 
-    def tell_load(self, slot: int, load: SlotLoad, operations: list[int]) -> None:
+    def emit_load(self, slot: int, load: SlotLoad, operations: list[int]) -> None:
         """Emits the load of a slot, for planning moves."""
         ops_in, ops_out = operations
         attrs = events.SlotLoadAttrs(messages=load.messages, ops_in=ops_in, ops_out=ops_out)

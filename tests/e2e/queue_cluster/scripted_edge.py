@@ -23,8 +23,14 @@ from waystation.queue.model import (
 )
 from waystation.queue.wire.boxes import agree, dh_public, new_dh_pair
 from waystation.queue.wire.commands import Command, New, NewLink, encode_command
-from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame, Said, Sent
-from waystation.queue.wire.link_words import Cok, Newc, Newq, Newr, Sopen, Word
+from waystation.queue.wire.link import (
+    REQUESTS_FROM,
+    Body,
+    ClientTransmission,
+    Frame,
+    ServerTransmission,
+)
+from waystation.queue.wire.link_messages import Cok, LinkMessage, Newc, Newq, Newr, Sopen
 from waystation.queue.wire.responses import Ids, Response, decode_response
 from waystation.queue.wire.transmission import (
     Dialect,
@@ -108,7 +114,7 @@ class ScriptedEdge:
         self.is_lost = True
         self._changed.set()
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None: ...
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None: ...
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -136,7 +142,7 @@ class ScriptedEdge:
         assert isinstance(body, kind), body
         return body
 
-    async def request(self, word: Word) -> Body:
+    async def request(self, word: LinkMessage) -> Body:
         """A word about no session, and its answer."""
         self._requests += 1
         self.put(self._requests, word)
@@ -148,7 +154,7 @@ class ScriptedEdge:
 
     async def said(self, session: EdgeSession) -> tuple[bytes, bytes, Response]:
         """The next answer or event for this client."""
-        answer = await self.word(session.stream, Said)
+        answer = await self.word(session.stream, ServerTransmission)
         decoded = decode_answer(answer.transmission, session.dialect)
         return decoded.corr_id, decoded.entity_id, decode_response(decoded.response, 18)
 
@@ -160,7 +166,7 @@ class ScriptedEdge:
         signer: Signer | None = None,
     ) -> Response:
         said, corr_id = session.transmission(command, entity_id, signer)
-        self.put(session.stream, Sent(said))
+        self.put(session.stream, ClientTransmission(said))
         answered, _, response = await self.said(session)
         assert answered == corr_id, response
         return response
@@ -173,7 +179,7 @@ class ScriptedEdge:
         signer: Signer | None = None,
     ) -> Body:
         said, _ = session.transmission(command, entity_id, signer)
-        self.put(session.stream, Sent(said))
+        self.put(session.stream, ClientTransmission(said))
         return (await self.frame(session.stream)).body
 
     async def draft(

@@ -26,8 +26,8 @@ from waystation.queue.model import (
 )
 from waystation.queue.wire.commands import Ack, Del, Lget, NewLink, Ping, Send, Sub
 from waystation.queue.wire.delivery import decrypt_message
-from waystation.queue.wire.link import Said, Sent
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link import ClientTransmission, ServerTransmission
+from waystation.queue.wire.link_messages import (
     Cok,
     Cping,
     Cpong,
@@ -146,7 +146,7 @@ async def test_a_proof_of_another_session_is_refused(edges: list[ScriptedEdge]) 
     owner, thief = opened(edge, 1), opened(edge, 2)
     box = await edge.create(owner, HERE)
     said, corr_id = owner.transmission(Sub(), box.ids.recipient_id, box.signer)
-    edge.put(thief.stream, Sent(said))
+    edge.put(thief.stream, ClientTransmission(said))
     answered, _, response = await edge.said(thief)
 
     assert (answered, response) == (corr_id, Err(Code.AUTH))
@@ -196,7 +196,7 @@ async def test_ids_that_clients_choose_need_references(edges: list[ScriptedEdge]
     assert await first.ask(guest, Lget(), link_id) == Lnk(box.ids.sender_id, data)
     assert await second.request(GetRef(RefKind.LINK, link_id)) == RefIs(HERE)
     said, _ = owner.transmission(Del(), box.ids.recipient_id, box.signer)
-    first.put(owner.stream, Sent(said))
+    first.put(owner.stream, ClientTransmission(said))
     dropped = [await first.word(owner.stream, DelRef) for _ in range(2)]
     _, _, deleted = await first.said(owner)
     assert isinstance(deleted, Ok)
@@ -288,9 +288,9 @@ async def test_a_slot_moves_with_everything_and_its_subscriber_goes_on(
     async def send(edge: ScriptedEdge) -> bool:
         body = b"%d" % len(sent)
         said, _ = sender.transmission(Send(False, body), box.ids.sender_id)
-        edge.put(sender.stream, Sent(said))
+        edge.put(sender.stream, ClientTransmission(said))
         answered = (await edge.frame(sender.stream)).body
-        if not isinstance(answered, Said):
+        if not isinstance(answered, ServerTransmission):
             return False
         sent.append(body)
         return True

@@ -11,7 +11,7 @@ from tests.e2e.queue_cluster.scripted_edge import ScriptedEdge
 from tests.e2e.queue_through.front import Front, Way
 from waystation.queue.cluster.membership import load_membership
 from waystation.queue.model import RefKind, Slot, slot_of
-from waystation.queue.wire.link_words import Cok, GetRef, NotFound, RefIs, SetRef
+from waystation.queue.wire.link_messages import Cok, GetRef, NotFound, RefIs, SetRef
 
 SWEPT_S = 60.0  # at the latest; a quiet machine needs five
 

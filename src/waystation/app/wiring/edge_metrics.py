@@ -67,7 +67,7 @@ class EdgeMetrics:
             clients.value = connections()
             shared.value, own.value = len(links), len(links.own)
             edge = driver.edge
-            under_way.value, held.value, requests.value = edge.under_way, edge.held, edge.requests
+            under_way.value, held.value, requests.value = edge.in_flight, edge.held, edge.requests
             remembered.value = len(refs)
             known.value, unknown.value = refs.hits, refs.misses
             epoch.value = edge.epoch

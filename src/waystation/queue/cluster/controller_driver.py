@@ -16,8 +16,8 @@ from .cluster_store import ClusterStore
 from .controller import Controller, Terms
 
 LEAD_S = 4.0
-LOOK_S = 0.5
-BUSY_LOOK_S = 0.1  # while slots move: the next moves begin as soon as the limits allow
+POLL_S = 0.5
+BUSY_POLL_S = 0.1  # while slots move: the next moves begin as soon as the limits allow
 TROUBLE_S = 1.0
 
 
@@ -64,7 +64,7 @@ class ControllerDriver:
                 self.leads = False
                 self._lines.warning("controller.store", reason=str(exc) or exc.label)
                 await asyncio.sleep(TROUBLE_S)
-            await asyncio.sleep(BUSY_LOOK_S if self._busy else LOOK_S)
+            await asyncio.sleep(BUSY_POLL_S if self._busy else POLL_S)
 
     async def look(self, core: Controller) -> Sequence[str]:
         """One round; returns what was changed."""

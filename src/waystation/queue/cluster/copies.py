@@ -119,7 +119,7 @@ class Following:
         self.join_seq = 0  # must be confirmed before it is called in step
         self.waiting: deque[tuple[int, float, Ticket]] = deque()  # seq, since, ticket of the answer
 
-    def is_restless(self, in_step: bool) -> bool:
+    def is_unsettled(self, in_step: bool) -> bool:
         """Whether its state differs from what the map says."""
         return self.phase != "requiring" or not in_step
 

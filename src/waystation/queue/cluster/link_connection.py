@@ -2,8 +2,8 @@
 
 Rule 1: both ends send their hello at once; frames follow after the other's hello.
 Rule 2: the frames of one loop turn are sent in as few blocks as possible.
-Rule 3: above `PRESSED_BYTES` unsent, the handler is told to send less. A link with invalid frames,
-        or with `BUFFER_BYTES_MAX` unsent, is closed: both ends begin again from their own state.
+Rule 3: above `CONGESTED_BYTES` unsent, the handler must send less. A link with invalid frames, or
+        with `BUFFER_BYTES_MAX` unsent, is closed: both ends begin again from their own state.
 Rule 4: the kernel closes a link to an unreachable machine within `VANISHED_S`.
 """
 
@@ -32,7 +32,7 @@ from .membership import name_of_peer
 from .slot_map import Node
 
 BUFFER_BYTES_MAX: Final = 64 << 20
-PRESSED_BYTES: Final = 4 << 20
+CONGESTED_BYTES: Final = 4 << 20
 HELLO_S: Final = 10.0  # from the beginning of a connection, TLS included
 VANISHED_S: Final = 15
 
@@ -50,7 +50,7 @@ class LinkHandler(Protocol):
         """Called once, also if the link was never ready."""
         ...
 
-    def pressed(self, line: "LinkConnection", *, is_pressed: bool) -> None:
+    def congested(self, line: "LinkConnection", *, is_congested: bool) -> None:
         """The other end reads too slowly, or fast enough again."""
         ...
 
@@ -69,7 +69,7 @@ class LinkConnection(Blocks):
         self._handshake: LinkHandshake | None = None
         self._blocks: ChainedBlocks | None = None
         self._unsent: list[bytes] = []
-        self._is_pressed = False
+        self._is_congested = False
         self._deadline = self._loop.call_later(HELLO_S, self.abort) if is_server else None
         self.peer_name = ""
 
@@ -114,9 +114,9 @@ class LinkConnection(Blocks):
             self.abort()
 
     def drained(self) -> None:
-        if self._is_pressed:
-            self._is_pressed = False
-            self._handler.pressed(self, is_pressed=False)
+        if self._is_congested:
+            self._is_congested = False
+            self._handler.congested(self, is_congested=False)
 
     def closed(self) -> None:
         self._unsent.clear()
@@ -130,9 +130,9 @@ class LinkConnection(Blocks):
         frames, self._unsent = self._unsent, []
         for content in join_frames(frames):
             self.send(blocks.seal(content))
-        if self.congested and self.is_blocked and not self._is_pressed:
-            self._is_pressed = True
-            self._handler.pressed(self, is_pressed=True)
+        if self.congested and self.is_blocked and not self._is_congested:
+            self._is_congested = True
+            self._handler.congested(self, is_congested=True)
         return False
 
     def _take(self, block: bytes) -> None:
@@ -158,7 +158,7 @@ class Links:
     def __init__(self, net: NetLoop) -> None:
         self._port = Port(
             net,
-            send_high_bytes=PRESSED_BYTES,
+            send_high_bytes=CONGESTED_BYTES,
             send_bytes_max=BUFFER_BYTES_MAX,
             vanished_s=VANISHED_S,
         )

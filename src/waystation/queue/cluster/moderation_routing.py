@@ -13,7 +13,14 @@ from typing import Final, Protocol
 from waystation.queue.control import Outcome
 from waystation.queue.model import Slot, slot_of
 from waystation.queue.wire.link import Body
-from waystation.queue.wire.link_words import Moderate, Moderated, NotFound, RefIs, Unknown, Word
+from waystation.queue.wire.link_messages import (
+    LinkMessage,
+    Moderate,
+    Moderated,
+    NotFound,
+    RefIs,
+    Unknown,
+)
 
 from .slot_map import NOBODY, NodeId, SlotMap
 
@@ -22,7 +29,7 @@ PAUSE_S: Final = 0.2
 
 
 class Asks(Protocol):
-    async def ask(self, node_id: NodeId, word: Word) -> Body | None: ...
+    async def ask(self, node_id: NodeId, message: LinkMessage) -> Body | None: ...
 
 
 async def moderate(
@@ -30,7 +37,7 @@ async def moderate(
 ) -> str:
     """Returns the outcome as text."""
     own_slot = slot = slot_of(order.entity_id)
-    doubted: set[Slot] = set()  # home slots that did not have it
+    rechecked: set[Slot] = set()  # home slots that did not have it
     server = NOBODY
     answer: Body | None = None
     for _ in range(TRIES_MAX):
@@ -42,12 +49,12 @@ async def moderate(
                 return text
             case NotFound():
                 return Outcome.UNKNOWN.value
-            case RefIs(home) if home in doubted or home == own_slot:
+            case RefIs(home) if home in rechecked or home == own_slot:
                 return Outcome.UNKNOWN.value  # only the reference of the queue is left
             case RefIs(home) if home != slot:
                 slot = home
             case Unknown(_, epoch) if slot != own_slot and epoch == slot_map.epoch:
-                doubted.add(slot)
+                rechecked.add(slot)
                 slot = own_slot
             case _:
                 await asyncio.sleep(PAUSE_S)

@@ -11,7 +11,7 @@ from typing import Final
 
 from waystation.net.tls import Tls
 from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame
-from waystation.queue.wire.link_words import Word
+from waystation.queue.wire.link_messages import LinkMessage
 
 from .link_connection import LinkConnection, Links
 from .slot_map import NodeId, SlotMap
@@ -20,7 +20,7 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 10.0
 
 
-class _Line:
+class _RequestLink:
     """`LinkHandler` of a link to one server."""
 
     def __init__(self, node_id: NodeId) -> None:
@@ -58,21 +58,21 @@ class _Line:
                 waiting.set_result(None)
         self._waiting.clear()
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None:
         """Ignored: callers wait for their answers, so little is in flight."""
 
     def close(self) -> None:
         if self._line is not None:
             self._line.abort()
 
-    async def ask(self, epoch: int, word: Word) -> Body | None:
+    async def ask(self, epoch: int, message: LinkMessage) -> Body | None:
         if self._line is None:
             return None
         number = self._next
         self._next += 1
         answer: asyncio.Future[Body | None] = self._loop.create_future()
         self._waiting[number] = answer
-        self._line.send_frame(number, epoch, word)
+        self._line.send_frame(number, epoch, message)
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await answer
@@ -87,26 +87,26 @@ class PeerRequests:
         self._links = links
         self._context = context
         self._slot_map = slot_map
-        self._lines: dict[NodeId, _Line] = {}
+        self._lines: dict[NodeId, _RequestLink] = {}
         self._connecting = asyncio.Lock()  # concurrent requests share one link
 
-    async def ask(self, node_id: NodeId, word: Word) -> Body | None:
+    async def ask(self, node_id: NodeId, message: LinkMessage) -> Body | None:
         async with self._connecting:
             line = self._lines.get(node_id)
             if line is None or line.is_lost:
                 line = await self._connect(node_id)
-        return None if line is None else await line.ask(self._slot_map().epoch, word)
+        return None if line is None else await line.ask(self._slot_map().epoch, message)
 
     def close(self) -> None:
         for line in self._lines.values():
             line.close()
         self._lines.clear()
 
-    async def _connect(self, node_id: NodeId) -> _Line | None:
+    async def _connect(self, node_id: NodeId) -> _RequestLink | None:
         node = self._slot_map().nodes.get(node_id)
         if node is None:
             return None
-        line = _Line(node_id)
+        line = _RequestLink(node_id)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._links.connect(line, node, self._context)

@@ -20,7 +20,7 @@ from waystation.net.tls import Tls
 from waystation.queue.model import Slot
 from waystation.queue.wire.link import COPY_BYTES_MAX
 from waystation.queue.wire.link import Frame as LinkFrame
-from waystation.queue.wire.link_words import CopyAck, CopyPart
+from waystation.queue.wire.link_messages import CopyAck, CopyPart
 
 from .effects import SendAck, SendFrame
 from .link_connection import LinkConnection, Links
@@ -46,7 +46,7 @@ class CopyReceiver(Protocol):
     def link_lost(self, peer: NodeId) -> None: ...
 
 
-class _Way:
+class _PeerLink:
     """The link to one other server."""
 
     __slots__ = ("line", "waiting")
@@ -71,55 +71,55 @@ class Peers:
         self._context = context
         self._slot_map = slot_map
         self._tasks = tasks
-        self._ways: dict[NodeId, _Way] = {}
+        self._peer_links: dict[NodeId, _PeerLink] = {}
         self._parts: dict[tuple[NodeId, int], bytearray] = {}
         self.receiver: CopyReceiver | None = None
 
     # Outgoing
 
     def send(self, peer: NodeId, message: SendFrame | SendAck) -> None:
-        way = self._ways.get(peer)
-        if way is None:
-            way = self._ways[peer] = _Way()
-            self._tasks.spawn("cluster link", self._connect(peer, way))
-        if way.line is not None:
-            self._write(way.line, message)
-        elif len(way.waiting) < WAITING_MAX:
-            way.waiting.append(message)
+        peer_link = self._peer_links.get(peer)
+        if peer_link is None:
+            peer_link = self._peer_links[peer] = _PeerLink()
+            self._tasks.spawn("cluster link", self._connect(peer, peer_link))
+        if peer_link.line is not None:
+            self._write(peer_link.line, message)
+        elif len(peer_link.waiting) < WAITING_MAX:
+            peer_link.waiting.append(message)
         else:
-            self._lost(peer, way)
+            self._lost(peer, peer_link)
 
     def close(self) -> None:
-        for way in list(self._ways.values()):
-            if way.line is not None:
-                way.line.abort()
-        self._ways.clear()
+        for peer_link in list(self._peer_links.values()):
+            if peer_link.line is not None:
+                peer_link.line.abort()
+        self._peer_links.clear()
 
-    async def _connect(self, peer: NodeId, way: _Way) -> None:
+    async def _connect(self, peer: NodeId, peer_link: _PeerLink) -> None:
         node = self._slot_map().nodes.get(peer)
         with suppress(OSError):
             if node is not None:
                 async with asyncio.timeout(CONNECT_S):
-                    await self._links.connect(_Outgoing(self, peer, way), node, self._context)
+                    await self._links.connect(_Outgoing(self, peer, peer_link), node, self._context)
                 return
-        self._lost(peer, way)
+        self._lost(peer, peer_link)
 
-    def opened(self, peer: NodeId, way: _Way, line: LinkConnection) -> None:
-        if line.peer_name != f"node-{peer}" or self._ways.get(peer) is not way:
+    def opened(self, peer: NodeId, peer_link: _PeerLink, line: LinkConnection) -> None:
+        if line.peer_name != f"node-{peer}" or self._peer_links.get(peer) is not peer_link:
             line.abort()  # another server has that address now
             return
-        way.line = line
-        waiting, way.waiting = way.waiting, []
+        peer_link.line = line
+        waiting, peer_link.waiting = peer_link.waiting, []
         for message in waiting:
             self._write(line, message)
 
-    def ended(self, peer: NodeId, way: _Way) -> None:
-        self._lost(peer, way)
+    def ended(self, peer: NodeId, peer_link: _PeerLink) -> None:
+        self._lost(peer, peer_link)
 
-    def _lost(self, peer: NodeId, way: _Way) -> None:
-        if self._ways.get(peer) is way:
-            del self._ways[peer]
-            way.waiting.clear()
+    def _lost(self, peer: NodeId, peer_link: _PeerLink) -> None:
+        if self._peer_links.get(peer) is peer_link:
+            del self._peer_links[peer]
+            peer_link.waiting.clear()
             if self.receiver is not None:
                 # Not within `send`: `Replication` is computing effects then.
                 asyncio.get_running_loop().call_soon(self.receiver.link_lost, peer)
@@ -169,10 +169,10 @@ class Peers:
 class _Outgoing:
     """The handler of a link that we opened; the peer sends nothing on it."""
 
-    def __init__(self, peers: Peers, peer: NodeId, way: _Way) -> None:
+    def __init__(self, peers: Peers, peer: NodeId, peer_link: _PeerLink) -> None:
         self._peers = peers
         self._peer = peer
-        self._way = way
+        self._way = peer_link
 
     def ready(self, line: LinkConnection) -> None:
         self._peers.opened(self._peer, self._way, line)
@@ -183,7 +183,7 @@ class _Outgoing:
     def lost(self, line: LinkConnection) -> None:
         self._peers.ended(self._peer, self._way)
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None:
         """Ignored: copies wait for their confirmations, so little is in flight."""
 
 

@@ -76,10 +76,10 @@ class Replication:
         self._effects: list[Effect] = []
         self._mono = 0.0
         self._scanned = -1  # the epoch of the last map that was scanned completely
-        self._near: list[int] = []  # its slots that concern this server
+        self._own_slots: list[int] = []  # its slots that concern this server
         self._touched: set[int] = set()  # not checked since
-        self._wishful: set[int] = set()  # slots with a map change to propose
-        self._restless: set[int] = set()  # slots that the clock checks (rule 6)
+        self._to_propose: set[int] = set()  # slots with a map change to propose
+        self._unsettled: set[int] = set()  # slots that the clock checks (rule 6)
         self._swept_at = float("-inf")
 
     # Inputs: the map and the clock
@@ -88,20 +88,20 @@ class Replication:
         """Called after the map was read. `held`: the slots that have rows here."""
         self._held.update(held)
         self._mono = mono
-        return self._looked_everywhere()
+        return self._checked_all()
 
     def learned(self, slot_map: SlotMap, mono: float) -> list[Effect]:
         self._mono = mono
         if not self.slot_lease.learned(slot_map):
             return []
-        return self._looked_everywhere()
+        return self._checked_all()
 
     def proposed(self, slot_map: SlotMap, mono: float) -> list[Effect]:
         """`slot_map` was read after a proposal, whether that was applied or not."""
         self._mono = mono
         self._proposed = None
         self.slot_lease.learned(slot_map)
-        return self._looked_everywhere()
+        return self._checked_all()
 
     def tick(self, mono: float) -> list[Effect]:
         """Called a few times a second."""
@@ -126,8 +126,8 @@ class Replication:
             del self._again_at[key]
             self._touched.add(key[0])
         if mono - self._swept_at >= SWEEP_S:
-            return self._looked_everywhere()
-        return self._looked(*self._restless)
+            return self._checked_all()
+        return self._checked(*self._unsettled)
 
     # Inputs: our own store
 
@@ -148,7 +148,7 @@ class Replication:
             self._tickets += 1
             ticket = self._tickets
             following.waiting.append((seq, mono, ticket))
-        return ticket, self._looked(slot) if self._effects or self._touched else []
+        return ticket, self._checked(slot) if self._effects or self._touched else []
 
     def rows(self, copy: CopyId, rows: Sequence[Row]) -> list[Effect]:
         """A chunk that `ReadRows` asked for."""
@@ -156,14 +156,14 @@ class Replication:
         if out is None:
             return []
         self._carry(copy, out, out.source.rows(rows))
-        return self._looked(out.slot)
+        return self._checked(out.slot)
 
     def drained(self, slot: int) -> list[Effect]:
         """No command runs in a slot that `Freeze` named, and its last change was passed on."""
         for _, out in self.copies.of(slot):
             if out.move and out.freezing:
                 out.drained = True
-        return self._looked(slot)
+        return self._checked(slot)
 
     def applied(self, slot: int, copy: CopyId, seq: int) -> list[Effect]:
         """The rows of an `Apply` are durable."""
@@ -176,7 +176,7 @@ class Replication:
             return self._out()
         if self.slot_lease.slot_map.slots[slot].state != "F":
             self._effects.append(Refresh())  # its source has frozen it and waits for us
-        return self._looked(slot)
+        return self._checked(slot)
 
     def awaits(self, slot: int, copy: CopyId) -> bool:
         """Whether rows of this copy are still wanted: checked before they are applied."""
@@ -203,7 +203,7 @@ class Replication:
             out.heard_at = self._mono
             self._carry(copy, out, out.source.acked(seq))
             self._confirm(out)
-        return self._looked(out.slot)
+        return self._checked(out.slot)
 
     def frame(self, peer: NodeId, copy: CopyId, slot: int, move: int, frame: Frame) -> list[Effect]:
         """From the owner of a slot that we follow or take over."""
@@ -239,34 +239,34 @@ class Replication:
             if incoming.peer == peer and not incoming.target.complete:
                 del self._incoming[slot]
                 self._touched.add(slot)
-        return self._looked()
+        return self._checked()
 
     # State changes after an input
 
-    def _looked_everywhere(self) -> list[Effect]:
+    def _checked_all(self) -> list[Effect]:
         slot_map = self.slot_lease.slot_map
         self._swept_at = self._mono
         if self._scanned != slot_map.epoch:
             here = self.slot_lease.node_id
             self._scanned = slot_map.epoch
-            self._near = [
+            self._own_slots = [
                 slot for slot, one in slot_map.owned if one.owner == here or slot in self._held
             ]
-        self._touched.update(self._near, self._following, self.copies.slots(), self._incoming)
-        self._touched.update(self._returning, self._wishful)
-        return self._looked()
+        self._touched.update(self._own_slots, self._following, self.copies.slots(), self._incoming)
+        self._touched.update(self._returning, self._to_propose)
+        return self._checked()
 
-    def _looked(self, *touched: int) -> list[Effect]:
+    def _checked(self, *touched: int) -> list[Effect]:
         self._touched.update(touched)
         while self._touched:
             slots, self._touched = sorted(self._touched), set()
             for slot in slots:
-                self._look_at(slot)
+                self._check(slot)
             if not self._touched and (waiting := self.copies.next_waiting()) is not None:
                 self._touched.add(waiting)
-        if self._proposed is None and self._wishful:
+        if self._proposed is None and self._to_propose:
             before = after = self.slot_lease.slot_map
-            for slot in sorted(self._wishful):
+            for slot in sorted(self._to_propose):
                 for change in self._map_changes(slot):
                     after = change(after, slot)
             if after is not before:
@@ -274,22 +274,22 @@ class Replication:
                 self._effects.append(Propose(self._proposed))
         return self._out()
 
-    def _look_at(self, slot: int) -> None:
-        self._drop_what_is_over(slot)
-        self._begin_what_is_wanted(slot)
+    def _check(self, slot: int) -> None:
+        self._drop_ended_copies(slot)
+        self._begin_wanted_copies(slot)
         for copy, out in self.copies.of(slot):
             self._advance(copy, out)
         map_changes = next(self._map_changes(slot), None) is not None
-        (self._wishful.add if map_changes else self._wishful.discard)(slot)
-        stirs = map_changes or self._is_restless(slot)
-        (self._restless.add if stirs else self._restless.discard)(slot)
+        (self._to_propose.add if map_changes else self._to_propose.discard)(slot)
+        stirs = map_changes or self._is_unsettled(slot)
+        (self._unsettled.add if stirs else self._unsettled.discard)(slot)
 
-    def _is_restless(self, slot: int) -> bool:
+    def _is_unsettled(self, slot: int) -> bool:
         incoming, following = self._incoming.get(slot), self._following.get(slot)
         leaves = slot in self._returning or any(out.move for _, out in self.copies.of(slot))
         comes = incoming is not None and incoming.move > 0
         in_step = self.slot_lease.slot_map.slots[slot].in_step
-        return leaves or comes or (following is not None and following.is_restless(in_step))
+        return leaves or comes or (following is not None and following.is_unsettled(in_step))
 
     def _out(self) -> list[Effect]:
         effects, self._effects = self._effects, []
@@ -299,7 +299,7 @@ class Replication:
         one = self.slot_lease.slot_map.slots[slot]
         return one if one.owner == self.slot_lease.node_id else None
 
-    def _drop_what_is_over(self, slot: int) -> None:
+    def _drop_ended_copies(self, slot: int) -> None:
         mine = self._mine(slot)
         following = self._following.get(slot)
         if following is None:
@@ -326,7 +326,7 @@ class Replication:
         if incoming and not self.slot_lease.takes_from(slot, incoming.peer, incoming.move):
             del self._incoming[slot]
 
-    def _begin_what_is_wanted(self, slot: int) -> None:
+    def _begin_wanted_copies(self, slot: int) -> None:
         here = self.slot_lease.node_id
         one = self.slot_lease.slot_map.slots[slot]
         if one.owner != here:

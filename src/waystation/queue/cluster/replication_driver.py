@@ -46,7 +46,7 @@ CHUNK_BYTES = 256 * 1024
 APPLY_MAX = 256  # frames in one commit
 TICK_S = 0.1
 RENEW_S = 3.0
-LOOK_S = 0.25  # interval of reading the map if no other server reports a newer one
+POLL_S = 0.25  # interval of reading the map if no other server reports a newer one
 AGAIN_S = 0.2
 
 
@@ -276,8 +276,8 @@ class ReplicationDriver:
         step = replication.proposed if proposed else replication.learned
         self._perform(step(slot_map, mono))
         if newer:
-            for told in self.on_map:
-                told(slot_map)
+            for callback in self.on_map:
+                callback(slot_map)
 
     async def _renewing(self) -> None:
         while True:
@@ -291,7 +291,7 @@ class ReplicationDriver:
 
     async def _watching(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             try:
                 self.saw_epoch(await self._store.epoch())
             except UnavailableError:

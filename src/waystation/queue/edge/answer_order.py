@@ -5,7 +5,7 @@ Rule 2: an event waits for answers that are ready and for answers to subscriptio
         sent before the event arrived. It waits for nothing else, so a message may come before the
         `OK` to its sender on the same connection.
 Rule 3: a slow command delays no other: the caller calls `pass_over` for commands that wait for
-        their slot or longer than `PATIENCE_S`. Their answers are sent when they arrive.
+        their slot or longer than `ORDER_WAIT_S`. Their answers are sent when they arrive.
 """
 
 from collections import deque

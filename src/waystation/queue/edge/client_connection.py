@@ -33,7 +33,7 @@ _ELSEWHERE: Final = Work()
 
 
 class EdgeClient(Client):
-    __slots__ = ("buckets", "client_session", "paused", "pressed", "slow", "slowed")
+    __slots__ = ("buckets", "client_session", "link_congested", "paused", "slow", "slowed")
 
     def __init__(
         self, line: Line, session: EdgeSession, *, out_blocks_max: int, mono: float
@@ -43,7 +43,7 @@ class EdgeClient(Client):
         self.paused = False  # too many commands in flight: reading is paused
         self.slowed = False  # a budget is used up: reading is delayed
         self.buckets: dict[Budget, TokenBucket] | None = None
-        self.pressed = False  # its dedicated link is congested
+        self.link_congested = False  # its dedicated link is congested
         self.slow = False  # servers got `SPAUSE` for it
 
     @property

@@ -19,7 +19,7 @@ from waystation.queue.model import (
     Slot,
 )
 from waystation.queue.wire.commands import Command, Nsub, Sub
-from waystation.queue.wire.link_words import Sopen
+from waystation.queue.wire.link_messages import Sopen
 from waystation.queue.wire.transmission import Dialect
 
 Key = tuple[CorrId, EntityId]
@@ -34,7 +34,6 @@ class Pending:
         "asking",
         "command",
         "corr_id",
-        "doubted",
         "entity_id",
         "held",
         "item",
@@ -43,6 +42,7 @@ class Pending:
         "looked_up",
         "node_id",
         "number",
+        "rechecked",
         "redraws",
         "renewed",
         "retries",
@@ -82,7 +82,7 @@ class Pending:
         self.retries = 0
         self.renewed = 0  # `ClientSession.renewed` when it was sent
         self.redraws = 0  # how often new ids were drawn
-        self.doubted = False  # a cached home slot has refused it already
+        self.rechecked = False  # a cached home slot has refused it already
 
     @property
     def key(self) -> Key:

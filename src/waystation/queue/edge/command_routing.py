@@ -21,8 +21,8 @@ from waystation.queue.edge.requests import Requests
 from waystation.queue.errors import TRY_LATER
 from waystation.queue.model import EntityId, Slot
 from waystation.queue.wire.commands import Lget, Lkey, Send, Skey
-from waystation.queue.wire.link import Sent
-from waystation.queue.wire.link_words import Sagain
+from waystation.queue.wire.link import ClientTransmission
+from waystation.queue.wire.link_messages import Sagain
 from waystation.queue.wire.responses import Err, Response, encode_response
 from waystation.queue.wire.transmission import encode_answer
 
@@ -38,7 +38,7 @@ class CommandRouting:
         slot_map: SlotMap,
         *,
         refs: RefCache,
-        hang_up: Callable[[ClientSession], None],
+        disconnect: Callable[[ClientSession], None],
         asks_first: bool,
         observer: EdgeObserver,
     ) -> None:
@@ -48,10 +48,10 @@ class CommandRouting:
         self.slot_map = slot_map
         self.up: set[NodeId] = set()
         self.frozen: set[Slot] = set()  # refused by their server since the last release
-        self.under_way: dict[int, tuple[ClientSession, Pending]] = {}  # oldest first
+        self.in_flight: dict[int, tuple[ClientSession, Pending]] = {}  # oldest first
         self._held: dict[Slot, dict[int, tuple[ClientSession, Pending]]] = {}
         self.held_count = 0
-        self.hang_up = hang_up
+        self.disconnect = disconnect
         self.requests = Requests(self, out)
         self.ref_updates = RefUpdates(self, self.requests, refs, ask_first=asks_first)
 
@@ -72,7 +72,7 @@ class CommandRouting:
         if not pending.corr_id or pending.key in session.pending:
             return False
         session.add(pending)
-        self.under_way[pending.number] = (session, pending)
+        self.in_flight[pending.number] = (session, pending)
         return True
 
     def take(self, session: ClientSession, pending: Pending) -> None:
@@ -85,7 +85,7 @@ class CommandRouting:
 
     def left(self, session: ClientSession) -> None:
         for pending in session.pending.values():
-            self.under_way.pop(pending.number, None)
+            self.in_flight.pop(pending.number, None)
             self._unhold(pending)
             self.ref_updates.undo(pending)
         session.pending.clear()
@@ -161,7 +161,7 @@ class CommandRouting:
             pending.term = lane.term
             if lane.sent_on_by != NOBODY or lane.refused_by == node_id:
                 self._begin_again(session, pending.entity_id, lane, node_id)
-        self._out.send(node_id, session.stream, Sent(pending.item))
+        self._out.send(node_id, session.stream, ClientTransmission(pending.item))
 
     def _begin_again(
         self, session: ClientSession, entity_id: EntityId, lane: Lane, node_id: NodeId
@@ -235,7 +235,7 @@ class CommandRouting:
         """Ends a command with this answer."""
         if not session.remove(pending):
             return
-        self.under_way.pop(pending.number, None)
+        self.in_flight.pop(pending.number, None)
         self._unhold(pending)
         self.let_out(session, session.order.answered(pending.number, item))
         lane = pending.lane
@@ -263,7 +263,7 @@ class CommandRouting:
         if is_sender:
             self.refuse(session, pending, Err(TRY_LATER))
         else:
-            self.hang_up(session)
+            self.disconnect(session)
 
 
 def _encode(session: ClientSession, corr_id: bytes, entity_id: bytes, response: Response) -> bytes:

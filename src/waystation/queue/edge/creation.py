@@ -35,7 +35,7 @@ from waystation.queue.errors import Code
 from waystation.queue.model import EntityId, RefKind, Slot, SubMode, slot_of
 from waystation.queue.wire.commands import New
 from waystation.queue.wire.link import Body
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link_messages import (
     Busy,
     Cok,
     DelRef,
@@ -140,10 +140,10 @@ class Host(Protocol):
     def refuse(self, session: ClientSession, pending: Pending, response: Response) -> None: ...
 
     @property
-    def hang_up(self) -> Callable[[ClientSession], None]: ...
+    def disconnect(self) -> Callable[[ClientSession], None]: ...
 
 
-class Creating:
+class Creations:
     """All queues that are being created."""
 
     def __init__(
@@ -162,7 +162,7 @@ class Creating:
         self._requests = requests
         self._refs = refs
         self._chance = chance
-        self._homes = homes_of(host.slot_map)
+        self._creation_slots = creation_slots(host.slot_map)
         self._creations: dict[bytes, Creation] = {}
         self._by_command: dict[Pending, Creation] = {}
         self._full: dict[NodeId, float] = {}  # servers without room, until when
@@ -174,15 +174,15 @@ class Creating:
         nodes = [
             node
             for node_id, node in self._host.slot_map.nodes.items()
-            if node.takes_new and self._host.is_up(node_id) and self._homes.get(node_id)
+            if node.takes_new and self._host.is_up(node_id) and self._creation_slots.get(node_id)
         ]
         if not nodes:
-            self._host.hang_up(session)
+            self._host.disconnect(session)
             return
         # If all refused lately, any of them may have room again.
         nodes = [node for node in nodes if node.node_id not in self._full] or nodes
         node = self._chance.choices(nodes, [node.weight_new for node in nodes])[0]
-        home = self._chance.choice(self._homes[node.node_id])
+        home = self._chance.choice(self._creation_slots[node.node_id])
         pending.node_id, pending.slot = node.node_id, home
         tx_id = secrets.token_bytes(16)
         creation = Creation(session, pending, node_id=node.node_id, home=home, tx_id=tx_id)
@@ -200,7 +200,7 @@ class Creating:
         if creation.session.gone:
             return
         if pending.retries >= TRIES_MAX:
-            self._host.hang_up(creation.session)
+            self._host.disconnect(creation.session)
         else:
             self.create(creation.session, pending)
 
@@ -300,7 +300,7 @@ class Creating:
             self.refused(creation.pending)
         else:
             self._take_back(creation)
-        self._host.hang_up(creation.session)
+        self._host.disconnect(creation.session)
 
     def _take_back(self, creation: Creation) -> None:
         """Removes what was written (rule 6)."""
@@ -313,7 +313,7 @@ class Creating:
     # The map, links, time
 
     def learned(self) -> None:
-        self._homes = homes_of(self._host.slot_map)
+        self._creation_slots = creation_slots(self._host.slot_map)
 
     def link_down(self, node_id: NodeId) -> None:
         """Commits in flight to it have been reported to `_committed` already."""
@@ -342,7 +342,7 @@ class Creating:
                 self._give_up(creation)
 
 
-def homes_of(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:
+def creation_slots(slot_map: SlotMap) -> dict[NodeId, list[Slot]]:
     """The slots in which each server may create queues: those that do not move."""
     homes: dict[NodeId, list[Slot]] = {}
     for slot, one in enumerate(slot_map.slots):

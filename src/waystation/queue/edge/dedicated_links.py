@@ -14,7 +14,7 @@ from waystation.net.tls import Tls
 from waystation.queue.cluster.link_connection import LinkConnection, Links
 from waystation.queue.cluster.slot_map import Node, NodeId
 from waystation.queue.wire.link import Body, Frame
-from waystation.queue.wire.link_words import Sclose, Sopen
+from waystation.queue.wire.link_messages import Sclose, Sopen
 
 CONNECT_S: Final = 10.0
 WAITING_MAX: Final = 2048  # more than one client may have in flight
@@ -25,9 +25,9 @@ _Key = tuple[NodeId, int]
 class StreamEvents(Protocol):
     def stream_down(self, node_id: NodeId, stream: int) -> None: ...
 
-    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
+    def stream_congested(self, node_id: NodeId, stream: int, *, is_congested: bool) -> None: ...
 
-    def heard(self, node_id: NodeId, frame: Frame) -> None: ...
+    def frame_arrived(self, node_id: NodeId, frame: Frame) -> None: ...
 
 
 class _DedicatedLink:
@@ -74,13 +74,13 @@ class _DedicatedLink:
 
     def arrived(self, line: LinkConnection, frame: Frame) -> None:
         if line is self.line and frame.stream == self.key[1]:
-            self._events.heard(self.key[0], frame)
+            self._events.frame_arrived(self.key[0], frame)
 
     def lost(self, line: LinkConnection) -> None:
         self._links.lost(self)
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
-        self._events.stream_pressed(*self.key, is_pressed=is_pressed)
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None:
+        self._events.stream_congested(*self.key, is_congested=is_congested)
 
 
 class DedicatedLinks:

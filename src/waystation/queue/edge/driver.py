@@ -34,7 +34,7 @@ from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.wire.block import BLOCK_BYTES
 from waystation.queue.wire.handshake import ServerHandshake
 from waystation.queue.wire.link import Body, Frame
-from waystation.queue.wire.link_words import Spause, Sresume
+from waystation.queue.wire.link_messages import Spause, Sresume
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import NOT_A_BATCH, Transmission
 
@@ -44,7 +44,7 @@ STOP_READING_BYTES: Final = 64 * BLOCK_BYTES  # of commands in flight
 TICK_S: Final = 0.5
 SLOWED_S_MAX: Final = 5.0
 ORIGINS_MAX: Final = 100_000  # addresses whose creations are counted
-LOOK_S: Final = 0.05  # how often the map is read while something waits for a newer one
+POLL_S: Final = 0.05  # how often the map is read while something waits for a newer one
 
 
 class Links(Protocol):
@@ -67,7 +67,7 @@ class Proxies(Protocol):
 
 
 class EdgeDriver:
-    """`Works` for the block server, `LinkEvents` for the links, `Effects` for the edge."""
+    """`BlockHandler` for the block server, `LinkEvents` for the links, `Effects` for the edge."""
 
     def __init__(
         self,
@@ -103,8 +103,8 @@ class EdgeDriver:
         self._links: Links | None = None
         self._reading: asyncio.Task[None] | None = None
         self._connections: dict[int, EdgeClient] = {}  # by stream
-        self._pressed: set[NodeId] = set()  # servers with a congested link
-        self._pressing: dict[EdgeClient, None] = {}  # clients that wait for those links
+        self._congested_servers: set[NodeId] = set()  # servers with a congested link
+        self._waiting_for_link: dict[EdgeClient, None] = {}  # clients that wait for those links
         self.edge = Edge(
             self, slot_map, refs=refs, chance=chance, asks_first=asks_first, observer=observer
         )
@@ -162,7 +162,7 @@ class EdgeDriver:
         connection, _ = _connection(client)
         connection.gone = True
         self.clients.pop(connection, None)
-        self._pressing.pop(connection, None)
+        self._waiting_for_link.pop(connection, None)
         client_session, connection.client_session = connection.client_session, None
         if client_session is not None:
             self._connections.pop(client_session.stream, None)
@@ -191,12 +191,12 @@ class EdgeDriver:
         commands: int,
         commands_bytes: int,
     ) -> bool:
-        if connection.congested or connection.pressed or connection.slowed:
+        if connection.congested or connection.link_congested or connection.slowed:
             return True
-        if self._pressed and self._pressed & {
+        if self._congested_servers and self._congested_servers & {
             one.node_id for one in client_session.pending.values()
         }:
-            self._pressing[connection] = None
+            self._waiting_for_link[connection] = None
             return True
         return (
             len(client_session.pending) >= commands
@@ -234,7 +234,7 @@ class EdgeDriver:
         if connection.paused or connection.slow:
             self._throttle(connection)
 
-    def hang_up(self, session: ClientSession) -> None:
+    def disconnect(self, session: ClientSession) -> None:
         connection = self._connections.get(session.stream)
         if connection is None:
             self._forwarded.ended(session)
@@ -293,29 +293,29 @@ class EdgeDriver:
 
     def link_down(self, node_id: NodeId) -> None:
         self.edge.link_down(node_id)
-        self.link_pressed(node_id, is_pressed=False)
+        self.link_congested(node_id, is_congested=False)
 
-    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None:
-        if is_pressed:
-            self._pressed.add(node_id)
+    def link_congested(self, node_id: NodeId, *, is_congested: bool) -> None:
+        if is_congested:
+            self._congested_servers.add(node_id)
             return
-        self._pressed.discard(node_id)
-        waiting, self._pressing = self._pressing, {}
+        self._congested_servers.discard(node_id)
+        waiting, self._waiting_for_link = self._waiting_for_link, {}
         for connection in waiting:
             self._throttle(connection)
 
     def stream_down(self, node_id: NodeId, stream: int) -> None:
-        self.stream_pressed(node_id, stream, is_pressed=False)
+        self.stream_congested(node_id, stream, is_congested=False)
         self.edge.stream_down(node_id, stream)
 
-    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None:
+    def stream_congested(self, node_id: NodeId, stream: int, *, is_congested: bool) -> None:
         connection = self._connections.get(stream)
         if connection is not None:
-            connection.pressed = is_pressed
+            connection.link_congested = is_congested
             self._throttle(connection)
 
-    def heard(self, node_id: NodeId, frame: Frame) -> None:
-        self.edge.heard(node_id, frame, self._clock.mono())
+    def frame_arrived(self, node_id: NodeId, frame: Frame) -> None:
+        self.edge.frame_arrived(node_id, frame, self._clock.mono())
 
     # The map and time
 
@@ -331,7 +331,7 @@ class EdgeDriver:
     async def run(self, map_interval_s: float) -> None:
         read_at = ticked_at = self._clock.mono()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
             mono = self._clock.mono()
             if mono - ticked_at >= TICK_S:
                 ticked_at = mono

@@ -18,7 +18,7 @@ from typing import Final
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.edge.client_session import ClientSession, Pending
 from waystation.queue.edge.command_routing import CommandRouting
-from waystation.queue.edge.creation import Creating
+from waystation.queue.edge.creation import Creations
 from waystation.queue.edge.effects import Budget, Effects
 from waystation.queue.edge.failures import Failures
 from waystation.queue.edge.observer import EdgeObserver, NoEdgeObserver
@@ -28,8 +28,8 @@ from waystation.queue.edge.replies import Replies
 from waystation.queue.errors import Code
 from waystation.queue.model import DhPrivateKey, RefKind, Slot
 from waystation.queue.wire.commands import New, Party, Ping
-from waystation.queue.wire.link import REQUESTS_FROM, Frame, Said
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link import REQUESTS_FROM, Frame, ServerTransmission
+from waystation.queue.wire.link_messages import (
     Busy,
     Cok,
     DelRef,
@@ -46,7 +46,7 @@ from waystation.queue.wire.transmission import Dialect, Transmission, decode_tra
 
 HOLD_S: Final = 8.0  # below the ten seconds after which clients time out
 ANSWER_S: Final = 30.0
-PATIENCE_S: Final = 0.5  # how long other answers wait for one
+ORDER_WAIT_S: Final = 0.5  # how long other answers wait for one
 PENDING_MAX: Final = 1024  # commands of one client in flight; the driver stops reading before
 
 _KINDS: Final = {
@@ -76,14 +76,14 @@ class Edge:
             out,
             slot_map,
             refs=refs,
-            hang_up=self.hang_up,
+            disconnect=self.disconnect,
             asks_first=asks_first,
             observer=self._observer,
         )
         self._requests = routing.requests
         self._ref_updates = routing.ref_updates
         self._renewals = Renewals(routing, out)
-        self._creating = Creating(
+        self._creations = Creations(
             routing,
             out,
             requests=routing.requests,
@@ -92,13 +92,13 @@ class Edge:
             chance=chance,
         )
         self._failures = Failures(
-            routing, out, refs=refs, renewals=self._renewals, creating=self._creating
+            routing, out, refs=refs, renewals=self._renewals, creating=self._creations
         )
         self._replies = Replies(
             routing,
             out,
             renewals=self._renewals,
-            creating=self._creating,
+            creating=self._creations,
             failures=self._failures,
             hides=not asks_first,
             observer=self._observer,
@@ -117,8 +117,8 @@ class Edge:
         return self._routing.held_count
 
     @property
-    def under_way(self) -> int:
-        return len(self._routing.under_way)
+    def in_flight(self) -> int:
+        return len(self._routing.in_flight)
 
     @property
     def requests(self) -> int:
@@ -148,7 +148,7 @@ class Edge:
         session.gone = True
         self._sessions.pop(session.stream, None)
         self._renewals.left(session)
-        self._creating.left(session)
+        self._creations.left(session)
         self._routing.left(session)
         for node_id in session.opened & self._routing.up:
             self._out.send(node_id, session.stream, Sclose())
@@ -175,7 +175,7 @@ class Edge:
             elif command.party in _OWN:
                 own.append((item, received))
             elif len(session.pending) >= PENDING_MAX:
-                self.hang_up(session)
+                self.disconnect(session)
                 return own
             else:
                 self._take(session, item, received, mono)
@@ -194,18 +194,18 @@ class Edge:
             self._routing.take(session, pending)
         elif self._routing.begin(session, pending):
             self._out.spent(session, Budget.CREATIONS)
-            self._creating.create(session, pending)
+            self._creations.create(session, pending)
         else:
-            self.hang_up(session)  # a NEW with the same correlation id is pending
+            self.disconnect(session)  # a NEW with the same correlation id is pending
 
-    def hang_up(self, session: ClientSession) -> None:
+    def disconnect(self, session: ClientSession) -> None:
         if not session.gone:
             self.closed(session)
-            self._out.hang_up(session)
+            self._out.disconnect(session)
 
     # Frames of servers
 
-    def heard(self, node_id: NodeId, frame: Frame, mono: float) -> None:
+    def frame_arrived(self, node_id: NodeId, frame: Frame, mono: float) -> None:
         self._requests.mono = mono
         if frame.epoch > self.slot_map.epoch & 0xFFFFFFFF:
             self._out.refresh()
@@ -216,10 +216,10 @@ class Edge:
         if session is None:
             return  # the client has left
         match frame.body:
-            case Said(item):
+            case ServerTransmission(item):
                 self._replies.said(node_id, session, item, frame.epoch)
             case Newr() as made:
-                self._creating.made(node_id, made)
+                self._creations.made(node_id, made)
             case WrongSlot() | Unknown() | Moved() | Frozen() | Busy() as failure:
                 self._failures.failed(node_id, session, failure)
             case DelRef(kind, entity_id):
@@ -227,7 +227,7 @@ class Edge:
             case Cok():
                 self._renewals.resumed(session, node_id)
             case NotFound() | Sclose():
-                self.hang_up(session)  # rule 3: a grant was lost, or the server ended the stream
+                self.disconnect(session)  # rule 3: a grant was lost, or the server ended the stream
             case _:
                 pass
 
@@ -238,7 +238,7 @@ class Edge:
         if slot_map.epoch <= self.slot_map.epoch:
             return False
         before, self._routing.slot_map = self.slot_map, slot_map
-        self._creating.learned()
+        self._creations.learned()
         # A slot that moved away and back has lost its clients, though its server is the same.
         changed = {
             Slot(slot)
@@ -246,7 +246,7 @@ class Edge:
             if one != was and (one.server != was.server or one.turn != was.turn)
         }
         self._renewals.taken_up(changed)
-        self._look_again()
+        self._retry_waiting()
         return True
 
     def link_up(self, node_id: NodeId) -> None:
@@ -255,19 +255,19 @@ class Edge:
             Slot(slot) for slot, one in enumerate(self.slot_map.slots) if one.server == node_id
         }
         self._renewals.taken_up(served)
-        self._look_again()
+        self._retry_waiting()
 
-    def _look_again(self) -> None:
+    def _retry_waiting(self) -> None:
         """Sends again what may be sent now; subscriptions first."""
         self._renewals.try_again()
         self._routing.release_all()
-        self._requests.say_again()
+        self._requests.repeat_waiting()
 
     def link_down(self, node_id: NodeId) -> None:
         """The result of commands in flight to that server is unknown."""
         self._routing.up.discard(node_id)
         self._requests.link_down(node_id)
-        self._creating.link_down(node_id)
+        self._creations.link_down(node_id)
         for session in list(self._sessions.values()):
             if node_id in session.opened:
                 self._lost(session, node_id)
@@ -276,7 +276,7 @@ class Edge:
         """A client's dedicated link to a server broke."""
         session = self._sessions.get(stream)
         if session is not None and node_id in session.opened:
-            self._creating.stream_lost(session, node_id)
+            self._creations.stream_lost(session, node_id)
             self._renewals.stream_lost(session, node_id)
             self._lost(session, node_id)
 
@@ -293,11 +293,11 @@ class Edge:
     def tick(self, mono: float) -> None:
         """Called regularly: ends what waited too long."""
         self._requests.mono = mono
-        for session, pending in list(self._routing.under_way.values()):
+        for session, pending in list(self._routing.in_flight.values()):
             waited_s = mono - pending.since
-            if waited_s < PATIENCE_S:
+            if waited_s < ORDER_WAIT_S:
                 break
-            if session.gone or pending.number not in self._routing.under_way:
+            if session.gone or pending.number not in self._routing.in_flight:
                 continue
             if waited_s >= (ANSWER_S if pending.held is None else HOLD_S):
                 if not isinstance(pending.command, New):  # creations have their own timeout
@@ -305,6 +305,6 @@ class Edge:
             else:
                 self._routing.let_out(session, session.order.pass_over(pending.number))
         self._routing.forget_untold(mono - HOLD_S)
-        self._creating.tick(mono)
+        self._creations.tick(mono)
         self._requests.tick(mono)
-        self._look_again()  # a server may have given up freezing a slot
+        self._retry_waiting()  # a server may have given up freezing a slot

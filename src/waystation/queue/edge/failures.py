@@ -12,14 +12,14 @@ A core without I/O.
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.edge.client_session import ClientSession, Pending
 from waystation.queue.edge.command_routing import CommandRouting
-from waystation.queue.edge.creation import Creating
+from waystation.queue.edge.creation import Creations
 from waystation.queue.edge.effects import Effects
 from waystation.queue.edge.refs import RefCache
 from waystation.queue.edge.renewals import Renewals
 from waystation.queue.errors import Code
 from waystation.queue.model import RefKind
 from waystation.queue.wire.commands import New
-from waystation.queue.wire.link_words import Busy, Frozen, Moved, Unknown, WrongSlot
+from waystation.queue.wire.link_messages import Busy, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import Err
 
 Failure = WrongSlot | Unknown | Moved | Frozen | Busy
@@ -33,13 +33,13 @@ class Failures:
         *,
         refs: RefCache,
         renewals: Renewals,
-        creating: Creating,
+        creating: Creations,
     ) -> None:
         self._routing = routing
         self._out = out
         self._refs = refs
         self._renewals = renewals
-        self._creating = creating
+        self._creations = creating
 
     def failed(self, node_id: NodeId, session: ClientSession, failure: Failure) -> None:
         pending = next(
@@ -50,7 +50,7 @@ class Failures:
         elif pending.node_id != node_id:
             pass  # it was sent elsewhere since
         elif isinstance(pending.command, New):
-            self._creating.elsewhere(pending)
+            self._creations.elsewhere(pending)
         elif isinstance(failure, Moved):
             self._moved(session, pending, failure)
         elif not self._is_gone(session, pending, failure):
@@ -61,18 +61,18 @@ class Failures:
     ) -> bool:
         """Looks the home up once more if it came from the cache; whether it did."""
         kind = pending.kind
-        if kind is None or pending.doubted:
+        if kind is None or pending.rechecked:
             return False
         if not self._refs.forget(kind, pending.entity_id):
             return False
-        pending.doubted = True  # the reference may still lead to the same home
-        if not self.strayed(pending):
+        pending.rechecked = True  # the reference may still lead to the same home
+        if not self.is_redirected(pending):
             return False
         pending.looked_up = False
         self._routing.come_back(session, pending, is_barred=is_barred)
         return True
 
-    def strayed(self, pending: Pending) -> bool:
+    def is_redirected(self, pending: Pending) -> bool:
         """Whether its server was not chosen by the id alone."""
         return pending.slot != self._refs.home(None, pending.entity_id)
 
@@ -92,7 +92,7 @@ class Failures:
         by_one_map = isinstance(failure, Unknown | WrongSlot) and (
             failure.epoch == self._routing.slot_map.epoch
         )
-        if not by_one_map or not self._is_served_by(pending) or not self.strayed(pending):
+        if not by_one_map or not self._is_served_by(pending) or not self.is_redirected(pending):
             return False
         if isinstance(failure, Unknown):
             if not self.ask_again(session, pending):

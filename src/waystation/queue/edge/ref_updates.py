@@ -22,7 +22,15 @@ from waystation.queue.errors import Code
 from waystation.queue.model import ID_BYTES, RefKind, Slot, slot_of
 from waystation.queue.wire.commands import Lset
 from waystation.queue.wire.link import Body
-from waystation.queue.wire.link_words import Cok, DelRef, Duplicate, GetRef, NotFound, RefIs, SetRef
+from waystation.queue.wire.link_messages import (
+    Cok,
+    DelRef,
+    Duplicate,
+    GetRef,
+    NotFound,
+    RefIs,
+    SetRef,
+)
 from waystation.queue.wire.responses import Err, Nid, Response
 
 

@@ -22,8 +22,8 @@ from waystation.queue.edge.client_session import ClientSession, Lane, Pending, S
 from waystation.queue.edge.effects import Effects
 from waystation.queue.model import EntityId, MessageId, RecipientId, Slot, slot_of
 from waystation.queue.wire.commands import Ack
-from waystation.queue.wire.link import Sent
-from waystation.queue.wire.link_words import Sagain, Sdlv, Sres
+from waystation.queue.wire.link import ClientTransmission
+from waystation.queue.wire.link_messages import Sagain, Sdlv, Sres
 from waystation.queue.wire.transmission import decode_transmission
 
 
@@ -42,7 +42,7 @@ class Host(Protocol):
     def loosen(self, session: ClientSession, lane: Lane) -> None: ...
 
     @property
-    def hang_up(self) -> Callable[[ClientSession], None]: ...
+    def disconnect(self) -> Callable[[ClientSession], None]: ...
 
 
 class Renewals:
@@ -156,7 +156,7 @@ class Renewals:
             self._out.send(server, session.stream, Sagain(entity_id))
         subscription.refused_by = NOBODY
         item = subscription.item
-        body = Sres(RecipientId(entity_id)) if item is None else Sent(item)
+        body = Sres(RecipientId(entity_id)) if item is None else ClientTransmission(item)
         self._out.send(server, session.stream, body)
 
     def _restore(self, sessions: Iterable[ClientSession], slots: set[Slot]) -> None:
@@ -180,7 +180,7 @@ class Renewals:
 
     # NO_MSG during a renewal
 
-    def doubts(self, session: ClientSession, pending: Pending, epoch: int) -> bool:
+    def must_repeat_ack(self, session: ClientSession, pending: Pending, epoch: int) -> bool:
         """Whether `NO_MSG` from a server with this map may be wrong; then `pending` is sent again
         (rule 5)."""
         command, entity_id, server = pending.command, pending.entity_id, pending.node_id
@@ -188,8 +188,8 @@ class Renewals:
             return False
         recipient_id = RecipientId(entity_id)
         got = session.delivered.get(recipient_id)
-        if got is not None and command.message_id in (b"", got) and not pending.doubted:
-            pending.doubted = True
+        if got is not None and command.message_id in (b"", got) and not pending.rechecked:
+            pending.rechecked = True
             lane = self._host.set_aside(session, pending)
             if not session.gone:  # the limit of held commands was reached
                 self._tell_delivered(session, server, recipient_id, got)
@@ -224,7 +224,7 @@ class Renewals:
         if self._settle(session, node_id, corr_id) is None:
             return False
         if refused:
-            self._host.hang_up(session)
+            self._host.disconnect(session)
         return True
 
     def resumed(self, session: ClientSession, node_id: NodeId) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from waystation.queue.cluster.slot_map import NodeId
 from waystation.queue.edge.client_session import ClientSession, Pending
 from waystation.queue.edge.command_routing import CommandRouting
-from waystation.queue.edge.creation import Creating
+from waystation.queue.edge.creation import Creations
 from waystation.queue.edge.effects import Budget, Effects
 from waystation.queue.edge.failures import Failures
 from waystation.queue.edge.observer import EdgeObserver
@@ -33,7 +33,7 @@ class Replies:
         out: Effects,
         *,
         renewals: Renewals,
-        creating: Creating,
+        creating: Creations,
         failures: Failures,
         hides: bool,
         observer: EdgeObserver,
@@ -43,7 +43,7 @@ class Replies:
         self._ref_updates = routing.ref_updates
         self._out = out
         self._renewals = renewals
-        self._creating = creating
+        self._creations = creating
         self._failures = failures
         self._hides = hides
         self._observer = observer
@@ -52,7 +52,7 @@ class Replies:
         try:
             answer = decode_answer(item, session.dialect)
         except FieldError:
-            self._routing.hang_up(session)
+            self._routing.disconnect(session)
             return
         is_error = answer.response.startswith(b"ERR ")
         if is_error:
@@ -73,8 +73,10 @@ class Replies:
                 return
             self._routing.let_out(session, session.order.event(item))
         elif isinstance(pending.command, New) and not is_error:
-            self._creating.keep(pending, item)
-        elif answer.response == b"ERR NO_MSG" and self._renewals.doubts(session, pending, epoch):
+            self._creations.keep(pending, item)
+        elif answer.response == b"ERR NO_MSG" and self._renewals.must_repeat_ack(
+            session, pending, epoch
+        ):
             pass  # it is sent again
         elif answer.response != b"ERR AUTH":
             self._answered(session, pending, answer.response, item)
@@ -96,13 +98,13 @@ class Replies:
 
     def _refused(self, pending: Pending) -> None:
         if isinstance(pending.command, New):
-            self._creating.refused(pending)
+            self._creations.refused(pending)
         self._ref_updates.undo(pending)
 
     def _unauthorised(self, session: ClientSession, pending: Pending, item: bytes) -> None:
         self._refused(pending)
         self._out.spent(session, Budget.REFUSALS)
-        is_known = pending.doubted or self._failures.strayed(pending)
+        is_known = pending.rechecked or self._failures.is_redirected(pending)
         if self._hides and pending.kind is not None and not is_known:
             self._out.after_a_hop(partial(self._routing.finish, session, pending, item))  # rule 3
         else:

@@ -15,7 +15,7 @@ from waystation.queue.cluster.slot_map import NOBODY, NodeId, SlotMap
 from waystation.queue.edge.effects import Effects
 from waystation.queue.model import Slot
 from waystation.queue.wire.link import REQUESTS_FROM, Body
-from waystation.queue.wire.link_words import Busy, Frozen, WrongSlot
+from waystation.queue.wire.link_messages import Busy, Frozen, WrongSlot
 
 REQUEST_S: Final = 8.0
 REQUESTS_MAX: Final = 100_000
@@ -23,7 +23,7 @@ REQUESTS_MAX: Final = 100_000
 Done = Callable[[Body | None], None]
 
 
-class Ways(Protocol):
+class ServerMap(Protocol):
     """The slot map, and which servers are linked."""
 
     @property
@@ -48,8 +48,8 @@ def ignored(_: Body | None) -> None:
 
 
 class Requests:
-    def __init__(self, ways: Ways, out: Effects) -> None:
-        self._ways = ways
+    def __init__(self, ways: ServerMap, out: Effects) -> None:
+        self._servers = ways
         self._out = out
         self._requests: dict[int, _Request] = {}  # oldest first
         self._next = REQUESTS_FROM
@@ -82,8 +82,8 @@ class Requests:
 
     def _send(self, number: int, request: _Request) -> None:
         if request.slot is not None:
-            request.node_id = self._ways.slot_map.slots[request.slot].server
-        if self._ways.is_up(request.node_id):
+            request.node_id = self._servers.slot_map.slots[request.slot].server
+        if self._servers.is_up(request.node_id):
             self._out.send(request.node_id, number, request.body)
         elif request.slot is None:
             del self._requests[number]
@@ -102,7 +102,7 @@ class Requests:
         del self._requests[number]
         request.done(body)
 
-    def say_again(self) -> None:
+    def repeat_waiting(self) -> None:
         """Called when the map changed, a link came up, or time passed."""
         for number, request in list(self._requests.items()):
             if request.node_id == NOBODY:
@@ -124,4 +124,4 @@ class Requests:
                 break
             del self._requests[number]
             oldest.done(None)
-        self.say_again()
+        self.repeat_waiting()

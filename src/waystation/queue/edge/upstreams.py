@@ -20,12 +20,12 @@ from waystation.queue.cluster.link_connection import LinkConnection, Links
 from waystation.queue.cluster.slot_map import Node, NodeId, SlotMap
 from waystation.queue.edge.dedicated_links import DedicatedLinks
 from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame
-from waystation.queue.wire.link_words import Cping, Cpong
+from waystation.queue.wire.link_messages import Cping, Cpong
 
 BACKOFF_MIN_S: Final = 0.1
 BACKOFF_MAX_S: Final = 5.0
 CONNECT_S: Final = 10.0
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 PING_S: Final = 2.0
 SILENCE_S: Final = 10.0
 _HOP_WEIGHT: Final = 0.2  # of the newest sample in the mean
@@ -36,13 +36,13 @@ class LinkEvents(Protocol):
 
     def link_down(self, node_id: NodeId) -> None: ...
 
-    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None: ...
+    def link_congested(self, node_id: NodeId, *, is_congested: bool) -> None: ...
 
     def stream_down(self, node_id: NodeId, stream: int) -> None: ...
 
-    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
+    def stream_congested(self, node_id: NodeId, stream: int, *, is_congested: bool) -> None: ...
 
-    def heard(self, node_id: NodeId, frame: Frame) -> None: ...
+    def frame_arrived(self, node_id: NodeId, frame: Frame) -> None: ...
 
 
 class _Upstream:
@@ -76,7 +76,7 @@ class _Upstream:
             took_s = self.heard_at - self.pinged_at
             self.pinged_at = None
             self.hop_s += (took_s - self.hop_s) * (_HOP_WEIGHT if self.hop_s else 1.0)
-        self._events.heard(self.node.node_id, frame)
+        self._events.frame_arrived(self.node.node_id, frame)
 
     def lost(self, line: LinkConnection) -> None:
         if line is self.line:
@@ -87,9 +87,9 @@ class _Upstream:
         if self.gone is not None and not self.gone.done():
             self.gone.set_result(None)
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None:
         if line is self.line:
-            self._events.link_pressed(self.node.node_id, is_pressed=is_pressed)
+            self._events.link_congested(self.node.node_id, is_congested=is_congested)
 
     def look(self, epoch: int) -> None:
         """Rule 4."""
@@ -163,10 +163,10 @@ class Upstreams:
 
     async def settle(self, within_s: float) -> bool:
         """Whether every server of the map is linked within the time."""
-        for _ in range(round(within_s / LOOK_S)):
+        for _ in range(round(within_s / POLL_S)):
             if len(self) == len(self._upstreams):
                 return True
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         return False
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class Checks:
         self._turn: list[_Job] = []  # of this loop turn
         self._handed: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
         self._done: deque[tuple[_Job, list[Proven] | Exception]] = deque()
-        self._telling = False
+        self._delivering = False
         self.waiting = 0
         self._threads = [
             threading.Thread(target=self._run, name=f"queue-check-{k}", daemon=True)
@@ -77,8 +77,8 @@ class Checks:
         for k in range(min(shares, len(jobs))):
             self._handed.put(jobs[k::shares])
 
-    def _tell(self) -> None:
-        self._telling = False  # first: results from here on need another call
+    def _deliver_results(self) -> None:
+        self._delivering = False  # first: results from here on need another call
         while self._done:
             job, answer = self._done.popleft()
             self.waiting -= 1
@@ -100,10 +100,10 @@ class Checks:
                 except Exception as exc:  # the thread must live on, or all clients hang
                     answer = exc
                 self._done.append((job, answer))
-            if not self._telling:
-                self._telling = True
+            if not self._delivering:
+                self._delivering = True
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._tell)
+                    self._loop.call_soon_threadsafe(self._deliver_results)
 
 
 def prove(asked: Proof, check: Callable[..., bool] = auth.check) -> Proven:

@@ -86,7 +86,7 @@ _AUTH = Err(Code.AUTH)
 _TOUCHES_MAX = 10_000
 
 
-class HangUpError(Exception):
+class DisconnectError(Exception):
     """The connection is closed instead of an answer."""
 
 
@@ -430,4 +430,4 @@ def later(command: Command) -> Fault:
     """The temporary error for a command; raises where the connection must be closed instead."""
     if isinstance(command, _SENDERS):
         return TRY_LATER
-    raise HangUpError
+    raise DisconnectError

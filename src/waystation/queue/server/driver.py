@@ -27,7 +27,7 @@ from waystation.queue.server.admission import Case
 from waystation.queue.server.checks import Checks, Proven
 from waystation.queue.server.client import Client, Line, Pending, Work
 from waystation.queue.server.delivery import Delivery
-from waystation.queue.server.dispatch import Caller, HangUpError
+from waystation.queue.server.dispatch import Caller, DisconnectError
 from waystation.queue.server.observer import NoObserver, Observer
 from waystation.queue.server.services import Registry, ServiceSession
 from waystation.queue.server.session import Session
@@ -129,7 +129,7 @@ class Driver:
         try:
             batch = session.receive(block)
         except BadServiceError as error:
-            self._turn_away(client, error)
+            self._reject_service(client, error)
             return True
         except BadHelloError:
             return False
@@ -140,14 +140,14 @@ class Driver:
         claim = session.agreement.service
         if claim is not None and self._registry is not None:
             client.line.pause()  # commands must wait until the service is admitted
-            self._start(client, "service", self._let_in(client, claim, self._registry))
+            self._start(client, "service", self._admit_service(client, claim, self._registry))
         return True
 
-    async def _let_in(self, client: Client, claim: ServiceClaim, registry: Registry) -> None:
+    async def _admit_service(self, client: Client, claim: ServiceClaim, registry: Registry) -> None:
         try:
             service = await registry.admit(claim)
         except BadServiceError as error:
-            self._turn_away(client, error)
+            self._reject_service(client, error)
         except (UnavailableError, BusyError):
             client.line.abort()
         else:
@@ -156,7 +156,7 @@ class Driver:
             client.line.touch()
             client.line.resume()
 
-    def _turn_away(self, client: Client, error: BadServiceError) -> None:
+    def _reject_service(self, client: Client, error: BadServiceError) -> None:
         client.session.answer_hello(refused_block(error))
         client.line.finish()
 
@@ -196,7 +196,7 @@ class Driver:
     def _start(self, client: Client, name: str, coro: Coroutine[Any, Any, None]) -> None:
         try:
             rest = eager(coro, self._loop)
-        except HangUpError:
+        except DisconnectError:
             client.line.abort()
             return
         if not isinstance(rest, Done):
@@ -219,7 +219,7 @@ class Driver:
             # Deliveries may have been deferred meanwhile; `has_room` sends the others later.
             if client.deferred:
                 await self._offer_deferred(client)
-        except (HangUpError, UnavailableError):
+        except (DisconnectError, UnavailableError):
             client.line.abort()
         except Exception:
             client.line.abort()
@@ -312,7 +312,7 @@ class Driver:
         if error is None:
             return task.result()
         client.line.abort()
-        if not isinstance(error, HangUpError | WaystationError):
+        if not isinstance(error, DisconnectError | WaystationError):
             self._loop.call_exception_handler(
                 {"message": "a command of a client failed", "exception": error}
             )
@@ -330,7 +330,7 @@ class Driver:
         try:
             response = await self._forwarder.forward(client, sent)
             client.say(sent.corr_id, sent.entity_id, response)
-        except (HangUpError, UnavailableError):
+        except (DisconnectError, UnavailableError):
             client.line.abort()
         except Exception:
             client.line.abort()

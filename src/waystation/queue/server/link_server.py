@@ -39,8 +39,8 @@ from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.server.uncommitted_queues import UncommittedQueues
 from waystation.queue.settings import Queue as QueueSettings
 from waystation.queue.store import GrantStore, Party, QueueStore, Ref, RefStore
-from waystation.queue.wire.link import Body, Frame, Sent
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link import Body, ClientTransmission, Frame
+from waystation.queue.wire.link_messages import (
     Cok,
     CopyAck,
     CopyPart,
@@ -51,6 +51,7 @@ from waystation.queue.wire.link_words import (
     Frozen,
     GetRef,
     Knows,
+    LinkMessage,
     Moderate,
     Moderated,
     Newc,
@@ -67,7 +68,6 @@ from waystation.queue.wire.link_words import (
     Sres,
     Sresume,
     Unknown,
-    Word,
 )
 
 STREAMS_MAX: Final = 200_000
@@ -193,14 +193,14 @@ class LinkServer:
             self._copying.discard(line)
             self._peers.left(node_id)
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None:
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None:
         """Rule 4."""
         known = self._lines.get(line)
         if known is None:
             return
         streams, port = known
-        port.is_pressed = is_pressed
-        if is_pressed:
+        port.is_congested = is_congested
+        if is_congested:
             line.pause()
         else:
             line.resume()
@@ -210,10 +210,10 @@ class LinkServer:
         self._replication_driver.saw_epoch(frame.epoch)
         (streams, _), stream, body = self._lines[line], frame.stream, frame.body
         match body:
-            case Sent(transmission):
+            case ClientTransmission(transmission):
                 streams.sent(stream, transmission)
             case Sagain(entity_id):
-                streams.said_again(stream, entity_id)
+                streams.begin_again(stream, entity_id)
             case Sopen():
                 streams.open(stream, body, self._clock.mono())
             case Sclose():
@@ -232,33 +232,33 @@ class LinkServer:
                 if found is None:
                     line.send_frame(stream, self._ownership.epoch, Sclose())
                 else:
-                    self._spawn(line, stream, self._of_client(*found, body))
+                    self._spawn(line, stream, self._of_session(*found, body))
             case Newc() | Newx() | SetRef() | GetRef() | DelRef() | Knows() | Moderate():
-                self._spawn(line, stream, self._of_nobody(body))
+                self._spawn(line, stream, self._outside_sessions(body))
             case _:
                 line.abort()  # a message that only servers send
 
     def _spawn(
-        self, line: LinkConnection, stream: int, words: Coroutine[Any, Any, list[Word]]
+        self, line: LinkConnection, stream: int, work: Coroutine[Any, Any, list[LinkMessage]]
     ) -> None:
-        self._tasks.spawn("link word", self._say(line, stream, words))
+        self._tasks.spawn("link message", self._send_results(line, stream, work))
 
-    async def _say(
-        self, line: LinkConnection, stream: int, words: Coroutine[Any, Any, list[Word]]
+    async def _send_results(
+        self, line: LinkConnection, stream: int, work: Coroutine[Any, Any, list[LinkMessage]]
     ) -> None:
         try:
-            said = await words
+            messages = await work
         except UnavailableError:
             line.abort()  # the edge asks again over its next link
             return
-        for word in said:
-            line.send_frame(stream, self._ownership.epoch, word)
+        for message in messages:
+            line.send_frame(stream, self._ownership.epoch, message)
 
     # Messages
 
-    async def _of_client(
+    async def _of_session(
         self, client: Client, session: StreamSession, asked: Newq | Sres | Sdlv
-    ) -> list[Word]:
+    ) -> list[LinkMessage]:
         match asked:
             case Newq():
                 return await self._queues.ask(client, session, asked)
@@ -268,9 +268,9 @@ class LinkServer:
                 await self._was_delivered(client, recipient_id, message_id, gets=gets)
                 return []
 
-    async def _of_nobody(
+    async def _outside_sessions(
         self, asked: Newc | Newx | SetRef | GetRef | DelRef | Knows | Moderate
-    ) -> list[Word]:
+    ) -> list[LinkMessage]:
         match asked:
             case Newc(tx_id):
                 return [await self._queues.commit(tx_id)]
@@ -289,14 +289,14 @@ class LinkServer:
         """Asks the server of the slot whether it has such a queue; None without an answer."""
         server = self._replication_driver.slot_map.slots[home].server
         if server == self._replication_driver.replication.slot_lease.node_id:
-            said = await self.knows(kind, entity_id, home)
+            messages = await self.knows(kind, entity_id, home)
         else:
-            said = await peer_requests.ask(server, Knows(kind, entity_id, home))
-        if isinstance(said, Cok):
+            messages = await peer_requests.ask(server, Knows(kind, entity_id, home))
+        if isinstance(messages, Cok):
             return True
-        return False if isinstance(said, NotFound) else None
+        return False if isinstance(messages, NotFound) else None
 
-    async def knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> Word:
+    async def knows(self, kind: RefKind, entity_id: bytes, home: Slot) -> LinkMessage:
         if not self._ownership.begin(home):
             return not_ours(self._ownership, CorrId(b""), home)
         try:
@@ -305,7 +305,7 @@ class LinkServer:
         finally:
             self._ownership.end(home)
 
-    async def _moderate(self, asked: Moderate) -> Word:
+    async def _moderate(self, asked: Moderate) -> LinkMessage:
         """Executes the order, or answers where the queue is."""
         entity_id = asked.entity_id
         if len(entity_id) != ID_BYTES:
@@ -342,7 +342,7 @@ class LinkServer:
             return None
         return queue
 
-    async def _reference(self, asked: SetRef | GetRef | DelRef) -> Word:
+    async def _reference(self, asked: SetRef | GetRef | DelRef) -> LinkMessage:
         if len(asked.entity_id) != ID_BYTES:
             return NotFound()
         slot = slot_of(asked.entity_id)
@@ -364,7 +364,7 @@ class LinkServer:
 
     async def _resume(
         self, client: Client, session: StreamSession, recipient_id: RecipientId
-    ) -> Word:
+    ) -> LinkMessage:
         """Resumes a subscription that came with NEW, if its grant moved here with the queue."""
         slot = slot_of(recipient_id) if len(recipient_id) == ID_BYTES else Slot(0)
         if not self._ownership.begin(slot):

@@ -158,13 +158,13 @@ class Notifiers:
         )
         lost = self._notifications.lost
         self._notifications.add(waiting)
-        kept = int(self._told(notifier.notifier_id) is None)
+        kept = int(self._receiver_of(notifier.notifier_id) is None)
         self._observer.notified(lost=self._notifications.lost - lost, kept=kept)
 
     def hand_over(self) -> None:
         """Delivers all waiting notifications that have a subscriber."""
         subscribed = [
-            one for one in self._notifications.notifier_ids() if self._told(one) is not None
+            one for one in self._notifications.notifier_ids() if self._receiver_of(one) is not None
         ]
         if subscribed:
             sent = self._notifications.hand_over(self._deliver, subscribed)
@@ -184,13 +184,13 @@ class Notifiers:
             self._notifications.add(one)
 
     def _deliver(self, waiting: PendingNotification) -> bool:
-        client = self._told(waiting.notifier_id)
+        client = self._receiver_of(waiting.notifier_id)
         if client is None or client.congested:
             return False
         client.tell(waiting.notifier_id, Nmsg(waiting.nonce, waiting.meta))
         return True
 
-    def _told(self, notifier_id: NotifierId) -> Subscriber | None:
+    def _receiver_of(self, notifier_id: NotifierId) -> Subscriber | None:
         """The connection that gets the notifications of this notifier."""
         client = self._subscribers.of_notifier(notifier_id)
         service_id = self._notifications.service_of(notifier_id)

@@ -50,7 +50,7 @@ from waystation.queue.wire.commands import (
     Send,
     Sub,
 )
-from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
+from waystation.queue.wire.link_messages import DelRef, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Transmission
 
@@ -132,7 +132,7 @@ class OwnedDispatch:
         if not self._ownership.begin(slot):
             if case.queue is not None and not copied:
                 return self._elsewhere(sent, slot, refused_ids)
-            return await self._astray(sent, slot, refused_ids, copied=copied)
+            return await self._not_here(sent, slot, refused_ids, copied=copied)
         try:
             if case.refused is Code.AUTH or case.verdict(proven=proven) is Code.AUTH:
                 ref = await self._ref_of(sent)
@@ -211,7 +211,7 @@ class OwnedDispatch:
             refused_ids.bar(sent, slot)
         return _as_response(not_ours(self._ownership, sent.corr_id, slot))
 
-    async def _astray(
+    async def _not_here(
         self, sent: Transmission, slot: Slot, refused_ids: RefusedIds | None, *, copied: bool
     ) -> Response:
         """Neither the slot of its id nor its queue is ours: the edge followed a reference. It can

@@ -58,16 +58,16 @@ class ReferenceWriting:
 
     async def run(self) -> None:
         """Returns when all references are written."""
-        told = ""
+        reported = ""
         while True:
             try:
                 await self._write_all()
                 return
             except UnavailableError as exc:  # written pages stay; the map has the progress
                 reason = str(exc) or exc.label
-                if reason != told:
+                if reason != reported:
                     self._lines.warning("cluster.references_wait", reason=reason)
-                    told = reason
+                    reported = reason
                 await asyncio.sleep(AGAIN_S)
 
     async def _write_all(self) -> None:
@@ -104,8 +104,8 @@ class ReferenceWriting:
             node = slot_map.nodes.get(self._node_id)
             if node is None:
                 return
-            told = msgspec.structs.replace(node, references_left=left)
-            if await self._maps.commit(slot_map.with_node(told)):
+            reported = msgspec.structs.replace(node, references_left=left)
+            if await self._maps.commit(slot_map.with_node(reported)):
                 break
         self._lines.info(
             "cluster.references", slots_done=SLOTS - left, slots=SLOTS, written=self.written

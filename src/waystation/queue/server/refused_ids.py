@@ -16,7 +16,7 @@ from collections.abc import Collection
 from typing import Final
 
 from waystation.queue.model import RefKind, Slot
-from waystation.queue.wire.link_words import Moved
+from waystation.queue.wire.link_messages import Moved
 from waystation.queue.wire.transmission import Transmission
 
 BARS_MAX: Final = 10_000

@@ -59,8 +59,8 @@ from waystation.queue.wire.transmission import (
 )
 
 VERSIONS: Final = VersionRange(8, 18)
-VERSIONS_UNTOLD: Final = VersionRange(8, 10)  # rule 2
-VERSIONS_SHOWN: Final = VersionRange(8, 17)  # rule 3
+VERSIONS_WITHOUT_FLAG: Final = VersionRange(8, 10)  # rule 2
+VERSIONS_FOR_CLIENTS: Final = VersionRange(8, 17)  # rule 3
 _DETAIL_BYTES_MAX: Final = 64
 
 
@@ -166,9 +166,9 @@ class RelaySession:
 
 def _versions(hello: ServerHello) -> tuple[int, VersionRange]:
     """The version of the session, and the versions that clients may use inside it."""
-    told = hello.versions.highest >= PROXY_FLAG_SINCE
-    common = hello.versions.common(VERSIONS if told else VERSIONS_UNTOLD)
-    shown = hello.versions.common(VERSIONS_SHOWN)
+    knows_flag = hello.versions.highest >= PROXY_FLAG_SINCE
+    common = hello.versions.common(VERSIONS if knows_flag else VERSIONS_WITHOUT_FLAG)
+    shown = hello.versions.common(VERSIONS_FOR_CLIENTS)
     if common is None or shown is None:
         raise BadHelloError(Broker.TRANSPORT_VERSION)
     return common.highest, shown

@@ -30,7 +30,7 @@ TICK_S: Final = 0.5
 AGREED: Final = OWN_FLAGS  # both hellos are done
 
 
-class Works(Protocol):
+class BlockHandler(Protocol):
     """Processes the blocks of clients: `driver.Driver`, or that of an edge."""
 
     @property
@@ -99,7 +99,7 @@ class BlockServer:
     def __init__(
         self,
         net: NetLoop,
-        works: Works,
+        works: BlockHandler,
         *,
         tls: Tls,
         versions: VersionRange,

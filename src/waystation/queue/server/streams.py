@@ -24,8 +24,8 @@ from waystation.queue.wire.block import PlainBlocks
 from waystation.queue.wire.commands import New
 from waystation.queue.wire.forwarding import is_forwardable
 from waystation.queue.wire.handshake import Agreement
-from waystation.queue.wire.link import Body, Said
-from waystation.queue.wire.link_words import Busy, Sclose, Sopen
+from waystation.queue.wire.link import Body, ServerTransmission
+from waystation.queue.wire.link_messages import Busy, Sclose, Sopen
 from waystation.queue.wire.responses import Response, encode_response
 from waystation.queue.wire.transmission import (
     Dialect,
@@ -43,7 +43,7 @@ _PAUSED_BYTES: Final = 1 << 40
 class StreamPort:
     """Sends the messages of a stream: over a link, or to a test."""
 
-    is_pressed = False  # the edge does not read fast enough: no deliveries
+    is_congested = False  # the edge does not read fast enough: no deliveries
 
     def put(self, stream: int, body: Body) -> None:
         raise AssertionError("a subclass must override `put`")
@@ -73,7 +73,7 @@ class StreamSession(Session):
     @property
     def said_bytes(self) -> int:
         """0: nothing waits on a stream itself."""
-        return _PAUSED_BYTES if self.is_paused or self._port.is_pressed else 0
+        return _PAUSED_BYTES if self.is_paused or self._port.is_congested else 0
 
     def say(self, corr_id: bytes, entity_id: bytes, response: Response) -> None:
         if isinstance(response, Elsewhere):
@@ -81,7 +81,9 @@ class StreamSession(Session):
             return
         dialect = self.agreement.dialect
         encoded = encode_response(response, dialect.version)
-        self._port.put(self._stream, Said(encode_answer(corr_id, entity_id, encoded, dialect)))
+        self._port.put(
+            self._stream, ServerTransmission(encode_answer(corr_id, entity_id, encoded, dialect))
+        )
 
     @property
     def session_id(self) -> SessionId:
@@ -112,10 +114,10 @@ class StreamLine:
         pass
 
     def finish(self) -> None:
-        self._streams.hang_up(self._stream)
+        self._streams.disconnect(self._stream)
 
     def abort(self) -> None:
-        self._streams.hang_up(self._stream)
+        self._streams.disconnect(self._stream)
 
 
 class Streams:
@@ -165,7 +167,7 @@ class Streams:
         for stream in list(self._clients):
             self.close(stream)
 
-    def hang_up(self, stream: int) -> None:
+    def disconnect(self, stream: int) -> None:
         if stream in self._clients:
             self._port.put(stream, Sclose())
             self.close(stream)
@@ -208,9 +210,9 @@ class Streams:
             client, session = found
             self._driver.take(client, batch)
             if len(session.refused_ids) > BARS_MAX:
-                self.hang_up(stream)
+                self.disconnect(stream)
 
-    def said_again(self, stream: int, entity_id: bytes) -> None:
+    def begin_again(self, stream: int, entity_id: bytes) -> None:
         found = self.get(stream)
         if found is not None:
             found[1].refused_ids.again(entity_id)

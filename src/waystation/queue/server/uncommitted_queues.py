@@ -21,7 +21,15 @@ from waystation.queue.server.ownership import Ownership, not_ours
 from waystation.queue.server.streams import StreamSession
 from waystation.queue.server.subscribers import Subscribers
 from waystation.queue.store import GrantStore, QueueStore
-from waystation.queue.wire.link_words import Busy, Cok, Duplicate, Newq, Newr, NotFound, Word
+from waystation.queue.wire.link_messages import (
+    Busy,
+    Cok,
+    Duplicate,
+    LinkMessage,
+    Newq,
+    Newr,
+    NotFound,
+)
 from waystation.queue.wire.responses import Err, Response
 from waystation.queue.wire.transmission import Refusal, Transmission, decode_transmission
 
@@ -60,7 +68,7 @@ class UncommittedQueues:
     def __len__(self) -> int:
         return len(self._queues)
 
-    async def ask(self, client: Client, session: StreamSession, asked: Newq) -> list[Word]:
+    async def ask(self, client: Client, session: StreamSession, asked: Newq) -> list[LinkMessage]:
         """Makes the queue. The client's stream gets the IDS, which the edge holds back until the
         commit; returns the messages that follow."""
         received = decode_transmission(asked.transmission, session.agreement.dialect)
@@ -90,7 +98,7 @@ class UncommittedQueues:
             )
         ]
 
-    async def commit(self, tx_id: bytes) -> Word:
+    async def commit(self, tx_id: bytes) -> LinkMessage:
         self._forget_old()
         draft = self._queues.pop(tx_id, None)
         if draft is None:
@@ -114,7 +122,7 @@ class UncommittedQueues:
         finally:
             self._ownership.end(slot)
 
-    def withdraw(self, tx_id: bytes) -> Word:
+    def withdraw(self, tx_id: bytes) -> LinkMessage:
         self._queues.pop(tx_id, None)
         return Cok()
 

@@ -36,7 +36,7 @@ from waystation.queue.model import (
 from waystation.queue.wire import fields
 from waystation.queue.wire.boxes import TAG_BYTES
 from waystation.queue.wire.fields import FieldError, Reader
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link_messages import (
     Busy,
     Cok,
     CopyAck,
@@ -48,6 +48,7 @@ from waystation.queue.wire.link_words import (
     Frozen,
     GetRef,
     Knows,
+    LinkMessage,
     Moderate,
     Moderated,
     Moved,
@@ -66,7 +67,6 @@ from waystation.queue.wire.link_words import (
     Sres,
     Sresume,
     Unknown,
-    Word,
     WrongSlot,
 )
 
@@ -80,19 +80,19 @@ REQUESTS_FROM: Final = 1 << 31
 TX_BYTES: Final = 16
 
 
-class Sent(msgspec.Struct, frozen=True, gc=False):
+class ClientTransmission(msgspec.Struct, frozen=True, gc=False):
     """A client's transmission."""
 
     transmission: bytes
 
 
-class Said(msgspec.Struct, frozen=True, gc=False):
+class ServerTransmission(msgspec.Struct, frozen=True, gc=False):
     """A server's transmission for a client."""
 
     transmission: bytes
 
 
-Body: TypeAlias = Sent | Said | Word
+Body: TypeAlias = ClientTransmission | ServerTransmission | LinkMessage
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -107,12 +107,12 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 def encode_frame(frame: Frame) -> bytes:
     body = frame.body
     match body:
-        case Sent(payload):
+        case ClientTransmission(payload):
             kind = b"T"
-        case Said(payload):
+        case ServerTransmission(payload):
             kind = b"R"
         case _:
-            kind, payload = b"C", encode_word(body)
+            kind, payload = b"C", encode_message(body)
     assert len(payload) <= PAYLOAD_BYTES_MAX, "no block of a link can hold it"
     head = frame.stream.to_bytes(4, "big") + (frame.epoch & 0xFFFFFFFF).to_bytes(4, "big")
     return b"%b%b%b%b" % (head, kind, len(payload).to_bytes(2, "big"), payload)
@@ -134,9 +134,9 @@ def join_frames(frames: Iterable[bytes]) -> list[bytes]:
     return contents
 
 
-def encode_word(word: Word) -> bytes:
-    start = word.tag + b" "
-    match word:
+def encode_message(message: LinkMessage) -> bytes:
+    start = message.tag + b" "
+    match message:
         case Sopen(version, session_id, session_key, forwarded):
             key = fields.maybe_short(session_key)
             session = fields.u16(version) + fields.short(session_id)
@@ -144,11 +144,11 @@ def encode_word(word: Word) -> bytes:
         case Newq(home, tx_id, transmission):
             return start + fields.u16(home) + tx_id + transmission
         case Newr():
-            return start + _encode_newr(word)
+            return start + _encode_newr(message)
         case Newc(tx_id) | Newx(tx_id):
             return start + tx_id
         case SetRef() | GetRef() | DelRef() | RefIs() | Knows():
-            return start + _encode_reference(word)
+            return start + _encode_reference(message)
         case Sres(entity_id) | Sagain(entity_id):
             return start + fields.short(entity_id)
         case Moderate(entity_id, order):
@@ -165,13 +165,13 @@ def encode_word(word: Word) -> bytes:
         case Cpong(epoch):
             return start + fields.i64(epoch)
         case WrongSlot() | Unknown() | Moved() | Frozen() | Busy():
-            return start + _encode_failure(word)
+            return start + _encode_failure(message)
         case _:
-            return word.tag
+            return message.tag
 
 
-def _encode_reference(word: SetRef | GetRef | DelRef | RefIs | Knows) -> bytes:
-    match word:
+def _encode_reference(message: SetRef | GetRef | DelRef | RefIs | Knows) -> bytes:
+    match message:
         case SetRef(kind, entity_id, home, tx_id):
             return _ref(kind, entity_id) + fields.u16(home) + tx_id
         case GetRef(kind, entity_id):
@@ -184,9 +184,9 @@ def _encode_reference(word: SetRef | GetRef | DelRef | RefIs | Knows) -> bytes:
             return _ref(kind, entity_id) + fields.u16(home)
 
 
-def _encode_failure(word: WrongSlot | Unknown | Moved | Frozen | Busy) -> bytes:
-    corr_id = fields.short(word.corr_id)
-    match word:
+def _encode_failure(message: WrongSlot | Unknown | Moved | Frozen | Busy) -> bytes:
+    corr_id = fields.short(message.corr_id)
+    match message:
         case WrongSlot(_, epoch) | Unknown(_, epoch):
             return corr_id + fields.i64(epoch)
         case Moved(_, kind, home):
@@ -199,11 +199,11 @@ def _ref(kind: RefKind, entity_id: bytes) -> bytes:
     return kind.value.encode() + fields.short(entity_id)
 
 
-def _encode_newr(word: Newr) -> bytes:
-    ids = fields.short(word.recipient_id) + fields.short(word.sender_id)
-    ids += fields.maybe_short(word.notifier_id) + fields.maybe_short(word.link_id)
-    needs = "".join(kind.value for kind in word.needs).encode()
-    return word.tx_id + ids + fields.short(needs)
+def _encode_newr(message: Newr) -> bytes:
+    ids = fields.short(message.recipient_id) + fields.short(message.sender_id)
+    ids += fields.maybe_short(message.notifier_id) + fields.maybe_short(message.link_id)
+    needs = "".join(kind.value for kind in message.needs).encode()
+    return message.tx_id + ids + fields.short(needs)
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -221,11 +221,11 @@ def decode_frames(content: bytes) -> list[Frame]:
         kind, payload = reader.byte(), reader.large()
         match kind:
             case 0x54:
-                body: Body = Sent(payload)
+                body: Body = ClientTransmission(payload)
             case 0x52:
-                body = Said(payload)
+                body = ServerTransmission(payload)
             case 0x43:
-                body = decode_word(payload)
+                body = decode_message(payload)
             case _:
                 raise FieldError("unknown kind of frame")
         frames.append(Frame(stream, epoch, body))
@@ -233,7 +233,7 @@ def decode_frames(content: bytes) -> list[Frame]:
     return frames
 
 
-def decode_word(data: bytes) -> Word:
+def decode_message(data: bytes) -> LinkMessage:
     bare = _BARE.get(data)
     if bare is not None:
         return bare
@@ -242,9 +242,9 @@ def decode_word(data: bytes) -> Word:
     if read is None or not blank:
         raise FieldError("unknown link message")
     reader = Reader(data, len(tag) + 1)
-    word = read(reader)
+    message = read(reader)
     reader.end()
-    return word
+    return message
 
 
 _KINDS: Final = {ord(kind.value): kind for kind in RefKind}
@@ -257,14 +257,14 @@ def _kind(letter: int) -> RefKind:
     return kind
 
 
-def _sopen(r: Reader) -> Word:
+def _sopen(r: Reader) -> LinkMessage:
     version, session_id, key = r.u16(), SessionId(r.short()), r.maybe_short()
     if key is not None and len(key) != 32:
         raise FieldError("a private key must have 32 bytes")
     return Sopen(version, session_id, None if key is None else DhPrivateKey(key), r.flag())
 
 
-def _newr(r: Reader) -> Word:
+def _newr(r: Reader) -> LinkMessage:
     tx_id, recipient_id, sender_id = r.take(TX_BYTES), r.short(), r.short()
     notifier_id, link_id, needs = r.maybe_short(), r.maybe_short(), r.short()
     return Newr(
@@ -299,20 +299,20 @@ def _tx_maybe(r: Reader) -> bytes | None:
     return r.take(TX_BYTES) if r.maybe() else None
 
 
-def _sdlv(r: Reader) -> Word:
+def _sdlv(r: Reader) -> LinkMessage:
     return Sdlv(RecipientId(r.short()), r.flag(), MessageId(r.short()))
 
 
-def _copy_part(r: Reader) -> Word:
+def _copy_part(r: Reader) -> LinkMessage:
     return CopyPart(r.i64(), _slot(r), r.i64(), r.flag(), r.tail())
 
 
-_BARE: Final[dict[bytes, Word]] = {
-    word.tag: word
-    for word in (Sclose(), Spause(), Sresume(), Cok(), Cping(), Duplicate(), NotFound())
+_BARE: Final[dict[bytes, LinkMessage]] = {
+    message.tag: message
+    for message in (Sclose(), Spause(), Sresume(), Cok(), Cping(), Duplicate(), NotFound())
 }
 
-_READERS: Final[dict[bytes, Callable[[Reader], Word]]] = {
+_READERS: Final[dict[bytes, Callable[[Reader], LinkMessage]]] = {
     Sopen.tag: _sopen,
     Newq.tag: lambda r: Newq(_slot(r), r.take(TX_BYTES), r.tail()),
     Newr.tag: _newr,

@@ -8,14 +8,14 @@ from waystation.queue.cluster.slot_map import NOBODY, Assignment, NodeId, SlotMa
 from waystation.queue.control import Outcome
 from waystation.queue.model import CorrId, Slot, slot_of
 from waystation.queue.wire.link import Body
-from waystation.queue.wire.link_words import (
+from waystation.queue.wire.link_messages import (
     Frozen,
+    LinkMessage,
     Moderate,
     Moderated,
     NotFound,
     RefIs,
     Unknown,
-    Word,
     WrongSlot,
 )
 
@@ -43,7 +43,7 @@ class Cluster:
     async def read(self) -> SlotMap:
         return self._maps.pop(0) if len(self._maps) > 1 else self._maps[0]
 
-    async def ask(self, node_id: NodeId, word: Word) -> Body | None:
+    async def ask(self, node_id: NodeId, word: LinkMessage) -> Body | None:
         assert word == ORDER
         self.asked.append(node_id)
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
@@ -65,7 +65,7 @@ async def test_a_reference_leads_to_the_queue() -> None:
 
 
 @pytest.mark.parametrize("answer", [NotFound(), RefIs(slot_of(ID))], ids=["none", "to itself"])
-async def test_an_id_of_no_queue_is_unknown(answer: Word) -> None:
+async def test_an_id_of_no_queue_is_unknown(answer: LinkMessage) -> None:
     cluster = Cluster([slot_map(1)], [answer])
 
     assert await cluster.moderate() == Outcome.UNKNOWN.value
@@ -93,7 +93,7 @@ async def test_a_home_that_sends_to_itself_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "answer", [RefIs(HOME), Unknown(NO_CORR, 4)], ids=["to itself", "by an older map"]
 )
-async def test_a_home_that_never_learns_of_a_queue_has_none(answer: Word) -> None:
+async def test_a_home_that_never_learns_of_a_queue_has_none(answer: LinkMessage) -> None:
     """It is asked until it must have read the map; an operator is not told that it is silent."""
     cluster = Cluster([slot_map(5)], [RefIs(HOME), answer])
 

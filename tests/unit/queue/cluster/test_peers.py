@@ -14,7 +14,7 @@ from waystation.queue.cluster.peers import Peers, node_of
 from waystation.queue.cluster.slot_map import NodeId, SlotMap
 from waystation.queue.model import Slot
 from waystation.queue.store import Row
-from waystation.queue.wire.link_words import CopyAck, CopyPart
+from waystation.queue.wire.link_messages import CopyAck, CopyPart
 
 ONE = NodeId(1)
 

@@ -207,14 +207,14 @@ def _proposes(effect: Effect) -> bool:
 
 
 def test_a_commit_in_one_slot_costs_the_same_whether_ten_or_a_thousand_are_followed() -> None:
-    """Counted in looks, not in time."""
+    """Counted in checks of slots, not in time."""
 
     class Counting(Replication):
-        looks = 0
+        checks = 0
 
-        def _look_at(self, slot: int) -> None:
-            Counting.looks += 1
-            super()._look_at(slot)
+        def _check(self, slot: int) -> None:
+            Counting.checks += 1
+            super()._check(slot)
 
     bench = Bench(followed(*(2 + number % 8 for number in range(1000))))
     bench.start()
@@ -226,21 +226,21 @@ def test_a_commit_in_one_slot_costs_the_same_whether_ten_or_a_thousand_are_follo
     bench.do(effects)
     bench.confirm()
 
-    assert Counting.looks <= 4
+    assert Counting.checks <= 4
 
 
-class Looks:
-    """Counts the slots that a keeper looks at."""
+class Checks:
+    """Records the slots that `Replication` checks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.slots: list[int] = []
-        look_at = Replication._look_at
+        check = Replication._check
 
         def counted(replication: Replication, slot: int) -> None:
             self.slots.append(slot)
-            look_at(replication, slot)
+            check(replication, slot)
 
-        monkeypatch.setattr(Replication, "_look_at", counted)
+        monkeypatch.setattr(Replication, "_check", counted)
 
     def take(self) -> set[int]:
         taken, self.slots = set(self.slots), []
@@ -248,7 +248,7 @@ class Looks:
 
 
 def test_an_idle_server_looks_at_nothing_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = Looks(monkeypatch)
+    looks = Checks(monkeypatch)
     bench = Bench([Assignment(HERE)] * 100 + followed(2, 3))
     bench.start()
     bench.confirm()
@@ -264,7 +264,7 @@ def test_an_idle_server_looks_at_nothing_for_a_while(monkeypatch: pytest.MonkeyP
 
 def test_what_waits_for_time_is_looked_at_as_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that is not in step yet, and a copy that failed and begins again."""
-    looks = Looks(monkeypatch)
+    looks = Checks(monkeypatch)
     bench = Bench([Assignment(HERE)] * 10 + followed(2, 3), silent=3)
     bench.start()
     bench.confirm()

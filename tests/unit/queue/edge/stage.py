@@ -25,9 +25,15 @@ from waystation.queue.model import (
     Slot,
 )
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
+from waystation.queue.wire import link_messages as w
 from waystation.queue.wire import responses as r
-from waystation.queue.wire.link import REQUESTS_FROM, Body, Frame, Said, Sent
+from waystation.queue.wire.link import (
+    REQUESTS_FROM,
+    Body,
+    ClientTransmission,
+    Frame,
+    ServerTransmission,
+)
 from waystation.queue.wire.transmission import (
     Dialect,
     decode_answer,
@@ -92,7 +98,7 @@ class World:
     def answer(self, session: ClientSession, item: bytes) -> None:
         self.answers.append((session, item))
 
-    def hang_up(self, session: ClientSession) -> None:
+    def disconnect(self, session: ClientSession) -> None:
         self.hung_up.append(session)
 
     def refresh(self) -> None:
@@ -133,12 +139,16 @@ class World:
     # What servers do
 
     def hear(self, node_id: NodeId, stream: int, body: Body, *, epoch: int = 1) -> None:
-        self.edge.heard(node_id, Frame(stream, epoch, body), 0.0)
+        self.edge.frame_arrived(node_id, Frame(stream, epoch, body), 0.0)
 
     def reply(
         self, node_id: NodeId, session: ClientSession, corr_id: bytes, entity_id: bytes, said: bytes
     ) -> None:
-        self.hear(node_id, session.stream, Said(encode_answer(corr_id, entity_id, said, DIALECT)))
+        self.hear(
+            node_id,
+            session.stream,
+            ServerTransmission(encode_answer(corr_id, entity_id, said, DIALECT)),
+        )
 
     # What came out
 
@@ -180,9 +190,9 @@ def subscribed(
 
 def send(
     world: World, session: ClientSession, body: bytes, entity_id: bytes = AT_A
-) -> tuple[Sent, CorrId]:
+) -> tuple[ClientTransmission, CorrId]:
     item, corr_id = world.say(session, c.Send(False, body), entity_id)
-    return Sent(item), corr_id
+    return ClientTransmission(item), corr_id
 
 
 def begin(

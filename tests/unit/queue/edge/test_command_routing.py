@@ -20,8 +20,8 @@ from waystation.queue.edge import edge as edges
 from waystation.queue.errors import TRY_LATER
 from waystation.queue.model import RefKind, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission
 
 
 def test_a_command_waits_until_those_before_it_have_come_back_from_the_former_server() -> None:
@@ -102,13 +102,17 @@ def test_a_frozen_slot_holds_its_commands_in_their_order(world: World) -> None:
     world.hear(A, session.stream, w.Frozen(second_id))
     elsewhere, _ = world.say(session, c.Send(False, b"x"), AT_B)
 
-    assert world.take() == [(B, Sent(elsewhere))]
+    assert world.take() == [(B, ClientTransmission(elsewhere))]
     frozen = moved(slot_map(), slot_of(AT_A), owner=A, target=C, state="F")
     world.edge.learned(frozen)
     assert world.take() == []
     world.edge.learned(moved(frozen, slot_of(AT_A), owner=C))
 
-    assert world.take() == [(C, Sent(first)), (C, Sent(second)), (C, Sent(third))]
+    assert world.take() == [
+        (C, ClientTransmission(first)),
+        (C, ClientTransmission(second)),
+        (C, ClientTransmission(third)),
+    ]
     assert world.told(session) == []
 
 
@@ -165,7 +169,7 @@ def test_two_commands_that_nobody_can_tell_apart_are_both_done() -> None:
     item, corr_id = world.say(session, c.Send(False, b"x"), AT_A)
     world.edge.received(session, [item], 0.0)
 
-    assert world.take() == [(A, Sent(item))] * 2
+    assert world.take() == [(A, ClientTransmission(item))] * 2
     for _ in range(2):
         world.reply(A, session, corr_id, AT_A, b"OK")
     assert world.told(session) == [b"OK", b"OK"]
@@ -181,7 +185,7 @@ def test_answers_wait_for_earlier_ones_but_not_for_long() -> None:
     world.reply(B, session, quick_id, AT_B, b"OK")
     assert world.told(session) == []
 
-    world.edge.tick(edges.PATIENCE_S)
+    world.edge.tick(edges.ORDER_WAIT_S)
 
     assert world.told(session) == [b"OK"]
 

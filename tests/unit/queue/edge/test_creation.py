@@ -23,7 +23,7 @@ from tests.unit.queue.edge.stage import (
 from waystation.queue.errors import Code
 from waystation.queue.model import CorrId, DhKey, RecipientId, RefKind, SubMode
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
+from waystation.queue.wire import link_messages as w
 
 
 def test_a_queue_is_made_elsewhere_while_a_server_is_full(world: World) -> None:
@@ -89,7 +89,9 @@ def test_ids_of_the_clients_choice_get_references_first(world: World) -> None:
 
 
 @pytest.mark.parametrize("answer", [w.Duplicate(), w.NotFound()], ids=["taken", "odd"])
-def test_nothing_remains_of_a_queue_that_could_not_be_made(world: World, answer: w.Word) -> None:
+def test_nothing_remains_of_a_queue_that_could_not_be_made(
+    world: World, answer: w.LinkMessage
+) -> None:
     """Q-117: an id that is taken is AUTH. Q-118: anything else is taken back and tried anew."""
     session = world.session()
     node_id, newq, corr_id = begin(world, session, NEW_CONTACT)

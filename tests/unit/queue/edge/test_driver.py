@@ -26,7 +26,7 @@ from waystation.queue.model import (
 )
 from waystation.queue.server.client import Client
 from waystation.queue.settings import Queue as QueueSettings
-from waystation.queue.wire import link_words as w
+from waystation.queue.wire import link_messages as w
 from waystation.queue.wire.block import seal_plain
 from waystation.queue.wire.boxes import agree, box_key, new_dh_pair
 from waystation.queue.wire.certificates import fingerprint_of, leaf_key
@@ -57,7 +57,7 @@ from waystation.queue.wire.handshake import (
     encode_client_hello,
     server_hello_of,
 )
-from waystation.queue.wire.link import Body, Frame, Said, Sent
+from waystation.queue.wire.link import Body, ClientTransmission, Frame, ServerTransmission
 from waystation.queue.wire.responses import OK, PONG, Err, Response, Rres, decode_response
 from waystation.queue.wire.signed_key import open_signed_key
 from waystation.queue.wire.transmission import (
@@ -201,7 +201,7 @@ class Visit:
 
     def reply(self, node_id: NodeId, corr_id: bytes, entity_id: bytes, response: bytes) -> None:
         item = encode_answer(corr_id, entity_id, response, self.agreed.dialect)
-        self.world.driver.heard(node_id, Frame(self.stream, 1, Said(item)))
+        self.world.driver.frame_arrived(node_id, Frame(self.stream, 1, ServerTransmission(item)))
 
 
 async def test_commands_leave_as_they_came_and_answers_enter_as_they_are() -> None:
@@ -210,7 +210,7 @@ async def test_commands_leave_as_they_came_and_answers_enter_as_they_are() -> No
 
     item = visit.say(b"1", Sub(), AT_A)
     visit.say(b"2", Ping())
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
     visit.reply(A, b"1", AT_A, b"OK")
 
     assert visit.said() == [(b"1", OK), (b"2", PONG)]  # in the order of the commands
@@ -306,15 +306,15 @@ async def test_who_sends_over_a_link_that_takes_no_more_is_not_read() -> None:
     """Back-pressure goes through: from the server over the link to those clients, and no others."""
     world = World()
     visit, other = Visit(world), Visit(world)
-    world.driver.link_pressed(A, is_pressed=True)
+    world.driver.link_congested(A, is_congested=True)
     visit.say(b"1", Send(False, b"x"), AT_A)
     other.say(b"1", Send(False, b"x"), AT_B)
 
     assert visit.line.paused
     assert not other.line.paused
-    world.driver.link_pressed(A, is_pressed=False)
+    world.driver.link_congested(A, is_congested=False)
     assert not visit.line.paused
-    world.driver.stream_pressed(B, other.stream, is_pressed=True)
+    world.driver.stream_congested(B, other.stream, is_congested=True)
     assert other.line.paused
     world.driver.stream_down(B, other.stream)
     assert not other.line.paused
@@ -365,11 +365,11 @@ async def test_a_newer_map_is_read_once_and_followed() -> None:
     world.take()
     world.map = moved(slot_map(), slot_of(AT_A), owner=B)
 
-    world.driver.heard(A, Frame(visit.stream, 1, w.WrongSlot(CorrId(b"1"), 2)))
+    world.driver.frame_arrived(A, Frame(visit.stream, 1, w.WrongSlot(CorrId(b"1"), 2)))
     world.driver.refresh()
     await turns()
 
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, ClientTransmission(item))]
     world.fails = True
     await world.driver.read_map()
     assert world.driver.edge.epoch == 2
@@ -442,10 +442,10 @@ async def test_a_foreign_proxy_reaches_a_queue_on_any_server() -> None:
     item = sender.send(outer, Send(False, b"hello"), AT_B)
     await turns()
     ((node_id, stream, body),) = world.sent
-    assert (node_id, body) == (B, Sent(item))
+    assert (node_id, body) == (B, ClientTransmission(item))
     assert stream != visit.stream
     said = encode_answer(b"inner", AT_B, b"OK", sender.dialect)
-    world.driver.heard(B, Frame(stream, 1, Said(said)))
+    world.driver.frame_arrived(B, Frame(stream, 1, ServerTransmission(said)))
 
     assert sender.opened(*await answered(visit)) == OK
     world.sent.clear()

@@ -19,8 +19,8 @@ from tests.unit.queue.edge.stage import (
 from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission
 from waystation.queue.wire.transmission import encode_transmission
 
 
@@ -33,7 +33,7 @@ def test_commands_go_to_the_owner_of_their_slot(world: World) -> None:
     assert world.sent[0] == (A, session.stream, w.Sopen(18, DIALECT.session_id, KEY))
     assert sum(isinstance(body, w.Sopen) for _, _, body in world.sent) == 3
     assert world.take() == [
-        (node, Sent(item)) for node, item in zip((A, B, C, A), items, strict=True)
+        (node, ClientTransmission(item)) for node, item in zip((A, B, C, A), items, strict=True)
     ]
 
 
@@ -126,5 +126,5 @@ def test_a_clients_own_link_that_broke_is_made_anew() -> None:
 
     assert world.told(session) == [error(TRY_LATER)]
     world.edge.tick(0.5)
-    assert [body for _, _, body in world.sent] == [session.introduction(), Sent(item)]
+    assert [body for _, _, body in world.sent] == [session.introduction(), ClientTransmission(item)]
     assert len(other.pending) == 1

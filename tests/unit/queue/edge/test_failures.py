@@ -16,8 +16,8 @@ from tests.unit.queue.edge.stage import (
 from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import RefKind, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission
 
 
 def test_a_reference_is_followed_and_remembered(world: World) -> None:
@@ -27,25 +27,25 @@ def test_a_reference_is_followed_and_remembered(world: World) -> None:
     world.take()
 
     world.hear(A, session.stream, w.Moved(corr_id, RefKind.SENDER, slot_of(AT_C)))
-    assert world.take() == [(A, w.Sagain(AT_A)), (C, Sent(item))]
+    assert world.take() == [(A, w.Sagain(AT_A)), (C, ClientTransmission(item))]
     world.reply(C, session, corr_id, AT_A, b"OK")
     again, _ = world.say(world.session(), c.Send(False, b"y"), AT_A)
 
-    assert world.take() == [(C, Sent(again))]
+    assert world.take() == [(C, ClientTransmission(again))]
     assert world.told(session) == [b"OK"]
     recipient, _ = world.say(session, c.Sub(), AT_A)
-    assert world.take() == [(A, Sent(recipient))]  # another kind of id
+    assert world.take() == [(A, ClientTransmission(recipient))]  # another kind of id
 
 
 def test_a_remembered_home_that_refuses_is_doubted_once(world: World) -> None:
     session = world.session()
     world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
     item, corr_id = world.say(session, c.Lget(), AT_A)
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, ClientTransmission(item))]
 
     world.reply(B, session, corr_id, AT_A, error(Code.AUTH))
     assert world.told(session) == []
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
     world.reply(A, session, corr_id, AT_A, error(Code.AUTH))
 
     assert world.told(session) == [error(Code.AUTH)]
@@ -72,12 +72,12 @@ def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
     session = world.session()
     world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
     item, corr_id = world.say(session, c.Lget(), AT_A)
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, ClientTransmission(item))]
 
     world.hear(B, session.stream, w.Unknown(corr_id, 1))
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
     world.hear(A, session.stream, w.Moved(corr_id, RefKind.LINK, slot_of(AT_B)))
-    assert world.take() == [(A, w.Sagain(AT_A)), (B, Sent(item))]
+    assert world.take() == [(A, w.Sagain(AT_A)), (B, ClientTransmission(item))]
     world.hear(B, session.stream, w.Unknown(corr_id, 1))
 
     assert world.told(session) == [error(Code.AUTH)]
@@ -95,7 +95,7 @@ def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> Non
     world.take()
     world.edge.tick(0.5)
 
-    assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
+    assert world.take() == [(B, w.Sagain(AT_A)), (B, ClientTransmission(item))]
 
 
 def test_a_link_that_is_somebody_elses_now_is_found_though_its_former_home_has_a_copy(
@@ -104,10 +104,10 @@ def test_a_link_that_is_somebody_elses_now_is_found_though_its_former_home_has_a
     session = world.session()
     world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
     item, corr_id = world.say(session, c.Lget(), AT_A)
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, ClientTransmission(item))]
 
     world.hear(B, session.stream, w.WrongSlot(corr_id, 1))
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
     world.reply(A, session, corr_id, AT_A, b"LNK new")
 
     assert world.told(session) == [b"LNK new"]
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_the_home_by_its_map_is_asked_again(world: World) -
     assert world.refreshes
     assert world.take() == []
     world.edge.tick(0.5)
-    assert world.take() == [(B, w.Sagain(AT_A)), (B, Sent(item))]
+    assert world.take() == [(B, w.Sagain(AT_A)), (B, ClientTransmission(item))]
 
 
 def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> None:
@@ -141,7 +141,7 @@ def test_a_stale_map_is_read_again_and_the_client_is_unaware(world: World) -> No
     assert world.take() == []
     world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=B))
 
-    assert world.take() == [(B, Sent(item))]
+    assert world.take() == [(B, ClientTransmission(item))]
     world.reply(B, session, corr_id, AT_A, b"SOK 0")
     assert world.told(session) == [b"SOK 0"]
     assert not world.hung_up
@@ -157,8 +157,8 @@ def test_a_server_that_refuses_for_ever_does_not_spin(world: World) -> None:
         world.edge.tick(half_seconds / 2)
         world.hear(A, session.stream, w.WrongSlot(corr_id, 1))
 
-    said = [body for _, body in world.take() if isinstance(body, Sent)]
-    assert said == [Sent(item)] * 16  # once at first, then with every look
+    said = [body for _, body in world.take() if isinstance(body, ClientTransmission)]
+    assert said == [ClientTransmission(item)] * 16  # once at first, then with every look
     assert world.told(session) == []
     world.edge.tick(8.0)
     assert world.told(session) == [error(TRY_LATER)]

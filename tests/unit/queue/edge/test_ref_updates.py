@@ -18,8 +18,8 @@ from tests.unit.queue.edge.stage import (
 from waystation.queue.edge.refs import RefCache
 from waystation.queue.model import CorrId, RefKind, Slot, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission
 
 
 def test_references_are_asked_for_first_where_most_ids_have_one() -> None:
@@ -38,7 +38,7 @@ def test_references_are_asked_for_first_where_most_ids_have_one() -> None:
     third, _ = send(world, world.session(), b"3")
     assert world.take() == [(C, third)]
     recipient, _ = world.say(session, c.Sub(), AT_B)
-    assert world.take() == [(B, Sent(recipient))]
+    assert world.take() == [(B, ClientTransmission(recipient))]
 
 
 def test_that_an_id_has_no_reference_is_known_for_a_moment() -> None:

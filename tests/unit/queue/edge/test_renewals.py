@@ -19,8 +19,8 @@ from tests.unit.queue.edge.stage import (
 from waystation.queue.errors import Code
 from waystation.queue.model import CorrId, RecipientId, RefKind, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission
 
 
 def test_subscriptions_are_said_again_where_their_slot_went(world: World) -> None:
@@ -30,7 +30,7 @@ def test_subscriptions_are_said_again_where_their_slot_went(world: World) -> Non
 
     world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
 
-    assert world.take() == [(C, Sent(item))]
+    assert world.take() == [(C, ClientTransmission(item))]
     world.reply(C, session, corr_id, AT_A, b"SOK 0")
     world.reply(C, session, b"", AT_A, b"MSG again")
     assert world.told(session) == [b"MSG again"]
@@ -46,7 +46,7 @@ def test_subscriptions_are_said_again_over_a_new_link(world: World) -> None:
     world.edge.link_up(A)
 
     assert world.sent[0] == (A, session.stream, session.introduction())
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
     world.reply(A, session, corr_id, AT_A, b"SOK 0")
     assert world.told(session) == []
     again, again_id = world.say(session, c.Sub(), AT_A)  # the client's own, later
@@ -75,14 +75,14 @@ def test_a_renewal_that_comes_too_early_is_said_again() -> None:
     world.told(session)
     world.take()
     world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=C))
-    assert world.take() == [(C, Sent(item))]
+    assert world.take() == [(C, ClientTransmission(item))]
 
     world.hear(C, session.stream, w.WrongSlot(corr_id, 1))
     assert world.edge.waits
     world.edge.tick(0.5)
 
     # The refusal bars the id there: without this word everything after it is refused for ever.
-    assert world.take() == [(C, w.Sagain(AT_A)), (C, Sent(item))]
+    assert world.take() == [(C, w.Sagain(AT_A)), (C, ClientTransmission(item))]
     world.reply(C, session, corr_id, AT_A, b"SOK 0")
     assert world.told(session) == []
     assert not world.edge.waits
@@ -99,7 +99,7 @@ def test_a_subscription_is_renewed_when_its_slot_was_away_and_came_back_unseen()
 
     world.edge.learned(moved(slot_map(), slot_of(AT_A), owner=A, turn=2))
 
-    assert world.take() == [(A, Sent(item))]
+    assert world.take() == [(A, ClientTransmission(item))]
 
 
 def test_a_renewal_of_a_queue_that_is_gone_ends_the_connection() -> None:
@@ -137,7 +137,12 @@ def test_a_renewal_is_not_said_again_while_a_command_of_the_client_may_be_refuse
 
     world.hear(C, session.stream, w.Frozen(command_id))
     world.edge.tick(1.0)
-    assert world.take() == [(C, w.Sagain(AT_A)), (C, Sent(item)), (C, w.Sagain(AT_A)), (C, command)]
+    assert world.take() == [
+        (C, w.Sagain(AT_A)),
+        (C, ClientTransmission(item)),
+        (C, w.Sagain(AT_A)),
+        (C, command),
+    ]
 
 
 def test_a_grant_that_is_asked_for_too_early_is_asked_for_again() -> None:

@@ -23,8 +23,8 @@ from waystation.queue.edge.client_session import ClientSession
 from waystation.queue.errors import Code
 from waystation.queue.model import CorrId, MessageId, RecipientId, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Said, Sent
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ClientTransmission, ServerTransmission
 from waystation.queue.wire.transmission import encode_answer
 
 NO_MSG = error(Code.NO_MSG)
@@ -38,19 +38,19 @@ class Subscribed(World):
         super().__init__()
         self.client = self.session()
         item, corr_id = self.say(self.client, c.Sub(), AT_A)
-        self.subscription = Sent(item)
+        self.subscription = ClientTransmission(item)
         self.sub_id = corr_id
         self.reply(A, self.client, corr_id, AT_A, b"SOK 0")
         self.told(self.client)
         self.take()
 
-    def acknowledge(self) -> tuple[Sent, CorrId]:
+    def acknowledge(self) -> tuple[ClientTransmission, CorrId]:
         item, corr_id = self.say(self.client, ACK, AT_A)
-        return Sent(item), corr_id
+        return ClientTransmission(item), corr_id
 
     def refuse(self, node_id: NodeId, corr_id: CorrId, *, epoch: int = 1) -> None:
         item = encode_answer(corr_id, AT_A, NO_MSG, DIALECT)
-        self.hear(node_id, self.client.stream, Said(item), epoch=epoch)
+        self.hear(node_id, self.client.stream, ServerTransmission(item), epoch=epoch)
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_subscription_that_is_confirmed_after_its_slot_has_moved_is_renewed() 
 
     world.reply(A, session, corr_id, AT_A, b"SOK ")
 
-    assert world.take() == [(C, Sent(item))]
+    assert world.take() == [(C, ClientTransmission(item))]
 
 
 def test_an_ack_that_overtook_a_grant_is_said_again() -> None:
@@ -169,11 +169,11 @@ def test_an_ack_that_overtook_a_grant_is_said_again() -> None:
         moved(moved(slot_map(), newq.home, owner=target), slot_of(AT_A), owner=target)
     )
     item, ack_id = world.say(session, ACK, AT_A)
-    assert world.take() == [(target, w.Sres(RecipientId(AT_A))), (target, Sent(item))]
+    assert world.take() == [(target, w.Sres(RecipientId(AT_A))), (target, ClientTransmission(item))]
 
     world.reply(target, session, ack_id, AT_A, NO_MSG)
 
-    assert world.take() == [(target, Sent(item))]
+    assert world.take() == [(target, ClientTransmission(item))]
     world.hear(target, session.stream, w.Cok())
     world.reply(target, session, ack_id, AT_A, NO_MSG)
     assert world.told(session)[-1] == NO_MSG
@@ -192,7 +192,7 @@ def test_a_server_that_forgot_what_was_got_is_told_once(world: Subscribed) -> No
 
     assert world.take() == [
         (A, w.Sdlv(RecipientId(AT_A), True, ACK.message_id)),
-        (A, Sent(item)),
+        (A, ClientTransmission(item)),
     ]
     world.reply(A, session, ack_id, AT_A, NO_MSG)
     assert world.told(session) == [NO_MSG]

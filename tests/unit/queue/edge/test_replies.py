@@ -16,8 +16,8 @@ from waystation.queue.edge.effects import Budget
 from waystation.queue.errors import Code
 from waystation.queue.model import MessageId, RecipientId, slot_of
 from waystation.queue.wire import commands as c
-from waystation.queue.wire import link_words as w
-from waystation.queue.wire.link import Said
+from waystation.queue.wire import link_messages as w
+from waystation.queue.wire.link import ServerTransmission
 
 
 def test_answers_and_events_go_to_the_client_as_they_are(world: World) -> None:
@@ -26,7 +26,7 @@ def test_answers_and_events_go_to_the_client_as_they_are(world: World) -> None:
 
     world.reply(A, session, corr_id, AT_A, b"SOK 0")
     world.reply(A, session, b"", AT_A, b"MSG body")
-    world.hear(A, 999, Said(b"for nobody"))
+    world.hear(A, 999, ServerTransmission(b"for nobody"))
 
     assert world.told(other) == []
     world.reply(A, session, b"", AT_A, b"MSG body")

@@ -16,8 +16,8 @@ from waystation.queue.cluster.slot_map import NOBODY, Node, NodeId, SlotMap
 from waystation.queue.edge import upstreams
 from waystation.queue.edge.upstreams import Upstreams
 from waystation.queue.model import SessionId
-from waystation.queue.wire.link import REQUESTS_FROM, Frame, Sent
-from waystation.queue.wire.link_words import Cping, Cpong, Sclose, Sopen
+from waystation.queue.wire.link import REQUESTS_FROM, ClientTransmission, Frame
+from waystation.queue.wire.link_messages import Cping, Cpong, Sclose, Sopen
 
 ONE = NodeId(1)
 
@@ -51,7 +51,7 @@ class Storage:
         if line in self.lines:
             self.lines.remove(line)
 
-    def pressed(self, line: LinkConnection, *, is_pressed: bool) -> None: ...
+    def congested(self, line: LinkConnection, *, is_congested: bool) -> None: ...
 
     async def stop(self) -> None:
         self._links.stop_accepting()
@@ -68,7 +68,7 @@ class World:
         self.up: list[NodeId] = []
         self.down: list[NodeId] = []
         self.heard_frames: list[tuple[NodeId, Frame]] = []
-        self.pressed: list[bool] = []
+        self.congestion: list[bool] = []
         self.streams_down: list[tuple[NodeId, int]] = []
         self.tasks = Tasks(lambda name, error: pytest.fail(f"{name}: {error!r}"))
         self._net = NetLoop(clock=SystemClock())
@@ -86,17 +86,17 @@ class World:
     def link_down(self, node_id: NodeId) -> None:
         self.down.append(node_id)
 
-    def heard(self, node_id: NodeId, frame: Frame) -> None:
+    def frame_arrived(self, node_id: NodeId, frame: Frame) -> None:
         if frame.stream < REQUESTS_FROM:  # those from there on are the links' own
             self.heard_frames.append((node_id, frame))
 
     def stream_down(self, node_id: NodeId, stream: int) -> None:
         self.streams_down.append((node_id, stream))
 
-    def link_pressed(self, node_id: NodeId, *, is_pressed: bool) -> None:
-        self.pressed.append(is_pressed)
+    def link_congested(self, node_id: NodeId, *, is_congested: bool) -> None:
+        self.congestion.append(is_congested)
 
-    def stream_pressed(self, node_id: NodeId, stream: int, *, is_pressed: bool) -> None: ...
+    def stream_congested(self, node_id: NodeId, stream: int, *, is_congested: bool) -> None: ...
 
     def learn(self, port: int | None, *, epoch: int = 1, node_id: NodeId = ONE) -> None:
         nodes: dict[NodeId, Node] = {}
@@ -270,15 +270,15 @@ async def test_a_server_that_does_not_keep_up_is_felt(
         assert await world.links.settle(20.0)
         server.lines[0].pause()
         for _ in range(count):
-            world.links.send(ONE, 1, 7, Sent(bytes(16_000)))
-            if world.pressed:
+            world.links.send(ONE, 1, 7, ClientTransmission(bytes(16_000)))
+            if world.congestion:
                 break
             await asyncio.sleep(0)
-        assert world.pressed == [True]
+        assert world.congestion == [True]
 
         server.lines[0].resume()
 
-        await until(lambda: world.pressed == [True, False])
+        await until(lambda: world.congestion == [True, False])
         world.links.send(ONE, 2, 7, Cping())
         await until(lambda: bool(world.heard_frames))
         assert world.down == []

@@ -13,7 +13,7 @@ from waystation.queue.errors import TRY_LATER, Code, QueueStoreUnavailableError
 from waystation.queue.model import CorrId, EntityId, Message, MessageId, Queue
 from waystation.queue.server.admission import Case
 from waystation.queue.server.checks import Checks
-from waystation.queue.server.dispatch import Caller, HangUpError
+from waystation.queue.server.dispatch import Caller, DisconnectError
 from waystation.queue.server.ids import IdMaker
 from waystation.queue.server.observer import NoObserver
 from waystation.queue.settings import Queue as QueueSettings
@@ -170,7 +170,7 @@ async def test_an_ack_that_the_store_did_not_take_is_still_owed(room: Room) -> N
     await room.do(Told(), queue, Send(False, b"x"))
     room.store.broken.add("acknowledge")
 
-    with pytest.raises(HangUpError):
+    with pytest.raises(DisconnectError):
         await room.do(client, queue, Ack(MessageId(b"")))
     room.store.broken.clear()
     assert await room.do(client, queue, Ack(MessageId(b""))) == OK
@@ -230,10 +230,10 @@ async def test_senders_are_told_to_come_back_and_recipients_are_disconnected(roo
     room.store.broken.update({"append", "head", "find"})
 
     assert await room.do(client, queue, Send(False, b"x")) == Err(TRY_LATER)
-    with pytest.raises(HangUpError):
+    with pytest.raises(DisconnectError):
         await room.do(client, queue, Get())
     unsent = Transmission(CorrId(b"c"), EntityId(bytes(24)), Sub())
-    with pytest.raises(HangUpError):
+    with pytest.raises(DisconnectError):
         await room.dispatch.look_up(unsent)
     case = await room.dispatch.look_up(
         Transmission(CorrId(b"c"), EntityId(bytes(24)), Send(False, b""))

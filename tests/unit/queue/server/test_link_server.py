@@ -7,7 +7,7 @@ from tests.unit.queue.server.test_ownership import Refs, Slots
 from waystation.queue.model import Queue, RefKind, Slot
 from waystation.queue.server.link_server import LinkServer
 from waystation.queue.store import Ref
-from waystation.queue.wire.link_words import Moderate, NotFound, RefIs, Word
+from waystation.queue.wire.link_messages import LinkMessage, Moderate, NotFound, RefIs
 
 ID = bytes((0x10, 0)) + b"i" * 22
 HOME = Slot(700)
@@ -20,7 +20,7 @@ class Without:
         return None
 
 
-async def moderated(slots: Slots) -> Word:
+async def moderated(slots: Slots) -> LinkMessage:
     refs, unused = Refs(), cast(Any, None)
     await refs.set_ref(RefKind.LINK, ID, Ref(HOME, bytes(16)))
     links = LinkServer(

@@ -11,12 +11,12 @@ from waystation.queue.errors import TRY_LATER, Code
 from waystation.queue.model import CorrId, EntityId, MessageId, Queue, RefKind, Slot, slot_of
 from waystation.queue.server import ownership
 from waystation.queue.server.admission import Case
-from waystation.queue.server.dispatch import Caller, HangUpError
+from waystation.queue.server.dispatch import Caller, DisconnectError
 from waystation.queue.server.ownership import Elsewhere, OwnedDispatch
 from waystation.queue.server.refused_ids import RefusedIds
 from waystation.queue.store import Ref
 from waystation.queue.wire.commands import Ack, Command, Del, Lget, Ping, Send, Sub
-from waystation.queue.wire.link_words import DelRef, Frozen, Moved, Unknown, WrongSlot
+from waystation.queue.wire.link_messages import DelRef, Frozen, Moved, Unknown, WrongSlot
 from waystation.queue.wire.responses import OK, PONG, Err, Response
 from waystation.queue.wire.transmission import Transmission
 from waystation.testing.conformance.queue_samples import new_link, new_queue
@@ -228,7 +228,7 @@ async def test_what_was_done_is_not_done_again_by_whoever_has_the_slot_now() -> 
     done = Done(meanwhile=lose)
     assert await executed(slots, done, case_of(Send(False, b""), new_queue())) == Err(TRY_LATER)
     slots.owned = True
-    with pytest.raises(HangUpError):
+    with pytest.raises(DisconnectError):
         await executed(slots, done, case_of(Ack(MessageId(b"m" * 24)), new_queue()))
     slots.owned = True
     refused = Done(Err(Code.NO_MSG), meanwhile=lose)

@@ -7,7 +7,7 @@ from waystation.queue.model import CorrId, EntityId, RefKind, Slot
 from waystation.queue.server.admission import Case
 from waystation.queue.server.refused_ids import RefusedIds, SaidAgain, term_of
 from waystation.queue.wire.commands import Send
-from waystation.queue.wire.link_words import Moved
+from waystation.queue.wire.link_messages import Moved
 from waystation.queue.wire.transmission import Transmission
 
 ID, OTHER = EntityId(b"i" * 24), EntityId(b"o" * 24)

@@ -17,7 +17,7 @@ from waystation.queue.model import (
     SessionId,
     Slot,
 )
-from waystation.queue.wire import link_words as w
+from waystation.queue.wire import link_messages as w
 from waystation.queue.wire.boxes import pad
 from waystation.queue.wire.fields import FieldError
 from waystation.queue.wire.link import (
@@ -25,13 +25,13 @@ from waystation.queue.wire.link import (
     LINK_BLOCK_BYTES,
     PAYLOAD_BYTES_MAX,
     Body,
+    ClientTransmission,
     Frame,
-    Said,
-    Sent,
+    ServerTransmission,
     decode_frames,
-    decode_word,
+    decode_message,
     encode_frame,
-    encode_word,
+    encode_message,
     join_frames,
 )
 from waystation.queue.wire.link_hello import LinkHandshake
@@ -42,7 +42,7 @@ CORR = CorrId(b"c" * 24)
 ID = b"i" * 24
 SESSION_ID = SessionId(b"\xaa" * 32)
 
-WORDS: list[w.Word] = [
+MESSAGES: list[w.LinkMessage] = [
     w.Sopen(18, SESSION_ID, DhPrivateKey(b"k" * 32)),
     w.Sopen(6, SESSION_ID, None, True),
     w.Sclose(),
@@ -84,20 +84,20 @@ WORDS: list[w.Word] = [
 ]
 
 
-def understand(data: bytes) -> w.Word | None:
+def understand(data: bytes) -> w.LinkMessage | None:
     try:
-        return decode_word(data)
+        return decode_message(data)
     except FieldError:
         return None
 
 
-@pytest.mark.parametrize("word", WORDS, ids=str)
-def test_every_word_reads_back(word: w.Word) -> None:
-    data = encode_word(word)
+@pytest.mark.parametrize("message", MESSAGES, ids=str)
+def test_every_message_decodes_to_itself(message: w.LinkMessage) -> None:
+    data = encode_message(message)
 
-    assert decode_word(data) == word
-    assert understand(data[:-1]) != word
-    if not isinstance(word, w.Newq | w.CopyPart):  # they end in whatever follows
+    assert decode_message(data) == message
+    assert understand(data[:-1]) != message
+    if not isinstance(message, w.Newq | w.CopyPart):  # they end in whatever follows
         assert understand(data + b"#") is None
 
 
@@ -107,11 +107,11 @@ def test_every_word_reads_back(word: w.Word) -> None:
 )
 def test_words_that_nobody_knows(data: bytes) -> None:
     with pytest.raises(FieldError):
-        decode_word(data)
+        decode_message(data)
 
 
 def test_a_clients_longest_transmission_fits() -> None:
-    body = Sent(bytes(TRANSMISSION_BYTES_MAX))
+    body = ClientTransmission(bytes(TRANSMISSION_BYTES_MAX))
     (content,) = join_frames([encode_frame(Frame(1, 2, body))])
 
     assert TRANSMISSION_BYTES_MAX + 16 < PAYLOAD_BYTES_MAX
@@ -120,7 +120,12 @@ def test_a_clients_longest_transmission_fits() -> None:
 
 def test_frames_fill_blocks_in_their_order() -> None:
     frames = [
-        Frame(n, 2**40 + n, Said(bytes(n * 250)) if n % 2 else Sent(bytes(n))) for n in range(60)
+        Frame(
+            n,
+            2**40 + n,
+            ServerTransmission(bytes(n * 250)) if n % 2 else ClientTransmission(bytes(n)),
+        )
+        for n in range(60)
     ]
     small = [Frame(1, 0, w.Cping())] * 300
 
@@ -162,7 +167,7 @@ def test_any_bytes_are_frames_or_refused(content: bytes) -> None:
             Frame,
             st.integers(0, 2**32 - 1),
             st.integers(0, 2**32 - 1),
-            st.sampled_from(WORDS) | st.builds(Sent, st.binary(max_size=900)),
+            st.sampled_from(MESSAGES) | st.builds(ClientTransmission, st.binary(max_size=900)),
         ),
         max_size=80,
     )

@@ -22,11 +22,11 @@ from waystation.queue.model import (
 )
 
 
-class _Word(msgspec.Struct, frozen=True, gc=False):
+class _LinkMessage(msgspec.Struct, frozen=True, gc=False):
     tag: ClassVar[bytes]
 
 
-class Sopen(_Word, frozen=True):
+class Sopen(_LinkMessage, frozen=True):
     """Opens a client's session on its stream; commands may follow at once."""
 
     tag = b"SOPEN"
@@ -36,21 +36,21 @@ class Sopen(_Word, frozen=True):
     forwarded: bool = False  # from an SMP proxy: only commands that may be forwarded
 
 
-class Sclose(_Word, frozen=True):
+class Sclose(_LinkMessage, frozen=True):
     tag = b"SCLOSE"
 
 
-class Spause(_Word, frozen=True):
+class Spause(_LinkMessage, frozen=True):
     """The client reads slowly: send no deliveries on this stream."""
 
     tag = b"SPAUSE"
 
 
-class Sresume(_Word, frozen=True):
+class Sresume(_LinkMessage, frozen=True):
     tag = b"SRESUME"
 
 
-class Newq(_Word, frozen=True):
+class Newq(_LinkMessage, frozen=True):
     """A client's `NEW` for this slot; commands do not find the queue before `NEWC`."""
 
     tag = b"NEWQ"
@@ -59,7 +59,7 @@ class Newq(_Word, frozen=True):
     transmission: bytes
 
 
-class Newr(_Word, frozen=True):
+class Newr(_LinkMessage, frozen=True):
     """The ids of an uncommitted queue, and the references that it needs."""
 
     tag = b"NEWR"
@@ -71,17 +71,17 @@ class Newr(_Word, frozen=True):
     needs: tuple[RefKind, ...] = ()
 
 
-class Newc(_Word, frozen=True):
+class Newc(_LinkMessage, frozen=True):
     tag = b"NEWC"
     tx_id: bytes
 
 
-class Newx(_Word, frozen=True):
+class Newx(_LinkMessage, frozen=True):
     tag = b"NEWX"
     tx_id: bytes
 
 
-class SetRef(_Word, frozen=True):
+class SetRef(_LinkMessage, frozen=True):
     tag = b"SET_REF"
     kind: RefKind
     entity_id: bytes
@@ -89,32 +89,32 @@ class SetRef(_Word, frozen=True):
     tx_id: bytes
 
 
-class GetRef(_Word, frozen=True):
+class GetRef(_LinkMessage, frozen=True):
     tag = b"GET_REF"
     kind: RefKind
     entity_id: bytes
 
 
-class DelRef(_Word, frozen=True):
+class DelRef(_LinkMessage, frozen=True):
     tag = b"DEL_REF"
     kind: RefKind
     entity_id: bytes
     tx_id: bytes | None = None  # None: any transaction
 
 
-class RefIs(_Word, frozen=True):
+class RefIs(_LinkMessage, frozen=True):
     tag = b"REF"
     home: Slot
 
 
-class Sres(_Word, frozen=True):
+class Sres(_LinkMessage, frozen=True):
     """Resumes, by its grant, a subscription for which no `SUB` can be repeated."""
 
     tag = b"SRES"
     recipient_id: RecipientId
 
 
-class Sagain(_Word, frozen=True):
+class Sagain(_LinkMessage, frozen=True):
     """Commands for this id that were refused are sent again from here on, in order. Until then all
     commands for it are refused."""
 
@@ -122,7 +122,7 @@ class Sagain(_Word, frozen=True):
     entity_id: bytes
 
 
-class Knows(_Word, frozen=True):
+class Knows(_LinkMessage, frozen=True):
     """Asks whether a queue of this slot has this id; sent before a reference is swept."""
 
     tag = b"KNOWS"
@@ -131,7 +131,7 @@ class Knows(_Word, frozen=True):
     home: Slot
 
 
-class Moderate(_Word, frozen=True):
+class Moderate(_LinkMessage, frozen=True):
     """An operator's order for the queue of this sender or link (`control.moderated`)."""
 
     tag = b"MODERATE"
@@ -139,12 +139,12 @@ class Moderate(_Word, frozen=True):
     order: str
 
 
-class Moderated(_Word, frozen=True):
+class Moderated(_LinkMessage, frozen=True):
     tag = b"MODERATED"
     text: str
 
 
-class Sdlv(_Word, frozen=True):
+class Sdlv(_LinkMessage, frozen=True):
     """The client got this message from the slot's former server."""
 
     tag = b"SDLV"
@@ -153,20 +153,20 @@ class Sdlv(_Word, frozen=True):
     message_id: MessageId
 
 
-class Cok(_Word, frozen=True):
+class Cok(_LinkMessage, frozen=True):
     tag = b"OK"
 
 
-class Cping(_Word, frozen=True):
+class Cping(_LinkMessage, frozen=True):
     tag = b"CPING"
 
 
-class Cpong(_Word, frozen=True):
+class Cpong(_LinkMessage, frozen=True):
     tag = b"CPONG"
     epoch: int
 
 
-class WrongSlot(_Word, frozen=True):
+class WrongSlot(_LinkMessage, frozen=True):
     """Another server has the slot, by the map of this epoch or later."""
 
     tag = b"WRONG_SLOT"
@@ -174,7 +174,7 @@ class WrongSlot(_Word, frozen=True):
     epoch: int
 
 
-class Unknown(_Word, frozen=True):
+class Unknown(_LinkMessage, frozen=True):
     """No queue here has this id, and its own slot is not ours, by the map of this epoch."""
 
     tag = b"UNKNOWN"
@@ -182,7 +182,7 @@ class Unknown(_Word, frozen=True):
     epoch: int
 
 
-class Moved(_Word, frozen=True):
+class Moved(_LinkMessage, frozen=True):
     """The id is a reference to a queue in this slot."""
 
     tag = b"MOVED"
@@ -191,29 +191,29 @@ class Moved(_Word, frozen=True):
     home: Slot
 
 
-class Frozen(_Word, frozen=True):
+class Frozen(_LinkMessage, frozen=True):
     """The slot is moving to another server: hold this command and send it again."""
 
     tag = b"FROZEN"
     corr_id: CorrId
 
 
-class Duplicate(_Word, frozen=True):
+class Duplicate(_LinkMessage, frozen=True):
     tag = b"DUPLICATE"
 
 
-class NotFound(_Word, frozen=True):
+class NotFound(_LinkMessage, frozen=True):
     tag = b"NOT_FOUND"
 
 
-class Busy(_Word, frozen=True):
+class Busy(_LinkMessage, frozen=True):
     """Too much is in flight here; nothing was done."""
 
     tag = b"BUSY"
     corr_id: CorrId
 
 
-class CopyPart(_Word, frozen=True):
+class CopyPart(_LinkMessage, frozen=True):
     """A part of a frame of a copy (`cluster.migration`); the last one completes it."""
 
     tag = b"MIGF"
@@ -224,7 +224,7 @@ class CopyPart(_Word, frozen=True):
     data: bytes
 
 
-class CopyAck(_Word, frozen=True):
+class CopyAck(_LinkMessage, frozen=True):
     tag = b"MIGA"
     copy: int
     seq: int
@@ -233,7 +233,7 @@ class CopyAck(_Word, frozen=True):
 
 # fmt: off
 Failure: TypeAlias = WrongSlot | Unknown | Moved | Frozen | Duplicate | NotFound | Busy
-Word: TypeAlias = (
+LinkMessage: TypeAlias = (
     Sopen | Sclose | Spause | Sresume | Newq | Newr | Newc | Newx | SetRef | GetRef | DelRef | RefIs
     | Sres | Sagain | Knows | Moderate | Moderated | Sdlv | Cok | Cping | Cpong | Failure
     | CopyPart | CopyAck
