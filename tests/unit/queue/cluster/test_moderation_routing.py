@@ -1,4 +1,4 @@
-"""An operator's word finds the queue's server, and nobody's ignorance is taken for the truth."""
+"""A moderation order is routed to the server of its queue, by slot or reference."""
 
 import pytest
 
@@ -43,8 +43,8 @@ class Cluster:
     async def read(self) -> SlotMap:
         return self._maps.pop(0) if len(self._maps) > 1 else self._maps[0]
 
-    async def ask(self, node_id: NodeId, word: LinkMessage) -> Body | None:
-        assert word == ORDER
+    async def ask(self, node_id: NodeId, message: LinkMessage) -> Body | None:
+        assert message == ORDER
         self.asked.append(node_id)
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
