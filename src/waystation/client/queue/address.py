@@ -1,8 +1,8 @@
-"""Where a server is, and where a queue is: `smp://…` texts that people hand to each other.
+"""Addresses of servers and queues, and short links, as `smp://…` text.
 
-Rule 1: a server is known by the fingerprint of its identity certificate; its hosts only say where
-        it may be found.
-Rule 2: what stands after the `#` never reaches a server, so it is where keys may stand.
+Rule 1: a server is identified by the fingerprint of its identity certificate; its hosts only say
+        where to connect.
+Rule 2: the part after `#` is never sent to a server, so keys are written there.
 """
 
 import re
@@ -19,7 +19,7 @@ from .hello import FINGERPRINT_BYTES
 from .keys import PublicKey, dh_key
 
 DEFAULT_PORT = 5223
-CLIENT_VERSIONS = "1-4"  # of what the two clients say to each other inside a message
+CLIENT_VERSIONS = "1-4"  # of the client-to-client protocol inside messages
 _SERVER = re.compile(
     r"smp://(?P<print>[A-Za-z0-9_\-]+=*)(?::(?P<password>[^@:/\s]+))?@(?P<where>[^/#\s]+)/?"
 )
@@ -28,7 +28,7 @@ _PASSWORD = re.compile(r"[!-~]+")
 
 
 class AddressError(RejectedError):
-    """The text is no address of a server or of a queue."""
+    """The text is not an address of a server or of a queue."""
 
     label = "queue_address"
 
@@ -37,7 +37,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
     fingerprint: bytes
     hosts: tuple[str, ...]
     port: int = DEFAULT_PORT
-    password: str = ""  # that a server may ask for before it makes a queue
+    password: str = ""  # that a server may require for new queues
 
     @classmethod
     def parse(cls, text: str) -> "ServerAddress":
@@ -62,11 +62,11 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 class QueueAddress(msgspec.Struct, frozen=True):
-    """What a recipient gives to the one who is to send."""
+    """The address that a recipient gives to a sender."""
 
     server: ServerAddress
     sender_id: bytes
-    dh: PublicKey  # X25519: seals what the server must not read
+    dh: PublicKey  # X25519: the server cannot read what it seals
     mode: Mode | None = None
 
     @classmethod
@@ -82,10 +82,10 @@ class QueueAddress(msgspec.Struct, frozen=True):
                 "a queue's address is smp://FINGERPRINT@HOST/SENDER_ID#/?v=…&dh=…"
             ) from exc
         if not sender_id:
-            raise AddressError("a server's address, but no queue's: the sender id is missing")
+            raise AddressError("this is the address of a server, without the sender id of a queue")
         mode = {"m": "M", "c": "C"}.get(fields.get("q", [""])[0])
         if mode is None and fields.get("k", [""])[0] == "s":
-            mode = "M"  # as it was written before queues had modes
+            mode = "M"  # addresses from before queues had modes
         return cls(server, sender_id, dh, cast("Mode | None", mode))
 
     def __str__(self) -> str:
@@ -97,8 +97,8 @@ class QueueAddress(msgspec.Struct, frozen=True):
 
 
 class LinkAddress(msgspec.Struct, frozen=True):
-    """A short link: where an address lies sealed, and the key to it. The server knows the id; a
-    contact's id follows from the key, so it is not written."""
+    """A short link: the id of an encrypted address on the server, and its key. A contact's id
+    follows from the key, so it is not written."""
 
     server: ServerAddress
     link_key: bytes
@@ -142,7 +142,7 @@ def _key(text: str) -> bytes:
 
 
 def _split(text: str) -> tuple[ServerAddress, str]:
-    """A server's address and what follows it."""
+    """The server's address and the rest."""
     found = _SERVER.match(text)
     if found is None:
         raise AddressError("an address begins with smp://FINGERPRINT@HOST")
@@ -154,7 +154,7 @@ def _split(text: str) -> tuple[ServerAddress, str]:
         raise AddressError(f"a fingerprint has {FINGERPRINT_BYTES} bytes, not {len(fingerprint)}")
     password = found["password"] or ""
     if password and not _PASSWORD.fullmatch(password):
-        raise AddressError("the password in the address has letters that it cannot have")
+        raise AddressError("the password in the address has invalid characters")
     hosts, port = _hosts(found["where"])
     return ServerAddress(fingerprint, hosts, port, password), text[found.end() :]
 
@@ -167,9 +167,9 @@ def _hosts(where: str) -> tuple[tuple[str, ...], int]:
         host, port_text = last, ""
     hosts = (*others, host)
     if not all(map(_HOST.fullmatch, hosts)):
-        raise AddressError("the address names no host, or one that cannot be")
+        raise AddressError("the address has no valid host")
     if host == last:
         return hosts, DEFAULT_PORT
     if not port_text.isascii() or not port_text.isdecimal() or not 0 < int(port_text) < 65_536:
-        raise AddressError("the port in the address is no port")
+        raise AddressError("the port in the address is not a number from 1 to 65535")
     return hosts, int(port_text)

@@ -1,7 +1,7 @@
-"""What a server says: responses to commands, and events that nobody asked for.
+"""Messages of a server: responses to commands, and events.
 
-Rule 1: parsing is strict: an answer of another version's shape is bad bytes.
-Rule 2: a body that the server sealed for the recipient is opened in `bodies`, not here.
+Rule 1: decoding is strict: an answer in the form of another version is refused.
+Rule 2: bodies that the server encrypted for the recipient are decrypted in `bodies`, not here.
 """
 
 from collections.abc import Callable
@@ -70,13 +70,13 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Info(msgspec.Struct, frozen=True):
-    """What `QUE` shows, under the names that the protocol has."""
+    """The content of `QUE`, with the names of the protocol."""
 
     fields: dict[str, Any]
 
 
 class End(msgspec.Struct, frozen=True):
-    """Another connection has taken the subscription."""
+    """Another connection has replaced the subscription."""
 
 
 class Deleted(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ class RelaySession(msgspec.Struct, frozen=True):
 
 
 class Forwarded(msgspec.Struct, frozen=True):
-    """PRES: what a relay answered, sealed for us."""
+    """PRES: the encrypted answer of a relay."""
 
     sealed: bytes
 
@@ -133,7 +133,7 @@ Answer = (
     | Refused
 )
 
-# Answers that may come without the id of a queue; all others name the one they are about.
+# Answers that may have no queue id; all others name their queue.
 WITHOUT_ENTITY = (Ids, Refused, Pong, RelaySession, Relayed)
 
 _BARE: dict[bytes, Answer] = {b"OK": Ok(), b"END": End(), b"DELD": Deleted(), b"PONG": Pong()}
@@ -146,7 +146,7 @@ def decode_answer(data: bytes, version: int) -> Answer:
     tag, space, rest = data.partition(b" ")
     parse = _PARSERS.get(tag)
     if parse is None or not space:
-        raise BadBytesError("a server's word that the protocol does not have")
+        raise BadBytesError("unknown answer of a server")
     reader = Reader(rest)
     answer = parse(reader, version)
     reader.end()
@@ -216,7 +216,7 @@ def _info(reader: Reader, _version: int) -> Answer:
 def _relay_session(reader: Reader, _version: int) -> Answer:
     session_id, low, high = reader.short(), reader.u16(), reader.u16()
     if low > high:
-        raise BadBytesError("a range of versions that ends before it begins")
+        raise BadBytesError("version range ends before it begins")
     return RelaySession(session_id, low, high, _chain(reader), reader.large())
 
 

@@ -1,7 +1,7 @@
-"""Blocks: everything on the wire comes in pieces of exactly 16384 bytes.
+"""Blocks: all data on the wire is in blocks of exactly 16384 bytes.
 
-Rule 1: hellos, and everything on a session without inner encryption, is only padded.
-Rule 2: an encrypted block costs one step of its direction's chain, whether it can be read or not.
+Rule 1: hellos, and all blocks of a session without inner encryption, are only padded.
+Rule 2: an encrypted block takes one step of its direction's chain, whether it can be read or not.
 """
 
 from .boxes import TAG_BYTES, Chain, hsalsa20, seal, unseal

@@ -1,6 +1,6 @@
-"""What the server sealed for the recipient: messages, quota markers and notifications.
+"""Decrypts bodies from the server: messages, quota markers and notifications.
 
-The nonce of a message is its id, so that a message that comes again is the same ciphertext.
+The nonce of a message is its id, so a message that is delivered again has the same ciphertext.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ _MARKER = b"QUOTA "
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A message as its sender gave it to the server."""
+    """A message as its sender sent it to the server."""
 
     sent_at_s: int  # the server's clock
     notify: bool
@@ -21,7 +21,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 class QuotaMarker(msgspec.Struct, frozen=True):
-    """The queue was full at this time: the sender was told so and waits for us to read on."""
+    """The queue was full at this time: the sender was refused and waits until it is read."""
 
     sent_at_s: int
 
@@ -36,7 +36,7 @@ def open_body(derived: bytes, message_id: bytes, sealed: bytes) -> Body | QuotaM
     if len(sealed) != SEALED_BYTES:
         raise BadBytesError(f"a message of {len(sealed)} bytes")
     text = unseal_padded(derived, nonce24(message_id), sealed)
-    if text.startswith(_MARKER):  # no time begins like this: it would be in the year 185 billion
+    if text.startswith(_MARKER):  # no time begins so: it would be in the year 185 billion
         reader = Reader(text[len(_MARKER) :])
         marker = QuotaMarker(reader.i64())
         reader.end()
@@ -44,7 +44,7 @@ def open_body(derived: bytes, message_id: bytes, sealed: bytes) -> Body | QuotaM
     reader = Reader(text)
     sent_at_s, notify = reader.i64(), reader.flag()
     if reader.take(1) != b" ":
-        raise BadBytesError("a blank stands between the flag and the body")
+        raise BadBytesError("no blank between the flag and the body")
     return Body(sent_at_s, notify, reader.tail())
 
 

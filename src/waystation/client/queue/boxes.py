@@ -1,9 +1,9 @@
 """The ciphers of SMP: boxes over a raw key, padded boxes, HKDF and the chain of block keys.
 
-Rule 1: a box is what NaCl's crypto_box makes once it has a shared secret, also where the secret is
-        no product of two keys: HSalsa20 over the raw key comes first, then XSalsa20-Poly1305.
-Rule 2: each direction of a connection has a chain; every block takes one step, also a block that
-        turns out to be unreadable.
+Rule 1: a box is made as by NaCl's crypto_box after the key agreement, also for raw keys: HSalsa20
+        over the key comes first, then XSalsa20-Poly1305.
+Rule 2: each direction of a connection has a chain; every block takes one step, also an unreadable
+        one.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ _QUARTERS = (
 
 
 class NotOpenedError(BadBytesError):
-    """A box does not open: another key, another nonce, or changed on the way."""
+    """A box does not decrypt: another key, another nonce, or changed bytes."""
 
     label = "queue_box"
 
@@ -53,8 +53,8 @@ def hsalsa20_in_python(key: bytes) -> bytes:
 
 
 def _libsodium() -> Callable[[bytes], bytes] | None:
-    """PyNaCl carries the function but has no call for it; where its symbol is not to be seen,
-    the one above does."""
+    """PyNaCl contains the function but has no call for it; if its symbol is hidden, the Python
+    version above is used."""
     try:
         function = ctypes.CDLL(sodium.__file__).crypto_core_hsalsa20
     except (OSError, AttributeError, TypeError):
@@ -80,7 +80,7 @@ def nonce24(text: bytes) -> bytes:
 
 
 def shared_secret(public: bytes, private: bytes) -> bytes:
-    """X25519; a public key that would make the secret predictable is refused."""
+    """X25519; a public key of low order, whose secret is predictable, is refused."""
     try:
         return crypto_scalarmult(private, public)
     except (CryptoError, RuntimeError) as exc:
@@ -88,7 +88,7 @@ def shared_secret(public: bytes, private: bytes) -> bytes:
 
 
 def box_key(public: bytes, private: bytes) -> bytes:
-    """HSalsa20 of the shared secret: what `seal` and `unseal` take."""
+    """HSalsa20 of the shared secret: the key for `seal` and `unseal`."""
     try:
         return crypto_box_beforenm(public, private)
     except (CryptoError, RuntimeError) as exc:
@@ -96,17 +96,17 @@ def box_key(public: bytes, private: bytes) -> bytes:
 
 
 def seal(derived: bytes, nonce: bytes, text: bytes) -> bytes:
-    """Tag and ciphertext, under a key that has been through HSalsa20."""
+    """Tag and ciphertext, with a key that is the result of HSalsa20."""
     return crypto_secretbox_easy(text, nonce, derived)
 
 
 def unseal(derived: bytes, nonce: bytes, sealed: bytes) -> bytes:
     if len(sealed) < TAG_BYTES:
-        raise NotOpenedError("shorter than its tag")
+        raise NotOpenedError("box shorter than its tag")
     try:
         return crypto_secretbox_open_easy(sealed, nonce, derived)
     except CryptoError as exc:
-        raise NotOpenedError("a box does not open") from exc
+        raise NotOpenedError("box does not decrypt") from exc
 
 
 def seal_padded(derived: bytes, nonce: bytes, text: bytes, size: int) -> bytes:
@@ -137,6 +137,6 @@ class Chain:
 
 
 def block_chains(session_id: bytes, secret: bytes) -> tuple[Chain, Chain]:
-    """What the server sends with, what the client sends with."""
+    """The chains of the server's and of the client's blocks."""
     out = hkdf(session_id, secret, b"SimpleXSbChainInit", 64)
     return Chain(out[:32]), Chain(out[32:])

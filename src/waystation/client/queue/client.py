@@ -6,12 +6,12 @@
             if isinstance(event, Received):
                 await client.ack(event)
 
-Rule 1: a message is handed over once; if the server gives it again because an ACK was lost, the
-        ACK is repeated and nobody else hears of it.
+Rule 1: a message is handed over once. If the server sends it again because an ACK was lost, the
+        ACK is repeated and the message is not handed over again.
 Rule 2: subscriptions are restored on every new connection, until another connection takes them.
-Rule 3: SEND and NEW are not repeated when their answer was lost, unless the caller says that the
-        recipient can stand a message twice (`again`): the protocol has no other protection. What
-        may be repeated without harm is.
+Rule 3: SEND and NEW are not repeated when their answer was lost, unless the caller allows a message
+        to arrive twice (`again`): the protocol has no other protection. Commands that are safe to
+        repeat are repeated.
 """
 
 import asyncio
@@ -75,8 +75,8 @@ class QueueClient:
         dial: Dial = connect,
         rng: random.Random | None = None,
     ) -> None:
-        """`tls`: from `tls.client_context`; by default the strict one. `dial` makes a connection
-        in another way, e.g. through somebody's own network."""
+        """`tls`: from `tls.client_context`; by default the strict one. `dial` opens a connection
+        in another way, for example through a proxy."""
         self.server = server
         self._inbox = Inbox()
         self._news = asyncio.Event()
@@ -93,7 +93,7 @@ class QueueClient:
             rng=rng or random.Random(),
         )
 
-    # a client's life
+    # start and stop
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -105,11 +105,11 @@ class QueueClient:
         await self.close()
 
     def start(self) -> None:
-        """Begins to connect; `connected()` waits until that is done."""
+        """Begins to connect; `connected()` waits for the connection."""
         self._line.start()
 
     async def close(self) -> None:
-        """What was not acknowledged stays with the server."""
+        """Unacknowledged messages stay on the server."""
         await self._line.close()
         await self._tasks.close()
         self._failed(NotConnectedError("the client was closed"))
@@ -119,12 +119,12 @@ class QueueClient:
 
     @property
     def connections(self) -> int:
-        """How many came up; more than one means that we reconnected."""
+        """Successful connections; more than one means that the client reconnected."""
         return self._line.connections
 
     @property
     def repeated(self) -> int:
-        """Messages that came again and were kept from the caller."""
+        """Messages that were delivered again and not handed over."""
         return self._inbox.deliveries.repeated
 
     @property
@@ -132,14 +132,14 @@ class QueueClient:
         return self._inbox.notifications_dropped
 
     async def drop_connection(self) -> None:
-        """Hangs up; the client reconnects by itself."""
+        """Closes the connection; the client reconnects by itself."""
         if self._line.now is not None:
             await self._line.now.close()
 
     async def ping(self) -> None:
         await self._ask(Pong, Ping(), repeat=True)
 
-    # the owner of a queue
+    # for the owner of a queue
 
     async def create(
         self,
@@ -150,8 +150,8 @@ class QueueClient:
         link_text: str | None = None,
         notifier: bool = False,
     ) -> RecipientQueue:
-        """A new queue; `link_text` gives it a short link that leads to its address and this text,
-        `notifier` the keys of a subscriber to notifications."""
+        """Creates a queue; `link_text` adds a short link to its address and this text, `notifier`
+        the keys of a subscriber to notifications."""
         key, dh, inbox_key = (PrivateKey.generate(kind) for kind in (key_kind, "x25519", "x25519"))
         plan = NewLinkPlan.make(self.server, inbox_key, mode, link_text)
         wakes = (PrivateKey.generate(), PrivateKey.generate("x25519")) if notifier else None
@@ -188,9 +188,9 @@ class QueueClient:
         return queue
 
     async def subscribe(self, *queues: RecipientQueue, acked: Iterable[bytes] = ()) -> None:
-        """From now on and after every reconnect. `acked`: ids of messages that were handled
-        before, should the server give one of them again. Raises if one queue was refused (the
-        others are subscribed), or if there is no connection (then all will be, with the next)."""
+        """Subscribes now and after every reconnect. `acked`: ids of messages that were handled
+        before, in case the server sends one of them again. Raises if one queue was refused (the
+        others are subscribed), or without a connection (then the next one subscribes)."""
         for queue in queues:
             self._inbox.follow(queue, acked)
         refused: list[Exception] = []
@@ -205,48 +205,48 @@ class QueueClient:
                 self._inbox.unfollow(queue.recipient_id)
                 refused.append(error_of(answer.error_reply))
             elif not isinstance(answer, Ok | Subscribed):
-                raise BadBytesError("SUB was answered by something else")
+                raise BadBytesError("unexpected answer to SUB")
         if refused:
             raise refused[0]
 
     def follow(self, queue: RecipientQueue, acked: Iterable[bytes] = ()) -> None:
-        """As `subscribe`, from the next connection on, without waiting for one. A refusal comes as
+        """Like `subscribe`, but from the next connection on, without waiting for one. A refusal is
         an event."""
         self._inbox.follow(queue, acked)
 
     async def unsubscribe(self, queue: RecipientQueue) -> None:
-        """The protocol has no word for it: the connection is made anew, without this queue."""
+        """The protocol has no command for it: reconnects without this queue."""
         self._inbox.unfollow(queue.recipient_id)
         await self.drop_connection()
 
     async def get(self, queue: RecipientQueue) -> Received | Unreadable | QuotaReached | None:
-        """The first message, without subscribing; it has to be acknowledged."""
+        """Fetches the first message without subscribing; it has to be acknowledged."""
         answer = await self._ask_owner(queue, Get())
         if isinstance(answer, Ok):
             return None
         if not isinstance(answer, Message):
-            raise BadBytesError("GET was answered by something else")
+            raise BadBytesError("unexpected answer to GET")
         opened = self._inbox.open(queue, answer)
         if isinstance(opened, QuotaReached):
             await self._ack(queue, answer.message_id)
         return opened
 
     async def ack(self, event: Received | Unreadable) -> bool:
-        """Whether the server has confirmed it. If not, it is repeated should the message come
-        again, which the caller does not hear of."""
+        """Whether the server has confirmed it. If not, the ACK is repeated when the message is
+        delivered again, without an event."""
         self._inbox.deliveries.acked(event.queue.recipient_id, event.message_id)
         return await self._ack(event.queue, event.message_id)
 
     async def secure(self, queue: RecipientQueue, sender_key: PublicKey) -> None:
-        """From now on only the holder of this key sends."""
+        """From now on only the holder of this key can send."""
         await self._ask_owner(queue, Key(sender_key))
 
     async def set_keys(self, queue: RecipientQueue, keys: Sequence[PublicKey]) -> None:
-        """Who may act as the owner of a contact queue."""
+        """Replaces the keys that may act as the owner of a contact queue."""
         await self._ask_owner(queue, RecipientKeys(tuple(keys)))
 
     async def suspend(self, queue: RecipientQueue) -> None:
-        """It takes no messages any more; those in it can still be read."""
+        """The queue accepts no more messages; waiting ones can still be read."""
         await self._ask_owner(queue, Off())
 
     async def delete(self, queue: RecipientQueue) -> None:
@@ -256,7 +256,7 @@ class QueueClient:
         if isinstance(answer, Refused) and not (
             repeated and answer.error_reply == ErrorReply("AUTH")
         ):
-            raise error_of(answer.error_reply)  # AUTH to a repeated DEL: the first one did it
+            raise error_of(answer.error_reply)  # AUTH to a repeated DEL: the first one deleted it
         self._inbox.unfollow(queue.recipient_id)
 
     async def info(self, queue: RecipientQueue) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class QueueClient:
         return answer.fields
 
     async def set_link(self, queue: RecipientQueue, text: str) -> RecipientQueue:
-        """A short link to a queue that has none, or another text for the one it has."""
+        """Adds a short link to a queue, or changes the text of its link."""
         link = renewed(queue, text)
         await self._ask_owner(queue, SetLink(link.link_id, link.data))
         return msgspec.structs.replace(queue, link=link)
@@ -275,7 +275,7 @@ class QueueClient:
         return msgspec.structs.replace(queue, link=None)
 
     async def add_notifier(self, queue: RecipientQueue) -> RecipientQueue:
-        """Replaces the one it may have."""
+        """Replaces an existing notifier."""
         key, dh = PrivateKey.generate(), PrivateKey.generate("x25519")
         answer = await self._ask_owner(queue, NotifierKey(key.public, dh.public))
         assert isinstance(answer, NotifierIds)
@@ -286,7 +286,7 @@ class QueueClient:
         await self._ask_owner(queue, DeleteNotifier())
         return msgspec.structs.replace(queue, notifier=None)
 
-    # the notifier
+    # for a notifier
 
     async def subscribe_notifier(self, notifier: Notifier) -> None:
         self._inbox.notifiers[notifier.notifier_id] = notifier
@@ -303,24 +303,24 @@ class QueueClient:
             raise
 
     async def subscribe_service(self, *notifiers: Notifier) -> int:
-        """As a service: everything that is ours. How many there are; notifications are opened of
-        those that are given here or were subscribed to before."""
+        """As a service, subscribes to all of its notifiers; returns how many there are. Only
+        notifications of notifiers given here or before are decrypted."""
         self._inbox.notifiers |= {one.notifier_id: one for one in notifiers}
         self._inbox.all_served = True
         return await ask_for_all(await self._line.connected())
 
-    # the sender
+    # for a sender
 
     async def send(
         self, sender: SenderQueue, body: bytes, *, notify: bool = False, again: bool = False
     ) -> None:
-        """Returns once the server has it. `again`: repeat it when the answer was lost."""
+        """Returns when the server has the message. `again`: repeat it after a lost answer."""
         await self._ask(
             Ok, Send(body, notify), entity_id=sender.sender_id, key=sender.key, repeat=again
         )
 
     async def secure_as_sender(self, sender: SenderQueue) -> None:
-        """Before the first message: from now on only we send."""
+        """Called before the first message: from now on only this sender can send."""
         assert sender.key is not None, "a sender secures a queue with a key"
         await self._ask(
             Ok,
@@ -333,13 +333,13 @@ class QueueClient:
     async def open_link(
         self, link: LinkAddress, key: PrivateKey | None = None
     ) -> tuple[LinkContent, SenderQueue]:
-        """What a short link leads to. An invitation is secured with `key` by the same step, so
-        that nobody else can follow the link."""
+        """The content of a short link. An invitation is secured with `key` in the same step, so
+        that nobody else can use the link."""
         command, link_id, signer = link_request(link, key)
         answer = await self._ask(Link, command, entity_id=link_id, key=signer, repeat=True)
         return link_outcome(answer, link, signer)
 
-    # what comes
+    # events
 
     async def receive(self) -> Event:
         while True:
@@ -355,10 +355,10 @@ class QueueClient:
         while True:
             yield await self.receive()
 
-    # inside
+    # internal
 
     async def ask(self, command: Command, **how: Any) -> Answer:
-        """Any command, as it is; refusals raise."""
+        """Sends any command unchanged; refusals raise."""
         answer, _ = await self._line.ask(command, **how)
         if isinstance(answer, Refused):
             raise error_of(answer.error_reply)
@@ -367,13 +367,13 @@ class QueueClient:
     async def _ask(self, expected: Any, command: Command, **how: Any) -> Any:
         answer = await self.ask(command, **how)
         if not isinstance(answer, expected):
-            raise BadBytesError(f"{type(command).__name__} was answered by something else")
+            raise BadBytesError(f"unexpected answer to {type(command).__name__}")
         return answer
 
     async def _ask_owner(
         self, queue: RecipientQueue, command: Command, *, any_answer: bool = False
     ) -> Answer:
-        """Everything an owner asks may be repeated."""
+        """All commands of an owner may be repeated."""
         answer, _ = await self._line.ask(
             command, entity_id=queue.recipient_id, key=queue.key, repeat=True
         )
@@ -399,11 +399,11 @@ class QueueClient:
                 self._news.set()
                 return True
             case Refused(ErrorReply("NO_MSG")):
-                return False  # we are not subscribed here yet, or it was removed elsewhere
+                return False  # not subscribed here yet, or removed by another connection
             case Refused(error_reply):
                 raise error_of(error_reply)
             case _:
-                raise BadBytesError("ACK was answered by something else")
+                raise BadBytesError("unexpected answer to ACK")
 
     def _heard(self, reply: Reply) -> None:
         self._acknowledge(self._inbox.event(reply))

@@ -1,7 +1,7 @@
-"""What a client says, one struct a command, and how each looks in each version.
+"""The commands of a client, one struct each, and their encoding by version.
 
-Rule 1: a command knows nothing of ids and keys; those belong to the transmission around it.
-Rule 2: what a version cannot say is refused here, not sent in another shape.
+Rule 1: a command contains no ids and keys; those belong to the transmission around it.
+Rule 2: a command that a version does not support is refused, not sent in another form.
 """
 
 from typing import Literal
@@ -17,12 +17,12 @@ Mode = Literal["M", "C"]  # messaging: the sender may secure the queue; contact:
 
 
 def message_bytes_max(version: int) -> int:
-    """How long a body may be, by the version of the sender's session."""
+    """The longest body for the version of the sender's session."""
     return 16_048 if version >= 11 else 16_064 if version >= 8 else 16_088
 
 
 class LinkData(msgspec.Struct, frozen=True):
-    """What a queue's short link leads to; both parts are ciphertext to the server."""
+    """The data of a queue's short link; both parts are ciphertext to the server."""
 
     fixed: bytes
     user: bytes
@@ -138,7 +138,7 @@ class OpenRelay(msgspec.Struct, frozen=True):
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """A command for a relay, sealed for it, handed to a proxy."""
+    """An encrypted command for a relay, sent to a proxy."""
 
     version: int
     key: PublicKey

@@ -1,10 +1,10 @@
 """One connection to a server: TLS, the hellos, commands out, answers and events in.
 
-Rule 1: commands said in one turn of the loop go out together, as few blocks as they need.
+Rule 1: commands of one loop turn are sent together, in as few blocks as possible.
 Rule 2: a command without an answer within `request_timeout_s` ends the connection: answers come in
-        order, so nothing after it would come either.
-Rule 3: who waited for an answer learns whether the command can have reached the server
-        (`OutcomeUnknownError`) or cannot (`NotConnectedError`).
+        order, so later ones would not come either.
+Rule 3: a caller whose answer is lost learns whether the command may have reached the server
+        (`OutcomeUnknownError`) or cannot have (`NotConnectedError`).
 """
 
 import asyncio
@@ -43,24 +43,24 @@ from .service import ServiceCard
 from .tls import ALPN, SUITE
 from .transmission import Reply
 
-WAITING_MAX = 1024  # commands without an answer; more wait for their turn
+WAITING_MAX = 1024  # unanswered commands; further ones wait
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
 
 
 class NotConnectedError(UnavailableError):
-    """There is no connection, or it broke before the command went out."""
+    """There is no connection, or it broke before the command was sent."""
 
     label = "queue_not_connected"
 
 
 class OutcomeUnknownError(UnavailableError):
-    """The connection broke before the answer: the server may have done it, or not."""
+    """The connection broke before the answer: the command may have been executed."""
 
     label = "queue_outcome_unknown"
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait for what."""
+    """Timeouts and options of a connection."""
 
     versions: tuple[int, int] = (VERSION_MIN, VERSION_MAX)
     connect_timeout_s: float = 10.0
@@ -70,7 +70,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     backoff_max_s: float = 60.0
     ping_interval_s: float = 300.0
     inner_encryption: bool = True  # off leaves out our key, as test clients do
-    service: ServiceCard | None = None  # who we are, if a service
+    service: ServiceCard | None = None  # the certificate of a service
 
 
 class _Waiting:
@@ -111,7 +111,7 @@ class Connection:
 
     @property
     def blocks(self) -> tuple[int, int]:
-        """In and out, after the hellos."""
+        """Received and sent, after the hellos."""
         return self._exchange.blocks_in, self._exchange.blocks_out
 
     async def ask(
@@ -150,7 +150,7 @@ class Connection:
     def _flush(self, items: list[Said]) -> None:
         if self.ended.is_set():
             return
-        # A command whose caller has given up since is not worth a place in the block.
+        # Commands whose caller has given up are left out.
         wanted = [said for said in items if said.corr_id in self._waiting]
         if wanted:
             for block in self._exchange.blocks(said.transmission for said in wanted):
@@ -213,7 +213,7 @@ async def connect(
     tls: ssl.SSLContext,
     settings: ConnectionSettings,
 ) -> Connection:
-    """To the first host of the address that answers."""
+    """Connects to the first host of the address that answers."""
     reason: Exception | None = None
     for host in server.hosts:
         try:
@@ -276,7 +276,7 @@ async def _greet(
 
 
 def _look_at_tls(writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:
-    """The session id and the leaf certificate of a connection that is as it must be."""
+    """The session id and the leaf certificate; raises `IdentityError` for unsuitable TLS."""
     tls: ssl.SSLObject = writer.get_extra_info("ssl_object")
     cipher = tls.cipher()
     if cipher is None or cipher[0] != SUITE:

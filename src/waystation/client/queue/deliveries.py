@@ -1,10 +1,10 @@
-"""Which messages the caller has, so that one that comes again is not handed over again. No I/O.
+"""Detects messages that are delivered again, so that they are not handed over again. No I/O.
 
-A server gives the next message of a queue only after the ACK of the last, and gives the last again
-after a broken connection, because it cannot know whether we had it.
+A server sends the next message of a queue only after the ACK of the last, and sends the last again
+after a broken connection, because it cannot know whether the client had it.
 
 Rule 1: a message that the caller still holds is not handed over a second time.
-Rule 2: a message that the caller has acknowledged comes again only if its ACK was lost: the ACK is
+Rule 2: an acknowledged message arrives again only if its ACK was lost: the ACK is
         repeated, the message is not handed over.
 Rule 3: only the last few ids of a queue are remembered; a server never goes back further than one.
 """
@@ -33,7 +33,7 @@ class _Queue:
 class Deliveries:
     def __init__(self) -> None:
         self._queues: dict[bytes, _Queue] = {}
-        self.repeated = 0  # came again and were kept from the caller
+        self.repeated = 0  # delivered again and not handed over
 
     def expect(self, recipient_id: bytes, acked: Iterable[bytes] = ()) -> None:
         """`acked`: ids that were handled before this program started."""

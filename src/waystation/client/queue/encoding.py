@@ -1,8 +1,8 @@
-"""How values look as bytes: strings with a length, optional values, numbers, padding.
+"""Basic encodings: strings with a length, optional values, numbers, padding.
 
-Rule 1: reading is strict. What is too short, too long or followed by something is refused, and
-        the error says what was expected.
-Rule 2: padding bytes are written as `#` and never looked at.
+Rule 1: reading is strict. Missing, surplus or malformed bytes are refused, and the error says what
+        was expected.
+Rule 2: padding bytes are written as `#` and not checked.
 """
 
 import binascii
@@ -20,7 +20,7 @@ _BASE64URL = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 
 
 class BadBytesError(RejectedError):
-    """The other side's bytes are not what the protocol has here."""
+    """The peer sent bytes that the protocol does not allow here."""
 
     label = "queue_bytes"
 
@@ -70,7 +70,7 @@ def pad(content: bytes, size: int) -> bytes:
 
 def unpad(padded: bytes) -> bytes:
     if len(padded) < 2:
-        raise BadBytesError("nothing where a padded text should be")
+        raise BadBytesError("padded text is empty")
     length = int.from_bytes(padded[:2])
     if length > len(padded) - 2:
         raise BadBytesError(f"a padded text of {len(padded)} bytes claims {length}")
@@ -78,7 +78,7 @@ def unpad(padded: bytes) -> bytes:
 
 
 def to_base64(value: bytes) -> str:
-    """As ids and keys stand in addresses: the letters of base64url, with `=`."""
+    """The form of ids and keys in addresses: base64url with `=`."""
     return pybase64.urlsafe_b64encode(value).decode()
 
 
@@ -94,7 +94,7 @@ def from_base64(text: str) -> bytes:
 
 
 class Reader:
-    """Takes values from the front of some bytes."""
+    """Reads values one after the other."""
 
     __slots__ = ("_at", "_data")
 
@@ -141,11 +141,11 @@ class Reader:
         return self.one_of(b"TF") == b"T"
 
     def maybe(self) -> bool:
-        """Whether a value follows."""
+        """Whether an optional value follows."""
         return self.one_of(b"01") == b"1"
 
     def count(self) -> int:
-        """Of a list that may not be empty."""
+        """The length of a list with at least one item."""
         count = self.u8()
         if not count:
             raise BadBytesError("an empty list")

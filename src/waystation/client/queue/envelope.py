@@ -1,11 +1,11 @@
-"""A seal around a message from sender to recipient, so that the server cannot read it.
+"""Encrypts messages between sender and recipient, so that the server cannot read them.
 
-SMP carries bytes and leaves it to clients what they are. This is the envelope that clients of the
-protocol put around their messages: a version, the sender's X25519 key, a nonce and a padded box
-whose key follows from the sender's key and the one in the queue's address.
+SMP does not define the content of messages. This is the envelope of other clients of the protocol:
+a version, the sender's X25519 key, a nonce and a padded box whose key follows from the sender's key
+and the one in the queue's address.
 
-It hides the text and its length from the server. It is no ratchet: whoever gets hold of the
-recipient's key later can open everything that was sent to it.
+It hides the text and its length from the server. There is no forward secrecy: the recipient's key
+decrypts all messages that were ever sent to it.
 """
 
 import secrets
@@ -17,12 +17,12 @@ from .keys import PrivateKey, PublicKey, dh_key
 ENVELOPE_VERSION = 4
 ENVELOPE_VERSION_MIN = 1
 PADDED_BYTES = 15_904
-TEXT_BYTES_MAX = PADDED_BYTES - 3  # its length and one byte that says: no key of a sender inside
+TEXT_BYTES_MAX = PADDED_BYTES - 3  # its length, and a flag byte: no sender key inside
 _NO_KEY = b"_"
 
 
 class EnvelopeError(BadBytesError):
-    """The message is not sealed for this queue; it may be plain."""
+    """The message is not encrypted for this queue; it may be plain."""
 
     label = "queue_envelope"
 
@@ -41,14 +41,14 @@ def open_message(body: bytes, recipient: PrivateKey) -> bytes:
         reader = Reader(body)
         version = reader.u16()
         if not ENVELOPE_VERSION_MIN <= version <= ENVELOPE_VERSION or not reader.maybe():
-            raise EnvelopeError("not an envelope that can be opened without an earlier one")
+            raise EnvelopeError("an envelope that needs an earlier one")
         sender = dh_key(reader.short())
         nonce = reader.take(NONCE_BYTES)
         text = unseal_padded(box_key(sender, recipient.seed), nonce, reader.tail())
     except EnvelopeError:
         raise
     except BadBytesError as exc:
-        raise EnvelopeError("not sealed for this queue") from exc
+        raise EnvelopeError("not encrypted for this queue") from exc
     if not text.startswith(_NO_KEY):
-        raise EnvelopeError("an envelope of another kind")
+        raise EnvelopeError("unknown kind of envelope")
     return text[1:]

@@ -27,7 +27,7 @@ _DEPTH_MAX = 4  # of nested PROXY PROTOCOL
 
 
 class ErrorReply(msgspec.Struct, frozen=True):
-    """`code` are the words (`CMD SYNTAX`, `PROXY BROKER TIMEOUT`); `detail` is the text of
+    """`code` has all words (`CMD SYNTAX`, `PROXY BROKER TIMEOUT`); `detail` is the text of
     STORE, the reason of BLOCKED, or the answer of a relay."""
 
     code: str

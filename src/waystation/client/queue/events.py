@@ -1,4 +1,4 @@
-"""What a client of queues hands over to its caller."""
+"""Events that a queue client hands over to its caller."""
 
 import msgspec
 
@@ -12,13 +12,13 @@ class Received(msgspec.Struct, frozen=True):
 
     queue: RecipientQueue
     message_id: bytes
-    sent_at_s: int  # when the server took it
+    sent_at_s: int  # when the server received it
     notify: bool
     body: bytes
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A message that does not open with the queue's key; it has to be acknowledged like others."""
+    """A message that the queue's key does not decrypt; it must be acknowledged as well."""
 
     queue: RecipientQueue
     message_id: bytes
@@ -33,13 +33,13 @@ class QuotaReached(msgspec.Struct, frozen=True):
 
 
 class Taken(msgspec.Struct, frozen=True):
-    """Another connection subscribed: nothing comes to us any more, and we do not ask again."""
+    """Another connection subscribed: no more messages come, and the client does not subscribe."""
 
     queue: RecipientQueue | Notifier
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The queue, or the notifier, was deleted elsewhere."""
+    """The queue, or the notifier, was deleted by another connection."""
 
     queue: RecipientQueue | Notifier
 
@@ -52,8 +52,8 @@ class SubscriptionFailed(msgspec.Struct, frozen=True):
 
 
 class ServiceTaken(msgspec.Struct, frozen=True):
-    """Another session of our service has asked for its notifiers, so many: they are told there
-    now, and we do not ask again."""
+    """Another session of our service has subscribed to this many notifiers: it gets their
+    notifications now, and this client does not subscribe again."""
 
     count: int
 

@@ -1,9 +1,9 @@
-"""One session's commands and answers: which answer belongs to which command. No I/O.
+"""Matches the answers of one session to its commands. No I/O.
 
-Rule 1: an answer carries the correlation id of its command and names the same queue; one that
-        names another is a mistake of the server, and the session ends.
-Rule 2: a reply without a correlation id is an event. One whose command nobody waits for any more
-        is dropped.
+Rule 1: an answer has the correlation id and the queue id of its command; an answer for another
+        queue is a fault of the server, and the session ends.
+Rule 2: a reply without a correlation id is an event. The answer to a command that is no longer
+        awaited is dropped.
 Rule 3: correlation ids are random and used once: they are nonces too.
 """
 
@@ -31,7 +31,7 @@ from .transmission import (
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A command on its way."""
+    """An encoded command."""
 
     corr_id: bytes
     transmission: bytes
@@ -42,7 +42,7 @@ class Exchange:
         self.session = session
         self._reader = reader
         self._writer = writer
-        self._waiting: dict[bytes, bytes] = {}  # correlation id -> the queue it is about
+        self._waiting: dict[bytes, bytes] = {}  # correlation id -> queue id
         self.blocks_in = 0
         self.blocks_out = 0
 
@@ -65,13 +65,13 @@ class Exchange:
             server_key=self.session.server_key,
             service=self.session.service if signs_twice(command) else None,
         )
-        if 2 + len(transmission) > BATCH_BYTES_MAX:  # now, where it can still be told
+        if 2 + len(transmission) > BATCH_BYTES_MAX:  # checked here, so that the caller gets it
             raise BadBytesError(f"{type(command).__name__} is too long for a block")
         self._waiting[corr_id] = entity_id
         return Said(corr_id, transmission)
 
     def forget(self, corr_id: bytes) -> None:
-        """Nobody waits for this answer any more."""
+        """The answer is no longer awaited."""
         self._waiting.pop(corr_id, None)
 
     def blocks(self, transmissions: Iterable[bytes]) -> list[bytes]:
@@ -95,7 +95,7 @@ class Exchange:
             if reply.entity_id != entity_id and not (
                 not reply.entity_id and isinstance(reply.answer, WITHOUT_ENTITY)
             ):
-                raise BadBytesError("an answer about another queue than the command's")
+                raise BadBytesError("an answer for another queue than the command's")
             heard.append(reply)
         for reply in heard:
             if not reply.corr_id and not reply.entity_id and isinstance(reply.answer, Refused):

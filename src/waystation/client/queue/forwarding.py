@@ -1,7 +1,7 @@
-"""Commands for a server behind another one: sealed so that the proxy sees neither queue nor text.
+"""Encrypts commands for a relay, so that the proxy sees neither queue nor text.
 
-Rule 1: a fresh key pair and a fresh correlation id for each command; nothing ties two together.
-Rule 2: the answer comes under the same key with the nonce's bytes reversed.
+Rule 1: each command has a new key pair and a new correlation id, so two cannot be linked.
+Rule 2: the answer has the same key, and the nonce with its bytes reversed.
 """
 
 import secrets
@@ -22,7 +22,7 @@ FORWARDED_BYTES = 16_226
 
 
 class Parcel(msgspec.Struct, frozen=True):
-    """A sealed command, and what opens its answer."""
+    """An encrypted command, and the key for its answer."""
 
     corr_id: bytes
     entity_id: bytes
@@ -41,7 +41,7 @@ def relay_request(server: ServerAddress, password: str = "") -> OpenRelay:
 
 
 class Forwarding:
-    """One proxy's session with one relay, as we use it."""
+    """One proxy's session with one relay, for our commands."""
 
     def __init__(self, session: RelaySession, server: ServerAddress, now: datetime) -> None:
         self.session_id = session.session_id
@@ -72,7 +72,7 @@ class Forwarding:
         content = unseal_padded(parcel.box_key, parcel.corr_id[::-1], sealed)
         parts = decode_batch(content)
         if len(parts) != 1:
-            raise BadBytesError("a relay answers one command with one answer")
+            raise BadBytesError("a relay must answer one command with one answer")
         reply = decode_reply(parts[0], version=self.version, session_id=self.session_id)
         if reply.corr_id != parcel.corr_id or reply.entity_id not in (parcel.entity_id, b""):
             raise BadBytesError("a relay's answer to another command")

@@ -1,10 +1,10 @@
-"""The handshake inside TLS: who the server is, which version, and the keys of the session.
+"""The handshake inside TLS: identity of the server, version, and session keys.
 
-Rule 1: the session id the server names is the one of our own TLS connection, its first certificate
-        is the one TLS showed, its identity is the one in the address, and the session key is
-        signed by the leaf. Anything else ends the connection before we say anything.
-Rule 2: we take the highest version that both sides know.
-Rule 3: bytes after the fields we know belong to later versions.
+Rule 1: the server's session id must be that of our TLS connection, its first certificate the one
+        of TLS, its identity the one in the address, and the session key signed by the leaf.
+        Otherwise the connection ends before the client sends anything.
+Rule 2: the highest common version is used.
+Rule 3: bytes after the known fields belong to later versions.
 """
 
 import hashlib
@@ -33,13 +33,13 @@ _SIGNATURE_OIDS = {
 
 
 class IdentityError(BadBytesError):
-    """The server is not the one that the address names, or cannot show it."""
+    """The server is not the one in the address, or cannot prove it."""
 
     label = "queue_identity"
 
 
 class VersionError(BadBytesError):
-    """We and the server have no version in common."""
+    """Client and server have no version in common."""
 
     label = "queue_version"
 
@@ -53,7 +53,7 @@ class ServerHello(msgspec.Struct, frozen=True):
 
 
 class ServiceSession(msgspec.Struct, frozen=True):
-    """Who we are on one connection, if we are a service (`service`)."""
+    """The service of a connection (`service`)."""
 
     service_id: bytes
     fingerprint: bytes
@@ -61,7 +61,7 @@ class ServiceSession(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """What both sides know once the hellos are through."""
+    """The result of the hellos."""
 
     version: int
     session_id: bytes
@@ -75,7 +75,7 @@ def decode_server_hello(content: bytes) -> ServerHello:
     reader = Reader(content)
     low, high, session_id = reader.u16(), reader.u16(), reader.short()
     if low > high:
-        raise BadBytesError("a range of versions that ends before it begins")
+        raise BadBytesError("version range ends before it begins")
     if high < 7:
         return ServerHello(low, high, session_id)
     chain = tuple(reader.large() for _ in range(reader.count()))
@@ -90,7 +90,7 @@ def encode_client_hello(
     as_proxy: bool = False,
     service: bytes | None = None,
 ) -> bytes:
-    """`service`: what a service says of itself, from version 16 on."""
+    """`service`: the fields of a service, from version 16 on."""
     hello = u16(version) + short(fingerprint)
     if version >= 7 and key is not None:
         hello += short(key.der)
@@ -112,11 +112,11 @@ def common_version(low: int, high: int, versions: tuple[int, int]) -> int:
 def check_server(
     hello: ServerHello, *, session_id: bytes, leaf: bytes, fingerprint: bytes, now: datetime
 ) -> bytes:
-    """The raw session key of a server that is who it should be."""
+    """Checks the server's identity; returns its raw session key."""
     if hello.session_id != session_id:
-        raise IdentityError("the server names another TLS session than ours: is a relay between?")
+        raise IdentityError("the hello has the id of another TLS session: is TLS intercepted?")
     if not hello.chain or hello.chain[0] != leaf:
-        raise IdentityError("the certificate in the hello is not the one TLS has shown")
+        raise IdentityError("the certificate in the hello is not that of TLS")
     return check_chain(hello.chain, hello.signed_key, fingerprint=fingerprint, now=now)
 
 
@@ -134,12 +134,12 @@ def check_chain(
         _check_certificates(certificates, now)
         public = certificates[0].public_key()
     except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound) as exc:
-        raise IdentityError("the server's certificates do not vouch for each other") from exc
+        raise IdentityError("the server's certificates are not signed by their issuers") from exc
     if isinstance(public, Ed25519PublicKey):
         return open_signed_key(signed_key, PublicKey("ed25519", public.public_bytes_raw()))
     if isinstance(public, Ed448PublicKey):
         return open_signed_key(signed_key, PublicKey("ed448", public.public_bytes_raw()))
-    raise IdentityError("the server's certificate has a key of another kind than Ed25519, Ed448")
+    raise IdentityError("the key of the server's certificate is neither Ed25519 nor Ed448")
 
 
 def _check_certificates(chain: Sequence[x509.Certificate], now: datetime) -> None:
@@ -147,28 +147,28 @@ def _check_certificates(chain: Sequence[x509.Certificate], now: datetime) -> Non
         raise IdentityError("the server's certificate is not of version 3")
     for certificate in chain:
         if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
-            raise IdentityError("a certificate of the server is not valid today")
+            raise IdentityError("a certificate of the server expired or is not yet valid")
     for certificate, issuer in itertools.pairwise(chain):
         certificate.verify_directly_issued_by(issuer)
         if not issuer.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-            raise IdentityError("a certificate of the server was signed by one that may not sign")
+            raise IdentityError("a certificate of the server was signed by one that is no CA")
     anchor = chain[-1]
     anchor.verify_directly_issued_by(anchor)
 
 
 def open_signed_key(der: bytes, signer: PublicKey) -> bytes:
-    """The X25519 key inside. A SEQUENCE around the key is what the signature covers (its own
-    header included), unlike in a certificate."""
+    """Returns the X25519 key. Unlike in a certificate, the signature covers a SEQUENCE around the
+    key, header included."""
     outer = Reader(_sequence(der))
     signed = outer.peek(46)
     wrapper = Reader(outer.take(46))
     if wrapper.take(2) != b"\x30\x2c":
-        raise IdentityError("the signed session key has another form")
+        raise IdentityError("the signed session key is malformed")
     raw = dh_key(wrapper.tail())
     kind, size = _SIGNATURE_OIDS.get(outer.take(7), ("", 0))
     bits = outer.take(3)
     if kind != signer.kind or bits != bytes((0x03, size + 1, 0)):
-        raise IdentityError("the session key is signed in another way than the certificate's key")
+        raise IdentityError("session key and certificate have different signature algorithms")
     signature = outer.take(size)
     outer.end()
     if not signer.verifies(signature, signed):
@@ -202,7 +202,7 @@ def _sequence(der: bytes) -> bytes:
 def block_ends(
     session: Session, private: PrivateKey | None, *, as_proxy: bool = False
 ) -> tuple[BlockReader, BlockWriter]:
-    """Inner encryption is on from version 11, if we gave a key and are no proxy."""
+    """Inner encryption is on from version 11, if the client sends a key and is no proxy."""
     if session.version < 11 or private is None or session.server_key is None or as_proxy:
         return BlockReader(None), BlockWriter(None)
     secret = shared_secret(session.server_key, private.seed)

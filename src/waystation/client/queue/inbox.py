@@ -1,8 +1,8 @@
-"""What a server gave us and the caller has not taken yet. No I/O: the client asks and acks.
+"""Events that the server sent and the caller has not taken yet. No I/O: the client asks and acks.
 
-Rule 1: events of queues that we do not follow are dropped.
-Rule 2: a server owes us at most one message for each queue; one that gives more than that and
-        `EVENTS_SPARE` other events fills the inbox, and the session ends.
+Rule 1: events of queues without a subscription are dropped.
+Rule 2: a server sends at most one unacknowledged message per queue. More than that and
+        `EVENTS_SPARE` other events fill the inbox, and the session ends.
 Rule 3: a notification is only a hint, so those beyond `NOTIFICATIONS_MAX` are counted and dropped.
 """
 
@@ -36,7 +36,7 @@ class Inbox:
     def __init__(self) -> None:
         self.queues: dict[bytes, RecipientQueue] = {}  # subscribed, by recipient id
         self.notifiers: dict[bytes, Notifier] = {}  # subscribed, by notifier id
-        self.all_served = False  # whether we asked, as a service, for all notifiers at once
+        self.all_served = False  # subscribed, as a service, to all notifiers
         self.deliveries = Deliveries()
         self.notifications_dropped = 0
         self._events: deque[Event] = deque()
@@ -62,11 +62,11 @@ class Inbox:
 
     def put(self, event: Event) -> None:
         if len(self._events) - self._notifications >= len(self.queues) + EVENTS_SPARE:
-            raise BadBytesError("the server gives more messages than were acknowledged")
+            raise BadBytesError("the server sent a message before the ACK of the last")
         self._events.append(event)
 
     def event(self, reply: Reply) -> list[tuple[RecipientQueue, bytes]]:
-        """What the server said by itself; returns messages that are to be acknowledged at once."""
+        """Takes an event; returns messages that are to be acknowledged at once."""
         queue = self.queues.get(reply.entity_id)
         followed = queue or self.notifiers.get(reply.entity_id)
         match reply.answer:
@@ -94,7 +94,7 @@ class Inbox:
     def message(
         self, queue: RecipientQueue, message: Message
     ) -> list[tuple[RecipientQueue, bytes]]:
-        """Also the one that comes as the answer to ACK."""
+        """Also for a message in the answer to ACK."""
         match self.deliveries.arrived(queue.recipient_id, message.message_id):
             case Verdict.HELD:
                 return []

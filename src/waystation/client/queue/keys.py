@@ -1,4 +1,4 @@
-"""Key pairs of a queue's parties, and what they put into a transmission to show who they are.
+"""Key pairs of the parties of a queue, and the proofs they make for transmissions.
 
 Ed25519 and Ed448 sign. X25519 makes an authenticator that only the server can check and that the
 server could have made itself, so it proves nothing to others.
@@ -41,7 +41,7 @@ class PublicKey(msgspec.Struct, frozen=True):
         for kind, (prefix, size) in _FORMS.items():
             if len(der) == len(prefix) + size and der.startswith(prefix):
                 return cls(kind, der[len(prefix) :])
-        raise BadBytesError("not a key of a kind that is used here")
+        raise BadBytesError("unsupported type of public key")
 
     def verifies(self, signature: bytes, signed: bytes) -> bool:
         try:
@@ -61,7 +61,7 @@ def dh_key(der: bytes) -> bytes:
     """The raw bytes of an X25519 key."""
     key = PublicKey.from_der(der)
     if key.kind != "x25519":
-        raise BadBytesError("an X25519 key belongs here")
+        raise BadBytesError("not an X25519 key")
     return key.raw
 
 
@@ -76,7 +76,7 @@ class PrivateKey(msgspec.Struct, frozen=True):
             raise BadBytesError(f"a private key of {len(self.seed)} bytes")
 
     def __repr__(self) -> str:
-        return f"PrivateKey({self.kind!r}, …)"  # never into a log or a traceback
+        return f"PrivateKey({self.kind!r}, …)"  # secret: never in a log or a traceback
 
     @classmethod
     def generate(cls, kind: KeyKind = "ed25519") -> "PrivateKey":
@@ -101,10 +101,10 @@ class PrivateKey(msgspec.Struct, frozen=True):
             case "ed448":
                 return Ed448PrivateKey.from_private_bytes(self.seed).sign(text)
             case "x25519":
-                raise BadBytesError("an X25519 key does not sign")
+                raise BadBytesError("an X25519 key cannot sign")
 
     def authorize(self, authorized: bytes, corr_id: bytes, server_key: bytes | None) -> bytes:
-        """What stands in front of a transmission. `server_key` is the raw key of the session."""
+        """The proof for a transmission. `server_key` is the raw key of the session."""
         if self.kind != "x25519":
             return self.sign(authorized)
         if server_key is None:

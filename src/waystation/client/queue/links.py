@@ -1,13 +1,13 @@
-"""Short links: an address and a text, sealed with a key that only the link itself carries.
+"""Short links: an address and a text, encrypted with a key that only the link contains.
 
-The server sees two ciphertexts of constant size. What lies in them is between clients:
+The server sees two ciphertexts of constant size. Only clients read their content:
 
     fixed = root key, address        never changes; the key of the link is its hash
     user  = signature, text          may change; signed with the root key
 
 Rule 1: a reader of the link detects changes that the server made to either part.
-Rule 2: ids that a client makes up follow from something secret: the sender's from the correlation
-        id of NEW, a contact's from the key of its link.
+Rule 2: ids chosen by a client follow from a secret: the sender's from the correlation id of NEW, a
+        contact's from the key of its link.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ def sender_id_of(corr_id: bytes) -> bytes:
 
 
 def contact_link_ids(link_key: bytes) -> tuple[bytes, bytes]:
-    """The id of a contact's link, and the key that seals its data."""
+    """The id of a contact's link, and the key that encrypts its data."""
     out = hkdf(b"", link_key, b"SimpleXContactLink", ID_BYTES + 32)
     return out[:ID_BYTES], out[ID_BYTES:]
 
@@ -67,12 +67,12 @@ def seal_link(fixed: bytes, text: str, root: PrivateKey, key: bytes) -> LinkData
 
 
 def reseal_user(data: LinkData, text: str, root: PrivateKey, key: bytes) -> LinkData:
-    """Another text; the fixed part stays as it is, byte for byte, or the server refuses it."""
+    """Another text; the fixed part must stay the same, or the server refuses it."""
     return LinkData(data.fixed, seal_link(b"", text, root, key).user)
 
 
 class NewLinkPlan(msgspec.Struct, frozen=True):
-    """A link that is made together with its queue."""
+    """A link that is created together with its queue."""
 
     corr_id: bytes
     mode: Mode
@@ -90,15 +90,15 @@ class NewLinkPlan(msgspec.Struct, frozen=True):
         address = QueueAddress(server, sender_id_of(corr_id), inbox_key.public, mode)
         link_id, link_key, root, data = _make(address, text)
         if mode == "M":
-            link_id = b""  # the server draws it
+            link_id = b""  # drawn by the server
         request = NewLink(address.sender_id, data, link_id)
         return cls(corr_id, mode, request, link_key, root)
 
     def check(self, ids: Ids) -> None:
-        """The server must have taken our ids, or the address in the link leads elsewhere."""
+        """Raises if the server used other ids: the address in the link would be wrong."""
         wrong_id = self.request.link_id and ids.link_id != self.request.link_id
         if ids.sender_id != self.request.sender_id or not ids.link_id or wrong_id:
-            raise BadBytesError("the server made a queue with other ids than it was asked for")
+            raise BadBytesError("the server made a queue with other ids than requested")
 
     def kept(self, ids: Ids) -> OwnLink:
         assert ids.link_id
@@ -129,14 +129,14 @@ def open_link(data: LinkData, link_key: bytes, *, contact: bool) -> LinkContent:
     key = data_key(link_key, contact=contact)
     fixed = _unseal(key, data.fixed)
     if hashlib.sha3_256(fixed).digest() != link_key:
-        raise NotOpenedError("the server gave other data than the link was made for")
+        raise NotOpenedError("the server's data does not match the link")
     reader = Reader(fixed)
     root = PublicKey.from_der(reader.short())
     address = QueueAddress.parse(reader.large().decode("utf-8", "replace"))
     user = Reader(_unseal(key, data.user))
     signature, text = user.short(), user.tail()
     if not root.verifies(signature, text):
-        raise NotOpenedError("the text of this link was not written by its owner")
+        raise NotOpenedError("the text of this link is not signed by its owner")
     return LinkContent(address, text.decode("utf-8", "replace"))
 
 
@@ -152,7 +152,7 @@ def _unseal(key: bytes, sealed: bytes) -> bytes:
 def link_request(
     link: LinkAddress, key: PrivateKey | None
 ) -> tuple[Command, bytes, PrivateKey | None]:
-    """The command that opens a link, the link's id, and who signs it."""
+    """The command that opens a link, the link's id, and the signing key."""
     if link.contact:
         return GetLink(), contact_link_ids(link.link_key)[0], None
     signer = key or PrivateKey.generate()
@@ -164,5 +164,5 @@ def link_outcome(
 ) -> tuple[LinkContent, SenderQueue]:
     content = open_link(answer.data, link.link_key, contact=link.contact)
     if content.address.sender_id != answer.sender_id:
-        raise BadBytesError("the server gave another queue than the link was made for")
+        raise BadBytesError("the server's queue does not match the link")
     return content, SenderQueue(answer.sender_id, signer)

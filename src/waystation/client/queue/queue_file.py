@@ -124,7 +124,7 @@ class QueueFile:
             os.close(lock)
 
     def _write(self, kept: SavedQueues) -> None:
-        beside = self.path.with_name(f"{self.path.name}.new")  # the lock makes it ours
+        beside = self.path.with_name(f"{self.path.name}.new")  # protected by the lock
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
             os.fchmod(file.fileno(), 0o600)  # a file left over with another mode

@@ -1,13 +1,13 @@
-"""Sending through another server, so that the queue's server does not learn where we are.
+"""Sends through a proxy, so that the queue's server does not learn the client's address.
 
     async with QueueClient(proxy_address) as proxy:
         relay = Relay(proxy, queue_address.server)
         await relay.send(sender, body)
 
-Rule 1: the proxy learns which server we send to, but not which queue nor what; the server learns
-        which queue, but not who we are.
-Rule 2: a proxy that has lost its session with the relay says so before anything is forwarded: we
-        ask for a new session and say the command again, once.
+Rule 1: the proxy learns the server of the queue, but neither queue nor message; the server learns
+        the queue, but not the client's address.
+Rule 2: a proxy that has lost its session with the relay answers so before it forwards anything. The
+        client then asks for a new session and repeats the command once.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from .keys import PrivateKey
 from .links import LinkContent, link_outcome, link_request
 from .queue_secrets import SenderQueue
 
-FORWARDED_MAX = 32  # what a proxy takes of one client at a time
+FORWARDED_MAX = 32  # commands in flight that a proxy accepts from one client
 
 
 class Relay:
@@ -38,7 +38,7 @@ class Relay:
     async def send(
         self, sender: SenderQueue, body: bytes, *, notify: bool = False, again: bool = False
     ) -> None:
-        """As `QueueClient.send`."""
+        """Like `QueueClient.send`."""
         answer = await self._ask(
             Send(body, notify), entity_id=sender.sender_id, key=sender.key, repeat=again
         )
@@ -54,11 +54,11 @@ class Relay:
     async def open_link(
         self, link: LinkAddress, key: PrivateKey | None = None
     ) -> tuple[LinkContent, SenderQueue]:
-        """As `QueueClient.open_link`."""
+        """Like `QueueClient.open_link`."""
         command, link_id, signer = link_request(link, key)
         answer = await self._ask(command, entity_id=link_id, key=signer, repeat=True)
         if not isinstance(answer, Link):
-            raise BadBytesError("a link was answered by something else")
+            raise BadBytesError("unexpected answer to a link command")
         return link_outcome(answer, link, signer)
 
     async def _ask(
@@ -81,7 +81,7 @@ class Relay:
                 request = relay_request(self._server, self._proxy.server.password)
                 session = await self._proxy.ask(request, repeat=True)
                 if not isinstance(session, RelaySession):
-                    raise BadBytesError("PRXY was answered by something else")
+                    raise BadBytesError("unexpected answer to PRXY")
                 self._forwarding = Forwarding(session, self._server, datetime.now(UTC))
             return self._forwarding
 
@@ -101,7 +101,7 @@ class Relay:
             repeat=repeat,
         )
         if not isinstance(reply, Forwarded):
-            raise BadBytesError("PFWD was answered by something else")
+            raise BadBytesError("unexpected answer to PFWD")
         answer = forwarding.unpack(reply.sealed, parcel)
         if isinstance(answer, Refused):
             raise error_of(answer.error_reply)
@@ -110,4 +110,4 @@ class Relay:
 
 def _expect(answer: Answer, expected: type[Answer]) -> None:
     if not isinstance(answer, expected):
-        raise BadBytesError("a forwarded command was answered by something else")
+        raise BadBytesError("unexpected answer to a forwarded command")

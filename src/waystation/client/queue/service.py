@@ -1,11 +1,11 @@
-"""Being a service: a busy client that servers know by a certificate (version 16 and later).
+"""Services: busy clients that servers identify by a certificate (version 16 and later).
 
-Rule 1: the same chain is shown in TLS and in the hello; its leaf signs the key of the session. One
-        certificate is its own identity, of two to four the second is.
-Rule 2: what makes or takes a subscription (`NEW`, `SUB`, `NSUB`) is signed twice: by the queue's
-        key over our fingerprint and the command, by the session's key over the command.
-Rule 3: the server answers our hello with our id, or with why it will not have us; then there is no
-        second try.
+Rule 1: TLS and hello have the same chain; its leaf signs the key of the session. A single
+        certificate is the identity; of two to four the second is.
+Rule 2: commands that create or take a subscription (`NEW`, `SUB`, `NSUB`) are signed twice: by the
+        queue's key over our fingerprint and the command, by the session's key over the command.
+Rule 3: the server answers our hello with our id or the reason of a refusal; after a refusal the
+        client does not try again.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ VERSION_MIN = 16
 
 
 class ServiceRefusedError(IdentityError):
-    """The server does not take us as a service: another role than before, or a chain it does not
-    accept."""
+    """The server refuses this service: its role differs from before, or its chain is not
+    accepted."""
 
     label = "queue_service_refused"
 
 
 class ServiceCard(msgspec.Struct, frozen=True):
-    """Certificates and key of a service, and the files that they came from."""
+    """Certificates and key of a service, and their files."""
 
     role: Role
     chain: tuple[bytes, ...]  # DER, leaf first
@@ -46,7 +46,7 @@ class ServiceCard(msgspec.Struct, frozen=True):
 
     @classmethod
     def load(cls, chain_file: Path, key_file: Path, role: Role) -> "ServiceCard":
-        """PEM, as TLS reads it. Raises `BadBytesError` for what no service can show."""
+        """PEM, as TLS reads it. Raises `BadBytesError` for unsuitable files."""
         try:
             certificates = x509.load_pem_x509_certificates(chain_file.read_bytes())
             private = load_pem_private_key(key_file.read_bytes(), None)
@@ -71,12 +71,12 @@ class ServiceCard(msgspec.Struct, frozen=True):
         context.load_cert_chain(self.chain_file, self.key_file)
 
     def hello(self, session_key: PrivateKey) -> bytes:
-        """What our hello ends with."""
+        """The fields that a service adds to its hello."""
         chain = bytes((len(self.chain),)) + b"".join(large(one) for one in self.chain)
         return self.role.encode() + chain + large(encode_signed_key(session_key.public, self.key))
 
     def welcomed(self, content: bytes, session_key: PrivateKey) -> ServiceSession:
-        """The server's third word."""
+        """Decodes the server's third block."""
         reader = Reader(content)
         match reader.take(1):
             case b"R":
@@ -86,7 +86,7 @@ class ServiceCard(msgspec.Struct, frozen=True):
                     f"the server refuses us as a service: {reader.tail().decode(errors='replace')}"
                 )
             case _:
-                raise BadBytesError("the server's third word is neither yes nor no")
+                raise BadBytesError("the server's third block is neither R nor E")
 
 
 def signs_twice(command: Command) -> bool:

@@ -1,4 +1,4 @@
-"""Subscriptions on a connection: all of them anew after a reconnect, or a service's at once."""
+"""Restores subscriptions after a reconnect, and subscribes a service to all of its notifiers."""
 
 import asyncio
 
@@ -15,8 +15,8 @@ from .queue_secrets import Notifier, RecipientQueue
 
 
 async def restore(inbox: Inbox, connection: Connection) -> bool:
-    """Every subscription, in as few blocks as they need; whether the caller has to hear of one
-    that failed."""
+    """Restores every subscription, in as few blocks as possible; whether one that failed is an
+    event for the caller."""
     asked: list[tuple[RecipientQueue | Notifier, bytes, Command]] = [
         (queue, queue.recipient_id, Sub()) for queue in inbox.queues.values()
     ]
@@ -44,7 +44,7 @@ async def restore(inbox: Inbox, connection: Connection) -> bool:
 
 
 async def ask_for_all(connection: Connection) -> int:
-    """As a service: how many notifiers are ours. Raises `BadBytesError` if we are none."""
+    """As a service: how many notifiers it has. Raises `BadBytesError` without a service."""
     service = connection.session.service
     if service is None:
         raise BadBytesError(
@@ -54,5 +54,5 @@ async def ask_for_all(connection: Connection) -> int:
     if isinstance(answer, Refused):
         raise error_of(answer.error_reply)
     if not isinstance(answer, ServiceSubscribed):
-        raise BadBytesError("NSUBS was answered by something else")
+        raise BadBytesError("unexpected answer to NSUBS")
     return answer.count

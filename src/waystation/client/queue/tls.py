@@ -1,14 +1,14 @@
-"""TLS as SMP wants it: version 1.3, one cipher suite, no certificate authorities, no host names.
+"""TLS for SMP: version 1.3, one cipher suite, no certificate authorities, no host names.
 
-Who the server is, is decided by the fingerprint in its address (see `hello`), so TLS itself checks
-no certificate.
+The server is identified by the fingerprint in its address (see `hello`), so TLS itself checks no
+certificate.
 
 Rule 1: only TLS_CHACHA20_POLY1305_SHA256 is offered: a longer hash makes a longer session id, and
         then forwarded commands do not fit into a block. Python has no call for that before 3.15:
-        the process has to be started with OPENSSL_CONF naming our `openssl.cnf`, and `environment`
-        gives it. A context of a process that was started otherwise is refused.
-Rule 2: an application that cannot be started so may ask for `any_suite`: then OpenSSL's own list is
-        offered. Servers of the protocol choose the right suite from it; others are refused.
+        the process must start with OPENSSL_CONF naming our `openssl.cnf` (see `environment`).
+        Otherwise no context is made.
+Rule 2: an application that cannot be started so may use `any_suite`, which offers OpenSSL's own
+        list. Servers of the protocol choose the right suite from it; others are refused.
 """
 
 import os
@@ -30,14 +30,14 @@ class TlsNotSetUpError(RejectedError):
 
 
 def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """With which a process of a queue client is started."""
+    """Environment variables for a process of a queue client."""
     return {**(os.environ if base is None else base), "OPENSSL_CONF": str(CONF)}
 
 
 def _new_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the fingerprint decides, in `hello`
+    context.verify_mode = ssl.CERT_NONE  # `hello` checks the fingerprint
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols([ALPN])
     return context

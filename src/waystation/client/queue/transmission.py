@@ -1,7 +1,7 @@
 """A transmission is a command with its ids and its authorization; several make a batch.
 
-Rule 1: what is authorized begins with the id of the TLS session, so that nothing can be replayed
-        elsewhere; from version 7 on it is not sent, both sides know it.
+Rule 1: the signed bytes begin with the id of the TLS session, so that nothing can be replayed in
+        another one; from version 7 on the id is not sent, because both sides know it.
 Rule 2: a batch holds at most 255 transmissions and leaves room for the tag of an encrypted block,
         also where no block is encrypted.
 """
@@ -20,7 +20,7 @@ BATCH_ITEMS_MAX = 255
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a server said, about which queue, to which of our commands (none: an event)."""
+    """A server's transmission: answer, queue id, correlation id (none: an event)."""
 
     corr_id: bytes
     entity_id: bytes
@@ -38,7 +38,7 @@ def encode_transmission(
     server_key: bytes | None = None,
     service: ServiceSession | None = None,
 ) -> bytes:
-    """`service`: that it is a service's is shown beside the key."""
+    """`service`: makes the second signature of a service."""
     ids = short(corr_id) + short(entity_id)
     sent = ids + command if version >= 7 else short(session_id) + ids + command
     if key is None:
@@ -54,13 +54,13 @@ def encode_transmission(
 def decode_reply(data: bytes, *, version: int, session_id: bytes) -> Reply:
     reader = Reader(data)
     if reader.short():
-        raise BadBytesError("a server's transmission carries an authorization")
+        raise BadBytesError("a server's transmission with an authorization")
     if version < 7 and reader.short() != session_id:
         raise BadBytesError("a transmission of another session")
     corr_id, entity_id = reader.short(), reader.short()
     answer = decode_answer(reader.tail(), version)
     if not entity_id and not isinstance(answer, WITHOUT_ENTITY):
-        raise BadBytesError("an answer does not say which queue it is about")
+        raise BadBytesError("an answer without the id of its queue")
     return Reply(corr_id, entity_id, answer)
 
 
@@ -79,7 +79,7 @@ def decode_batch(content: bytes) -> list[bytes]:
 
 
 def batches(transmissions: Iterable[bytes]) -> Iterator[bytes]:
-    """Contents of as few blocks as keep the order."""
+    """As few block contents as possible, in order."""
     waiting: list[bytes] = []
     size = 0
     for part in transmissions:
