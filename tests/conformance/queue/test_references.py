@@ -128,7 +128,7 @@ async def test_a_reference_that_was_set_anew_is_another_one(store: EmbeddedQueue
     assert slot_of(entity_id) == SLOT
 
 
-async def test_only_who_serves_a_slot_sweeps_it(store: EmbeddedQueueStore) -> None:
+async def test_only_the_server_of_a_slot_sweeps_it(store: EmbeddedQueueStore) -> None:
     world = World(store, lost_after_s=0.001)
     entity_id = an_id()
     world.known[entity_id] = False

@@ -215,7 +215,7 @@ async def _anything(store: EmbeddedQueueStore, queues: list[Queue], chance: rand
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_rows_and_the_changes_told_meanwhile_make_the_same_slot(
+async def test_rows_and_concurrent_changes_make_the_same_slot(
     stores: list[EmbeddedQueueStore], seed: int
 ) -> None:
     """A chunk at a time, with changes between and during the chunks; whatever comes last counts."""
@@ -246,7 +246,7 @@ async def test_rows_and_the_changes_told_meanwhile_make_the_same_slot(
     assert as_map(await all_rows(target, SLOT)) == as_map(await all_rows(source, SLOT))
 
 
-async def test_a_caller_waits_for_who_was_told(stores: list[EmbeddedQueueStore]) -> None:
+async def test_a_caller_waits_for_the_sink(stores: list[EmbeddedQueueStore]) -> None:
     store, queue = stores[0], new_queue(slot=SLOT)
     released, heard = asyncio.Event(), asyncio.Event()
     told: list[tuple[Slot, int]] = []
@@ -269,7 +269,7 @@ async def test_a_caller_waits_for_who_was_told(stores: list[EmbeddedQueueStore])
     assert told == [(SLOT, 2)]
 
 
-async def test_what_is_refused_by_who_was_told_is_the_callers_answer(
+async def test_an_error_of_the_sink_reaches_the_caller(
     stores: list[EmbeddedQueueStore],
 ) -> None:
     store = stores[0]
@@ -283,7 +283,7 @@ async def test_what_is_refused_by_who_was_told_is_the_callers_answer(
         await store.create(new_queue(slot=SLOT))
 
 
-async def test_what_a_cancelled_caller_wrote_is_told_all_the_same(
+async def test_a_write_of_a_cancelled_caller_reaches_the_sink(
     stores: list[EmbeddedQueueStore],
 ) -> None:
     store, queue = stores[0], new_queue(slot=SLOT)

@@ -211,7 +211,7 @@ def test_a_text_goes_through_another_server(
     assert alice.do("receive", "--count", "1") == "from nowhere\n"
 
 
-def test_a_server_that_asks_for_a_password_is_told_apart_from_a_queue_that_is_gone(
+def test_a_missing_password_and_a_deleted_queue_have_different_errors(
     alice: Person, legacy_server: QueueServer
 ) -> None:
     there = ServerAddress(legacy_server.identity.fingerprint, ("127.0.0.1",), legacy_server.port)
@@ -233,7 +233,7 @@ def test_a_server_is_probed(alice: Person) -> None:
     assert "fingerprint" in refused.stderr
 
 
-def test_a_mistake_is_told_in_a_line(alice: Person) -> None:
+def test_an_error_is_one_line(alice: Person) -> None:
     done = alice.try_to("send", "nobody", "x")
 
     assert done.returncode == 1

@@ -123,14 +123,14 @@ async def test_a_server_that_is_not_the_one_of_the_address_is_not_spoken_to(
             await soon(client.connected())
 
 
-async def test_a_server_that_speaks_none_of_our_versions_is_told_apart(dial: Dial) -> None:
+async def test_a_server_without_a_common_version_has_its_own_error(dial: Dial) -> None:
     client = await dial(versions=(19, 20))
 
     with pytest.raises(VersionError, match="8–18"):
         await soon(client.connected())
 
 
-async def test_a_server_with_a_password_makes_queues_for_those_who_have_it(
+async def test_a_server_with_a_password_creates_queues_only_with_it(
     dial: Dial, legacy_server: QueueServer
 ) -> None:
     """Its identity is Ed448, as the reference's is."""
@@ -142,7 +142,7 @@ async def test_a_server_with_a_password_makes_queues_for_those_who_have_it(
         await soon(stranger.create())
 
 
-async def test_a_subscription_moves_to_who_asked_last(dial: Dial) -> None:
+async def test_the_last_connection_to_subscribe_has_the_subscription(dial: Dial) -> None:
     first, second = await dial(), await dial()
     queue = await soon(first.create())
     await soon(first.send(SenderQueue(queue.sender_id), b"one"))
@@ -226,7 +226,7 @@ async def test_a_suspended_queue_takes_nothing_and_gives_what_it_has(dial: Dial)
     assert (await received(client)).body == b"before"
 
 
-async def test_who_deletes_a_queue_elsewhere_tells_its_subscriber(dial: Dial) -> None:
+async def test_the_subscriber_of_a_deleted_queue_is_informed(dial: Dial) -> None:
     subscriber, other = await dial(), await dial()
     queue = await soon(subscriber.create())
     await soon(other.delete(queue))
@@ -234,7 +234,7 @@ async def test_who_deletes_a_queue_elsewhere_tells_its_subscriber(dial: Dial) ->
     assert await soon(subscriber.receive()) == Gone(queue)
 
 
-async def test_an_invitation_link_is_for_the_first_who_opens_it(dial: Dial) -> None:
+async def test_an_invitation_link_works_for_the_first_client_that_opens_it(dial: Dial) -> None:
     owner, friend, stranger = [await dial() for _ in range(3)]
     queue = await soon(owner.create(link_text="first words"))
     link = queue.link_address
@@ -253,7 +253,7 @@ async def test_an_invitation_link_is_for_the_first_who_opens_it(dial: Dial) -> N
         await soon(friend.open_link(link, there.key))
 
 
-async def test_a_contact_link_is_for_everybody_until_it_is_taken_away(dial: Dial) -> None:
+async def test_a_contact_link_works_for_every_client_until_it_is_deleted(dial: Dial) -> None:
     owner, one, two = [await dial() for _ in range(3)]
     queue = await soon(owner.create(mode="C"))
     queue = await soon(owner.set_link(queue, "write to me"))
@@ -273,7 +273,9 @@ async def test_a_contact_link_is_for_everybody_until_it_is_taken_away(dial: Dial
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_notifier_hears_of_messages_that_ask_for_it(dial: Dial, at_once: bool) -> None:
+async def test_a_notifier_gets_notifications_of_messages_with_the_flag(
+    dial: Dial, at_once: bool
+) -> None:
     owner, watcher = await dial(), await dial()
     queue = await soon(owner.create(notifier=at_once))
     if not at_once:

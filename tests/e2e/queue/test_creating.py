@@ -114,7 +114,7 @@ def test_a_sender_secures_a_messaging_queue_by_itself(recipient: Peer, sender: P
     assert sender.fault(Skey(other.public), box.sender_id, other) is Code.AUTH
 
 
-def test_nobody_secures_a_contact_address_from_outside(recipient: Peer, sender: Peer) -> None:
+def test_a_sender_cannot_secure_a_contact_address(recipient: Peer, sender: Peer) -> None:
     """Q-045"""
     box, key = recipient.create(mode=QueueMode.CONTACT), Signer()
 
@@ -198,9 +198,7 @@ def test_a_server_may_take_no_new_queues(data_dir: Path) -> None:
             assert peer.fault(Send(False, b""), box.sender_id) is Code.AUTH
 
 
-def test_a_password_is_asked_of_who_creates_a_queue(
-    connect: Connect, legacy_server: QueueServer
-) -> None:
+def test_creating_a_queue_needs_the_password(connect: Connect, legacy_server: QueueServer) -> None:
     """Q-050"""
     peer, signer = connect(legacy_server), Signer()
     dh_key = peer.server_key

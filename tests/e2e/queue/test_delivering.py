@@ -266,7 +266,7 @@ def test_subscriptions_are_all_answered_before_their_messages_come(
     assert sum(one.block == with_answers for one in answers[10:]) <= 1
 
 
-def test_a_slow_reader_delays_nobody_and_gets_everything_later(
+def test_a_slow_reader_delays_no_other_client_and_gets_everything_later(
     connect: Connect, legacy_server: QueueServer
 ) -> None:
     """Q-073: two blocks may wait for a client there; the rest waits in the store."""
@@ -302,7 +302,7 @@ def test_what_was_not_acknowledged_comes_again_after_a_lost_connection(
     assert second.received(box) == delivered
 
 
-def test_who_waits_for_nothing_is_let_go_and_a_subscriber_is_not(
+def test_an_inactive_connection_is_closed_unless_it_has_a_subscription(
     connect: Connect, impatient_queue_server: QueueServer
 ) -> None:
     """Q-075"""

@@ -63,7 +63,9 @@ def test_an_invitation_has_the_sender_id_that_follows_from_its_command(owner: Pe
     assert len(link_id_of(box)) == 24
 
 
-def test_an_invitation_shows_its_data_to_who_secures_it(owner: Peer, guest: Peer) -> None:
+def test_an_invitation_shows_its_data_to_the_sender_that_secures_it(
+    owner: Peer, guest: Peer
+) -> None:
     """Q-086, Q-087 and Q-088"""
     box = invitation(owner)
     link_id, key = link_id_of(box), Signer()
@@ -83,7 +85,7 @@ def test_an_invitation_shows_its_data_to_who_secures_it(owner: Peer, guest: Peer
     assert isinstance(owner.ask(Ldel(), box.recipient_id, box.signer), Ok)
 
 
-def test_a_contact_address_shows_its_data_to_everybody(owner: Peer, guest: Peer) -> None:
+def test_a_contact_address_shows_its_data_to_every_client(owner: Peer, guest: Peer) -> None:
     """Q-089"""
     link_id, key = new_link_id(), Signer()
     box = contact(owner, link_id=link_id)
@@ -127,9 +129,7 @@ def test_an_address_in_use_is_not_given_away_twice(owner: Peer) -> None:
     assert owner.fault(again, b"", signer, corr_id=corr_id) is Code.AUTH
 
 
-def test_the_first_message_of_who_secured_an_invitation_ends_its_link(
-    owner: Peer, guest: Peer
-) -> None:
+def test_the_first_message_to_a_secured_invitation_ends_its_link(owner: Peer, guest: Peer) -> None:
     """Q-091"""
     box, key = invitation(owner), Signer()
     link_id = link_id_of(box)

@@ -68,7 +68,7 @@ def test_a_new_notifier_takes_the_place_of_the_old_one(recipient: Peer, notifier
     assert notifier.fault(Nsub(), first.notifier_id, first.signer) is Code.AUTH
 
 
-def test_a_notification_tells_of_a_message_whose_sender_asked_for_it(
+def test_a_message_with_the_notify_flag_causes_a_notification(
     recipient: Peer, sender: Peer, notifier: Peer
 ) -> None:
     """Q-077"""
@@ -103,7 +103,7 @@ def test_another_push_server_takes_the_subscription_over(
     notifier.expect_silence()
 
 
-def test_without_credentials_nobody_is_told_until_there_are_new_ones(
+def test_without_a_notifier_there_are_no_notifications_until_a_new_one_is_set(
     recipient: Peer, sender: Peer, notifier: Peer
 ) -> None:
     """Q-079 and Q-080"""
@@ -137,7 +137,9 @@ def test_credentials_may_come_with_the_queue(recipient: Peer, sender: Peer, noti
     assert abs(at_s - time.time()) < 60
 
 
-def test_what_nobody_was_there_for_is_told_later_even_after_a_restart(data_dir: Path) -> None:
+def test_notifications_without_a_subscriber_are_sent_later_even_after_a_restart(
+    data_dir: Path,
+) -> None:
     """Q-082, and Q-105 as far as notifications go"""
     with QueueServer(data_dir) as server:
         with Peer(server) as owner, Peer(server) as sender:
@@ -155,7 +157,9 @@ def test_what_nobody_was_there_for_is_told_later_even_after_a_restart(data_dir: 
             notifier.expect_silence()
 
 
-def test_what_is_too_old_is_not_told(connect: Connect, impatient_queue_server: QueueServer) -> None:
+def test_notifications_that_are_too_old_are_not_sent(
+    connect: Connect, impatient_queue_server: QueueServer
+) -> None:
     """Q-082"""
     owner = connect(impatient_queue_server)
     box = owner.create()

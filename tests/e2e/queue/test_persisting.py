@@ -177,7 +177,7 @@ def test_an_ack_that_was_answered_is_never_followed_by_another_delivery(data_dir
             assert message.body == b"3"
 
 
-def test_a_stop_answers_what_is_under_way_and_closes(data_dir: Path) -> None:
+def test_a_stop_answers_running_commands_and_closes(data_dir: Path) -> None:
     with QueueServer(data_dir) as server, Peer(server) as peer:
         box = peer.create()
         said = [peer.transmission(Send(False, b"%d" % n), box.sender_id) for n in range(20)]

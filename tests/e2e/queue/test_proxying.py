@@ -63,7 +63,7 @@ def recipient(connect: Connect) -> Peer:
     return connect()
 
 
-def test_who_may_use_a_proxy(
+def test_the_clients_that_may_use_a_proxy(
     connect: Connect, legacy_server: QueueServer, tmp_path: Path, queue_server: QueueServer
 ) -> None:
     """Q-093: not without the password, and nobody where it is switched off."""
@@ -77,7 +77,7 @@ def test_who_may_use_a_proxy(
         assert introduce(peer, relay) == Err(Code.PROXY_BASIC_AUTH)
 
 
-def test_everybody_gets_the_same_session_with_a_relay(
+def test_all_clients_get_the_same_session_with_a_relay(
     proxy: Peer, connect: Connect, proxy_server: QueueServer, queue_server: QueueServer
 ) -> None:
     """Q-094"""

@@ -136,7 +136,7 @@ def test_what_is_a_services_is_so_after_two_restarts(tmp_path: Path) -> None:
                     service.event(Nmsg, credentials.notifier_id)
 
 
-def test_what_is_a_services_may_become_somebody_elses(
+def test_a_subscription_of_a_service_may_be_replaced_by_another_client(
     connect: Connect, server: QueueServer, card: ServiceCard, tmp_path: Path
 ) -> None:
     owner, service, plain = connect(server), connect(server, service=card), connect(server)
@@ -236,7 +236,7 @@ def test_a_messaging_service_makes_queues_and_receives(
     assert again.fault(Que(), box.recipient_id, signer, as_service=True) is Code.SERVICE
 
 
-def test_who_is_no_service_is_told_so(
+def test_a_client_that_is_no_service_is_refused(
     connect: Connect, server: QueueServer, tmp_path: Path, card: ServiceCard
 ) -> None:
     """Another role than before, another chain than in TLS, none in TLS, a key of somebody else."""

@@ -29,7 +29,7 @@ def fault(peer: Peer, said: bytes, *, entity: bytes = ENTITY, proof: bytes = SAM
 
 
 @pytest.mark.parametrize("said", [b"HELLO", b"OK", b"SUB=", b"OFF=", b"DEL=", b"", b"sub"])
-def test_unknown_words_are_unknown(peer: Peer, said: bytes) -> None:
+def test_unknown_commands_are_cmd_unknown(peer: Peer, said: bytes) -> None:
     """Q-020, Q-029 and Q-033"""
     assert fault(peer, said) is Code.CMD_UNKNOWN
 

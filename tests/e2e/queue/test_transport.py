@@ -136,7 +136,7 @@ def test_the_session_key_is_signed_by_the_leaf(connect: Connect) -> None:
         open_signed_key(bytes(changed), leaf_key(hello.chain))
 
 
-def test_half_a_block_and_a_goodbye_harm_nobody(connect: Connect) -> None:
+def test_half_a_block_before_a_close_affects_no_other_client(connect: Connect) -> None:
     """Q-011"""
     peer, other = connect(), connect()
     peer.sock.sendall(bytes(BLOCK_BYTES // 2))

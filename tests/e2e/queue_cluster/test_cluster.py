@@ -137,7 +137,7 @@ async def test_a_queue_is_moderated_wherever_it_is(dial: Dial, running: Cluster)
         await moderate("status", "--", names[0])
 
 
-async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:
+async def test_a_notifier_gets_notifications_through_an_edge(dial: Dial) -> None:
     owner, watcher = await dial(), await dial()
     queue = await soon(owner.add_notifier(await create_queue(owner)))
     assert queue.notifier is not None
@@ -150,7 +150,7 @@ async def test_a_notifier_hears_through_an_edge(dial: Dial) -> None:
     )
 
 
-async def test_a_subscription_moves_and_a_deletion_is_told(dial: Dial) -> None:
+async def test_a_subscription_moves_and_a_deletion_is_reported(dial: Dial) -> None:
     first, second = await dial(), await dial()
     queue = await create_queue(first)
     await soon(second.subscribe(queue))
@@ -184,7 +184,7 @@ async def test_a_moved_slot_takes_its_queues_messages_and_subscribers_along(
     assert await soon(recipient.ack(message))
 
 
-async def test_a_wrong_link_is_told_of_and_corrected(dial: Dial, running: Cluster) -> None:
+async def test_a_wrong_link_address_is_reported_and_corrected(dial: Dial, running: Cluster) -> None:
     """The edge goes where the map says, so queues on that server wait for the correction."""
     owner, friend = await dial(), await dial()
     queue = await create_queue(owner)

@@ -152,7 +152,9 @@ async def test_a_proof_of_another_session_is_refused(edges: list[ScriptedEdge]) 
     assert (answered, response) == (corr_id, Err(Code.AUTH))
 
 
-async def test_a_draft_is_seen_by_nobody_and_may_be_withdrawn(edges: list[ScriptedEdge]) -> None:
+async def test_an_uncommitted_queue_is_invisible_and_may_be_withdrawn(
+    edges: list[ScriptedEdge],
+) -> None:
     edge = edges[0]
     owner, sender = opened(edge, 1), opened(edge, 2)
     tx_id = secrets.token_bytes(16)
@@ -249,14 +251,16 @@ async def test_only_what_may_be_forwarded_is_done_on_a_forwarded_stream(
     assert isinstance(await edge.ask(relayed, Send(False, b"x"), box.ids.sender_id), Ok)
 
 
-async def test_a_stream_that_nobody_opened_is_closed(edges: list[ScriptedEdge]) -> None:
+async def test_a_stream_that_was_not_opened_is_closed(edges: list[ScriptedEdge]) -> None:
     edge = edges[0]
     session = EdgeSession(99)
 
     assert isinstance(await edge.ask_for_word(session, Ping(), b""), Sclose)
 
 
-async def test_who_is_not_of_the_cluster_does_not_get_in(pair: Pair, tmp_path: Path) -> None:
+async def test_a_link_without_a_certificate_of_the_cluster_is_refused(
+    pair: Pair, tmp_path: Path
+) -> None:
     stranger = enrol(tmp_path, new_invitation("memory:"), node_id=NodeId(1))
 
     with pytest.raises((OSError, AssertionError)):

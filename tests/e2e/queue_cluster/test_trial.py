@@ -149,7 +149,7 @@ async def test_a_server_that_is_killed_is_replaced_by_its_followers(fleet: Fleet
 
 
 @pytest.mark.soak
-async def test_an_operator_who_never_rests_loses_nothing(tmp_path: Path) -> None:
+async def test_constant_moves_and_kills_lose_no_message(tmp_path: Path) -> None:
     """Every server is killed once, a whole share is moved and a whole server is drained."""
     with Fleet(tmp_path, controller__replicas=1) as fleet:
         await begin(fleet, few=False)

@@ -8,7 +8,7 @@ globals().update(
         test_notifying,
         but=(
             # starts one server of its own
-            "test_what_nobody_was_there_for_is_told_later_even_after_a_restart",
+            "test_notifications_without_a_subscriber_are_sent_later_even_after_a_restart",
         ),
     )
 )

@@ -146,7 +146,9 @@ def test_an_invitation_is_opened_through_the_other_edge(here: Peer, there: Peer)
         assert there.fault(Lkey(signer.public), link_id_of(box), signer) is Code.AUTH
 
 
-def test_a_contact_address_is_everybodys_until_it_is_taken_away(here: Peer, there: Peer) -> None:
+def test_a_contact_address_works_for_every_client_until_it_is_deleted(
+    here: Peer, there: Peer
+) -> None:
     """Q-117: the reference goes with the link, so that its id may be used again."""
     for _ in range(4):
         box = contact(here)
@@ -354,7 +356,7 @@ def sent_again(peer: Peer, box: Mailbox, body: bytes) -> None:
     raise AssertionError("nobody took it")
 
 
-def test_an_edge_tells_operators_how_it_is(front: Front, here: Peer, way: Way) -> None:
+def test_an_edge_reports_its_state_to_operators(front: Front, here: Peer, way: Way) -> None:
     here.send(here.create())
     assert here.ask(Sub(), bytes(24), Signer()) == Err(Code.AUTH)
 

@@ -117,7 +117,7 @@ async def test_every_refusal_is_one_typed_error(
     assert f"HTTP {answer.status}" in str(raised.value)
 
 
-async def test_errno_and_message_are_told() -> None:
+async def test_an_error_has_errno_and_message() -> None:
     async with AppServer(
         http=ScriptedHttp(refusal(410, 106, "No such subscription"))
     ) as app_server:

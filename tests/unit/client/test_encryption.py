@@ -152,7 +152,7 @@ def test_an_ordinary_text_fits_into_the_body_that_every_push_service_accepts() -
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_body_for_somebody_else_is_not_opened(encoding: Encoding) -> None:
+def test_a_body_for_another_recipient_is_not_decrypted(encoding: Encoding) -> None:
     sealed = encrypt(TEXT, AGENT.public, encoding=encoding)
 
     with pytest.raises(NotForUsError):
@@ -266,7 +266,7 @@ def test_keys_of_the_wrong_length_are_refused() -> None:
         encrypt(TEXT, PublicKeys(b"\x04" + bytes(64), bytes(16)))
 
 
-def test_keys_travel_as_json_and_as_one_word() -> None:
+def test_keys_are_written_as_json_and_as_one_string() -> None:
     keys = AgentKeys.generate().public
 
     assert PublicKeys.from_json(keys.to_json()) == keys
@@ -276,7 +276,7 @@ def test_keys_travel_as_json_and_as_one_word() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "abc", "abc.!", "a+/.b"])
-def test_a_word_that_is_no_pair_of_keys_is_refused(word: str) -> None:
+def test_a_string_that_is_no_pair_of_keys_is_refused(word: str) -> None:
     with pytest.raises(BadKeyError):
         PublicKeys.from_compact(word)
     with pytest.raises(BadKeyError, match="without auth"):

@@ -153,7 +153,7 @@ async def test_a_silent_server_is_an_error_after_the_timeout() -> None:
             await http.request("GET", url)
 
 
-async def test_nobody_listening_is_an_error() -> None:
+async def test_a_port_without_a_listener_is_an_error() -> None:
     async with serving(answering()) as url:
         pass
     async with HttpClient() as http:

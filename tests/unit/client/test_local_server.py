@@ -55,7 +55,7 @@ def test_it_waits_for_the_ready_line_and_passes_its_options(tmp_path: Path) -> N
     assert not is_alive(pid)
 
 
-def test_a_child_that_ends_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_a_child_that_ends_is_an_error_with_its_last_output(tmp_path: Path) -> None:
     with pytest.raises(ServerDidNotStartError, match=r"(?s)code 3.*why"):
         server(tmp_path, "print('why', flush=True); import time; time.sleep(.2); exit(3)").start()
 

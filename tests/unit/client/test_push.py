@@ -181,7 +181,7 @@ async def test_a_user_agent_comes_back_with_what_it_saved(node: Node, tmp_path: 
     assert (await node.hears("hello", 2))[1]["uaid"] == UAID
 
 
-async def test_a_changed_uaid_is_told_and_one_can_subscribe_again(node: Node) -> None:
+async def test_a_changed_uaid_is_reported_and_subscribing_works_again(node: Node) -> None:
     lost: list[Subscription] = []
     again: asyncio.Future[Subscription] = asyncio.get_running_loop().create_future()
     node.uaids = iter([UAID, "00" * 16])
@@ -255,7 +255,7 @@ async def test_a_full_inbox_stops_reading_and_loses_nothing(node: Node) -> None:
     assert texts == [str(number) for number in range(20)]
 
 
-async def test_nobody_listening_is_told_with_the_reason(node: Node) -> None:
+async def test_a_refused_connection_is_reported_with_the_reason(node: Node) -> None:
     async with UserAgent("ws://127.0.0.1:9", backoff_base_s=0.02) as agent:
         with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1"):
             await agent.connected(0.3)

@@ -157,7 +157,7 @@ def test_a_repeated_version_that_was_acked_is_acked_again() -> None:
     assert acked(effect) == {"channelID": CHANNEL, "version": "v1", "code": 100}
 
 
-def test_what_cannot_be_decrypted_is_acked_101_and_told() -> None:
+def test_an_undecryptable_notification_is_acked_101_and_reported() -> None:
     effects = opened().frame(
         json.dumps(
             {
@@ -207,7 +207,7 @@ def test_broadcasts_are_remembered_and_named_in_the_next_hello() -> None:
     assert json.loads(conversation.connected())["broadcasts"] == {"a/b": "v2"}
 
 
-def test_news_in_the_hello_reply_are_told() -> None:
+def test_broadcasts_in_the_hello_reply_are_reported() -> None:
     conversation = PushSession(AgentState())
     conversation.connected()
 

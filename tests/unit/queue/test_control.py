@@ -66,7 +66,7 @@ def conversation(operations: Recorded, role: Role = Role.NONE) -> ControlConvers
     return talk
 
 
-async def test_without_a_role_nothing_is_told_or_done(operations: Recorded) -> None:
+async def test_without_a_role_commands_are_refused(operations: Recorded) -> None:
     talk = conversation(operations)
     for line in ("stats", f"block {ID} reason=spam", f"delete {ID}", "save", "anything"):
         assert await talk.line(line) == ["AUTH"]

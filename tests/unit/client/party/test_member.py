@@ -96,7 +96,7 @@ async def test_a_refusal_is_raised_with_its_code() -> None:
         assert caught.value.code == pb.PARTY_FULL
 
 
-async def test_nobody_there_is_raised_in_time() -> None:
+async def test_an_unreachable_broker_is_raised_in_time() -> None:
     member = PartyMember("127.0.0.1:1", party_id=7, client_id=1)
     member.start()
     with pytest.raises(PartyUnreachableError, match=r"127\.0\.0\.1:1"):
@@ -132,7 +132,7 @@ async def test_without_a_token_there_is_an_end() -> None:
         await member.close()
 
 
-async def test_who_reads_too_slowly_learns_the_present_state() -> None:
+async def test_a_slow_reader_gets_the_present_state() -> None:
     async with (
         SmallBroker() as broker,
         PartyMember(broker.address, party_id=7, client_id=1, inbox_max=10) as one,

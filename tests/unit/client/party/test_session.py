@@ -31,7 +31,7 @@ def test_a_stream_begins_with_join() -> None:
     assert (join.session_ttl_ms, join.flags, join.party_seq) == (30_000, 4, 0)
 
 
-def test_the_welcome_is_told_and_what_follows() -> None:
+def test_the_list_and_later_messages_are_reported() -> None:
     table = Table()
     table.pass_time(0.0)
     table.attach()
@@ -72,7 +72,7 @@ def test_acks_are_batched_by_number() -> None:
     assert len(table.last().ack_message_ids) == 32
 
 
-def test_a_repeated_message_is_acknowledged_again_and_told_once() -> None:
+def test_a_repeated_message_is_acknowledged_again_and_reported_once() -> None:
     table = Table()
     table.sit()
     table.announce(pb.JOIN, 2, 20, 2)
@@ -127,7 +127,7 @@ def test_a_broken_stream_is_resumed_with_what_is_known() -> None:
     assert not [event for event in table.told if isinstance(event, ContinuityLost)]
 
 
-def test_redelivered_messages_are_not_told_again() -> None:
+def test_redelivered_messages_are_not_reported_again() -> None:
     table = Table()
     table.sit()
     table.announce(pb.JOIN, 2, 20, 2)
@@ -187,7 +187,7 @@ def test_after_a_ttl_without_an_answer_continuity_is_lost_once() -> None:
     assert table.told[1:] == [Snapshot((Participant(3, 30),), 40)]
 
 
-def test_a_session_that_the_broker_no_longer_knew_is_told_as_lost() -> None:
+def test_a_session_that_the_broker_no_longer_knew_is_reported_as_lost() -> None:
     table = Table()
     table.sit((2, 20))
     table.end()
@@ -269,7 +269,7 @@ def test_a_stream_of_ours_that_is_not_noticed_to_be_dead_is_waited_for() -> None
     assert table.states[-1] == "single"
 
 
-def test_taken_over_by_somebody_else_is_the_end() -> None:
+def test_a_session_taken_over_by_another_client_ends() -> None:
     table = Table()
     table.sit()
     table.hear(message_type=pb.ERROR, status_code=pb.TAKEN_OVER)
@@ -332,7 +332,7 @@ def test_only_so_many_signals_wait() -> None:
         table.session.signal(b"x", table.now)
 
 
-def test_signals_and_updates_are_told() -> None:
+def test_signals_and_updates_are_reported() -> None:
     table = Table(want_updates=True)
     table.sit((2, 20))
     table.announce(pb.SIGNAL, 2, 20, 2, payload=b"boo")

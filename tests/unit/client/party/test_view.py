@@ -48,7 +48,7 @@ def test_joins_and_leaves_are_applied_in_order() -> None:
     assert view.seq == 3
 
 
-def test_a_repetition_is_told_once() -> None:
+def test_a_repeated_message_is_reported_once() -> None:
     view = PartyView()
     join = announcement(pb.JOIN, A, 2)
     view.announced(join)
@@ -85,7 +85,7 @@ def test_a_list_that_was_overtaken_is_not_taken() -> None:
     assert view.participants == (A,)
 
 
-def test_what_an_older_stream_told_beyond_a_list_still_counts() -> None:
+def test_messages_of_an_older_stream_after_a_list_still_count() -> None:
     """A hand-off: the old stream was ahead of the LIST that the new one begins with."""
     view = PartyView()
     view.listed(listing(1, B))
@@ -97,7 +97,7 @@ def test_what_an_older_stream_told_beyond_a_list_still_counts() -> None:
     assert view.participants == (A,)
 
 
-def test_a_resync_is_told_as_such() -> None:
+def test_a_resync_is_an_event_of_its_own() -> None:
     view = PartyView()
     message = listing(7, A)
     message.status_code = pb.LIST_RESYNC

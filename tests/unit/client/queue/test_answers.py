@@ -86,9 +86,7 @@ def test_an_answer_is_understood(data: bytes, expected: Answer) -> None:
         ),
     ],
 )
-def test_a_new_queue_is_told_in_the_shape_of_the_version(
-    versions: tuple[int, ...], more: bytes, expected: Ids
-) -> None:
+def test_ids_are_decoded_by_version(versions: tuple[int, ...], more: bytes, expected: Ids) -> None:
     for version in versions:
         assert decode_answer(IDS + more, version) == expected
 

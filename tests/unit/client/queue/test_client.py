@@ -126,7 +126,7 @@ async def test_a_queue_with_a_link_is_asked_for_under_ids_that_follow_from_secre
     assert (len(queue.link.data.fixed), len(queue.link.data.user)) == (2048, 13_824)
 
 
-async def test_a_server_that_takes_other_ids_than_the_links_is_not_believed(
+async def test_a_new_queue_with_other_ids_than_the_links_is_refused(
     client: QueueClient, server: Server
 ) -> None:
     task = asyncio.ensure_future(client.create(link_text="call me"))
@@ -216,7 +216,7 @@ async def test_subscriptions_are_restored_in_one_block(server: Server, client: Q
     assert peer.blocks == 1
 
 
-async def test_a_subscription_that_fails_after_a_reconnect_is_told(
+async def test_a_subscription_that_fails_after_a_reconnect_is_an_event(
     client: QueueClient, server: Server
 ) -> None:
     peer = await subscribed(client, server)
@@ -251,7 +251,7 @@ async def test_a_refused_subscription_raises_and_is_not_restored(
     "words, kind",
     [(b"END", Taken), (b"DELD", Gone), (b"ERR BLOCKED reason=spam", SubscriptionFailed)],
 )
-async def test_a_subscription_that_ended_is_told_and_not_asked_for_again(
+async def test_a_subscription_that_ended_is_an_event_and_not_renewed(
     client: QueueClient, server: Server, words: bytes, kind: type[Event]
 ) -> None:
     peer = await subscribed(client, server)
@@ -267,7 +267,7 @@ async def test_a_subscription_that_ended_is_told_and_not_asked_for_again(
     assert heard.command == b"PING"
 
 
-async def test_the_quota_marker_is_told_and_acked_by_the_client_itself(
+async def test_the_quota_marker_is_an_event_and_acked_by_the_client(
     client: QueueClient, server: Server
 ) -> None:
     peer = await subscribed(client, server)
@@ -290,7 +290,7 @@ async def test_a_message_that_does_not_open_is_handed_over_as_such(
     assert await soon(task)
 
 
-async def test_a_server_that_does_not_wait_for_acks_is_hung_up_on(
+async def test_a_server_that_does_not_wait_for_acks_is_disconnected(
     client: QueueClient, server: Server
 ) -> None:
     peer = await subscribed(client, server)
@@ -474,7 +474,7 @@ async def test_commands_of_one_turn_share_a_block(client: QueueClient, server: S
     assert peer.blocks == before + 1
 
 
-async def test_a_body_that_fits_no_block_is_refused_and_disturbs_nobody(
+async def test_a_body_that_fits_no_block_is_refused_and_the_session_goes_on(
     client: QueueClient, server: Server
 ) -> None:
     peer = await subscribed(client, server)
@@ -490,7 +490,7 @@ async def test_a_body_that_fits_no_block_is_refused_and_disturbs_nobody(
         await soon(too_long)
 
 
-async def test_who_waits_for_events_hears_that_the_server_has_become_another(
+async def test_a_caller_waiting_for_events_gets_the_error_of_a_changed_identity(
     client: QueueClient, server: Server
 ) -> None:
     peer = await subscribed(client, server)
@@ -504,7 +504,9 @@ async def test_who_waits_for_events_hears_that_the_server_has_become_another(
         await soon(client.ping())
 
 
-async def test_who_waits_for_events_hears_that_the_client_was_closed(server: Server) -> None:
+async def test_a_caller_waiting_for_events_gets_an_error_when_the_client_is_closed(
+    server: Server,
+) -> None:
     async with QueueClient(SERVER, tls=ANY_TLS, dial=server.dial) as client:
         waiting = asyncio.ensure_future(client.receive())
         await soon(server.peer())

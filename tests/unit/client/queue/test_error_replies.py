@@ -27,7 +27,7 @@ WORDS = [
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_a_problem_of_words_keeps_them(words: str) -> None:
+def test_an_error_code_keeps_all_of_its_words(words: str) -> None:
     assert decode_error_reply(words.encode()) == ErrorReply(words)
     assert encode_error_reply(ErrorReply(words)) == words.encode()
 
@@ -72,7 +72,7 @@ def test_a_problem_with_more_to_say_keeps_it(data: bytes, expected: ErrorReply) 
         "ÄUTH".encode(),
     ],
 )
-def test_other_words_are_refused(data: bytes) -> None:
+def test_unknown_error_codes_are_refused(data: bytes) -> None:
     with pytest.raises(BadBytesError):
         decode_error_reply(data)
 

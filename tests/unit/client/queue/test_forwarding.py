@@ -96,7 +96,7 @@ def test_answers_that_do_not_belong_to_the_command_are_refused() -> None:
             forwarding().unpack(sealed, parcel)
 
 
-def test_a_proxy_that_shows_another_relay_is_not_believed() -> None:
+def test_a_proxy_that_shows_another_relay_is_refused() -> None:
     with pytest.raises(IdentityError):
         Forwarding(SESSION, ServerAddress(b"o" * 32, ("relay.test",)), NOW)
 

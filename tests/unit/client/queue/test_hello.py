@@ -48,23 +48,23 @@ def checked(said: ServerHello, authority: Authority = AUTHORITY) -> bytes:
 
 @pytest.mark.parametrize("length", [2, 3, 4])
 @pytest.mark.parametrize("ed448", [False, True])
-def test_a_chain_of_two_to_four_certificates_is_believed(length: int, ed448: bool) -> None:
+def test_a_chain_of_two_to_four_certificates_is_accepted(length: int, ed448: bool) -> None:
     authority = Authority(length, ed448=ed448)
 
     assert checked(hello(authority), authority) == SESSION_KEY.public.raw
 
 
-def test_a_server_with_another_identity_is_not_believed() -> None:
+def test_a_server_with_another_identity_is_refused() -> None:
     with pytest.raises(IdentityError, match="fingerprint"):
         check_chain(AUTHORITY.chain, AUTHORITY.signed_key, fingerprint=b"o" * 32, now=NOW)
 
 
-def test_a_hello_of_another_tls_session_is_not_believed() -> None:
+def test_a_hello_of_another_tls_session_is_refused() -> None:
     with pytest.raises(IdentityError, match="another TLS session"):
         checked(hello(session_id=b"o" * 32))
 
 
-def test_a_hello_with_another_leaf_than_tls_is_not_believed() -> None:
+def test_a_hello_with_another_leaf_than_tls_is_refused() -> None:
     other = Authority()
 
     with pytest.raises(IdentityError, match="not that of TLS"):
@@ -73,7 +73,7 @@ def test_a_hello_with_another_leaf_than_tls_is_not_believed() -> None:
         checked(hello(chain=()))
 
 
-def test_a_leaf_that_the_identity_did_not_sign_is_not_believed() -> None:
+def test_a_leaf_that_the_identity_did_not_sign_is_refused() -> None:
     other = Authority()
     chain = (other.chain[0], AUTHORITY.chain[1])
 
@@ -82,28 +82,28 @@ def test_a_leaf_that_the_identity_did_not_sign_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("length", [1, 5])
-def test_chains_of_other_lengths_are_not_believed(length: int) -> None:
+def test_chains_of_other_lengths_are_refused(length: int) -> None:
     chain = (AUTHORITY.chain * 3)[:length]
 
     with pytest.raises(IdentityError, match="a chain of"):
         check_chain(chain, AUTHORITY.signed_key, fingerprint=fingerprint(AUTHORITY), now=NOW)
 
 
-def test_an_identity_that_may_not_sign_is_not_believed() -> None:
+def test_an_identity_that_is_no_ca_is_refused() -> None:
     authority = Authority(ca=False)
 
     with pytest.raises(IdentityError, match="is no CA"):
         checked(hello(authority), authority)
 
 
-def test_certificates_that_have_expired_are_not_believed() -> None:
+def test_certificates_that_have_expired_are_refused() -> None:
     authority = Authority(days=30)
 
     with pytest.raises(IdentityError, match="expired or is not yet valid"):
         checked(hello(authority), authority)
 
 
-def test_bytes_that_are_no_certificate_are_not_believed() -> None:
+def test_bytes_that_are_no_certificate_are_refused() -> None:
     chain = (b"leaf", AUTHORITY.chain[1])
 
     with pytest.raises(IdentityError):

@@ -96,7 +96,7 @@ def test_a_text_that_does_not_fit_is_refused() -> None:
         planned("M", "x" * (USER_TEXT_BYTES_MAX + 1))
 
 
-def test_an_invitation_is_secured_by_who_opens_it_and_a_contact_is_not() -> None:
+def test_opening_an_invitation_secures_it_and_opening_a_contact_does_not() -> None:
     invitation = link_request(LinkAddress(SERVER, b"k" * 32, b"i" * 24), None)
     contact = link_request(LinkAddress(SERVER, b"k" * 32), None)
 
@@ -106,7 +106,7 @@ def test_an_invitation_is_secured_by_who_opens_it_and_a_contact_is_not() -> None
     assert contact == (GetLink(), contact_link_ids(b"k" * 32)[0], None)
 
 
-def test_a_server_that_gives_another_queue_is_not_believed() -> None:
+def test_data_of_another_queue_than_the_links_is_refused() -> None:
     plan = planned("C")
     link = LinkAddress(SERVER, plan.link_key)
     content, sender = link_outcome(Link(plan.request.sender_id, plan.request.data), link, None)

@@ -84,7 +84,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     assert len(file.load().queues) == 20
 
 
-def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "queues.json"
     for text in ('{"queues": 5}', "nothing", '{"format": 2}'):
         path.write_text(text)

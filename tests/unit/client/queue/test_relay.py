@@ -101,7 +101,7 @@ async def test_a_proxy_that_has_lost_the_relay_is_asked_again(
         (b"ERR PROXY BASIC_AUTH", RefusedError),
     ],
 )
-async def test_what_the_proxy_refuses_is_told(
+async def test_a_refusal_of_the_proxy_is_raised(
     client: QueueClient, server: Server, words: bytes, error: type[Exception]
 ) -> None:
     task = asyncio.ensure_future(Relay(client, RELAY).send(SENDER, b"hello"))
@@ -112,7 +112,7 @@ async def test_what_the_proxy_refuses_is_told(
         await soon(task)
 
 
-async def test_what_the_relay_refuses_is_told_as_if_it_had_been_asked_directly(
+async def test_a_refusal_of_the_relay_is_raised_as_without_a_proxy(
     client: QueueClient, server: Server
 ) -> None:
     task = asyncio.ensure_future(Relay(client, RELAY).send(SENDER, b"hello"))
@@ -124,7 +124,7 @@ async def test_what_the_relay_refuses_is_told_as_if_it_had_been_asked_directly(
         await soon(task)
 
 
-async def test_a_proxy_that_shows_another_relay_is_told_nothing(
+async def test_nothing_is_sent_through_a_proxy_that_shows_another_relay(
     client: QueueClient, server: Server
 ) -> None:
     stranger = ServerAddress(b"x" * 32, ("relay.test",))

@@ -77,7 +77,7 @@ def test_which_commands_are_signed_twice() -> None:
     assert encode_command(ServiceNotifiers(), 18) == b"NSUBS"
 
 
-def test_the_third_word_is_yes_or_no(tmp_path: Path) -> None:
+def test_the_third_block_accepts_or_refuses_the_service(tmp_path: Path) -> None:
     card = card_of(tmp_path / "a", 1)
     welcome = card.welcomed(b"R\x18" + b"s" * 24, SESSION_KEY)
 

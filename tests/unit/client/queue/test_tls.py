@@ -25,7 +25,7 @@ def test_a_process_started_with_the_environment_offers_one_suite_only() -> None:
     assert done.stdout.strip() == "['TLS_CHACHA20_POLY1305_SHA256']"
 
 
-def test_a_process_started_otherwise_is_told_what_to_do() -> None:
+def test_a_process_without_the_openssl_configuration_gets_instructions() -> None:
     assert not tls.is_set_up()
     with pytest.raises(tls.TlsNotSetUpError, match="OPENSSL_CONF="):
         tls.client_context()

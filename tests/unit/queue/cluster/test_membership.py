@@ -59,7 +59,7 @@ def test_members_of_a_cluster_know_each_other_by_name(tmp_path: Path) -> None:
     assert server.member.store_url == "embedded:./shared"
 
 
-def test_somebody_of_another_cluster_is_refused(tmp_path: Path) -> None:
+def test_a_member_of_another_cluster_is_refused(tmp_path: Path) -> None:
     server = enrol(tmp_path / "one", new_invitation("memory:"), node_id=NodeId(1))
     stranger = enrol(tmp_path / "two", new_invitation("memory:"), node_id=NodeId(2))
     ours, theirs = socket.socketpair()

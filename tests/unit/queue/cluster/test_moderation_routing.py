@@ -73,7 +73,7 @@ async def test_an_id_of_no_queue_is_unknown(answer: LinkMessage) -> None:
 
 
 @pytest.mark.parametrize("epoch", [4, 6], ids=["older", "newer"])
-async def test_a_home_that_goes_by_another_map_is_asked_again(epoch: int) -> None:
+async def test_a_server_with_another_map_is_asked_again(epoch: int) -> None:
     """It may not have heard yet that it has the slot, or we that somebody else has."""
     maps = [slot_map(5), slot_map(5), slot_map(6, home=A)]
     cluster = Cluster(maps, [RefIs(HOME), Unknown(NO_CORR, epoch), Moderated("done")])
@@ -82,7 +82,7 @@ async def test_a_home_that_goes_by_another_map_is_asked_again(epoch: int) -> Non
     assert cluster.asked == [A, B, A]
 
 
-async def test_a_home_that_sends_to_itself_is_asked_again() -> None:
+async def test_a_server_whose_reference_leads_to_itself_is_asked_again() -> None:
     """It has the reference, too, and is not the home by its own map yet."""
     cluster = Cluster([slot_map(5, own=B)], [RefIs(HOME), RefIs(HOME), Moderated("done")])
 
@@ -93,7 +93,7 @@ async def test_a_home_that_sends_to_itself_is_asked_again() -> None:
 @pytest.mark.parametrize(
     "answer", [RefIs(HOME), Unknown(NO_CORR, 4)], ids=["to itself", "by an older map"]
 )
-async def test_a_home_that_never_learns_of_a_queue_has_none(answer: LinkMessage) -> None:
+async def test_a_server_that_answers_unknown_to_the_end_has_no_queue(answer: LinkMessage) -> None:
     """It is asked until it must have read the map; an operator is not told that it is silent."""
     cluster = Cluster([slot_map(5)], [RefIs(HOME), answer])
 
@@ -101,7 +101,7 @@ async def test_a_home_that_never_learns_of_a_queue_has_none(answer: LinkMessage)
     assert len(cluster.asked) == TRIES_MAX
 
 
-async def test_a_home_that_lacks_the_queue_is_doubted_once() -> None:
+async def test_a_reference_to_a_missing_queue_is_read_once_more() -> None:
     """The id may be somebody's anew, elsewhere."""
     elsewhere = Slot(9)
     found = Cluster(
@@ -115,13 +115,13 @@ async def test_a_home_that_lacks_the_queue_is_doubted_once() -> None:
     assert gone.asked == [A, B, A]
 
 
-async def test_a_slot_on_its_way_is_waited_for() -> None:
+async def test_an_order_waits_for_a_moving_slot() -> None:
     answers = [Frozen(NO_CORR), WrongSlot(NO_CORR, 2), None, Moderated("done")]
 
     assert await Cluster([slot_map(1), slot_map(2)], answers).moderate() == "done"
 
 
-async def test_what_nobody_answers_is_said_so() -> None:
+async def test_a_server_that_does_not_answer_is_reported() -> None:
     silent = Cluster([slot_map(1)], [None])
 
     assert "does not answer" in await silent.moderate()

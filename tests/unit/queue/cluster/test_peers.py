@@ -99,7 +99,7 @@ def test_confirmations_are_passed_on(peers: Peers, heard: Heard) -> None:
     assert heard.acks == [(5, 17, False)]
 
 
-async def test_a_server_that_nobody_knows_cannot_be_reached(peers: Peers, heard: Heard) -> None:
+async def test_a_server_outside_of_the_map_cannot_be_reached(peers: Peers, heard: Heard) -> None:
     peers.send(NodeId(42), SendAck(NodeId(42), 5, 1))
     async with asyncio.timeout(10):
         while not heard.lost:  # noqa: ASYNC110 it comes in a later turn of the loop

@@ -185,7 +185,7 @@ def test_a_follower_that_does_not_confirm_is_called_out_of_step(sync: bool) -> N
     assert bench.released == ([first] if sync else [])
 
 
-def test_without_sync_answers_wait_while_the_word_is_being_taken_back() -> None:
+def test_without_sync_answers_wait_while_a_follower_is_called_out_of_step() -> None:
     """Otherwise a server without the store would go on answering what its heir does not have."""
     bench = Bench(followed(2), sync=False)
     bench.start()

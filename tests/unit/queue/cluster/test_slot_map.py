@@ -57,7 +57,7 @@ def test_what_is_no_slot_is_refused(name: str) -> None:
         slot_number(name)
 
 
-def test_a_move_goes_through_its_three_epochs_and_nobody_serves_while_it_is_frozen() -> None:
+def test_a_move_takes_three_epochs_and_a_frozen_slot_has_no_server() -> None:
     before = cluster(A, B)
 
     preparing = before.preparing(7, B)
@@ -192,7 +192,7 @@ def test_a_map_survives_its_stored_form(changes: list[tuple[int, NodeId]]) -> No
     assert slot_map.slots[0].follower == NOBODY
 
 
-def test_a_slot_that_came_back_can_be_told_from_one_that_stayed() -> None:
+def test_a_slot_that_moved_away_and_back_differs_from_one_that_stayed() -> None:
     before = cluster(A, B)
     there = before.preparing(7, B).frozen(7).moved(7)
     back = there.preparing(7, A).frozen(7).moved(7)

@@ -25,7 +25,7 @@ def test_a_server_has_a_line_with_what_it_holds() -> None:
     assert "west:5225" in lines[2]
 
 
-def test_the_grid_shows_owners_moves_and_what_nobody_has() -> None:
+def test_the_grid_shows_owners_moves_and_slots_without_owner() -> None:
     lines = list(grid(cluster().preparing(0, B).preparing(1, B).frozen(1)))
 
     assert len(lines) == 64

@@ -32,7 +32,7 @@ def test_messages_follow_all_answers_to_subscriptions() -> None:
     assert order.answered(3, b"three") == [b"three"]
 
 
-def test_a_message_may_come_before_the_answer_to_whoever_sent_it() -> None:
+def test_a_message_may_come_before_the_answer_to_its_sender() -> None:
     """Q-064"""
     order = expecting(1)
 
@@ -48,7 +48,7 @@ def test_an_event_does_not_overtake_an_answer_that_is_ready() -> None:
     assert order.answered(1, b"one") == [b"one", b"ack", b"next message"]
 
 
-def test_nobody_waits_for_what_is_passed_over() -> None:
+def test_answers_do_not_wait_for_commands_that_are_passed_over() -> None:
     order = expecting(1, 2, 3, subscribing=(1,))
 
     assert order.answered(2, b"two") == []

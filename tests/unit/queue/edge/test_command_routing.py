@@ -116,7 +116,7 @@ def test_a_frozen_slot_holds_its_commands_in_their_order(world: World) -> None:
     assert world.told(session) == []
 
 
-def test_what_waits_too_long_is_told_so_that_clients_come_back(world: World) -> None:
+def test_commands_that_wait_too_long_get_temporary_errors(world: World) -> None:
     """Q-126: a sender is asked to try again, a recipient is disconnected; no other error."""
     sender, recipient = world.session(), world.session()
     world.edge.link_down(A)
@@ -133,7 +133,9 @@ def test_what_waits_too_long_is_told_so_that_clients_come_back(world: World) -> 
     assert world.told(recipient) == []
 
 
-def test_a_server_that_sent_it_on_is_told_when_it_is_given_up(world: World) -> None:
+def test_a_server_that_answered_moved_gets_sagain_when_the_command_is_given_up(
+    world: World,
+) -> None:
     """Else it sends on what comes later, to a home that may be another by then."""
     session = world.session()
     _, corr_id = world.say(session, c.Lget(), AT_A, mono=100.0)
@@ -162,7 +164,7 @@ def test_how_much_may_wait_is_bounded(world: World, monkeypatch: pytest.MonkeyPa
     assert world.hung_up == [busy]
 
 
-def test_two_commands_that_nobody_can_tell_apart_are_both_done() -> None:
+def test_two_commands_with_the_same_ids_are_both_executed() -> None:
     """A client that gives two commands one id gets two answers, in any order."""
     world = World()
     session = world.session()

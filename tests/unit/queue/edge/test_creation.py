@@ -118,7 +118,7 @@ def test_nothing_remains_of_a_queue_that_could_not_be_made(
     assert len(world.refs) == 0
 
 
-def test_an_id_that_a_server_drew_and_somebody_has_is_drawn_again(world: World) -> None:
+def test_an_id_drawn_by_a_server_that_is_in_use_is_drawn_again(world: World) -> None:
     session = world.session()
     node_id, newq, corr_id = begin(world, session)
     world.reply(node_id, session, corr_id, b"", IDS)
@@ -131,7 +131,7 @@ def test_an_id_that_a_server_drew_and_somebody_has_is_drawn_again(world: World) 
     assert world.told(session) == []
 
 
-def test_ids_whose_reference_would_lie_with_a_server_that_is_away_are_drawn_again() -> None:
+def test_ids_whose_reference_belongs_on_a_server_that_is_down_are_drawn_again() -> None:
     """Q-114 with `refs`: creating never fails because one server is down."""
     world = World()
     session = world.session()
@@ -147,7 +147,7 @@ def test_ids_whose_reference_would_lie_with_a_server_that_is_away_are_drawn_agai
     assert not world.hung_up
 
 
-def test_a_refused_new_is_told_as_it_is(world: World) -> None:
+def test_the_refusal_of_a_new_is_passed_on_unchanged(world: World) -> None:
     session = world.session()
     node_id, _, corr_id = begin(world, session)
 
@@ -195,7 +195,7 @@ def test_a_server_that_dies_while_it_makes_a_queue_is_replaced(world: World) -> 
     assert world.hung_up == [session]  # three tries
 
 
-def test_a_creation_that_nobody_answers_is_given_up(world: World) -> None:
+def test_a_creation_without_an_answer_is_given_up(world: World) -> None:
     session = world.session()
     node_id, newq, _ = begin(world, session)
 
@@ -233,7 +233,7 @@ def test_a_queue_that_may_have_been_made_keeps_its_references(world: World, end:
     assert world.told(session) == []
 
 
-def test_without_any_server_nobody_is_told_a_lie() -> None:
+def test_without_any_server_the_client_is_disconnected() -> None:
     world = World(up=())
     session = world.session()
 

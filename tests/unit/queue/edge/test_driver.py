@@ -241,7 +241,7 @@ async def test_a_bad_hello_ends_the_connection() -> None:
     assert not world.driver.clients
 
 
-async def test_a_client_with_much_under_way_is_not_read() -> None:
+async def test_a_client_with_many_commands_in_flight_is_not_read() -> None:
     world = World()
     visit = Visit(world)
     for number in range(STOP_READING_AT):
@@ -288,7 +288,7 @@ async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     assert not visit.line.paused
 
 
-async def test_commands_under_way_are_bounded_by_their_size_too() -> None:
+async def test_commands_in_flight_are_also_limited_by_size() -> None:
     world = World()
     visit = Visit(world)
     number = 0
@@ -302,7 +302,7 @@ async def test_commands_under_way_are_bounded_by_their_size_too() -> None:
     assert not visit.line.paused
 
 
-async def test_who_sends_over_a_link_that_takes_no_more_is_not_read() -> None:
+async def test_a_client_whose_commands_use_a_congested_link_is_not_read() -> None:
     """Back-pressure goes through: from the server over the link to those clients, and no others."""
     world = World()
     visit, other = Visit(world), Visit(world)
@@ -320,7 +320,7 @@ async def test_who_sends_over_a_link_that_takes_no_more_is_not_read() -> None:
     assert not other.line.paused
 
 
-async def test_whoever_guesses_ids_is_slowed() -> None:
+async def test_a_client_that_guesses_ids_is_slowed() -> None:
     """§6.10: three refusals a minute here, then reading pauses."""
     world = World()
     visit = Visit(world)
@@ -333,7 +333,7 @@ async def test_whoever_guesses_ids_is_slowed() -> None:
     assert len(visit.said()) == 4
 
 
-async def test_whoever_creates_over_many_connections_is_slowed() -> None:
+async def test_creating_queues_over_many_connections_is_slowed() -> None:
     """§6.10: three queues a minute from one address, however many connections it makes."""
     world = World(new_per_address_per_min=3)
     visits = [Visit(world, origin="192.0.2.7") for _ in range(4)]
@@ -375,7 +375,7 @@ async def test_a_newer_map_is_read_once_and_followed() -> None:
     assert world.driver.edge.epoch == 2
 
 
-async def test_what_cannot_be_served_is_hung_up() -> None:
+async def test_a_client_that_cannot_be_served_is_disconnected() -> None:
     world = World()
     visit = Visit(world)
     visit.say(b"1", Sub(), AT_A)
@@ -467,7 +467,7 @@ async def test_what_may_not_be_forwarded_is_refused_inside() -> None:
     assert world.take() == []
 
 
-async def test_a_server_that_is_away_is_told_inside_as_temporary() -> None:
+async def test_a_forwarded_command_to_a_server_that_is_down_gets_a_temporary_error() -> None:
     """Q-126"""
     world = World()
     visit = Visit(world, is_proxy=True)

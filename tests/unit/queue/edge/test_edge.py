@@ -58,7 +58,7 @@ def test_what_the_edge_answers_by_itself(world: World) -> None:
     assert ping
 
 
-def test_what_was_under_way_when_a_link_broke(world: World) -> None:
+def test_commands_in_flight_when_a_link_breaks(world: World) -> None:
     sender, recipient, other = world.session(), world.session(), world.session()
     world.say(sender, c.Send(False, b"x"), AT_A)
     world.say(recipient, c.Sub(), AT_A)
@@ -71,7 +71,7 @@ def test_what_was_under_way_when_a_link_broke(world: World) -> None:
     assert not other.gone
 
 
-def test_leaving_is_told_to_every_server_that_knew_the_client(world: World) -> None:
+def test_every_server_of_a_client_gets_sclose_when_it_leaves(world: World) -> None:
     session, _, _ = subscribed(world, AT_A, A)
     world.say(session, c.Sub(), AT_B)
     world.take()

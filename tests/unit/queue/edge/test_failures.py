@@ -37,7 +37,7 @@ def test_a_reference_is_followed_and_remembered(world: World) -> None:
     assert world.take() == [(A, ClientTransmission(recipient))]  # another kind of id
 
 
-def test_a_remembered_home_that_refuses_is_doubted_once(world: World) -> None:
+def test_a_cached_reference_that_is_refused_is_looked_up_once_more(world: World) -> None:
     session = world.session()
     world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
     item, corr_id = world.say(session, c.Lget(), AT_A)
@@ -67,7 +67,7 @@ def test_a_reference_that_leads_to_a_refusal_does_not_spin(world: World) -> None
     assert item
 
 
-def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
+def test_unknown_from_the_server_of_the_queues_slot_is_a_refusal(world: World) -> None:
     """Q-117: after LDEL the reference remains, and its home looks at the slot of the id."""
     session = world.session()
     world.refs.learn(RefKind.LINK, AT_A, slot_of(AT_B))
@@ -84,7 +84,7 @@ def test_a_home_that_does_not_know_the_id_is_a_refusal(world: World) -> None:
     assert not session.pending
 
 
-def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> None:
+def test_unknown_is_no_refusal_while_the_queues_slot_is_not_served(world: World) -> None:
     """Its server has lost its lease for a moment: the queue is there, and nobody may say so."""
     session = world.session()
     world.refs.learn(RefKind.SENDER, AT_A, slot_of(AT_B))
@@ -98,7 +98,7 @@ def test_a_home_that_is_not_served_at_present_is_no_refusal(world: World) -> Non
     assert world.take() == [(B, w.Sagain(AT_A)), (B, ClientTransmission(item))]
 
 
-def test_a_link_that_is_somebody_elses_now_is_found_though_its_former_home_has_a_copy(
+def test_a_reused_link_id_is_found_though_its_former_server_has_a_copy(
     world: World,
 ) -> None:
     session = world.session()
@@ -114,7 +114,7 @@ def test_a_link_that_is_somebody_elses_now_is_found_though_its_former_home_has_a
     assert not session.pending
 
 
-def test_a_server_that_is_not_the_home_by_its_map_is_asked_again(world: World) -> None:
+def test_a_server_with_another_map_is_asked_again(world: World) -> None:
     """It keeps the reference too, and is the home no more, or does not know yet that it is."""
     session = world.session()
     world.refs.learn(RefKind.SENDER, AT_A, slot_of(AT_B))

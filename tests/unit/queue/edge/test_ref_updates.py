@@ -87,7 +87,7 @@ def test_a_request_is_said_again_when_its_slot_moved() -> None:
     assert world.told(session) == [b"IDS made"]
 
 
-def test_remembered_homes_are_bounded() -> None:
+def test_cached_references_are_limited() -> None:
     refs = RefCache(2)
     for number in range(3):
         refs.learn(RefKind.SENDER, bytes((number, 0)), Slot(7))

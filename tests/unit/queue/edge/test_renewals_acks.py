@@ -58,7 +58,7 @@ def world() -> Subscribed:
     return Subscribed()
 
 
-def test_nothing_to_acknowledge_is_told_as_it_is(world: Subscribed) -> None:
+def test_no_msg_is_passed_on_when_nothing_is_being_renewed(world: Subscribed) -> None:
     _, corr_id = world.acknowledge()
     world.refuse(A, corr_id)
     _, elsewhere_id = world.say(world.client, ACK, AT_B)
@@ -98,7 +98,7 @@ def test_a_newer_map_that_changes_nothing_lets_the_answer_stand(world: Subscribe
     assert world.told(world.client) == [NO_MSG]
 
 
-def test_an_ack_that_was_under_way_when_its_subscription_was_renewed_is_said_again(
+def test_an_ack_in_flight_during_a_renewal_is_sent_again(
     world: Subscribed,
 ) -> None:
     ack, corr_id = world.acknowledge()
@@ -179,7 +179,7 @@ def test_an_ack_that_overtook_a_grant_is_said_again() -> None:
     assert world.told(session)[-1] == NO_MSG
 
 
-def test_a_server_that_forgot_what_was_got_is_told_once(world: Subscribed) -> None:
+def test_a_server_that_lost_a_get_is_informed_once(world: Subscribed) -> None:
     session = world.session()
     _, corr_id = world.say(session, c.Get(), AT_A)
     world.reply(A, session, corr_id, AT_A, b"MSG \x18" + ACK.message_id + b"body")

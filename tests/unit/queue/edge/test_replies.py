@@ -33,7 +33,7 @@ def test_answers_and_events_go_to_the_client_as_they_are(world: World) -> None:
     assert world.told(session) == [b"MSG body"]
 
 
-def test_that_nobody_has_an_id_takes_as_long_to_say_as_that_it_has_a_reference() -> None:
+def test_the_refusal_of_an_unknown_id_takes_as_long_as_with_a_reference() -> None:
     world = World()
     session = world.session()
     _, corr_id = send(world, session, b"1")
@@ -56,7 +56,7 @@ def test_what_clients_do_too_often_is_counted(world: World) -> None:
     assert world.budgets == [Budget.CREATIONS, Budget.REFUSALS]
 
 
-def test_whoever_is_told_end_is_subscribed_no_more(world: World) -> None:
+def test_end_removes_the_subscription(world: World) -> None:
     """Q-122"""
     session, _, _ = subscribed(world, AT_A, A)
 

@@ -167,7 +167,7 @@ async def test_a_server_that_left_the_map_is_let_go(
         await world.close()
 
 
-async def test_whoever_shows_another_name_is_no_server_of_ours(
+async def test_a_link_whose_certificate_has_another_name_is_closed(
     storage: tuple[Storage, Membership],
 ) -> None:
     server, edge = storage
@@ -258,7 +258,7 @@ async def test_a_clients_own_link_that_breaks_concerns_that_client(
         await world.close()
 
 
-async def test_a_server_that_does_not_keep_up_is_felt(
+async def test_congestion_of_a_link_is_reported(
     storage: tuple[Storage, Membership],
 ) -> None:
     """Whoever writes is told, and told again when there is room; nothing gets lost in between."""

@@ -180,7 +180,7 @@ async def test_a_send_has_a_proof_if_and_only_if_there_is_a_key(store: MemoryQue
         (None, True, False),
     ],
 )
-async def test_a_link_is_read_by_anybody_at_contact_addresses(
+async def test_every_client_may_read_the_link_of_a_contact_address(
     store: MemoryQueueStore, mode: QueueMode | None, secured: bool, open_: bool
 ) -> None:
     link = new_link()

@@ -29,7 +29,7 @@ async def test_every_batch_gets_its_own_answers() -> None:
     assert checks.waiting == 0
 
 
-async def test_a_mistake_is_told_to_who_asked_and_the_threads_live_on() -> None:
+async def test_an_exception_in_a_check_reaches_its_caller_and_the_threads_go_on() -> None:
     checks = Checks(threads=1, loop=asyncio.get_running_loop())
     broken = Proof((), b"of no length that exists", b"", CorrId(b""), None)
     try:

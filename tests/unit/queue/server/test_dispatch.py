@@ -146,7 +146,7 @@ async def test_a_message_that_arrives_while_an_ack_is_written_is_delivered(room:
     assert len(bodies(client)) == 2
 
 
-async def test_an_ack_of_somebody_who_lost_the_subscription_brings_nothing_more(
+async def test_an_ack_of_a_replaced_subscriber_delivers_nothing_more(
     room: Room,
 ) -> None:
     first, second, queue = Told(), Told(), await room.queue()
@@ -164,7 +164,7 @@ async def test_an_ack_of_somebody_who_lost_the_subscription_brings_nothing_more(
     assert len(bodies(second)) == 1
 
 
-async def test_an_ack_that_the_store_did_not_take_is_still_owed(room: Room) -> None:
+async def test_a_message_whose_ack_failed_in_the_store_stays_unacknowledged(room: Room) -> None:
     client, queue = Told(), await room.queue()
     await room.subscribed(client, queue)
     await room.do(Told(), queue, Send(False, b"x"))
@@ -224,7 +224,7 @@ async def test_what_is_acknowledged_while_the_head_is_asked_for_is_not_delivered
     assert len(bodies(client)) == 2
 
 
-async def test_senders_are_told_to_come_back_and_recipients_are_disconnected(room: Room) -> None:
+async def test_senders_get_a_temporary_error_and_recipients_are_disconnected(room: Room) -> None:
     """Anything else would make clients drop the message or give the subscription up (§4.6)."""
     client, queue = Told(), await room.queue()
     room.store.broken.update({"append", "head", "find"})

@@ -119,7 +119,7 @@ def ping() -> bytes:
     return b"\0\x01c\0PING"
 
 
-async def test_what_is_refused_is_bounded_too_for_one_who_does_not_read(make: Make) -> None:
+async def test_refusals_to_a_client_that_does_not_read_are_limited(make: Make) -> None:
     """Words that nobody knows are answered; a client that sends them for ever and reads nothing
     must not fill the memory."""
     driven = make(out_blocks_max=1, in_blocks_max=2)
@@ -140,7 +140,7 @@ async def test_what_is_refused_is_bounded_too_for_one_who_does_not_read(make: Ma
     assert not driven.line.paused
 
 
-async def test_answers_of_what_was_passed_on_are_bounded_for_one_who_does_not_read(
+async def test_answers_to_forwarded_commands_are_limited_for_a_client_that_does_not_read(
     make: Make,
 ) -> None:
     driven = make(out_blocks_max=2, in_blocks_max=2, proxy_concurrency=4)
@@ -155,7 +155,7 @@ async def test_answers_of_what_was_passed_on_are_bounded_for_one_who_does_not_re
     assert driven.echo.taken < 20
 
 
-async def test_whoever_is_refused_too_often_is_slowed_though_it_sends_on(make: Make) -> None:
+async def test_a_client_with_too_many_refusals_is_slowed_though_it_sends_on(make: Make) -> None:
     driven = make(auth_errors_per_min=600, in_blocks_max=2)
     signed = b"\x40" + bytes(64) + b"0\x01c\x18" + b"q" * 24 + b"SUB"
     for _ in range(6):  # the allowance of a minute, and some more

@@ -122,7 +122,7 @@ async def test_other_ids_and_other_connections_do_not_wait() -> None:
     assert len(steps.order) == 0
 
 
-async def test_what_fails_before_it_begins_keeps_nobody_waiting() -> None:
+async def test_a_command_that_fails_before_it_begins_blocks_no_other() -> None:
     order = ForwardedOrder()
 
     async def fail(_begun: Begun) -> None:

@@ -44,12 +44,12 @@ async def moderated(slots: Slots) -> LinkMessage:
     return word
 
 
-async def test_a_reference_to_somebody_elses_slot_is_told() -> None:
+async def test_a_reference_to_another_servers_slot_is_returned() -> None:
     slots = Slots()
     slots.foreign = HOME
 
     assert await moderated(slots) == RefIs(HOME)
 
 
-async def test_of_a_queue_of_ours_that_is_gone_nobody_is_sent_to_us_again() -> None:
+async def test_a_deleted_queue_of_our_own_slot_is_reported_as_not_found() -> None:
     assert await moderated(Slots()) == NotFound()

@@ -174,7 +174,7 @@ async def test_a_queue_that_comes_while_commands_are_sent_on_to_it_gets_them_in_
     assert await executed(slots, steps, second, refs) == OK
 
 
-async def test_a_reference_of_old_that_leads_to_a_follower_is_told_to_be_wrong() -> None:
+async def test_an_outdated_reference_to_a_follower_is_answered_with_wrong_slot() -> None:
     """Neither is ours: an edge with our map knows that it was sent here in vain."""
     slots, steps, queue = Slots(), Done(), new_queue()
     entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)
@@ -218,7 +218,7 @@ async def test_an_answer_that_came_after_the_slot_was_lost_is_none() -> None:
     assert word == WrongSlot(CorrId(b"c"), 7)
 
 
-async def test_what_was_done_is_not_done_again_by_whoever_has_the_slot_now() -> None:
+async def test_an_executed_command_is_not_sent_to_the_new_owner_of_the_slot() -> None:
     """Its sender comes back by itself; a recipient's view of the queue begins anew."""
     slots = Slots()
 
@@ -286,7 +286,7 @@ async def test_a_reference_to_a_slot_that_we_must_not_serve_now_leads_nowhere_ye
     assert word == WrongSlot(CorrId(b"c"), 7)
 
 
-async def test_what_names_no_queue_is_nobodys() -> None:
+async def test_commands_without_a_queue_need_no_slot() -> None:
     slots = Slots()
     slots.owned = False
     sent = Transmission(CorrId(b"c"), EntityId(b""), Ping())

@@ -102,7 +102,9 @@ async def test_a_server_without_older_queues_writes_nothing() -> None:
     assert (await maps.read()).epoch == 1
 
 
-async def test_how_far_it_is_is_told_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_is_reported_while_references_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(reference_writing, "REPORT_S", 0.0)
     rows, maps, lines = Rows(), await begun(left=3), Lines()
 
@@ -111,7 +113,7 @@ async def test_how_far_it_is_is_told_on_the_way(monkeypatch: pytest.MonkeyPatch)
     assert [one["slots_done"] for one in lines.told] == [SLOTS - 2, SLOTS - 1, SLOTS]
 
 
-async def test_a_store_that_fails_is_told_of_and_tried_again(
+async def test_a_failing_store_is_logged_and_retried(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reference_writing, "AGAIN_S", 0.0)
@@ -125,7 +127,7 @@ async def test_a_store_that_fails_is_told_of_and_tried_again(
     assert await left_of(maps) == 0
 
 
-async def test_somebody_elses_change_of_the_map_is_kept() -> None:
+async def test_concurrent_changes_of_the_map_are_kept() -> None:
     class Contested(MemoryClusterStore):
         async def commit(self, slot_map: SlotMap) -> bool:
             if slot_map.epoch == 2:

@@ -214,7 +214,7 @@ def test_a_command_goes_to_the_relay_and_its_answer_comes_back(session: RelaySes
         (Rres(b"x" * 100), BrokerFault(Broker.RESPONSE, b"box does not decrypt")),
     ],
 )
-def test_what_a_client_is_told_of_a_relays_fault(
+def test_the_fault_that_a_client_gets_for_a_relays_fault(
     session: RelaySession, said: Response, told: object
 ) -> None:
     """Q-098"""

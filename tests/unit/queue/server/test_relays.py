@@ -142,7 +142,7 @@ async def test_remembered_failures_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert len(cast(Any, world.relays)._failures) == 3
 
 
-async def test_attempts_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_connection_attempts_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relays, "ATTEMPTS_MAX", 2)
     world = World()
     world.connector.may_end.clear()

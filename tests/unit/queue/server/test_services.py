@@ -88,7 +88,7 @@ def sent(command: Command, *, proves: bool = False, entity_id: bytes = ID) -> Tr
         ("M", Rfwd(b""), False, PROHIBITED),
     ],
 )
-def test_who_may_say_what(
+def test_the_commands_that_each_role_may_send(
     role: str | None, command: Command, proves: bool, fault: Fault | None
 ) -> None:
     service = None if role is None else session(ServiceRole(role))
@@ -168,7 +168,7 @@ def services(count: int = 2) -> list[Told]:
     return made
 
 
-async def test_what_waited_for_nobody_is_told_to_the_service_that_comes() -> None:
+async def test_waiting_notifications_go_to_a_service_that_subscribes() -> None:
     desk, (client, _) = Desk(), services()
     queue = await desk.queue()
     await desk.announce(queue)
@@ -181,7 +181,7 @@ async def test_what_waited_for_nobody_is_told_to_the_service_that_comes() -> Non
     assert [type(response) for _, response in client.told] == [Nmsg]
 
 
-async def test_a_service_that_left_is_told_later_on_its_next_connection() -> None:
+async def test_notifications_of_a_disconnected_service_wait_for_its_next_connection() -> None:
     desk, (first, second) = Desk(), services()
     queue = await desk.queue()
     assert first.service is not None

@@ -41,7 +41,7 @@ def session(hellos: Hellos) -> Session:
     return session
 
 
-def test_the_server_speaks_first_and_a_fitting_hello_agrees(hellos: Hellos) -> None:
+def test_the_server_sends_its_hello_first_and_accepts_a_valid_one(hellos: Hellos) -> None:
     session = Session(hellos.server())
     hello = server_hello_of(session.hello())
 

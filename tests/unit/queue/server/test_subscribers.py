@@ -46,7 +46,7 @@ def test_a_connection_subscribes_or_gets_but_not_both() -> None:
     assert subscribers.of_queue(other.recipient_id) is None
 
 
-def test_whoever_leaves_leaves_everything_but_not_what_others_took_over() -> None:
+def test_a_closed_connection_loses_only_its_own_subscriptions() -> None:
     subscribers, first, second, queue = Subscribers(), Told(), Told(), new_queue()
     own = new_queue()
     subscribers.subscribe(first, queue)

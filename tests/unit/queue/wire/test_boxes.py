@@ -24,7 +24,7 @@ def test_libsodium_has_the_step_where_pynacl_brings_it() -> None:
     assert boxes.hsalsa20_is_native()
 
 
-def test_both_ways_to_take_the_step_agree() -> None:
+def test_both_implementations_of_hsalsa20_agree() -> None:
     for _ in range(20):
         key = os.urandom(32)
         assert boxes.box_key(key) == boxes.plain_hsalsa20(key)

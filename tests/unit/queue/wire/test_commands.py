@@ -113,7 +113,7 @@ def test_commands_that_need_signature_and_entity(command: bytes) -> None:
 
 
 @pytest.mark.parametrize("word", [b"SUB", b"OFF", b"DEL"])
-def test_what_follows_a_bare_word(word: bytes) -> None:
+def test_bytes_after_a_command_without_parameters(word: bytes) -> None:
     """Q-029"""
     assert answer(word + b"=") is Code.CMD_UNKNOWN
     assert answer(word + b" ") is Code.CMD_SYNTAX
@@ -158,7 +158,7 @@ def test_ack() -> None:
 @pytest.mark.parametrize(
     "word", [b"OK", b"MSG x", b"IDS x", b"ERR AUTH", b"PONG", b"END", b"DELD", b"SOK 0", b"INFO {}"]
 )
-def test_words_of_servers_are_unknown(word: bytes) -> None:
+def test_tags_of_responses_are_unknown_commands(word: bytes) -> None:
     """Q-033"""
     assert answer(word) is Code.CMD_UNKNOWN
 
@@ -297,7 +297,7 @@ def test_lists_need_items_and_letters_have_meanings(data: bytes) -> None:
     assert refused.value.fault is Code.CMD_SYNTAX
 
 
-def test_every_command_says_whose_id_it_names() -> None:
+def test_the_party_of_every_command() -> None:
     assert c.Sub.party is c.Party.RECIPIENT
     assert c.Send.party is c.Party.SENDER
     assert c.Lget.party is c.Party.LINK

@@ -105,7 +105,7 @@ def test_every_message_decodes_to_itself(message: w.LinkMessage) -> None:
     "data",
     [b"", b"WHAT", b"SOPEN", b"SET_REF X\x01i\0\x01" + TX, b"REF \x10\x00", b"NEWC short"],
 )
-def test_words_that_nobody_knows(data: bytes) -> None:
+def test_unknown_link_messages_are_refused(data: bytes) -> None:
     with pytest.raises(FieldError):
         decode_message(data)
 

@@ -51,7 +51,7 @@ def test_the_shapes_of_ids(version: int, ids: r.Ids, end: bytes) -> None:
     "version, mode, end",
     [(8, MODE, b""), (14, MODE, b"T"), (14, None, b"F"), (15, MODE, b"1M0"), (18, MODE, b"1M000")],
 )
-def test_older_clients_are_told_less_of_a_queue(
+def test_older_clients_get_fewer_fields_of_a_queue(
     version: int, mode: QueueMode | None, end: bytes
 ) -> None:
     assert r.encode_response(r.Ids(RECIPIENT, SENDER, DH_KEY, mode), version) == IDS + end
@@ -61,7 +61,7 @@ def test_older_clients_are_told_less_of_a_queue(
     "version, sok, deleted",
     [(8, b"OK", b"END"), (10, b"OK", b"DELD"), (15, b"OK", b"DELD"), (16, b"SOK 0", b"DELD")],
 )
-def test_older_words_for_older_clients(version: int, sok: bytes, deleted: bytes) -> None:
+def test_older_clients_get_older_responses(version: int, sok: bytes, deleted: bytes) -> None:
     """Q-058: DELD is END below version 10; SOK is OK below version 16."""
     assert r.encode_response(r.SUBSCRIBED, version) == sok
     assert r.encode_response(r.DELETED, version) == deleted
@@ -91,7 +91,7 @@ def test_older_words_for_older_clients(version: int, sok: bytes, deleted: bytes)
         (r.Rres(b"layers"), b"RRES layers"),
     ],
 )
-def test_every_word(response: r.Response, data: bytes) -> None:
+def test_every_response(response: r.Response, data: bytes) -> None:
     assert r.encode_response(response, 18) == data
     assert r.decode_response(data, 18) == response
 

@@ -40,7 +40,7 @@ def test_a_chain_of_one_to_four_makes_a_service(length: int, kind: type[SigningK
     assert claim == ServiceClaim(ServiceRole.NOTIFIER, identity, KEY)
 
 
-def test_whoever_shows_something_else_is_no_service() -> None:
+def test_a_service_whose_tls_chain_differs_is_refused() -> None:
     shown, key = chain()
     other, others_key = chain()
     long, long_key = chain(5)
@@ -65,6 +65,6 @@ def test_whoever_shows_something_else_is_no_service() -> None:
             claim_of(bad, in_tls, now)
 
 
-def test_the_third_block_says_who_it_is_or_why_not() -> None:
+def test_the_third_block_has_the_service_id_or_the_refusal() -> None:
     assert open_plain(ready_block(ServiceId(b"s" * 24))) == b"R\x18" + b"s" * 24
     assert open_plain(refused_block(BadServiceError())) == b"EHANDSHAKE BAD_SERVICE"
