@@ -1,4 +1,4 @@
-"""Memory, LMDB, PostgreSQL and Redis agree on how a cluster agrees."""
+"""The cluster store on memory, LMDB, PostgreSQL and Redis."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The embedded store passes what every queue store passes, and keeps what a restart must find."""
+"""The embedded store passes the queue store suite, and keeps its data across restarts."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

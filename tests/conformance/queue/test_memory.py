@@ -1,4 +1,4 @@
-"""The memory store passes what every queue store passes."""
+"""The memory store passes the queue store suite."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""PostgreSQL passes what every queue store passes."""
+"""PostgreSQL passes the queue store suite."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""References in the embedded store, and the sweep that removes those that lead nowhere."""
+"""References in the embedded store, and the sweep of outdated ones."""
 
 import secrets
 from collections import Counter

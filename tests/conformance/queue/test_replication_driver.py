@@ -1,4 +1,4 @@
-"""Storage servers of a cluster on real stores: slots move and followers take over under load.
+"""Storage servers on real stores: slots move and followers take over under load.
 
 Real LMDB stores, the real replication core and its driver; the links between the servers are
 queues in memory that can be cut.

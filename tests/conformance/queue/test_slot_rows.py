@@ -1,4 +1,4 @@
-"""Slots as rows: a copy made of them is the slot, and what is told of changes keeps it so."""
+"""Slots as rows: a copy of rows and reported changes equals the slot."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Chains as operators with a certificate authority of their own have them."""
+"""Chains of operators with their own certificate authority."""
 
 import datetime
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Queue servers that many scenarios share: each is started once for each test process."""
+"""Queue servers shared by many scenarios: each is started once for each test process."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

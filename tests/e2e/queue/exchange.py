@@ -1,4 +1,4 @@
-"""Two people write to each other while their server is killed again and again.
+"""Two clients exchange messages while their server is killed again and again.
 
 What is checked, for each direction:
 

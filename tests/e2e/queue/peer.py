@@ -1,4 +1,4 @@
-"""A client for tests that says exactly what it is told: blocking sockets, no retries, no mercy.
+"""A client for tests that sends exactly what it is given: blocking sockets, no retries.
 
 It writes with the server's codec, which has tests of its own against known answers; the client
 library, written apart from it, is tried in `test_client_*.py`.

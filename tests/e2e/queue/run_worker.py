@@ -1,4 +1,4 @@
-"""The main program of a queue server or an edge for tests: the worker of a role, by itself."""
+"""The main program of a single worker, a queue server or an edge, for tests."""
 
 import waystation.app.structlog_without_rich  # noqa: F401, I001 first: it makes the imports below quick
 

@@ -1,4 +1,4 @@
-"""The scenarios of the queue on a small scale: they count right and leave nothing behind."""
+"""Scenarios of the queue benchmarks on a small scale: correct counts, nothing left behind."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The client library against a real server over real TLS: two codecs written by two hands."""
+"""The client library against a real server over real TLS: two independent codecs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Who gets which message, when, and once (queues §7, 59 to 75)."""
+"""Delivery: the right client, order, and once (queues §7, 59 to 75)."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Nothing that was answered OK is lost, whatever happens to the server meanwhile."""
+"""No message answered with OK is lost, whatever happens to the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Short links: what a queue tells those who hold one (queues §7, 85 to 92)."""
+"""Short links and their data (queues §7, 85 to 92)."""
 
 import secrets
 

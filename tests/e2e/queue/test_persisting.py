@@ -1,4 +1,4 @@
-"""What a restart, a kill and time do to queues (queues §7, 103 to 108)."""
+"""Restarts, kills and expiry of queues and messages (queues §7, 103 to 108)."""
 
 import os
 import signal

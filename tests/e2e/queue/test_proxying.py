@@ -1,4 +1,4 @@
-"""Two servers, one passing commands on to the other (queues §7, 93 to 102)."""
+"""Two servers: one forwards commands to the other (queues §7, 93 to 102)."""
 
 import socket
 import time

@@ -1,4 +1,4 @@
-"""The numbers of a real server after known traffic: its row, its metrics and its events."""
+"""The numbers of a real server after known traffic: daily row, metrics and events."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Commands that are not well formed, and what they are told (queues §7, 20 to 35)."""
+"""Malformed commands and their answers (queues §7, 20 to 35)."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""TLS, hellos, blocks and batches as clients meet them (queues §7, 1 to 19)."""
+"""TLS, hellos, blocks and batches (queues §7, 1 to 19)."""
 
 import hashlib
 import secrets

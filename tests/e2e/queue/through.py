@@ -1,4 +1,4 @@
-"""A sender behind a proxy: both layers made by hand, over the blocking client of the tests."""
+"""A sender behind a proxy: both layers made by the test, over its blocking client."""
 
 import secrets
 from collections import deque

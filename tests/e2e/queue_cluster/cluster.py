@@ -1,4 +1,4 @@
-"""A cluster of queue servers on one machine: real processes, one address in front of them.
+"""A cluster of queue servers on one machine: real processes behind one address.
 
 Everything is done as a person would: `waystation cluster init`, `cluster join`, `serve queue`,
 `serve edge`, `cluster add`.

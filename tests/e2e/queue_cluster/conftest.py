@@ -1,4 +1,4 @@
-"""One cluster for all that do not need one of their own: three servers take a while to start."""
+"""A cluster of three servers for all tests that do not need their own."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""A cluster as an operator runs it: servers that come and go, two edges under one address.
+"""A cluster as operators run it: servers are added and removed, two edges have one address.
 
 Every step is a command of the product: `waystation cluster init|join|add|move|drain`, `waystation
 serve queue|edge`. Only the first shares of the slots are written into the map at once: nothing is

@@ -1,4 +1,4 @@
-"""An edge that says exactly what it is told, to one storage server."""
+"""A scripted edge of one storage server."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""One address in front of three servers: a client notices nothing, whatever happens behind it."""
+"""One address in front of three servers: clients notice no change of the cluster."""
 
 import asyncio
 from base64 import urlsafe_b64encode

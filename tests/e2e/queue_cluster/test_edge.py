@@ -1,4 +1,4 @@
-"""Clients of a cluster of three, through its edge: what they meet is one server."""
+"""Clients of a cluster of three servers, through its edge."""
 
 from collections.abc import Iterator
 from pathlib import Path

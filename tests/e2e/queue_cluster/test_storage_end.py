@@ -1,4 +1,4 @@
-"""Two storage servers and an edge by hand: streams, references, drafts, and a slot that moves."""
+"""Two storage servers with a scripted edge: streams, references, uncommitted queues, moves."""
 
 import asyncio
 import secrets

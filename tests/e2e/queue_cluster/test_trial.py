@@ -1,4 +1,4 @@
-"""Real processes: four servers, two edges, people who write, and an operator who stops at nothing.
+"""Real processes: four servers, two edges, clients that write, and constant moves and kills.
 
 A server is added, one is drained, one is killed with `kill -9` while its followers are in step,
 edges are restarted and killed, slots move all the time. What was answered `OK` is delivered, in

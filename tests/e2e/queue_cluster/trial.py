@@ -1,4 +1,4 @@
-"""People who write to each other through a cluster, and note every wait, while it is disturbed.
+"""Clients that exchange messages through a cluster under disturbances, and record each wait.
 
 What is checked is what `tests/e2e/queue/exchange.py` checks: nothing that was answered `OK` is
 lost, the order of each queue is kept, a message comes twice only if its sender said it twice

@@ -1,4 +1,4 @@
-"""The servers of `tests/e2e/queue/conftest.py`, each of which is a cluster behind an edge here.
+"""The servers of `tests/e2e/queue/conftest.py`; here each is a cluster behind an edge.
 
 Both ways to find a queue and both ways to share links are run: two of their four combinations in
 `make test`, so that each of the ways is there once, and the other two in `make soak`. What an edge

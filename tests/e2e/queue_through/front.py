@@ -1,4 +1,4 @@
-"""A cluster that tests of one server take for one: storage servers, and edges in front of them.
+"""A cluster with the interface of one server: storage servers, and edges in front of them.
 
 Every process is a worker without its supervisor, and the map is made by hand, so that a cluster
 stands in a second; `tests/e2e/queue_cluster` does it with the commands that people use.

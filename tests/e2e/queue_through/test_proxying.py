@@ -1,4 +1,4 @@
-"""The tests of `tests/e2e/queue/test_proxying.py`, unchanged: edges pass on, and are passed to."""
+"""The tests of `tests/e2e/queue/test_proxying.py`, unchanged: edges forward, and are relays."""
 
 from collections.abc import Iterator
 

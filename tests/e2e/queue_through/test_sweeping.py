@@ -1,4 +1,4 @@
-"""References that lead nowhere, with real servers that ask each other about them."""
+"""The sweep of outdated references on real servers."""
 
 import asyncio
 import secrets

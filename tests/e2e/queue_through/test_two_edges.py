@@ -1,4 +1,4 @@
-"""Two edges under one address, in both id modes and with both ways to share links.
+"""Two edges under one address, in both id modes and with both upstream modes.
 
 What one edge has learnt by making a queue, the other has to find out: its memory is cold.
 """

@@ -1,4 +1,4 @@
-"""Tests of one server, collected once more where another server stands behind their fixtures."""
+"""Tests of one server, collected once more with other fixtures."""
 
 from collections.abc import Collection
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What several tests of the clients need."""
+"""Fixtures for tests of the clients."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What becomes of a post: receipts, typed errors, repeats. The HTTP client is a scripted one."""
+"""The app server client: receipts, typed errors, repeats, with a scripted HTTP client."""
 
 import random
 from collections.abc import Mapping

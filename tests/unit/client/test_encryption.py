@@ -1,4 +1,4 @@
-"""RFC 8291's own example, other people's libraries in both directions, and what can be wrong."""
+"""The example of RFC 8291, foreign libraries in both directions, and invalid bodies."""
 
 import http_ece
 import pytest

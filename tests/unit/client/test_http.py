@@ -1,4 +1,4 @@
-"""The small HTTP client against servers that behave and servers that do not."""
+"""The HTTP client against correct and faulty servers."""
 
 import asyncio
 import ssl

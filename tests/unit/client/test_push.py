@@ -1,4 +1,4 @@
-"""The user agent on a real socket, against a node that follows a script."""
+"""The user agent on a real socket, against a scripted node."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Tokens that others can verify, reuse of them, and key files."""
+"""VAPID tokens: foreign verification, reuse, and key files."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The control port's conversation, without a port."""
+"""The protocol of the control port, without a port."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The identity of a queue server: made once, kept, and refused when its files do not fit."""
+"""The identity of a queue server: created once, loaded, and refused if its files do not fit."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is counted when, under which name, and that events name nobody."""
+"""Counters of the queue server by name; events identify no queue and no client."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""What a broker says to one client, by hand: for tests of the client's core."""
+"""Messages of a broker to one client, for tests of the client's core."""
 
 import random
 from collections.abc import Sequence

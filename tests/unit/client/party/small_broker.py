@@ -1,4 +1,4 @@
-"""A broker of eighty lines: enough to try the client's shell on."""
+"""A broker of eighty lines for tests of the client's gRPC driver."""
 
 import itertools
 import socket

@@ -1,4 +1,4 @@
-"""Acks wait for company, but not for long."""
+"""Acks are batched, for a limited time."""
 
 from waystation.client.party.acks import ACK_IDS_MAX, AckBatch
 

@@ -1,4 +1,4 @@
-"""Attempts that do not come all at once."""
+"""Random waits between attempts."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a status asks of a client, also one that nobody knows yet."""
+"""The client's reaction to status codes, also to unknown ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whom to ask next."""
+"""The order in which nodes are tried."""
 
 from waystation.client.party.nodes import Nodes
 

@@ -1,4 +1,4 @@
-"""Messages are numbered over all streams, and JOIN says what is wished for."""
+"""Messages are numbered over all streams, and JOIN contains the options."""
 
 from waystation.client.party.model import SessionOptions
 from waystation.client.party.outgoing_messages import OutgoingMessages

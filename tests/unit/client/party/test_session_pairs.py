@@ -1,4 +1,4 @@
-"""Hand-offs and standbys: a session that moves while others see nothing."""
+"""Hand-offs and standbys: the session moves without events for others."""
 
 from tests.unit.client.party.brokers import Table
 from waystation.client.party.model import ContinuityLost, Joined

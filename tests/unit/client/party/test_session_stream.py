@@ -1,4 +1,4 @@
-"""What one stream still owes an answer to."""
+"""Unanswered messages of one stream."""
 
 from waystation.client.party.session_stream import Role, SessionStream
 from waystation.presence.wire import party_presence_pb2 as pb

@@ -1,4 +1,4 @@
-"""The view rule: what counts, what is a repetition, and what a LIST replaces."""
+"""The view rule: new messages, repetitions, and the effect of a LIST."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Chains of certificates as servers show them, made for a test."""
+"""Chains of certificates of servers, made for a test."""
 
 from datetime import UTC, datetime, timedelta
 

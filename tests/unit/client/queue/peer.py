@@ -1,4 +1,4 @@
-"""A server that does what a test tells it: blocks without TLS over a socket pair.
+"""A scripted server: blocks without TLS over a socket pair.
 
 Who the server is and how TLS is set up is shown elsewhere, with real servers; here a test decides
 what is answered, when, and when the line breaks.

@@ -1,4 +1,4 @@
-"""Addresses as people hand them to each other."""
+"""Addresses as text."""
 
 import pytest
 from hypothesis import given

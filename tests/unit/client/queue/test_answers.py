@@ -1,4 +1,4 @@
-"""Every answer and event of the protocol, and bytes that are none."""
+"""Every answer and event of the protocol, and invalid bytes."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The client against a server that a test scripts: what is said, what is handed over, and when."""
+"""The client against a scripted server: commands, events, and their order."""
 
 import asyncio
 from collections.abc import Awaitable

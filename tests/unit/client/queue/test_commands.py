@@ -1,4 +1,4 @@
-"""Every command, as the table of the protocol has it, in every version."""
+"""The encoding of every command in every version."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which messages the caller gets, and which ACKs are repeated."""
+"""Messages that are handed over, and ACKs that are repeated."""
 
 from waystation.client.queue.deliveries import REMEMBERED_MAX, Deliveries, Verdict
 

@@ -1,4 +1,4 @@
-"""Values to bytes and back; what is short, long or followed by something is refused."""
+"""Values to bytes and back; truncated and surplus bytes are refused."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The seal between sender and recipient."""
+"""Encryption between sender and recipient."""
 
 import pytest
 from hypothesis import given

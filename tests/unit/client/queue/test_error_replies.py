@@ -1,4 +1,4 @@
-"""Every form of ERR, there and back."""
+"""Every form of ERR, decoded and encoded."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Commands through a proxy: sealed for the relay, opened as the relay would."""
+"""Commands through a proxy: encrypted for the relay, decrypted as by a relay."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Whom a client believes to be the server of the address."""
+"""The client's checks of the server's identity."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""Whatever a server sends, a client either understands it or says that it does not."""
+"""The client decodes or refuses whatever bytes a server sends."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""A queue, a line that breaks at any moment, and a caller who must see everything once, in order.
+"""A connection that breaks at any moment: the caller gets every message once, in order.
 
 The model is a server as the protocol has it: one message is given at a time, again after each
 break, and the answer to an ACK is the next one. Answers get lost.

@@ -1,4 +1,4 @@
-"""Short links: who has one finds the address, and notices what the server changed."""
+"""Short links: the reader finds the address and detects changes by the server."""
 
 import msgspec
 import pytest

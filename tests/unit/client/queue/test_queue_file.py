@@ -1,4 +1,4 @@
-"""The file that keeps a person's queues."""
+"""The file with a user's queues."""
 
 import stat
 import threading
@@ -84,7 +84,7 @@ def test_changes_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     assert len(file.load().queues) == 20
 
 
-def test_a_file_of_another_format_is_not_overwritten(tmp_path: Path) -> None:
+def test_an_invalid_file_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "queues.json"
     for text in ('{"queues": 5}', "nothing", '{"format": 2}'):
         path.write_text(text)

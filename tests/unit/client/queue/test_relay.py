@@ -1,4 +1,4 @@
-"""Sending through a proxy that a test scripts."""
+"""Sending through a scripted proxy."""
 
 import asyncio
 import hashlib

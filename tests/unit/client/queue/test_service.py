@@ -1,4 +1,4 @@
-"""The codec of services, by the client's hand: what is shown, signed and heard."""
+"""The client's side of services: hello, signatures, and the server's answer."""
 
 import hashlib
 from pathlib import Path

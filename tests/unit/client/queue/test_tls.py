@@ -1,4 +1,4 @@
-"""What a process offers in TLS, and what it says when it was started without the set-up."""
+"""The cipher suites that a process offers, and the error without the configuration."""
 
 import subprocess
 import sys

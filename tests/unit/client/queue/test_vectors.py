@@ -1,4 +1,4 @@
-"""The bytes of the protocol's test vectors, made by the client's codec alone."""
+"""The test vectors of the protocol, made with the client's codec alone."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""What the leading controller changes about moves and followers, look after look."""
+"""The leading controller's changes of moves and followers, round after round."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Who may speak on a link: tokens, certificates, and what a stranger is told."""
+"""Membership of a cluster: tokens, certificates, and refusals."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""Copies between servers: frames in parts, and who they are from."""
+"""Copies between servers: frames in parts, and their senders."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""Plans: equal counts with as few moves as can be."""
+"""Plans: equal counts with as few moves as possible."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""A storage server's part in the cluster: what it begins at once, whom its answers wait for."""
+"""Replication of one storage server: which copies begin, which answers wait for followers."""
 
 from collections import deque
 

@@ -1,4 +1,4 @@
-"""Who owns which slot, and which changes a map allows."""
+"""The owners of slots, and the changes that a map allows."""
 
 import base64
 import random

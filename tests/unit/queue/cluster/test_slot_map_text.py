@@ -1,4 +1,4 @@
-"""The map as a person reads it."""
+"""The slot map as text for operators."""
 
 from waystation.queue.cluster.slot_map import Move, Node, NodeId, SlotMap
 from waystation.queue.cluster.slot_map_text import grid, summary, table

@@ -1,4 +1,4 @@
-"""What tests of an edge's core share."""
+"""Fixtures for tests of an edge's core."""
 
 import pytest
 

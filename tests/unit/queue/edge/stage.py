@@ -1,4 +1,4 @@
-"""An edge between clients and servers that a test plays."""
+"""An edge whose clients and servers are played by a test."""
 
 import random
 from collections.abc import Callable

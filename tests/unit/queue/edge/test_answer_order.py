@@ -1,4 +1,4 @@
-"""In which order a client gets its answers."""
+"""The order of answers to a client."""
 
 from waystation.queue.edge import answer_order
 from waystation.queue.edge.answer_order import AnswerOrder

@@ -1,4 +1,4 @@
-"""What one client says about one id is done in its order, wherever the slot is by then."""
+"""Commands of one client for one id keep their order, also while the slot moves."""
 
 import pytest
 

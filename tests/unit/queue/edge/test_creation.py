@@ -1,4 +1,4 @@
-"""A queue is made where there is room, is seen when it stands, and nothing is left of a failure."""
+"""A queue is created where there is room, visible when complete, and removed after a failure."""
 
 import pytest
 

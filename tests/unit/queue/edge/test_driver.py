@@ -1,4 +1,4 @@
-"""The edge's shell with clients that speak the protocol, and servers that a test plays."""
+"""The edge's driver with clients that speak the protocol, and servers played by a test."""
 
 import asyncio
 import random

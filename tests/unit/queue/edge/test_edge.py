@@ -1,4 +1,4 @@
-"""Clients come and go, links break, maps are read: an edge between the two."""
+"""The edge's core: clients connect and leave, links break, maps are read."""
 
 from tests.unit.queue.edge.stage import (
     AT_A,

@@ -1,4 +1,4 @@
-"""Commands that a server did not do are said again where they belong, and not for ever."""
+"""Refused commands are sent again to the right server, a limited number of times."""
 
 from tests.unit.queue.edge.stage import (
     AT_A,

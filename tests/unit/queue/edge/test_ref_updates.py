@@ -1,4 +1,4 @@
-"""References are asked for where most ids have one, remembered, and removed with their ids."""
+"""References are read, cached, written before use, and removed with their ids."""
 
 from tests.unit.queue.edge.stage import (
     AT_A,

@@ -1,4 +1,4 @@
-"""Subscriptions go on where their slot went, over whatever link, and nobody is told."""
+"""Subscriptions are renewed on the new server of a slot without the client's notice."""
 
 from tests.unit.queue.edge.stage import (
     AT_A,

@@ -1,4 +1,4 @@
-"""An ACK of what a client was given finds it, whatever happened to its subscription meanwhile."""
+"""An ACK reaches the server that has its message, also around a renewal."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What servers say reaches the client it is for, as it is and when it may."""
+"""Messages of servers reach the right client unchanged."""
 
 from tests.unit.queue.edge.stage import (
     AT_A,

@@ -1,4 +1,4 @@
-"""What the server's cores need around them, without a socket: a line that remembers."""
+"""Clients without a socket, for tests of the server's cores."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""Who may do what; and that a refusal costs the same whatever its reason (§5.9)."""
+"""Permissions of commands; a refusal costs the same whatever its reason (§5.9)."""
 
 import itertools
 import secrets

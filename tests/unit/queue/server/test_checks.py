@@ -1,4 +1,4 @@
-"""Proofs checked in threads: each batch gets its own answers."""
+"""Proofs checked in threads: each batch gets its own results."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Commands on a store whose answers come when the test says so, or not at all."""
+"""Commands on a store that answers late or fails, as a test decides."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable

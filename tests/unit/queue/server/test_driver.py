@@ -1,4 +1,4 @@
-"""From blocks to answers, without a socket: what is kept for a client has a bound."""
+"""From blocks to answers, without a socket: the memory for a client is limited."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

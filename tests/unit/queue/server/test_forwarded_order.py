@@ -1,4 +1,4 @@
-"""Order among what a proxy brings: by itself, and with real checks in real threads."""
+"""The order of forwarded commands: alone, and with real checks in threads."""
 
 import asyncio
 import secrets

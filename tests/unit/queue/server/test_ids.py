@@ -1,4 +1,4 @@
-"""Ids of our own making."""
+"""Ids that the server draws."""
 
 import pytest
 

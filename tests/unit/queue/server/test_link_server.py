@@ -1,4 +1,4 @@
-"""What a storage server says to an operator's word about a queue."""
+"""A storage server's answers to moderation orders."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Notifications that wait, with their limits."""
+"""Waiting notifications and their limits."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""Commands behind the ownership of slots, without a link."""
+"""Commands that are checked for ownership of their slot, without a link."""
 
 import asyncio
 from collections.abc import Callable
@@ -174,7 +174,7 @@ async def test_a_queue_that_comes_while_commands_are_sent_on_to_it_gets_them_in_
     assert await executed(slots, steps, second, refs) == OK
 
 
-async def test_an_outdated_reference_to_a_follower_is_answered_with_wrong_slot() -> None:
+async def test_an_outdated_reference_to_a_follower_is_answered_with_unknown() -> None:
     """Neither is ours: an edge with our map knows that it was sent here in vain."""
     slots, steps, queue = Slots(), Done(), new_queue()
     entity_id = bytes((queue.slot >> 4 ^ 1, 0)) + bytes(22)

@@ -1,4 +1,4 @@
-"""References of queues that are older than their cluster: written once, told in the map."""
+"""References of queues older than their cluster: written once, with progress in the map."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""After a refusal nothing about the same id is done, until the edge begins again."""
+"""After a refusal no command for the same id is executed until the edge begins again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a proxy says to a relay, and which relays it does not talk to."""
+"""A proxy's session with a relay, and the relays that it refuses."""
 
 import datetime as dt
 

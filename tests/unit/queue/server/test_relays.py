@@ -1,4 +1,4 @@
-"""Links to relays: shared, remembered when they fail, bounded in number."""
+"""Links to relays: shared, failures remembered, limited in number."""
 
 import asyncio
 from typing import Any, cast

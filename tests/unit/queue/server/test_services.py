@@ -1,4 +1,4 @@
-"""What services may say, and what follows for their notifiers, without a socket."""
+"""The commands that services may send, and their notifiers, without a socket."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A conversation in blocks, without a socket."""
+"""A client session in blocks, without a socket."""
 
 import secrets
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who subscribes to what, by itself."""
+"""The subscribers of queues, notifiers and services."""
 
 from tests.unit.queue.server.connected import Told
 from waystation.queue.model import NotifierId, ServiceId

@@ -1,4 +1,4 @@
-"""Chains of certificates as operators have them, for tests."""
+"""Chains of certificates of operators, for tests."""
 
 import datetime as dt
 

@@ -1,4 +1,4 @@
-"""Boxes, padding and derivation beyond the known answers."""
+"""Boxes, padding and key derivation beyond the test vectors."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Chains: the identity is the one that was expected, and every certificate was issued and holds."""
+"""Chains of certificates: expected identity, valid signatures and dates."""
 
 import datetime as dt
 

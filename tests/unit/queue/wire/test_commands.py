@@ -1,4 +1,4 @@
-"""What a client's words mean, and which fault answers those that mean nothing."""
+"""Commands of clients, and the faults that answer invalid ones."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Faults on the wire: each has one form, and old clients get one that they know."""
+"""The encoding of faults; old clients get one that they know."""
 
 import pytest
 

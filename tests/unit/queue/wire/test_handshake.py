@@ -1,4 +1,4 @@
-"""The hellos: what both sides agree on, and what ends a connection without a word."""
+"""The hellos: their result, and what closes a connection without an answer."""
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed448 import Ed448PrivateKey

@@ -1,4 +1,4 @@
-"""Frames and words of the link between edge and storage server."""
+"""Frames and messages of the link between edge and storage server."""
 
 import pytest
 from hypothesis import given, settings

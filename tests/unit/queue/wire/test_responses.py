@@ -1,4 +1,4 @@
-"""The words of servers by version, and how far back each is understood."""
+"""Responses of servers by version."""
 
 import pytest
 

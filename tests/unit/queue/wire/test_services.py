@@ -1,4 +1,4 @@
-"""Who is a service: its chain, its key, and what it is told."""
+"""Certificates and keys of services, and refusals."""
 
 import datetime as dt
 
@@ -40,7 +40,7 @@ def test_a_chain_of_one_to_four_makes_a_service(length: int, kind: type[SigningK
     assert claim == ServiceClaim(ServiceRole.NOTIFIER, identity, KEY)
 
 
-def test_a_service_whose_tls_chain_differs_is_refused() -> None:
+def test_a_service_with_an_invalid_chain_or_key_is_refused() -> None:
     shown, key = chain()
     other, others_key = chain()
     long, long_key = chain(5)

@@ -1,4 +1,4 @@
-"""Transmissions and batches: limits, order, and what answers those that are broken."""
+"""Transmissions and batches: limits, order, and the answers to malformed ones."""
 
 import pytest
 

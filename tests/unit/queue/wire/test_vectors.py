@@ -1,4 +1,4 @@
-"""The known answers of the protocol (tests/vectors/queue.toml), one by one."""
+"""The test vectors of the protocol (tests/vectors/queue.toml), one by one."""
 
 import hashlib
 import tomllib
