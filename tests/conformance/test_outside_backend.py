@@ -104,5 +104,5 @@ class TestRegistration:
 
 
 def test_without_the_package_its_scheme_is_unknown() -> None:
-    with pytest.raises(SettingsError, match=r"`shelf:` is no store that we know"):
+    with pytest.raises(SettingsError, match=r"`shelf:` is not a known store"):
         find_backend("shelf://one")

@@ -305,10 +305,10 @@ async def test_init_tells_the_sweep_of_what_autopush_wrote_and_of_nothing_twice(
     key = f"02:{now_ms}:{CHANNEL_TEXT}"
     autopush.save(UAID_TEXT, key, their_message(now_ms), now_s=now_ms // 1000)
 
-    assert "told the sweep of 1 user agents that Autopush wrote" in await init_store(
+    assert "added 1 user agents of Autopush to the sweep's index" in await init_store(
         redis_url, Store()
     )
-    assert "no user agent was unknown to the sweep" in await init_store(redis_url, Store())
+    assert "all user agents were in the sweep's index" in await init_store(redis_url, Store())
     assert await sweep_all(store, now_ms=now_ms + 301_000) == 1
     assert autopush.redis("ZCARD", f"autopush/msgs_exp/{UAID_TEXT}") == "0"
     assert (await store.look_up(UAID, CHANNEL)) is not None, "the user agent itself stays"

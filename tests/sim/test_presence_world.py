@@ -150,7 +150,7 @@ def test_forgetting_the_sessions_of_an_earlier_life_is_found(
     async def part(self: presence_nodes.NodeRows) -> int:
         return 0
 
-    monkeypatch.setattr(presence_nodes.NodeRows, "part_with_earlier_lives", part)
+    monkeypatch.setattr(presence_nodes.NodeRows, "detach_earlier_incarnations", part)
 
     assert "ghost" in found("kill")
 

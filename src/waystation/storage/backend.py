@@ -32,40 +32,41 @@ class Opening(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: Path
     clock: Clock
     create_missing: bool = False
-    """A server may make missing tables, if the URL allows it; commands only look."""
+    """True for servers, which create missing tables if the URL allows it; False for commands."""
 
 
 class Rotate(Protocol):
     async def __call__(
         self, url: str, settings: Store, clock: Clock, *, dry_run: bool
     ) -> Sequence[str] | None:
-        """Make, lower and drop monthly tables; what was done, or None without such tables."""
+        """Create, scale down and drop monthly tables. Returns sentences that report each change,
+        or None if the store has no monthly tables."""
         ...
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """A backend. A store that it does not have is None."""
+    """One backend. A store that it does not implement is None."""
 
     name: str
     schemes: tuple[str, ...]
     url_forms: tuple[str, ...]
     """Examples for the error about an unknown URL."""
     scheme_alone: bool = False
-    """Whether the scheme without a colon is a URL too."""
+    """Whether the scheme alone, without a colon, is a valid URL."""
     install: str = ""
-    """What `pip install` needs when the driver is missing."""
+    """Argument for `pip install` when the driver is missing."""
     capabilities: Capabilities | None
-    """None: those of the stores in `parts`."""
+    """None: the capabilities of the stores in `parts` apply."""
 
     autopush_schemes: tuple[str, ...] = ()
-    """Schemes under which rows have Autopush's own layout."""
+    """Schemes whose rows have Autopush's layout."""
 
     parse: Callable[[str, str], object]
     """Checks a URL and Autopush's `db_settings`; raises `SettingsError`."""
     parts: Callable[[str, str], Sequence[tuple[str, str]]] | None = None
     """URL and `db_settings` of each store that a URL combines."""
     directory: Callable[[str, Path], Path] | None = None
-    """Where on this machine the rows are, below which each store has a folder."""
+    """Local directory of the rows; each store has a folder in it."""
 
     open_push: Callable[[Opening], Awaitable[PushStore]] | None = None
     open_queue: Callable[[Opening], Awaitable[QueueStore]] | None = None
@@ -73,8 +74,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     open_cluster: Callable[[Opening], Awaitable[ClusterStore]] | None = None
     """The store of a queue cluster's slot map."""
     open_bulk: Callable[[StoreConfig, asyncio.Runner], BulkStore] | None = None
-    """The whole push store, for jobs of the pipeline."""
+    """Bulk reader of the push store, for pipeline jobs."""
 
     init: Callable[[str, Store], Awaitable[list[str]]] | None = None
-    """Make missing tables, families and indexes; what was done, in sentences."""
+    """Creates missing tables, families and indexes. Returns sentences that report each change."""
     rotate: Rotate | None = None

@@ -1,10 +1,10 @@
 """Sends the calls of one loop turn to a server store together.
 
-Rule 1: a call waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are under
-        way; calls that come meanwhile make the next group.
+Rule 1: a call waits for the end of the turn, and longer only while `IN_FLIGHT_MAX` groups are in
+        progress; later calls form the next group.
 Rule 2: at most `queue_max` calls wait; one more is refused with `BusyError`.
-Rule 3: each caller gets its own answer or its own error. A caller that is cancelled before its
-        group is sent is left out; one cancelled later does not undo its call.
+Rule 3: each caller gets its own answer or error. A call that is cancelled before its group is sent
+        is left out; a later cancellation does not undo the call.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ IN_FLIGHT_MAX = 2
 
 
 class Batcher(Generic[Q, A]):
-    """`perform` answers a list of questions: an answer or an error for each, in their order."""
+    """`perform` takes a list of calls and returns an answer or an error for each, in order."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class Batcher(Generic[Q, A]):
         server: str,
         group_max: int,
         queue_max: int,
-        flights_max: int = IN_FLIGHT_MAX,
+        in_flight_max: int = IN_FLIGHT_MAX,
     ) -> None:
-        """With one flight at a time, questions are answered in the order they were asked."""
+        """With `in_flight_max` 1, calls are performed in their order."""
         self._perform = perform
         self._server = server
-        self._flights_max = flights_max
+        self._in_flight_max = in_flight_max
         self._group_max = group_max
         self._queue_max = queue_max
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._in_flight: set[asyncio.Task[None]] = set()
         self._due = False
         self._closed = False
 
@@ -58,21 +58,21 @@ class Batcher(Generic[Q, A]):
         return answered
 
     async def close(self) -> None:
-        """What was asked is still answered."""
+        """Waits for the calls that were submitted."""
         self._closed = True
-        while self._waiting or self._flights:
+        while self._waiting or self._in_flight:
             self._leave()
-            if self._flights:
-                await asyncio.wait(list(self._flights))
+            if self._in_flight:
+                await asyncio.wait(list(self._in_flight))
 
     def _plan(self) -> None:
-        if not self._due and len(self._flights) < self._flights_max:
+        if not self._due and len(self._in_flight) < self._in_flight_max:
             self._due = True
             self._loop.call_soon(self._leave)
 
     def _leave(self) -> None:
         self._due = False
-        while self._waiting and len(self._flights) < self._flights_max:
+        while self._waiting and len(self._in_flight) < self._in_flight_max:
             group: list[tuple[Q, asyncio.Future[A]]] = []
             while self._waiting and len(group) < self._group_max:
                 asked = self._waiting.popleft()
@@ -80,11 +80,11 @@ class Batcher(Generic[Q, A]):
                     group.append(asked)
             if group:
                 flight = self._loop.create_task(self._fly(group))
-                self._flights.add(flight)
+                self._in_flight.add(flight)
                 flight.add_done_callback(self._landed)
 
     def _landed(self, flight: "asyncio.Task[None]") -> None:
-        self._flights.discard(flight)
+        self._in_flight.discard(flight)
         if self._waiting:
             self._plan()
 

@@ -1,14 +1,14 @@
 """Reads a whole push store for jobs of the pipeline, and removes rows from it with conditions.
 
-A table is read in parts. A part is a string of the backend's own (a range of keys, a segment of a
-table) that a job may send to another machine; the parts of a table cover it exactly once. Memory is
-bounded by one page, and each page is a read of its own: no cursor stays open on a server.
+A table is read in parts. A part is a backend-specific string (a key range, a table segment) that a
+job may send to another machine; the parts of a table cover it exactly once. Memory is bounded by
+one page. Each page is a separate read: no cursor stays open on a server.
 
-A removal names the version of the row that was read. A user agent that reconnected meanwhile has
-another version and stays.
+A removal states the row version that was read. A user agent that has reconnected since then has
+another version and is kept.
 
-`StoreConfig` travels as a file: URLs may hold passwords, and Spark shows options in its plans.
-Batches hold raw ids, which stay in the process that asked.
+`StoreConfig` is passed as a file: URLs may contain passwords, and Spark shows options in its plans.
+Batches contain raw ids, which never leave the process that reads them.
 """
 
 import asyncio
@@ -30,14 +30,14 @@ from waystation.storage.bulk_rows import (
 from waystation.storage.settings import Store
 
 PAGE_ROWS = 2000
-UNLIMITED = 1_000_000  # channels: the limit was checked when they were registered
-TIMEOUT_MIN_S = 60.0  # a page of a busy store may take longer than a server would wait
+UNLIMITED = 1_000_000  # channels; registration has already checked the limit
+TIMEOUT_MIN_S = 60.0  # a page of a busy store may take longer than a server's own timeout
 
 T = TypeVar("T")
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A push store's URL and settings, as written to a file for jobs."""
+    """URL and settings of a push store, written to a file for jobs."""
 
     url: str
     data_dir: str = "."
@@ -55,7 +55,7 @@ def read_store_config(path: str) -> StoreConfig:
 
 
 def write_store_config(path: Path, config: StoreConfig) -> None:
-    """Readable by its owner alone."""
+    """Creates a file that only its owner can read."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
@@ -63,31 +63,31 @@ def write_store_config(path: Path, config: StoreConfig) -> None:
 
 
 class BulkStore:
-    """What backends share: a loop for their driver, and pages made into batches."""
+    """Base of the bulk readers: runs the driver's loop and converts pages to batches."""
 
     def __init__(self, arrow: Any, runner: asyncio.Runner) -> None:
         self._arrow = arrow
         self._runner = runner
 
-    # What a backend has to write
+    # Implemented by each backend
 
     def ranges(self, table: str, count: int) -> list[bytes]:
-        """The parts of a table, about `count`."""
+        """About `count` parts that cover the table."""
         raise AssertionError("each backend has its own")
 
     def away_ranges(self, count: int) -> list[bytes]:
-        """Parts of `router` that lead by an index to those who have not connected for long, so
-        that the others need not be read; none if the store has no such index."""
+        """Parts of `router` that read inactive user agents through an index, without the
+        others; empty if the store has no such index."""
         return []
 
     def month_of(self, part: bytes) -> str | None:
-        """The table of a part of what waits, in a store with a table for each month."""
+        """The monthly table of a part of `messages`; None in a store without monthly tables."""
         return None
 
     def user_agents(
         self, part: bytes, bounds: Bounds, *, whole: bool
     ) -> AsyncIterator[Sequence[UserAgentSnapshot]]:
-        """Pages of user agents; `whole` ones have subscriptions and updates."""
+        """Pages of user agents; with `whole`, including subscriptions and updates."""
         raise AssertionError("each backend has its own")
 
     def subscriptions(self, part: bytes) -> AsyncIterator[Sequence[Subscriptions]]:
@@ -96,24 +96,24 @@ class BulkStore:
     def notifications(
         self, part: bytes, bounds: Bounds, *, whole: bool
     ) -> AsyncIterator[Sequence[StoredNotification]]:
-        """Pages of notifications; those that are not `whole` have a key, a channel and an end."""
+        """Pages of notifications; without `whole`, only key, channel and expiry."""
         raise AssertionError("each backend has its own")
 
     async def read_user_agents(self, uaids: Sequence[Uaid]) -> Sequence[UserAgentSnapshot]:
-        """Those of them whose time is not over, whole, in any order."""
+        """The unexpired ones, with subscriptions and updates, in any order."""
         raise AssertionError("each backend has its own")
 
     async def add_user_agents(
         self, store: PushStore, snapshots: Sequence[UserAgentSnapshot]
     ) -> Sequence[bool]:
-        """Write whole user agents that are not there yet, each as its record says; which were new.
-        `store` is the same store as servers know it."""
+        """Write user agents with subscriptions and updates if they are absent; returns which
+        were new. `store` is the server's interface to the same store."""
         return await asyncio.gather(*(_add_user_agent(store, one) for one in snapshots))
 
     async def set_routes(
         self, store: PushStore, begun: Sequence[UserAgent], records: Sequence[UserAgent]
     ) -> None:
-        """Replace the routes of records that were begun by those that they shall have."""
+        """Replace the temporary routes in `begun` records by the final ones."""
         await asyncio.gather(
             *(_set_route(store, *pair) for pair in zip(begun, records, strict=True))
         )
@@ -121,7 +121,7 @@ class BulkStore:
     async def statuses_kept_until(
         self, store: PushStore, ids: Sequence[MessageId], now_ms: int
     ) -> Mapping[MessageId, int]:
-        """Until when statuses are kept, of those messages that have one."""
+        """Expiry times of the statuses; messages without a status are left out."""
         found = await asyncio.gather(*(store.get_status(one, now_ms=now_ms) for one in ids))
         return {
             one: status.keep_until_ms
@@ -136,26 +136,26 @@ class BulkStore:
         raise AssertionError("each backend has its own")
 
     async def close_connections(self) -> None:
-        """Close connections."""
+        """Close the driver's connections; by default there are none."""
 
-    # What jobs call
+    # Called by jobs
 
     def scan(self, table: str, part: bytes, *, now_ms: int, bounds: Bounds) -> Iterator[Any]:
-        """Arrow batches of `router`, `channels`, `messages`, or, in the form that two stores are
-        compared by, of `records` and `notifications`. Rows outside of `bounds` may be left out."""
+        """Arrow batches of `router`, `channels` or `messages`; of `records` or `notifications` in
+        the canonical form that compares two stores. Rows outside `bounds` may be left out."""
         for page in self._walk(self._pages(table, part, bounds)):
             if page:
                 month = self.month_of(part) if table == "messages" else None
                 yield bulk_rows.batch(self._arrow, table, page, now_ms, month=month)
 
     def remove_unchanged(self, agents: Sequence[tuple[bytes, int]]) -> int:
-        """User agents (uaid, version) with all that is theirs, each only if its row is still the
-        one that was seen. How many were."""
+        """Removes user agents (uaid, version) with all their rows, each only if its version is
+        unchanged. Returns how many were removed."""
         return self.run(self.remove_if_same([(Uaid(uaid), seen) for uaid, seen in agents]))
 
     def remove_orphans(self, uaids: Sequence[bytes]) -> int:
-        """Subscriptions and notifications of user agents of whom there is no record; of how many
-        there still was none."""
+        """Removes subscriptions and notifications of user agents without a record. Returns how
+        many user agents still had none."""
         return self.run(self.remove_if_orphaned([Uaid(uaid) for uaid in uaids]))
 
     def close(self) -> None:
@@ -197,24 +197,24 @@ async def _add_user_agent(store: PushStore, one: UserAgentSnapshot) -> bool:
 
 
 async def _set_route(store: PushStore, begun: UserAgent, record: UserAgent) -> None:
-    assert begun.node_id is not None, "what is not begun need not be settled"
+    assert begun.node_id is not None, "only a begun record needs its final route"
     if record.node_id is None or not record.connected_at_ms:
         await store.clear_route(begun.uaid, Route(begun.node_id, begun.connected_at_ms))
     else:
         await store.claim_route(record)
 
 
-# Ranges of hex digits, for stores that keep uaids in order and as text
+# Ranges of hex digits, for stores that keep uaids as text, in order
 
 
 def hex_ranges(count: int) -> list[bytes]:
-    """`first-end`, of equal width: uaids are random. The last one has no end."""
+    """`first-end` ranges of equal width, because uaids are random. The last one has no end."""
     marks = [f"{(number << 16) // count:04x}" for number in range(1, max(1, min(count, 4096)))]
     cuts = ["", *marks]
     return [f"{first}-{end}".encode() for first, end in zip(cuts, [*marks, ""], strict=True)]
 
 
 def hex_range(part: bytes) -> tuple[str, str]:
-    """Least and end of a range; `g` stands behind every digit."""
+    """First and end of a range; `g` sorts after every hex digit."""
     first, _, end = part.decode().partition("-")
     return first, end or "g"

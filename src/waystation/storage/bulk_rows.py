@@ -1,9 +1,9 @@
 """Rows of a push store as jobs read them, and their columns as Arrow batches.
 
-Table columns are the same for every backend, so that jobs need not know which one it is.
+Columns are the same for every backend, so jobs do not depend on the backend.
 
-The canonical form of a row is what two stores are compared by. It leaves out the current route, the
-cursor that only some stores keep, and row versions; nothing else.
+The canonical form of a row serves to compare two stores. It leaves out the current route, the
+cursor (which only some stores have) and row versions.
 
 Arrow is passed in: only the backends' own `bulk` modules import it.
 """
@@ -16,11 +16,9 @@ import msgspec
 
 from waystation.push.model import ChannelId, Notification, Uaid, Update, UserAgent
 
-TOMBSTONE_MARK = (
-    "~"  # before the id of a message: a tombstone, sorting after every id that there is
-)
+TOMBSTONE_MARK = "~"  # prefix of a message id: marks a tombstone and sorts after every real id
 
-Bounds = Mapping[str, tuple[int | None, int | None]]  # column -> least and greatest value wanted
+Bounds = Mapping[str, tuple[int | None, int | None]]  # column -> minimum and maximum, both included
 StoredNotification = tuple[Uaid, Notification]
 Subscriptions = tuple[Uaid, frozenset[ChannelId]]
 
@@ -30,15 +28,15 @@ class UserAgentSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     channels: frozenset[ChannelId] = frozenset()
     updates: tuple[Update, ...] = ()
     expires_at_ms: int | None = None
-    version: int = 0  # of the row as it was read, in at most 63 bits
-    month: str | None = None  # whose table it is on, in a store that has such tables
+    version: int = 0  # of the row that was read, at most 63 bits
+    month: str | None = None  # of its table, in a store with monthly tables
 
     def over(self, now_ms: int) -> bool:
         return self.expires_at_ms is not None and self.expires_at_ms <= now_ms
 
 
 def version_of(*parts: bytes) -> int:
-    """Bytes of a row as they were read, in 63 bits."""
+    """63-bit hash of the bytes of a row."""
     hashed = hashlib.blake2b(digest_size=8)
     for part in parts:
         hashed.update(len(part).to_bytes(4, "big") + part)
@@ -134,8 +132,8 @@ TYPES: Mapping[str, Mapping[str, str]] = {
 def batch(
     arrow: Any, table: str, rows: Sequence[Any], now_ms: int, *, month: str | None = None
 ) -> Any:
-    """One batch of a table from what its backend read: snapshots, subscriptions or what waits.
-    `month` is the table of what waits, where there are several."""
+    """One Arrow batch of a table from snapshots, subscriptions or notifications.
+    `month` is the monthly table of notifications, if the store has such tables."""
     columns = _MAKERS[table](rows, now_ms)
     if table == "messages":
         columns["month"] = [month] * len(columns["uaid"])
@@ -178,7 +176,7 @@ def _messages(rows: Sequence[StoredNotification], _now_ms: int) -> dict[str, lis
 
 
 def _topic_key(notification: Notification) -> int | None:
-    """The same for two of one topic, which says nothing of either."""
+    """A hash that is equal for notifications of one topic; it does not reveal the topic."""
     key = notification.sort_key
     return version_of(key.encode()) if key.startswith("01:") else None
 

@@ -1,6 +1,6 @@
 """Limits and pauses of calls to a server store, shared by the sessions of several backends.
 
-What a driver's exceptions mean and which calls may be repeated differs: each session says it.
+Each session maps its driver's exceptions and decides which calls may be repeated.
 """
 
 import math
@@ -16,8 +16,8 @@ def too_many_waiting(queue_max: int, server: str) -> BusyError:
 
 
 class ReconnectPause:
-    """After a failed attempt to connect, calls fail at once until `until_mono`. The first call
-    after that connects again. The pause doubles from PAUSE_FIRST_S to PAUSE_LAST_S."""
+    """Makes calls fail at once until `until_mono` after a failed attempt to connect. The first
+    later call connects again. The pause doubles from PAUSE_FIRST_S to PAUSE_LAST_S."""
 
     def __init__(self) -> None:
         self.until_mono = -math.inf

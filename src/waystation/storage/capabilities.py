@@ -4,30 +4,31 @@ import msgspec
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What one backend promises beyond the contract of all."""
+    """Properties of one backend beyond the common contract."""
 
-    name: str  # as in its URL; for tables and messages, never for decisions
+    name: str  # as in its URL; shown to users, never used for decisions
 
     durable: bool
-    """What was acknowledged survives the end of the process."""
+    """Acknowledged writes survive the end of the process."""
 
     power_safe: bool
-    """What was acknowledged survives a loss of power."""
+    """Acknowledged writes survive a loss of power."""
 
     shared_by_processes: bool
-    """Several processes of one machine may have it open at once."""
+    """Several processes of one machine may open the store at once."""
 
     shared_by_machines: bool
-    """Several machines may; a node id that only this machine can reach is an error then."""
+    """Several machines may open the store at once. A node id must then be reachable from other
+    machines."""
 
     native_expiry: bool
-    """The backend expires rows by its own clock, which tests cannot move."""
+    """The backend expires rows by its own clock, which tests cannot control."""
 
     row_versions: bool
-    """Records carry a version, and a claim is refused unless the row is the one that was read."""
+    """Records have a version; a claim is refused if the row has changed since it was read."""
 
     cursor: bool = False
-    """Its layout has Autopush's cursor, which we keep up for Autopush's nodes."""
+    """The layout has Autopush's cursor, which Waystation updates for Autopush's nodes."""
 
     clears_with_channel: bool
-    """Notifications are removed with their channel; elsewhere they only become invisible."""
+    """Notifications are removed with their channel; other backends only hide them."""

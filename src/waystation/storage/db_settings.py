@@ -9,7 +9,7 @@ from waystation.base.settings import SettingsError
 
 
 def read_db_settings(text: str, store: str, known: Collection[str]) -> dict[str, Any]:
-    """What was said there; `store` is what people call it. A null is as good as nothing."""
+    """The settings without nulls; `store` is the name that error messages use."""
     if not text.strip():
         return {}
     try:

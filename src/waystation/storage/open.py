@@ -1,4 +1,4 @@
-"""Opens the stores that URLs name, and answers what the backend behind a URL can do.
+"""Opens stores by URL, and looks up the capabilities of a URL's backend.
 
 The record of a backend is found by the URL's scheme: first among those of this package, then among
 the entry points of other packages (group `waystation.backends`, the name is the scheme).
@@ -47,7 +47,7 @@ def scheme_of(url: str) -> str:
 
 
 def find_backend(url: str) -> Backend:
-    """Raises `SettingsError` for a URL that no installed backend has."""
+    """Raises `SettingsError` if no installed backend has the URL's scheme."""
     scheme, colon, _ = url.strip().partition(":")
     backend = _BY_SCHEME.get(scheme)
     if backend is None and colon:
@@ -59,7 +59,7 @@ def find_backend(url: str) -> Backend:
                 )
     if backend is not None and (colon or backend.scheme_alone):
         return backend
-    named = f"`{scheme}:` is no store that we know" if colon else "this is not a store URL"
+    named = f"`{scheme}:` is not a known store" if colon else "this is not a store URL"
     forms = ", ".join(form for known in BACKENDS for form in known.url_forms)
     raise SettingsError([f"store.url: {named}; use one of {forms}"])
 
@@ -72,13 +72,13 @@ def _backend_or_none(url: str) -> Backend | None:
 
 
 def parse_store_url(url: str, db_settings: str = "") -> object:
-    """What the backend makes of its URL. Raises `SettingsError` for any other URL."""
+    """The URL as its backend parses it. Raises `SettingsError` for an invalid URL."""
     return find_backend(url).parse(url, db_settings)
 
 
 def backends_of(url: str, db_settings: str = "") -> Sequence[Backend]:
-    """The backends behind a URL: one, or each of a dual store; none for a URL that is wrong, which
-    is reported when it is opened."""
+    """The backends of a URL: one, or both of a dual store. Empty for an invalid URL, which is
+    reported when the store is opened."""
     try:
         return [find_backend(part) for part in _parts(url, db_settings)]
     except SettingsError:
@@ -91,19 +91,19 @@ def _parts(url: str, db_settings: str) -> Sequence[str]:
 
 
 def shared_by_machines(url: str, db_settings: str = "") -> bool:
-    """Whether other machines can reach the store too; of two stores as one, both."""
+    """Whether other machines can open the store; of a dual store, both."""
     found = [backend.capabilities for backend in backends_of(url, db_settings)]
     return all(one is None or one.shared_by_machines for one in found)
 
 
 def shared_by_processes(url: str, db_settings: str = "") -> bool:
-    """Whether several processes of this machine can open the store; of two stores as one, both."""
+    """Whether several processes of this machine can open the store; of a dual store, both."""
     found = [backend.capabilities for backend in backends_of(url, db_settings)]
     return all(one is None or one.shared_by_processes for one in found)
 
 
 def has_autopush_layout(url: str, db_settings: str = "") -> bool:
-    """Whether Autopush's nodes could read the rows; of two stores as one, either."""
+    """Whether Autopush's nodes could read the rows; of a dual store, either."""
     try:
         parts = _parts(url, db_settings)
         return any(scheme_of(part) in find_backend(part).autopush_schemes for part in parts)
@@ -112,13 +112,13 @@ def has_autopush_layout(url: str, db_settings: str = "") -> bool:
 
 
 def local_directory(url: str, data_dir: Path) -> Path | None:
-    """Where on this machine the store keeps its rows; None for stores elsewhere."""
+    """Local directory of the store's rows; None for a server store."""
     find = find_backend(url).directory
     return None if find is None else find(url, data_dir)
 
 
 def shown_url(url: str, db_settings: str = "") -> str:
-    """The URL for people and logs: without credentials and options."""
+    """The URL without credentials and options, for output and logs."""
     scheme, colon, rest = url.partition(":")
     backend = _BY_SCHEME.get(scheme)
     if backend is not None and backend.parts is not None:
@@ -138,8 +138,8 @@ def shown_url(url: str, db_settings: str = "") -> str:
 async def open_push_store(
     url: str, *, data_dir: Path, settings: Store, clock: Clock, serves: bool = False
 ) -> PushStore:
-    """Open the push store at `url`; call once per process, after it has started. A process that
-    `serves` makes missing tables where the store's URL allows it; commands only look."""
+    """Open the push store at `url`; call once per process, after it has started. With `serves`,
+    missing tables are created if the store's URL allows it."""
     backend = find_backend(url)
     backend.parse(url, settings.db_settings)
     if backend.open_push is None:
@@ -152,7 +152,7 @@ async def open_push_store(
 
 
 async def init_push_store(url: str, settings: Store) -> list[str]:
-    """Make what a server store lacks (tables, families, indexes); what was done, in sentences."""
+    """Create missing tables, families and indexes. Returns sentences that report each change."""
     backend = find_backend(url)
     backend.parse(url, settings.db_settings)
     if backend.init is None:
@@ -164,7 +164,8 @@ async def init_push_store(url: str, settings: Store) -> list[str]:
 async def rotate_push_store(
     url: str, settings: Store, clock: Clock, *, dry_run: bool
 ) -> Sequence[str] | None:
-    """Make and drop monthly tables; what was done, in sentences, or None of a store without."""
+    """Create and drop monthly tables. Returns sentences that report each change, or None if the
+    store has no monthly tables."""
     backend = find_backend(url)
     backend.parse(url, settings.db_settings)
     if backend.rotate is None:
@@ -181,7 +182,7 @@ class Warns(Protocol):
 
 
 async def store_warnings(store: PushStore) -> Sequence[str]:
-    """Warnings about an open store for start-up and `doctor`; raises what its reads raise."""
+    """Warnings about an open store, for start-up and `doctor`. Raises errors of its reads."""
     return await store.warnings() if isinstance(store, Warns) else ()
 
 
@@ -189,18 +190,18 @@ async def store_warnings(store: PushStore) -> Sequence[str]:
 
 
 def bulk_backend(config: StoreConfig) -> Backend:
-    """Raises `SettingsError` for a store that jobs cannot read in bulk."""
+    """Raises `SettingsError` if the store has no bulk reader."""
     parse_store_url(config.url, config.settings.db_settings)
     backend = find_backend(config.url)
     if backend.open_bulk is None:
         shown = shown_url(config.url, config.settings.db_settings)
-        raise SettingsError([f"jobs do not work on {shown}: name a store that keeps rows"])
+        raise SettingsError([f"jobs cannot read {shown}: set store.url to a persistent store"])
     return backend
 
 
 def open_bulk(path: str, runner: asyncio.Runner | None = None) -> BulkStore:
-    """Open the store of a file that `write_store_config` has written. Stores that share a runner
-    are closed by the caller that made it."""
+    """Open the store whose configuration `write_store_config` has written to `path`. Stores that
+    share a runner are closed by the caller that created it."""
     config = read_store_config(path)
     backend = bulk_backend(config)
     assert backend.open_bulk is not None
@@ -241,8 +242,8 @@ async def open_cluster_store(url: str, *, data_dir: Path, settings: Store) -> Cl
 
 
 def presence_store_url(own: str, shared: str) -> str:
-    """The URL of the presence store, from `presence.store` and `store.url`: machines that share the
-    push store share presence too."""
+    """The URL of the presence store, from `presence.store` and `store.url`. Machines that share
+    the push store also share presence."""
     if own:
         return own
     backend = _backend_or_none(shared)
@@ -267,7 +268,7 @@ def check_presence_url(url: str) -> Backend:
 async def open_presence_store(
     presence: Presence, *, data_dir: Path, settings: Store, clock: Clock
 ) -> PresenceStore:
-    """Open the store of parties; once per process, after it has started."""
+    """Open the presence store; once per process, after it has started."""
     url = presence_store_url(presence.store, settings.url)
     check_presence_url(url)
     backend, opening = _alone(url, settings, data_dir, clock)
@@ -277,12 +278,12 @@ async def open_presence_store(
 
 
 def is_shared(store: PresenceStore) -> TypeGuard[SharedPresenceStore]:
-    """Whether several nodes may have it open at once."""
+    """Whether several nodes may open the store at once."""
     return hasattr(store, "heartbeat")
 
 
 def _alone(url: str, settings: Store, data_dir: Path, clock: Clock) -> tuple[Backend, Opening]:
-    """For a store whose URL has no `db_settings`: those belong to `store.url`."""
+    """For stores other than push: `db_settings` belong to `store.url` only."""
     backend = find_backend(url)
     backend.parse(url, "")
     own = msgspec.structs.replace(settings, db_settings="")
@@ -296,7 +297,7 @@ def _no_store(setting: str, url: str, what: str, opener: str) -> SettingsError:
 
 @contextmanager
 def _needs_driver(backend: Backend, setting: str = "store.url") -> Generator[None]:
-    """Names what to install when a backend's driver is missing."""
+    """Raises `SettingsError` with the package to install if a backend's driver is missing."""
     try:
         yield
     except ImportError as exc:

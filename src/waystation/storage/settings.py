@@ -1,4 +1,4 @@
-"""Settings of the store: which one, how large, how much may wait."""
+"""Settings of the store: URL, size limits, timeouts."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from waystation.base.settings import doc
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where state lives."""
+    """Storage of all services."""
 
     url: Annotated[
         str,

@@ -119,7 +119,7 @@ def test_a_single_port_stands_above_the_base() -> None:
         ({"WAYSTATION_CONNECT__URL": "https://push.example.org"}, r"expected ws://HOST"),
         ({"WAYSTATION_CONNECT__RELAY_URL": "http://a:b"}, r"connect\.relay_url"),
         ({"WAYSTATION_STORE__URL": "memory:", "WAYSTATION_WORKERS": "2"}, "one process"),
-        ({"WAYSTATION_STORE__URL": "cassandra://x"}, "no store that we know"),
+        ({"WAYSTATION_STORE__URL": "cassandra://x"}, "is not a known store"),
         ({"WAYSTATION_CONNECT__SEND_BUFFER_HIGH_BYTES": "2000000"}, "send_buffer_max_bytes"),
     ],
 )

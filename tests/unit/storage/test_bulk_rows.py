@@ -92,5 +92,5 @@ def test_ranges_of_digits_meet_without_a_gap(count: int) -> None:
 
 @pytest.mark.parametrize("url", ["memory:", "dual:?primary=memory:&secondary=embedded"])
 def test_no_job_works_on_a_store_without_rows_of_its_own(url: str) -> None:
-    with pytest.raises(SettingsError, match="jobs do not work on"):
+    with pytest.raises(SettingsError, match="jobs cannot read"):
         bulk_backend(StoreConfig(url=url))

@@ -46,12 +46,12 @@ def test_the_default_is_a_store_below_the_data_directory() -> None:
 @pytest.mark.parametrize(
     "url,sentence",
     [
-        ("rocks:./x", "`rocks:` is no store that we know"),
+        ("rocks:./x", "`rocks:` is not a known store"),
         ("", "not a store URL"),
         ("./store", "not a store URL"),
         ("embedded://host/path", "names a host"),
         ("embedded:./x?sync=0", "a path only"),
-        ("memory:x", "takes nothing after the colon"),
+        ("memory:x", "`memory:` has no options"),
     ],
 )
 def test_another_url_is_refused_with_the_reason(url: str, sentence: str) -> None:

@@ -1,1 +1,1 @@
-"""Two stores as one, for the time of a move from the secondary to the primary."""
+"""A dual store: two push stores used as one while user agents move to the primary."""

@@ -1,4 +1,4 @@
-"""The dual backend: two push stores as one, for a move from the secondary to the primary."""
+"""The dual backend: two push stores used as one while user agents move to the primary."""
 
 from collections.abc import Sequence
 

@@ -1,16 +1,16 @@
 """Copies a whole store into another, part by part, while servers may run on both (`dual:`).
 
-It does for pages of user agents what `moves.py` does for one:
+It moves pages of user agents in the same way as `moves.py` moves one:
 
-Rule 1: a user agent is written whole, with `MOVING` as its node, if the target has no record of it;
-        then it is read in the source once more, and what was removed meanwhile is removed again.
-        Only then it gets its node, and one that has a tombstone by then is removed. An incomplete
-        one is completed by the next run or by a server; each step may be done twice.
-Rule 2: notifications come after all records, so that servers that save one meanwhile save it in the
-        target too. One is written only if nothing has its key: neither it nor another one nor the
-        tombstone that an ack has left (`push.py`, rule 8).
-Rule 3: rows are written within FRESH_S of being read; a tombstone lasts longer than that.
-Rule 4: nothing is ever removed in the source, and nothing newer in the target is replaced.
+Rule 1: a user agent without a record in the target is written whole, with `MOVING` as its node.
+        Then it is read in the source again, and removals since the first read are repeated. Only
+        then it gets its node; one that has a tombstone by then is removed. The next run or a server
+        completes an incomplete one; each step may be done twice.
+Rule 2: notifications are copied after all records, so servers that save one during the copy save it
+        in the target. A notification is written only if its key is free in the target: an ack
+        leaves a tombstone under the key (`push.py`, rule 8).
+Rule 3: rows are written within FRESH_S of being read; a tombstone lasts longer.
+Rule 4: the copy removes nothing in the source and replaces nothing newer in the target.
 """
 
 import asyncio
@@ -35,34 +35,34 @@ from waystation.storage.dual.moves import MOVING, TOMBSTONE_KEPT_MS, begun, tomb
 from waystation.storage.open import find_backend, open_bulk, open_push_store
 
 FRESH_S = 600.0
-AT_ONCE = 256  # rows of a page that are on their way to the target
+AT_ONCE = 256  # rows of a page that are written concurrently
 _TOPICS_MAX = 1000
 
 
 class Copied(msgspec.Struct):
-    """What became of a page's rows."""
+    """Results of one page."""
 
     read: int = 0
     written: int = 0
-    present: int = 0  # were there already
-    gone: int = 0  # removed or acked while they were copied
-    refused: int = 0  # another message has their key
+    present: int = 0  # already in the target
+    gone: int = 0  # removed or acked during the copy
+    refused: int = 0  # their key belongs to another message
 
 
 def open_copier(source: str, target: str) -> "Copier":
-    """Both are paths of files that `write_store_config` has written."""
+    """`source` and `target` are paths of files that `write_store_config` has written."""
     return Copier(source, target, SystemClock())
 
 
 class Copier:
-    """A copy in a process of its own, between two places."""
+    """Copies between two stores in a separate process."""
 
     def __init__(self, source: str, target: str, clock: Clock) -> None:
         self._runner = asyncio.Runner()
         self._source: BulkStore = open_bulk(source, self._runner)
         config = read_store_config(target)
         self._store: PushStore = self._runner.run(self._opened(config, clock))
-        # A process can open the files of a local store only once; `PushStore` writes them as well.
+        # A process can open a local store only once, so one environment serves reads and writes.
         is_local = find_backend(config.url).directory is not None
         self._target = None if is_local else open_bulk(target, self._runner)
         self._copy = Copy(self._source, self._store, self._target, clock)
@@ -73,8 +73,8 @@ class Copier:
         )
 
     def copy(self, table: str, part: bytes, since_ms: int) -> Iterator[Copied]:
-        """`records` or `notifications` of a part, a page at a time; only those that connected or
-        were accepted since then."""
+        """Copies `records` or `notifications` of a part, page by page; only those that connected
+        or were accepted since `since_ms`."""
         pages = self._copy.records if table == "records" else self._copy.notifications
         work = pages(part, since_ms)
 
@@ -92,8 +92,8 @@ class Copier:
 
 
 class Copy:
-    """From what a source's bulk reads into a store; `target` is the same store's own bulk, where
-    that writes faster than its servers do."""
+    """Copies from a bulk reader into a store; `target` is the store's bulk writer, if it has one
+    that is faster than its server interface."""
 
     def __init__(
         self, source: BulkStore, store: PushStore, target: BulkStore | None, clock: Clock
@@ -144,9 +144,9 @@ class Copy:
         await self._set_routes(
             [record for record, _ in settled], [one.record for _, one in settled]
         )
-        # Not before: who is removed while it is settled would stay.
-        for one, is_buried in await self._buried([one for _, one in settled]):
-            if is_buried:
+        # Checked after settling, or a user agent removed during it would stay.
+        for one, is_removed in await self._with_tombstones([one for _, one in settled]):
+            if is_removed:
                 await self._remove(one, copied)
             else:
                 copied.written += 1
@@ -168,8 +168,8 @@ class Copy:
             await BulkStore.set_routes(self._source, self._store, begins, anew)
 
     async def _left_behind(self, one: UserAgentSnapshot, copied: Copied) -> bool:
-        """Whether somebody began it and did not come to the end. A whole one may be older, when
-        servers went on with the source alone."""
+        """Whether an earlier run left the record incomplete. A complete one may be outdated if
+        servers have used the source alone since."""
         held = await self._store.get_user_agent(one.record.uaid)
         if held is not None and held.node_id == MOVING:
             await self._catch_up(UserAgentSnapshot(record=one.record), one)
@@ -182,7 +182,7 @@ class Copy:
         return False
 
     async def _catch_up(self, seen: UserAgentSnapshot, now: UserAgentSnapshot) -> None:
-        """What has changed in the source since it was read."""
+        """Repeats in the target what has changed in the source since `seen`."""
         uaid = seen.record.uaid
         for channel_id in seen.channels - now.channels:
             await self._store.remove_channel(uaid, channel_id)
@@ -193,10 +193,10 @@ class Copy:
         for update in set(now.updates) - set(seen.updates):
             await self._store.save_update(uaid, update)
 
-    async def _buried(
+    async def _with_tombstones(
         self, snapshots: Sequence[UserAgentSnapshot]
     ) -> Sequence[tuple[UserAgentSnapshot, bool]]:
-        """Whether they were removed after they connected."""
+        """Each user agent, and whether it was removed after it connected."""
         stones = [tombstone(one.record.uaid) for one in snapshots]
         now_ms = self._clock.now_ms()
         if self._target is not None:
@@ -233,7 +233,7 @@ class Copy:
                 await self._meet(uaid, row, copied)
 
     async def _meet(self, uaid: Uaid, row: Notification, copied: Copied) -> None:
-        """Something is there under its key. Of a topic the newer one stays."""
+        """Its key exists in the target. Of two messages of a topic the newer one stays."""
         held = await self._held(uaid, row)
         if held is None or held.message_id.startswith(TOMBSTONE_MARK):
             copied.gone += 1
@@ -245,7 +245,7 @@ class Copy:
             copied.present += 1
 
     async def _held(self, uaid: Uaid, row: Notification) -> Notification | None:
-        """As fetched, so None if its time is over, or its channel is gone."""
+        """The target's row as fetched: None if it has expired or its channel was removed."""
         now_ms = self._clock.now_ms()
         rows = await self._store.fetch(uaid, now_ms=now_ms, after=None, limit=_TOPICS_MAX)
         while rows:

@@ -1,11 +1,11 @@
-"""One pass over notifications that lie in two stores.
+"""Merges one pass over the notifications of two stores.
 
-Rule 1: a portion ends where either store's own portion ends: behind it that store may have more,
-        and a pass never turns back.
-Rule 2: of one topic there is one notification, the newer; the other has been replaced by it and is
-        to be forgotten where it is.
-Rule 3: others under one sort key, one in each store, are two: Autopush's keys are unique within a
-        store only. Both are delivered, in one portion if it has room for both.
+Rule 1: a portion ends where the portion of either store ends: that store may have more rows after
+        it, and a pass never goes back.
+Rule 2: of two notifications of one topic only the newer is delivered; the other was replaced by it
+        and is forgotten in its store.
+Rule 3: other rows with equal sort keys, one in each store, are two notifications: Autopush's keys
+        are unique within one store only. Both are delivered, in one portion if there is room.
 """
 
 from collections.abc import Sequence
@@ -48,14 +48,14 @@ def merge_portions(
             replaced_in_secondary.append((row.sort_key, row.message_id))
     rows = sorted([*held.values(), *twins], key=_sort_key)
     if 1 < limit < len(rows) and rows[limit - 1].sort_key == rows[limit].sort_key:
-        limit -= 1  # a pass goes on behind a key: twins are not parted
+        limit -= 1  # a pass continues after a key, so rows with equal keys stay in one portion
     return Portion(rows[:limit], replaced_in_primary, replaced_in_secondary)
 
 
 def merge_statuses(
     first: MessageStatus | None, second: MessageStatus | None
 ) -> MessageStatus | None:
-    """What both know of one message; the first time of a milestone counts."""
+    """The statuses of one message in both stores; the earlier time of a milestone counts."""
     if first is None or second is None:
         return first or second
     milestones = dict(first.milestones)

@@ -1,18 +1,17 @@
 """Moves a user agent from the secondary to the primary store while servers use it.
 
-Rule 1: a user agent with a whole record in the primary lives there, whatever the medians of this
-        process say: another process may have moved it. One without lives in the secondary and is
-        moved when it is next met, if it is allotted to the primary.
-Rule 2: a record is begun in the primary with `MOVING` as its node and is whole when that is
-        replaced by the node that it had. Incomplete records are never returned to callers; the
-        next process that meets one completes it. Each step may be done twice.
-Rule 3: subscriptions are read in the secondary after the record was begun, and once more after they
-        were copied: those removed meanwhile are removed again. Removals go to the secondary first,
-        so that this second read cannot miss them.
-Rule 4: a removed user agent leaves a tombstone in the primary, written before anything is removed:
-        a record of the secondary that is not younger is not copied, and one whose copy was
-        under way is removed again at its end.
-Rule 5: the record in the secondary stays as it is; notifications stored there are found by it.
+Rule 1: the primary is the home of a user agent with a whole record there, whatever the medians of
+        this process say: another process may have moved it. Otherwise the secondary is its home,
+        and it is moved at its next use if the medians allot it to the primary.
+Rule 2: a record is begun in the primary with `MOVING` as its node, and is whole when its real node
+        replaces that. Incomplete records are never returned to callers; the next process that
+        reads one completes it. Each step may be done twice.
+Rule 3: subscriptions are read in the secondary after the record was begun, and again after they
+        were copied; removals between the reads are repeated. Removals go to the secondary first,
+        so the second read cannot miss them.
+Rule 4: a removal first writes a tombstone into the primary. A record of the secondary that is not
+        younger is not copied, and one whose copy was in progress is removed at its end.
+Rule 5: the record in the secondary is kept: notifications stored there are found through it.
 """
 
 import asyncio
@@ -36,9 +35,9 @@ from waystation.storage.dual.url import DualUrl
 
 MOVING = "dual:moving"
 TRIES_MAX = 8
-KNOWN_MAX = 65_536  # user agents of which this process knows that they are in the primary
-UNLIMITED = 1_000_000  # of channels: the limit was kept where they were added
-TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as what it stands for could live
+KNOWN_MAX = 65_536  # user agents known to this process to be in the primary
+UNLIMITED = 1_000_000  # of channels: the limit was checked when they were added
+TOMBSTONE_KEPT_MS = USER_AGENT_LIFETIME_S * 1000  # as long as the removed record could have lived
 
 
 class DualStats(msgspec.Struct):
@@ -52,7 +51,7 @@ class DualStats(msgspec.Struct):
         self.errors[func] = self.errors.get(func, 0) + 1
 
 
-class Moves:
+class UserAgentMoves:
     def __init__(
         self, primary: PushStore, secondary: PushStore, url: DualUrl, clock: Clock, stats: DualStats
     ) -> None:
@@ -62,9 +61,9 @@ class Moves:
         self._clock = clock
         self._stats = stats
         self._known: BoundedLru[Uaid, bool] = BoundedLru(KNOWN_MAX)
-        self._locks: dict[Uaid, asyncio.Lock] = {}  # one for each move that is under way here
+        self._locks: dict[Uaid, asyncio.Lock] = {}  # one per move in progress in this process
 
-    # Where a user agent lives (rule 1)
+    # The home of a user agent (rule 1)
 
     async def home(self, uaid: Uaid) -> PushStore:
         if self._known.get(uaid) or self._allots(uaid):
@@ -80,7 +79,7 @@ class Moves:
         return record
 
     async def in_primary(self, uaid: Uaid) -> UserAgent | None:
-        """Its whole record there, after it was moved if it is to be moved."""
+        """Its whole record in the primary, after a move if it is allotted to the primary."""
         held = await self._primary.get_user_agent(uaid)
         if self.whole(held):
             return held
@@ -97,7 +96,7 @@ class Moves:
     # Moving
 
     async def move(self, uaid: Uaid) -> UserAgent | None:
-        """The record in the primary, whole; None if there is nothing to move."""
+        """The whole record in the primary; None if there is nothing to move."""
         lock = self._locks.setdefault(uaid, asyncio.Lock())
         try:
             async with lock:
@@ -123,14 +122,14 @@ class Moves:
             if held is None:
                 assert source is not None
                 if not await self._primary.add_user_agent(begun(source)):
-                    continue  # somebody was faster: look again
+                    continue  # another process changed it: read again
             await self._copy(uaid)
             moved = await self._finish(uaid, source) or moved
             if await self._is_removed(uaid, source):
                 await self._remove(uaid)
                 return None
         self._stats.failed("move")
-        raise StoreUnavailableError("others keep writing the record of a user agent that moves")
+        raise StoreUnavailableError(f"a moving user agent's record changed {TRIES_MAX} times")
 
     async def _copy(self, uaid: Uaid) -> None:
         source, target = self._secondary, self._primary
@@ -144,7 +143,7 @@ class Moves:
         if not updates:
             return
         left = await source.fetch_updates(uaid, limit=len(channels))
-        versions = {(update.channel_id, update.version) for update in left}  # at whatever time
+        versions = {(update.channel_id, update.version) for update in left}  # without times
         for update in updates:
             if (update.channel_id, update.version) not in versions:
                 await target.forget_update(uaid, update.channel_id, update.version)
@@ -152,7 +151,7 @@ class Moves:
     async def _undo_removed(self, uaid: Uaid, copied: frozenset[ChannelId]) -> None:
         gone = copied - await self._secondary.get_channels(uaid)
         if not gone or await self._secondary.get_user_agent(uaid) is None:
-            return  # of a user agent that is gone as a whole the tombstone tells
+            return  # the whole user agent was removed; its tombstone applies
         for channel_id in gone:
             await self._primary.remove_channel(uaid, channel_id)
 
@@ -167,8 +166,8 @@ class Moves:
 
     # Removals (rule 4)
 
-    async def bury(self, uaid: Uaid) -> None:
-        """Leave a tombstone: among the statuses, which every store keeps until their time."""
+    async def leave_tombstone(self, uaid: Uaid) -> None:
+        """Writes the tombstone as a status, which every store keeps until its expiry."""
         self._known.put(uaid, False)
         now_ms = self._clock.now_ms()
         note = MilestoneNote(
@@ -181,18 +180,19 @@ class Moves:
         found = await self._primary.get_status(tombstone(uaid), now_ms=now_ms)
         if found is None:
             return False
-        # Of several removals the last counts, which is the one that is kept longest.
+        # The last of several removals counts; it has the latest expiry.
         removed_at_ms = found.keep_until_ms - TOMBSTONE_KEPT_MS
         return source is None or source.connected_at_ms <= removed_at_ms
 
     async def _remove(self, uaid: Uaid) -> None:
-        """What a removal that was cut off, or a move beside it, has left."""
+        """Removes the rows that an interrupted removal or a concurrent move has left."""
         await self._secondary.remove_user_agent(uaid)
         await self._primary.remove_user_agent(uaid)
 
 
 def begun(source: UserAgent) -> UserAgent:
-    """Claimed a little earlier than the record that will replace it, so that this may."""
+    """The record with `MOVING` as node, one ms older than the final record if that has a node, so
+    that the final one replaces it."""
     earlier = 1 if source.node_id is not None and source.connected_at_ms else 0
     return msgspec.structs.replace(
         source,

@@ -1,26 +1,28 @@
-"""Two push stores as one: user agents move from the secondary to the primary as they are met.
+"""Two push stores used as one: a user agent moves from the secondary to the primary at its next
+use.
 
-What lives where, and why nothing is lost or comes back (moving itself: `moves.py`):
+Where rows are, and why none is lost or comes back (the move itself: `moves.py`):
 
-Rule 1: records, routes, subscriptions and updates are read and written at the user agent's home.
-        Whoever wrote to the secondary looks again: if the user agent was moved meanwhile, the
-        write is repeated in the primary.
-Rule 2: a notification is saved at home. A topic is saved in the secondary as well, and there first:
-        what it replaces may lie there, if the subscription is of before the move. Of a newer one
-        the secondary does not know, so that a row there would stay when the subscription goes.
-        With `write_to_secondary` all of them are.
-Rule 3: a fetch asks both, and delivers in one order; of two of one topic the older is forgotten.
-        Without the secondary's answer it gives what the primary has, but never says "nothing".
-Rule 4: removals and acks go to both, to the secondary first: what is gone in the primary alone
-        would be found, or copied, again. If either fails, the call has failed.
+Rule 1: records, routes, subscriptions and updates are read and written in the user agent's home
+        store. After a write to the secondary the home is checked again: if the user agent has
+        moved since, the write is repeated in the primary.
+Rule 2: a notification is saved in the home store. One with a topic is first saved in the secondary
+        too if the subscription is older than the move, because the row that it replaces may be
+        there. The secondary does not know newer subscriptions and would keep their rows after the
+        subscription ends. With `write_to_secondary` all notifications are saved there.
+Rule 3: a fetch reads both stores and merges; of two rows of one topic the older is forgotten. If
+        the secondary fails, the rows of the primary are returned, but never an empty result.
+Rule 4: removals and acks go to both stores, to the secondary first: a row removed in the primary
+        alone would be found, or copied, again. If either fails, the call fails.
 Rule 5: broadcasts are published in both and read from both; the primary's version wins.
 Rule 6: statuses are written to the primary and read from both. Tracked messages are counted in the
-        primary only, as if those of before had never been: no message is counted twice.
-Rule 7: with `write_to_secondary` new records, claims, subscriptions and updates are repeated there
-        too, so that there is a way back. What fails there is counted; the primary's answer stands.
-Rule 8: with `tombstones`, while a job copies what waits in the secondary (`copy.py`), an ack of
-        such a notification leaves a tombstone under its key in the primary, for as long as a copy
-        may be on its way. A fetch shows neither tombstones nor what they stand for.
+        primary only, without earlier counts: no message is counted twice.
+Rule 7: with `write_to_secondary` new records, claims, subscriptions and updates are repeated in the
+        secondary, so that a way back exists. Failures there are counted; the primary's result
+        stands.
+Rule 8: with `tombstones`, while a job copies the notifications of the secondary (`copy.py`), an ack
+        of such a notification leaves a tombstone under its key in the primary for as long as a
+        copy may run. A fetch returns neither tombstones nor the notifications they mark.
 """
 
 import asyncio
@@ -52,7 +54,7 @@ from waystation.push.store import CursorStore, PushStore, RotatingStore
 from waystation.storage.bulk_rows import TOMBSTONE_MARK
 from waystation.storage.capabilities import Capabilities
 from waystation.storage.dual.merge import merge_portions, merge_statuses
-from waystation.storage.dual.moves import DualStats, Moves
+from waystation.storage.dual.moves import DualStats, UserAgentMoves
 from waystation.storage.dual.tombstones import Tombstones, without_tombstones
 from waystation.storage.dual.url import DualUrl
 
@@ -60,7 +62,7 @@ T = TypeVar("T")
 
 
 class DualPushStore:
-    """Any two stores, for the time of a move."""
+    """Combines any two push stores."""
 
     def __init__(
         self, primary: PushStore, secondary: PushStore, url: DualUrl, clock: Clock
@@ -72,7 +74,7 @@ class DualPushStore:
         self._tombstones = Tombstones(primary, clock) if url.tombstones else None
         self._allots = url.allots
         self._stats = DualStats()
-        self._moves = Moves(primary, secondary, url, clock, self._stats)
+        self._moves = UserAgentMoves(primary, secondary, url, clock, self._stats)
 
     def stats(self) -> DualStats:
         return self._stats
@@ -126,19 +128,19 @@ class DualPushStore:
         return await self._at(home, "clear_route", home.clear_route(uaid, seen))
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
-        await self._moves.bury(uaid)
+        await self._moves.leave_tombstone(uaid)
         there = await self._counted("remove_user_agent", self.secondary.remove_user_agent(uaid))
         return await self.primary.remove_user_agent(uaid) or there
 
     async def advance_cursor(self, uaid: Uaid, up_to_ms: int) -> bool:
-        """Where the user agent lives, if that store has a cursor."""
+        """In the user agent's home store, if that has a cursor."""
         home = await self._home("advance_cursor", uaid)
         if not isinstance(home, CursorStore):
             return False
         return await self._at(home, "advance_cursor", home.advance_cursor(uaid, up_to_ms))
 
     async def switch_month(self, uaid: Uaid, *, connected_at_ms: int) -> bool:
-        """Of a user agent whose home rotates; in a store without months nobody is behind."""
+        """In the user agent's home store; a store without monthly tables has nothing to switch."""
         home = await self._home("switch_month", uaid)
         if not isinstance(home, RotatingStore):
             return True
@@ -196,7 +198,7 @@ class DualPushStore:
         return await self._at(home, "save_new", home.save_new(uaid, notification))
 
     async def _save_new_in_both(self, uaid: Uaid, notification: Notification) -> bool:
-        """A key that is free in one of them only is not free: on the way back one would be lost."""
+        """Saves only if the key is free in both stores; otherwise a way back would lose a row."""
         try:
             if not await self.secondary.save_new(uaid, notification):
                 return False
@@ -232,7 +234,7 @@ class DualPushStore:
             shown = without_tombstones(rows)
             if shown or not rows:
                 return shown
-            after = rows[-1].sort_key  # nothing but tombstones: the next portion, then
+            after = rows[-1].sort_key  # only tombstones: read the next portion
 
     async def _fetch(
         self, uaid: Uaid, *, now_ms: int, after: SortKey | None, limit: int
@@ -249,7 +251,7 @@ class DualPushStore:
         if isinstance(secondary, BaseException):
             if not primary or not isinstance(secondary, (UnavailableError, BusyError)):
                 raise secondary
-            return primary  # the pass ends with the secondary's failure, not before
+            return primary  # the secondary's failure is raised at the end of the pass
         merged = merge_portions(primary, secondary, limit)
         if merged.replaced_in_primary:
             await self.primary.forget(uaid, merged.replaced_in_primary)
@@ -258,12 +260,12 @@ class DualPushStore:
         return merged.rows
 
     async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
-        # One by one in the secondary, because a row that lies in both is one row.
+        # One by one in the secondary: a row that is in both stores counts once.
         gone = await self._counted("forget", self._forget_each(uaid, rows))
         there = [row for row, known in zip(rows, gone, strict=True) if known]
         others = [row for row, known in zip(rows, gone, strict=True) if not known]
         if there and self._tombstones is not None:
-            await self._tombstones.bury(uaid, there)
+            await self._tombstones.write(uaid, there)
         elif there:
             await self.primary.forget(uaid, there)
         return len(there) + (await self.primary.forget(uaid, others) if others else 0)
@@ -279,7 +281,7 @@ class DualPushStore:
         home = await self._home("save_update", uaid)
         saved = await self._at(home, "save_update", home.save_update(uaid, update))
         if await self._has_moved(home, uaid):
-            # Perhaps it was copied: then it is there, which is as good as applied.
+            # A move may have copied it; an existing row counts as applied.
             again = await self.primary.save_update(uaid, update)
             return again if again.applied else saved
         if home is self.primary and saved.applied:
@@ -308,7 +310,7 @@ class DualPushStore:
         older = await self._counted("get_broadcasts", self.secondary.get_broadcasts())
         return {**older, **await self.primary.get_broadcasts()}
 
-    # What happened to a message
+    # Statuses and tracking
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         await self.primary.note_milestones(notes)
@@ -332,7 +334,8 @@ class DualPushStore:
     # Upkeep
 
     async def sweep(self, *, now_ms: int, limit: int) -> int:
-        """Up to `limit` in each; a row of both is one, so the greater number is told."""
+        """Removes up to `limit` rows in each. Rows in both count once: returns the greater
+        number."""
         swept = await self._counted("sweep", self.secondary.sweep(now_ms=now_ms, limit=limit))
         return max(swept, await self.primary.sweep(now_ms=now_ms, limit=limit))
 
@@ -355,7 +358,7 @@ class DualPushStore:
         return await self._counted(func, self._moves.home(uaid))
 
     async def _has_moved(self, home: PushStore, uaid: Uaid) -> bool:
-        """Whether what was written to the secondary may have come too late for the move."""
+        """Whether a write to the secondary may have missed the move."""
         return home is self.secondary and await self._moves.in_primary(uaid) is not None
 
     async def _at(self, store: PushStore, func: str, call: Awaitable[T]) -> T:
@@ -369,7 +372,7 @@ class DualPushStore:
             raise
 
     async def _repeat(self, func: str, call: Callable[[PushStore], Awaitable[Any]]) -> None:
-        """Once more in the secondary, with `write_to_secondary` (rule 7)."""
+        """Repeats the call in the secondary if `write_to_secondary` is set (rule 7)."""
         if not self._writes_to_both:
             return
         try:
@@ -385,7 +388,7 @@ def both_can(first: Capabilities, second: Capabilities) -> Capabilities:
         power_safe=first.power_safe and second.power_safe,
         shared_by_processes=first.shared_by_processes and second.shared_by_processes,
         shared_by_machines=first.shared_by_machines and second.shared_by_machines,
-        # Not a strength: time that we cannot make pass in one of them does not pass in both.
+        # True if either store expires rows by its own clock.
         native_expiry=first.native_expiry or second.native_expiry,
         row_versions=first.row_versions and second.row_versions,
         cursor=first.cursor and second.cursor,

@@ -1,11 +1,11 @@
-"""Tombstones of notifications: they stop a running copy from writing back what was acked.
+"""Tombstones of notifications: they stop a running copy from restoring acked notifications.
 
-Rule 1: a tombstone is a row under the key of its notification, so that the store itself refuses a
-        copy (`save_new`); its message id is that of the notification with a mark before it.
-Rule 2: it is written after the notification is gone from the secondary, and the ack counts when it
-        is there: until then the notification may come again; afterwards no copy can bring it.
-Rule 3: it expires after KEPT_S, longer than a copy may take, so nothing has to be cleaned up. Its
-        time is the oldest possible, so that a handed-back notification of its topic replaces it.
+Rule 1: a tombstone is a row under the key of its notification, so the store itself refuses a copy
+        (`save_new`). Its message id is that of the notification with a prefix.
+Rule 2: it is written after the notification was removed in the secondary, and the ack succeeds when
+        it is written: afterwards no copy can restore the notification.
+Rule 3: it expires after KEPT_S, longer than a copy may take. Its accept time is the oldest
+        possible, so that a handed-back notification of its topic replaces it.
 """
 
 from collections.abc import Sequence
@@ -26,19 +26,19 @@ class Tombstones:
         self._primary = primary
         self._clock = clock
 
-    async def bury(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> None:
+    async def write(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> None:
         for row in rows:
-            await self._bury(uaid, *row)
+            await self._write_one(uaid, *row)
 
-    async def _bury(self, uaid: Uaid, sort_key: SortKey, message_id: MessageId) -> None:
-        stone = self._stone(sort_key, message_id)
+    async def _write_one(self, uaid: Uaid, sort_key: SortKey, message_id: MessageId) -> None:
+        tombstone = self._tombstone(sort_key, message_id)
         for _ in range(_TRIES):
-            if await self._primary.save_new(uaid, stone):
+            if await self._primary.save_new(uaid, tombstone):
                 return
             if not await self._primary.forget(uaid, [(sort_key, message_id)]):
-                return  # another message has the key, and keeps the copy out as well
+                return  # another message has the key, which also refuses the copy
 
-    def _stone(self, sort_key: SortKey, message_id: MessageId) -> Notification:
+    def _tombstone(self, sort_key: SortKey, message_id: MessageId) -> Notification:
         begins_s = self._clock.now_ms() // 1000 + KEPT_S - TTL_MAX_S
         return Notification(
             _channel_of(sort_key),
@@ -51,7 +51,7 @@ class Tombstones:
 
 
 def without_tombstones(rows: Sequence[Notification]) -> Sequence[Notification]:
-    """A portion as it is delivered."""
+    """The rows without tombstones and without the notifications that they mark."""
     gone = {
         row.message_id[len(TOMBSTONE_MARK) :]
         for row in rows

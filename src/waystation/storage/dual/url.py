@@ -1,10 +1,10 @@
-"""What the URL of two stores says: which, whose user agents move, and what is written to both.
+"""Parses the URL of a dual store: both stores, which user agents move, and what is written to both.
 
-Ours is `dual:?primary=URL&secondary=URL[&option=…]`, each URL percent-encoded; options:
-`write_to_secondary`, `median`, `end_median`, `tombstones` (while `waystation pipeline migrate`
-copies the rest: nothing that was acked). Autopush's is `dual` with all of it in `db_settings`.
-`median` is compared with the first byte of a uaid, `end_median` with the last, in hex: up to it a
-user agent is allotted to the primary. With both, either will do; `none` allots nobody.
+The form is `dual:?primary=URL&secondary=URL[&option=…]`, each URL percent-encoded. Options:
+`write_to_secondary`, `median`, `end_median`, and `tombstones`, which is set while `waystation
+pipeline migrate` runs so that it copies nothing that was acked. Autopush's form is `dual` with all
+of this in `db_settings`. A user agent is allotted to the primary if the first byte of its uaid is
+at most `median` or the last byte at most `end_median`, both in hex; `none` allots no user agent.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ _TRUE = {"1": True, "true": True, "0": False, "false": False}
 
 
 class StoreDsn(msgspec.Struct, frozen=True):
-    """URL and Autopush's settings of one of the two stores."""
+    """URL and `db_settings` of one of the two stores."""
 
     url: str
     db_settings: str = ""
 
 
 class DualUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """Two stores and what goes where."""
+    """Two stores, and the options of the move."""
 
     primary: StoreDsn
     secondary: StoreDsn
@@ -45,7 +45,7 @@ class DualUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"DualUrl(write_to_secondary={self.write_to_secondary}, median={self.median})"
 
     def allots(self, uaid: Uaid) -> bool:
-        """Whether that user agent belongs into the primary."""
+        """Whether the user agent is allotted to the primary."""
         if self.median is None and self.end_median is None:
             return True
         first, last = self.median, self.end_median
@@ -64,7 +64,7 @@ class _DsnSettings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """Autopush's names, and its default: the secondary is written to unless told otherwise."""
+    """Autopush's names, and its default: `write_to_secondary` is on."""
 
     primary: _DsnSettings
     secondary: _DsnSettings
@@ -75,11 +75,11 @@ class _Settings(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_dual_url(url: str, db_settings: str = "") -> DualUrl:
-    """Raises `SettingsError`; its sentences repeat neither URL. The two URLs are not parsed."""
+    """Raises `SettingsError` without repeating either URL. The two URLs are not parsed."""
     _, _, rest = url.strip().partition(":")
     place, _, query = rest.partition("?")
     if place.strip("/"):
-        raise SettingsError(["store.url: after `dual:` comes `?primary=…&secondary=…`"])
+        raise SettingsError(["store.url: `dual:` must be followed by `?primary=…&secondary=…`"])
     parsed = _from_query(query) if query else _from_settings(db_settings)
     for name, store in (("primary", parsed.primary), ("secondary", parsed.secondary)):
         if not store.url:
@@ -98,7 +98,7 @@ def _from_query(query: str) -> DualUrl:
         raise SettingsError([f"store.url: `dual:` has no option {name!r}; it has {known}"])
     for name in ("write_to_secondary", "tombstones"):
         if options.get(name, "0").lower() not in _TRUE:
-            raise SettingsError([f"store.url: {name} is 1 or 0"])
+            raise SettingsError([f"store.url: {name} must be 1 or 0"])
     return DualUrl(
         primary=StoreDsn(_dynamodb(options.get("primary", ""))),
         secondary=StoreDsn(_dynamodb(options.get("secondary", ""))),
@@ -117,7 +117,7 @@ def _from_settings(db_settings: str) -> DualUrl:
     try:
         settings = msgspec.json.decode(db_settings, type=_Settings)
     except msgspec.MsgspecError as exc:
-        raise SettingsError([f"store.db_settings: not those of a dual store: {exc}"]) from None
+        raise SettingsError([f"store.db_settings: invalid for a dual store: {exc}"]) from None
     return DualUrl(
         primary=settings.primary.store_dsn(),
         secondary=settings.secondary.store_dsn(),
@@ -136,12 +136,12 @@ def _median(name: str, text: str | None) -> int | None:
     try:
         (value,) = bytes.fromhex(text)
     except ValueError:
-        raise SettingsError([f"store.url: {name} is a byte in hex, 00 to ff, or none"]) from None
+        raise SettingsError([f"store.url: {name} must be a hex byte, 00 to ff, or none"]) from None
     return value
 
 
 def _dynamodb(url: str) -> str:
-    """Autopush names a DynamoDB by the address that it answers at."""
+    """Autopush's DSN of DynamoDB is its endpoint address."""
     if url.startswith(("http://", "https://")):
         return f"dynamodb://us-east-1?endpoint={quote(url.rstrip('/'), safe='')}"
     return url

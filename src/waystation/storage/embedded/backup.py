@@ -1,14 +1,14 @@
 """Backs up all embedded stores into one file and restores them: `waystation store backup`.
 
-A backup runs beside servers, in the bounded read transactions of `check`, so it is not the state
-of one instant: what belongs together (a queue, a party, a notification) is as it was at some moment
-between the beginning and the end, and what existed all the time is in it. Rows of push do not
-depend on each other, and their indexes (`notifications`, `expiry`) are built again by the restore;
-the other stores are restored row by row.
+A backup may run while servers write. It uses the bounded read transactions of `check`, so it is not
+a snapshot of one instant: each unit (a queue, a party, a notification) is consistent as of some
+moment during the backup, and rows that exist throughout are included. Push rows do not depend on
+each other; the restore rebuilds their indexes (`notifications`, `expiry`). The other stores are
+restored row by row.
 
 Rule 1: a restore reads the backup to its end first, builds all stores beside the old ones, checks
         them, and only then replaces the old ones. A damaged backup changes nothing.
-Rule 2: a store of which the backup has nothing stays as it is.
+Rule 2: a store that is not in the backup is left unchanged.
 """
 
 import shutil
@@ -46,18 +46,18 @@ _PUSH_TABLES: Final = (
     "counts",
 )
 
-BringBack = Callable[[Environment, "lmdb.Transaction[bytes]", Entry, int], None]
+RestoreRow = Callable[[Environment, "lmdb.Transaction[bytes]", Entry, int], None]
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One of the embedded stores, as far as upkeep goes."""
+class SavedStore(msgspec.Struct, frozen=True):
+    """How one of the embedded stores is saved, restored and checked."""
 
     name: str
     form: str
     tables: tuple[str, ...]
-    saved: tuple[str, ...]  # tables that a backup has, by number; later ones go last
+    saved: tuple[str, ...]  # saved tables; a backup refers to them by position, so new ones go last
     rows: Callable[[Environment], Iterator[Entry]]
-    bring_back: BringBack  # a row, and its number within the transaction
+    restore_row: RestoreRow  # takes a row and its number within the transaction
     check: Callable[[Environment], Report]
 
 
@@ -68,17 +68,19 @@ def _push_rows(env: Environment) -> Iterator[Entry]:
                 yield table, key, value
 
 
-def _bring_back_push(
+def _restore_push(
     env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, number: int
 ) -> None:
     table, key, value = entry
     if table == "payloads":
-        _bring_back_payload(env, txn, key, value, number)
+        _restore_payload(env, txn, key, value, number)
     else:
-        _bring_back(env, txn, table, key, value)
+        _restore(env, txn, table, key, value)
 
 
-def _as_it_is(env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, _number: int) -> None:
+def _restore_row(
+    env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, _number: int
+) -> None:
     table, key, value = entry
     txn.put(key, value, db=env.tables[table])
 
@@ -86,40 +88,40 @@ def _as_it_is(env: Environment, txn: "lmdb.Transaction[bytes]", entry: Entry, _n
 PARTS: Final = {
     part.name: part
     for part in (
-        Part(
+        SavedStore(
             "push",
             layout.FORMAT,
             layout.TABLES,
             _PUSH_TABLES,
             _push_rows,
-            _bring_back_push,
+            _restore_push,
             check_store,
         ),
-        Part(
+        SavedStore(
             "queue",
             queue_layout.FORMAT,
             queue_layout.TABLES,
             queue_layout.TABLES,
             queue_rows,
-            _as_it_is,
+            _restore_row,
             check_queue_store,
         ),
-        Part(
+        SavedStore(
             "presence",
             presence_rows.FORMAT,
             presence_rows.TABLES,
             presence_rows.TABLES,
             presence_rows_of,
-            _as_it_is,
+            _restore_row,
             check_presence_store,
         ),
-        Part(
+        SavedStore(
             "cluster",
             cluster_store.FORMAT,
             cluster_store.TABLES,
             cluster_store.SAVED_TABLES,
             cluster_store.saved_rows,
-            _as_it_is,
+            _restore_row,
             cluster_store.check_cluster_store,
         ),
     )
@@ -128,7 +130,7 @@ _SAVED: Final = {part.name: part.saved for part in PARTS.values()}
 
 
 def backup_stores(opened: Sequence[tuple[str, Environment]], target: Path) -> dict[str, Report]:
-    """Write all rows of these stores into one file, which is there whole or not at all."""
+    """Write all rows of these stores into one file, which appears only when it is complete."""
     try:
         stores = [(name, PARTS[name].rows(env)) for name, env in opened]
         written = write_archive(target, stores, _SAVED)
@@ -145,19 +147,19 @@ def restore_stores(
     force: bool = False,
     alone: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> dict[str, Report]:
-    """Make the stores of a backup anew, each in its directory of `places`. What is there is
-    replaced only with `force`; no server may have it open, which `alone` sees to: it is entered
-    when the backup has been read, so that a bad one changes nothing."""
+    """Build the stores of a backup, each in its directory of `places`. An existing store is
+    replaced only with `force`. `alone` is a context that excludes servers; it is entered after
+    the backup has been read, so a damaged backup changes nothing."""
     held = {name for name, _ in read_archive(source, _SAVED)}
     for name in sorted(held - places.keys()):
         raise StoreUnavailableError(
-            f"{source} holds {name}, which by the settings does not live in an embedded store"
+            f"{source} contains {name}, but the settings put {name} into another kind of store"
         )
     with alone():
         for directory in (places[name] for name in sorted(held)):
             if (directory / "data.mdb").exists() and not force:
                 raise StoreUnavailableError(
-                    f"there is a store at {directory}; use --force to replace it"
+                    f"a store exists at {directory}; use --force to replace it"
                 )
         return _replace(source, held, places, settings)
 
@@ -182,7 +184,7 @@ def _replace(
 
 
 def _build(
-    part: Part, source: Path, built: dict[str, Path], directory: Path, settings: Store
+    part: SavedStore, source: Path, built: dict[str, Path], directory: Path, settings: Store
 ) -> Report:
     building = built[part.name] = directory.with_name(f".{directory.name}.restoring")
     shutil.rmtree(building, ignore_errors=True)
@@ -213,26 +215,26 @@ def _put_in_place(building: Path, directory: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(env: Environment, part: Part, rows: Iterator[Entry]) -> None:
+def _fill(env: Environment, part: SavedStore, rows: Iterator[Entry]) -> None:
     more = True
     while more:
         more = False
         with env.lmdb.begin(write=True) as txn:
             for number, row in enumerate(rows, 1):
-                part.bring_back(env, txn, row, number)
+                part.restore_row(env, txn, row, number)
                 if number == CHUNK_ROWS:
                     more = True
                     break
 
 
-def _bring_back_payload(
+def _restore_payload(
     env: Environment, txn: "lmdb.Transaction[bytes]", place: bytes, value: bytes, number: int
 ) -> None:
-    """A notification, at a new place: transactions are counted anew in a new store."""
+    """Restores a notification under a new payload key: a new store counts transactions from 0."""
     notifications, payloads = env.tables["notifications"], env.tables["payloads"]
     key = layout.key_of(value)
     held = txn.get(key, db=notifications)
-    if held is not None:  # replaced while the backup ran, so both are in it
+    if held is not None:  # replaced during the backup, which then contains both
         held_place = held[: layout.PLACE_BYTES]
         held_payload = txn.get(held_place, db=payloads)
         assert held_payload is not None, "a row and its payload are written together"
@@ -244,10 +246,10 @@ def _bring_back_payload(
     txn.put(place, value, db=payloads)
 
 
-def _bring_back(
+def _restore(
     env: Environment, txn: "lmdb.Transaction[bytes]", table: str, key: bytes, value: bytes
 ) -> None:
-    """Any other row, and its entry in `expiry`."""
+    """Restores any other row, and its entry in `expiry`."""
     entry: bytes | None = None
     if table == "agents":
         row = AgentRow(value)

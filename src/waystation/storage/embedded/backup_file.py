@@ -1,8 +1,8 @@
-"""The format of a backup file: rows of several stores, valid as a whole or not at all.
+"""The format of a backup file: rows of several stores with one checksum.
 
-A line with the format's name; frames of table, key and value, and before the rows of each store a
-frame with its name; a frame with the SHA-256 of all before it. Version 1 of the format held push
-alone and named no store; it is still read.
+A file begins with a line that names the format. Frames of table, key and value follow; a frame with
+the store's name precedes the rows of each store. The last frame is the SHA-256 of everything before
+it. Version 1 of the format contained push only and no store names; it can still be read.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 from waystation.base.errors import StoreUnavailableError
 
 Entry = tuple[str, bytes, bytes]  # table, key, value
-Saved = Mapping[str, tuple[str, ...]]  # store -> its tables that are saved; later ones go last
+Saved = Mapping[str, tuple[str, ...]]  # store -> its saved tables; new ones go last
 
 _MAGIC: Final = b"waystation backup 2\n"
 _MAGIC_OF_PUSH: Final = b"waystation backup 1\n"
@@ -28,11 +28,11 @@ _PORTION_BYTES: Final = 1 << 20
 def write_archive(
     target: Path, stores: Iterable[tuple[str, Iterator[Entry]]], saved: Saved
 ) -> dict[str, dict[str, int]]:
-    """How many rows of each table were written, by store."""
+    """Returns the number of rows written, by store and table."""
     if target.exists():
-        raise StoreUnavailableError(f"{target} exists; a backup overwrites nothing")
-    if not target.parent.is_dir():  # a volume that is not mounted must not become a folder
-        raise StoreUnavailableError(f"there is no folder {target.parent}; make it first")
+        raise StoreUnavailableError(f"{target} exists; a backup never overwrites a file")
+    if not target.parent.is_dir():  # must not create the mount point of a missing volume
+        raise StoreUnavailableError(f"the folder {target.parent} does not exist; create it first")
     partial = target.with_name(f".{target.name}.partial")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     written: dict[str, dict[str, int]] = {}
@@ -59,8 +59,8 @@ def write_archive(
 
 
 def read_archive(source: Path, saved: Saved) -> Iterator[tuple[str, Entry | None]]:
-    """Each store, with None before its rows and then with each of them; raises at the end unless
-    the file is whole."""
+    """Yields each store with None, then each of its rows. Raises at the end if the file is
+    incomplete or damaged."""
     try:
         with source.open("rb") as file:
             yield from _read(file, source, saved)
@@ -72,7 +72,7 @@ def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Ent
     digest = hashlib.sha256()
     magic = file.read(len(_MAGIC))
     if magic not in (_MAGIC, _MAGIC_OF_PUSH):
-        raise StoreUnavailableError(f"{source} is not a backup that this version reads")
+        raise StoreUnavailableError(f"{source} is not a backup file of a supported version")
     digest.update(magic)
     store = ""
     if magic == _MAGIC_OF_PUSH:
@@ -95,16 +95,16 @@ def _read(file: BinaryIO, source: Path, saved: Saved) -> Iterator[tuple[str, Ent
         if number == _STORE:
             store = body.decode(errors="replace")
             if store not in saved:
-                raise StoreUnavailableError(f"{source} names a store that we do not know")
+                raise StoreUnavailableError(f"{source} is damaged: unknown store")
             yield store, None
         elif number >= len(saved.get(store, ())):
-            raise StoreUnavailableError(f"{source} is damaged: it names a table we do not know")
+            raise StoreUnavailableError(f"{source} is damaged: unknown table")
         else:
             yield store, (saved[store][number], body[:key_length], body[key_length:])
 
 
 class _Hashed:
-    """Writes in portions, and remembers the sum of it all."""
+    """Buffered writer that also computes the SHA-256."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -127,7 +127,7 @@ class _Hashed:
 
 
 def flush_directory(directory: Path) -> None:
-    """A rename is durable once its directory is."""
+    """Makes a rename durable by syncing its directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

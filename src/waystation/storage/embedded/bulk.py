@@ -1,7 +1,7 @@
-"""An embedded push store as a whole, for jobs.
+"""Bulk reader of an embedded push store, for pipeline jobs.
 
-Every page is a read transaction of its own; a long one would keep freed pages from being used again
-while servers write. The version of a record is a hash of its row.
+Each page is a separate read transaction; a long one would prevent the reuse of freed pages while
+servers write. The version of a record is a hash of its row.
 """
 
 import asyncio
@@ -51,8 +51,8 @@ class EmbeddedBulk(BulkStore):
         self._env.close()
 
     def ranges(self, table: str, count: int) -> list[bytes]:
-        """First two bytes of a range and of its end, which the last one has not; of equal width,
-        since uaids are random."""
+        """The first two bytes of each range and of its end (missing in the last). Ranges have
+        equal width, because uaids are random."""
         marks = [((number << 16) // count).to_bytes(2, "big") for number in range(1, count)]
         return [first + end for first, end in zip([b"\0\0", *marks], [*marks, b""], strict=True)]
 
@@ -105,7 +105,7 @@ class EmbeddedBulk(BulkStore):
         with self._env.lmdb.begin(self._env.tables["payloads"]) as txn:
             for key, value in rows:
                 payload = txn.get(value[: layout.PLACE_BYTES])
-                if payload is not None:  # it may have been acked since its row was read
+                if payload is not None:  # None: acked since its row was read
                     uaid = Uaid(key[: layout.UAID_BYTES])
                     found.append((uaid, layout.decode_payload(payload)))
         return found
@@ -178,7 +178,7 @@ class EmbeddedBulk(BulkStore):
 
 
 def _slim(key: bytes, value: bytes) -> StoredNotification:
-    """By its row alone: the payload stays where it is."""
+    """From the index row alone, without reading the payload."""
     sort_key = key[layout.UAID_BYTES :].decode()
     kind, _, rest = sort_key.partition(":")
     digits = rest.partition(":")[0]

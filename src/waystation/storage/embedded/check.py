@@ -1,9 +1,9 @@
-"""Checks every row of an embedded push store; also the report and helpers of all such checks.
+"""Checks every row of an embedded push store; also has the report and helpers of all such checks.
 
-It works beside running servers, in read transactions of `CHUNK_ROWS` rows: one long transaction
-would keep every page freed meanwhile from being reused, and the file would grow for as long as it
-takes. A row is compared with its neighbours in other tables inside the transaction that read it,
-so concurrent writers cause no false alarm.
+A check may run while servers write, in read transactions of `CHUNK_ROWS` rows: one long transaction
+would prevent the reuse of freed pages, and the file would grow until it ends. A row is compared
+with related rows of other tables in the transaction that read it, so concurrent writers cause no
+false alarms.
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from waystation.storage.embedded.tracking import entry_of
 from waystation.storage.settings import Store
 
 CHUNK_ROWS: Final = 1000
-PROBLEMS_MAX: Final = 100  # a broken store has many; a person reads a few
+PROBLEMS_MAX: Final = 100  # listed in a report; more are only counted
 
-Look = Callable[["lmdb.Transaction[bytes]", bytes, bytes], None]  # at one row: key, value
+Look = Callable[["lmdb.Transaction[bytes]", bytes, bytes], None]  # checks one row: key, value
 
 _DECODE_ERRORS = (msgspec.MsgspecError, struct.error, ValueError, UnicodeDecodeError)
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What was found, copied or brought back."""
+    """Result of a check, a backup or a restore."""
 
     rows: dict[str, int] = msgspec.field(default_factory=dict[str, int])
-    orphaned: int = 0  # notifications nobody can receive; they go when their time is over
+    orphaned: int = 0  # notifications without a user agent or channel; they expire normally
     problems: list[str] = msgspec.field(default_factory=list[str])
     problems_found: int = 0
     file_bytes: int = 0
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, kw_only=True):
     map_bytes: int = 0
 
     def problem(self, table: str, key: bytes, what: str) -> None:
-        """Rows are named by a hash: ids do not reach terminals and logs."""
+        """Identifies the row by a hash, so ids do not reach terminals and logs."""
         self.problems_found += 1
         if len(self.problems) < PROBLEMS_MAX:
             name = hashlib.blake2b(key, digest_size=6).hexdigest()
@@ -57,16 +57,16 @@ def open_environment(
     form: str = layout.FORMAT,
     tables: Sequence[str] = layout.TABLES,
 ) -> Environment:
-    """A store that exists, push's unless said otherwise; unlike a server, upkeep makes none."""
+    """Open an existing store, by default push; unlike a server, never creates one."""
     if not (directory / "data.mdb").exists():
-        raise StoreUnavailableError(f"there is no embedded store at {directory}")
+        raise StoreUnavailableError(f"no embedded store at {directory}")
     return Environment.open(directory, form=form, tables=tables, settings=settings)
 
 
 def chunks(
     env: Environment, table: str
 ) -> Iterator[tuple["lmdb.Transaction[bytes]", list[tuple[bytes, bytes]]]]:
-    """All rows of a table, each chunk with the transaction that sees it."""
+    """All rows of a table in chunks, each with its read transaction."""
     after: bytes | None = None
     while True:
         with env.lmdb.begin(env.tables[table]) as txn:
@@ -86,7 +86,7 @@ def chunks(
 
 
 def check_store(env: Environment) -> Report:
-    """Walk everything: every row decodes, and rows and what leads to them agree."""
+    """Checks that every row decodes and that rows and indexes agree."""
     report = Report()
     return check_rows(env, layout.TABLES, _Checks(env, report).of, report)
 
@@ -94,7 +94,7 @@ def check_store(env: Environment) -> Report:
 def check_rows(
     env: Environment, tables: Sequence[str], of: Callable[[str], Look], report: Report
 ) -> Report:
-    """Have a look at every row of these tables; `report` is filled and given back."""
+    """Checks every row of these tables; fills and returns `report`."""
     report.file_bytes, report.map_bytes = env.file_bytes(), env.map_bytes
     try:
         with env.lmdb.begin() as txn:
@@ -115,7 +115,7 @@ def check_rows(
 
 
 class _Checks:
-    """What must hold for one row of each table, within one transaction."""
+    """The checks of one row, per table, within one transaction."""
 
     def __init__(self, env: Environment, report: Report) -> None:
         self._tables = env.tables
@@ -128,12 +128,12 @@ class _Checks:
         self, txn: "lmdb.Transaction[bytes]", table: str, key: bytes, entry: bytes
     ) -> None:
         if txn.get(entry, db=self._tables["expiry"]) is None:
-            self._report.problem(table, key, "has no entry in expiry, so it would stay for ever")
+            self._report.problem(table, key, "has no entry in expiry, so it never expires")
 
     def _agents(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
         row = AgentRow(value)
         if row.record().uaid != key:
-            self._report.problem("agents", key, "holds the record of another user agent")
+            self._report.problem("agents", key, "contains the record of another user agent")
         channels = layout.split_channels(row.channels)
         if len(set(channels)) != len(channels):
             self._report.problem("agents", key, "has a channel twice")
@@ -146,13 +146,13 @@ class _Checks:
         place, channel_id = value[: layout.PLACE_BYTES], value[layout.PLACE_BYTES :]
         payload = txn.get(place, db=self._tables["payloads"])
         if payload is None or layout.key_of(payload) != key:
-            self._report.problem("notifications", key, "leads to no payload of its own")
+            self._report.problem("notifications", key, "does not refer to a payload of its own")
             return
         notification = layout.decode_payload(payload)
         if notification.channel_id != channel_id:
             self._report.problem("notifications", key, "names another channel than its payload")
         if notification.expires_at_ms != layout.second_of(place) * 1000:
-            self._report.problem("notifications", key, "lies where something else expires")
+            self._report.problem("notifications", key, "has a payload key of another expiry time")
         agent = txn.get(key[: layout.UAID_BYTES], db=self._tables["agents"])
         if agent is None or not AgentRow(agent).subscribed(ChannelId(channel_id)):
             self._report.orphaned += 1
@@ -160,7 +160,7 @@ class _Checks:
     def _payloads(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
         row = txn.get(layout.key_of(value), db=self._tables["notifications"])
         if row is None or row[: layout.PLACE_BYTES] != key:
-            self._report.problem("payloads", key, "nothing leads to it")
+            self._report.problem("payloads", key, "no row refers to it")
 
     def _updates(self, txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
         agent = txn.get(key[: layout.UAID_BYTES], db=self._tables["agents"])
@@ -199,4 +199,4 @@ class _Checks:
         else:
             agrees = False
         if not agrees:
-            self._report.problem("expiry", key, "its row is not there or ends at another time")
+            self._report.problem("expiry", key, "its row is missing or ends at another time")

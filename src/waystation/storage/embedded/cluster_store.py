@@ -1,10 +1,10 @@
-"""The cluster's map in LMDB: for all processes of one machine.
+"""The slot map of a queue cluster in LMDB, for all processes of one machine.
 
-Rule 1: ages are measured by the system's monotonic clock, which all processes of a machine share.
-        After a restart of the machine it begins anew: what lies ahead of it is as old as can be.
-Rule 2: a commit is on disk before it counts. A renewal need not be: a machine that lost its power
-        has lost its servers too.
-Rule 3: every operation runs in a thread, for LMDB's writer lock may be somebody else's for a while.
+Rule 1: ages are measured with the system's monotonic clock, which all processes of a machine share.
+        It restarts with the machine, so a time in the future counts as expired.
+Rule 2: a commit of the map is flushed to disk before it is acknowledged. A lease renewal is not
+        flushed: a loss of power stops the servers too.
+Rule 3: every operation runs in a thread, because another process may hold LMDB's writer lock.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from waystation.storage.settings import Store
 
 FORMAT: Final = "waystation-cluster/1"
 TABLES: Final = ("cluster", "leases")
-SAVED_TABLES: Final = ("cluster",)  # leases are times of this machine's clock
+SAVED_TABLES: Final = ("cluster",)  # not leases, which hold times of this machine's clock
 _MAP = b"map"
 _EPOCH = b"epoch"
 _LEADER = b"leader"
@@ -87,7 +87,7 @@ class EmbeddedClusterStore:
             mono = time.monotonic()
             row = txn.get(_LEADER, db=table)
             if row is not None and row[_TIME.size :] != holder.encode():
-                # A lead that ends further ahead than any lasts is from before a restart.
+                # A lead that ends later than any lead can is from before a restart.
                 left_s = _TIME.unpack(row[: _TIME.size])[0] - mono
                 if 0.0 < left_s <= ttl_s:
                     return False
@@ -127,7 +127,7 @@ class EmbeddedClusterStore:
 
 
 def saved_rows(env: Environment) -> Iterator[Entry]:
-    """For a backup: the map. Who leads is decided anew."""
+    """Rows for a backup: the map only. The lead is elected again after a restore."""
     with env.lmdb.begin() as txn:
         for key in (_EPOCH, _MAP):
             value = txn.get(key, db=env.tables["cluster"])
@@ -144,7 +144,7 @@ def check_cluster_store(env: Environment) -> Report:
                 epoch = int.from_bytes(txn.get(_EPOCH, db=env.tables["cluster"]) or b"", "big")
                 try:
                     if decode_map(value).epoch != epoch:
-                        report.problem(table, key, "is of another epoch than is said beside it")
+                        report.problem(table, key, "has another epoch than the table says")
                 except SlotMapError as exc:
                     report.problem(table, key, f"does not decode: {exc}")
 

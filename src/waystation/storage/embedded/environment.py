@@ -1,14 +1,14 @@
-"""Opening LMDB so that several processes can live with it.
+"""Opens LMDB environments that several processes share.
 
-Rule 1: an environment is opened once per process, after the process has started: its locks
-        belong to the process, and a fork would tear them.
-Rule 2: it lies on a local disk. Its locks and its shared map do not work across machines.
-Rule 3: only its owner may read it: directory 0700, files 0600.
-Rule 4: it says what it is. Another format is refused, never guessed at.
-Rule 5: LMDB writes to its lock file through memory, and a page for which the disk has no room then
-        kills the process. So that file is reserved whole before it is used.
-Rule 6: what a killed process left in the reader table is cleared at open and now and then;
-        otherwise pages freed since could never be used again.
+Rule 1: a process opens an environment once, after it has started: locks belong to a process and
+        do not survive a fork.
+Rule 2: the environment is on a local disk. Its locks and shared memory do not work across machines.
+Rule 3: only the owner can read it: directory 0700, files 0600.
+Rule 4: the environment stores its format; another format is refused.
+Rule 5: LMDB writes its lock file through shared memory. A page without disk space then kills the
+        process, so the lock file is allocated completely before it is used.
+Rule 6: entries of killed processes in the reader table are cleared at open and periodically;
+        they would prevent the reuse of pages freed since.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ STORE_ERRORS = (
     msgspec.MsgspecError,
     struct.error,
     OSError,
-)  # what reads and writes raise
+)  # raised by reads and writes
 
 _META = b"meta"
 _LOCK_HEAD_BYTES = 128  # of lock.mdb, in front of its table of readers
@@ -65,12 +65,12 @@ class Environment:
     def open(
         cls, path: Path, *, form: str, tables: Sequence[str], settings: Store
     ) -> "Environment":
-        """Open or create; raises `SettingsError` for a place that cannot work and
-        `StoreUnavailableError` for one that does not work now."""
+        """Open or create; raises `SettingsError` if the place can never work and
+        `StoreUnavailableError` if it does not work now."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _refuse_network_file_system(path)
-            # lmdb wants one size for all processes; a larger file than asked for is kept.
+            # lmdb needs one size in all processes; a larger existing file keeps its size.
             file = path / "data.mdb"
             map_bytes = max(settings.map_bytes, file.stat().st_size if file.exists() else 0)
             _reserve_lock_file(path / "lock.mdb", settings.readers_max)
@@ -80,10 +80,10 @@ class Environment:
                 mode=0o600,
                 max_dbs=len(tables) + 1,
                 max_readers=settings.readers_max,
-                max_spare_txns=4,  # a reader's slot is kept between reads: 0.5 µs instead of 2
+                max_spare_txns=4,  # keeps reader slots between reads: 0.5 µs instead of 2
                 sync=settings.sync,
                 metasync=settings.sync,
-                readahead=False,  # keys are random, what lies beside a page is not asked for next
+                readahead=False,  # keys are random, so neighbouring pages are not read next
             )
         except lmdb.Error as exc:
             raise store_error(exc) from exc
@@ -101,7 +101,7 @@ class Environment:
         return cls(env, handles, path=path, map_bytes=map_bytes)
 
     def used_pages(self, txn: "lmdb.Transaction[bytes]") -> int:
-        """Pages that hold rows; the rest of the map is free, apart from a little bookkeeping."""
+        """Pages that hold rows; apart from little metadata, the rest of the map is free."""
         used = 0
         for table in self.tables.values():
             stat = txn.stat(table)
@@ -109,7 +109,7 @@ class Environment:
         return used
 
     def file_bytes(self) -> int:
-        """How far the file has grown; free pages inside are used again before it grows on."""
+        """Size of the file; free pages in it are reused before it grows."""
         return (self.lmdb.info()["last_pgno"] + 1) * self.page_bytes
 
     def close(self) -> None:
@@ -117,10 +117,10 @@ class Environment:
 
 
 def _reserve_lock_file(path: Path, readers_max: int) -> None:
-    """Before LMDB opens it: to close a descriptor of it later would give up LMDB's own lock.
+    """Runs before LMDB opens the file: closing a descriptor later would release LMDB's own lock.
 
-    One that is there keeps its size, because other processes may have mapped it."""
-    with contextlib.suppress(OSError):  # no room now: the pages in use are there, they must do
+    An existing file keeps its size, because other processes may have mapped it."""
+    with contextlib.suppress(OSError):  # disk full: the existing pages must do
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size or _LOCK_HEAD_BYTES + readers_max * _LOCK_READER_BYTES
@@ -146,11 +146,11 @@ def _open_tables(
 
 
 def store_error(exc: Exception) -> StoreUnavailableError:
-    """The one place where what LMDB and our rows say becomes what push says."""
+    """Maps errors of LMDB and of decoding to the store's errors; the only place that does."""
     if is_full(exc):
         return StoreFullError(str(exc))
     if isinstance(exc, msgspec.MsgspecError | struct.error):
-        return StoreUnavailableError(f"a row of the store does not decode: {exc}")
+        return StoreUnavailableError(f"a row of the store cannot be decoded: {exc}")
     if isinstance(exc, lmdb.MapResizedError):
         return StoreUnavailableError(
             "another process has grown the store beyond this one's store.map_bytes: start all of"
@@ -164,7 +164,7 @@ def is_full(exc: Exception) -> bool:
 
 
 def errno_of(exc: Exception) -> int:
-    """The system's number for what went wrong, or 0; lmdb leaves it out of some errors."""
+    """The system's error number, or 0; some lmdb errors have none."""
     return getattr(exc, "code", 0) if isinstance(exc, lmdb.Error) else 0
 
 
@@ -172,12 +172,12 @@ def _refuse_network_file_system(path: Path) -> None:
     try:
         mountinfo = Path("/proc/self/mountinfo").read_text()
     except OSError:
-        return  # no Linux, or no /proc: then we cannot know
+        return  # not Linux, or no /proc: the file system is unknown
     kind = file_system_of(os.path.realpath(path), mountinfo)
     if kind.removeprefix("fuse.") in _NETWORK_FILE_SYSTEMS:
         raise SettingsError(
             [
-                f"store.url: {path} lies on a network file system ({kind}), where the embedded"
+                f"store.url: {path} is on a network file system ({kind}), where the embedded"
                 f" store's locks do not work; choose a local disk"
             ]
         )

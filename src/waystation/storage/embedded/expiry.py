@@ -1,4 +1,4 @@
-"""The index of expiry times in LMDB: entries of the table `expiry`, in the order of their time."""
+"""The index of expiry times in LMDB: entries of the table `expiry`, ordered by time."""
 
 from waystation.storage.embedded import layout
 from waystation.storage.embedded.environment import Environment
@@ -16,7 +16,7 @@ class ExpiryIndex:
         txn.delete(entry, db=self._table)
 
     def due(self, txn: WriteTransaction, kind: bytes, now_ms: int, limit: int) -> list[bytes]:
-        """Up to `limit` entries of one kind whose time has come, earliest first."""
+        """Up to `limit` expired entries of one kind, earliest first."""
         end = layout.expiry_key(kind, now_ms + 1, b"")
         due: list[bytes] = []
         with txn.cursor(self._table) as cursor:

@@ -1,10 +1,10 @@
-"""How push's rows lie in LMDB.
+"""The layout of push rows in LMDB.
 
 | table | key | value |
 |---|---|---|
-| agents | uaid | lifetime, its place in `expiry`, channels, record: all that a POST must know |
-| notifications | uaid, sort key | place of the payload, channel |
-| payloads | place: second of expiry, transaction, number in it | the whole notification |
+| agents | uaid | lifetime, time of its entry in `expiry`, channels, record: all that a POST needs |
+| notifications | uaid, sort key | key of the payload, channel |
+| payloads | second of expiry, transaction, number in it | the whole notification |
 | updates | uaid, channel | version; or a zero byte, time in ms, version |
 | broadcasts | id | version |
 | statuses | time and hash of the message id | keep until, sender, milestones |
@@ -12,17 +12,17 @@
 | counts | milestone | how many tracked messages are in it |
 | expiry | kind, time in ms, key of the row | nothing |
 
-A user agent's channels stand in its own row: one look-up serves a POST, and one write renews or
-removes all of it.
+The channels of a user agent are in its row: one look-up serves a POST, and one write renews or
+removes them all.
 
-Uaids are random, so a row under a uaid costs a page of its own in every commit. Hence only small
-rows stand under it: what is large lies in `payloads` in the order in which it will expire, where
-rows that are written together share pages, and the sweep eats its way from the beginning. The
-transaction's number makes a place unique among all processes.
+Uaids are random, so each row keyed by uaid costs one page per commit. Hence those rows are small.
+Large values are in `payloads`, ordered by expiry: rows that are written together share pages, and
+the sweep deletes from the beginning. The transaction number makes a payload key unique among all
+processes.
 
-An entry of `expiry` stands at or before the end of its row. Statuses and tracked messages have
-theirs at the very end; that of a user agent stays where it was put when the record was made and
-is moved on by the sweep, because hellos are frequent and sixty days are long.
+The time of an entry in `expiry` is at or before the end of its row. For statuses and tracked
+messages it is the end. The entry of a user agent keeps the time at which the record was created
+until the sweep moves it, because hellos are frequent and records live sixty days.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ KEY_BYTES_MAX: Final = 511  # LMDB's own limit
 
 # Kinds of entries in `expiry`
 STATUS: Final = b"S"
-TRACKED: Final = b"T"  # still under way
+TRACKED: Final = b"T"  # not in a terminal state
 TRACKED_ENDED: Final = b"U"
 AGENT: Final = b"A"
 
@@ -78,9 +78,9 @@ _PAYLOAD_HEAD = struct.Struct(">HHQ")  # lengths of row key and message id, acce
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_agent = msgspec.msgpack.Decoder(UserAgent).decode
-# Every POST reads the row; what the same bytes say need not be found out again.
+# Every POST reads the row, so decoded rows are cached by their bytes.
 _known_agent = lru_cache(maxsize=4096)(_decode_agent)
-_KNOWN_BYTES_MAX: Final = 512  # of a row with two dozen channels; longer ones fill the memory
+_KNOWN_BYTES_MAX: Final = 512  # a row with two dozen channels; longer ones would fill the memory
 
 
 # Expiry entries
@@ -99,7 +99,7 @@ def split_expiry_key(key: bytes) -> tuple[bytes, int, bytes]:
 
 
 class AgentRow:
-    """A row of `agents`, decoded no further than somebody asks."""
+    """A row of `agents`, decoded lazily."""
 
     __slots__ = ("_value", "expires_at_ms", "indexed_at_ms", "record_at")
 
@@ -110,7 +110,7 @@ class AgentRow:
 
     @property
     def channels(self) -> bytes:
-        """All of them in a row, sixteen bytes each."""
+        """All channel ids joined, sixteen bytes each."""
         return self._value[_AGENT_HEAD.size : self.record_at]
 
     def record(self) -> UserAgent:
@@ -121,7 +121,7 @@ class AgentRow:
 
 
 def read_recipient(value: bytes, channel_id: ChannelId, now_ms: int) -> Recipient | None:
-    """What a POST must know of a row of `agents`: in one go, because every POST asks."""
+    """What a POST needs of a row of `agents`, in one call because every POST needs it."""
     read = _known_recipient if len(value) <= _KNOWN_BYTES_MAX else _recipient_in
     expires_at_ms, recipient = read(value, channel_id)
     return recipient if expires_at_ms > now_ms else None
@@ -150,7 +150,8 @@ def without_route(record: UserAgent) -> UserAgent:
 
 
 def channel_at(channels: bytes, channel_id: ChannelId) -> int:
-    """Where it stands, or -1. A match across two neighbours is none: ids are chosen by clients."""
+    """Offset of the id, or -1. Matches at other offsets than multiples of 16 do not count: clients
+    choose ids, so one may span two neighbours."""
     at = channels.find(channel_id)
     while at % 16 and at > 0:
         at = channels.find(channel_id, at + 1)
@@ -175,12 +176,12 @@ def place_of(second: int, transaction: int, number: int) -> bytes:
 
 
 def second_of(place: bytes) -> int:
-    """When what lies at this place expires."""
+    """Second in which the payload with this key expires."""
     return int.from_bytes(place[:_SECOND_BYTES], "big")
 
 
 class _PayloadRest(msgspec.Struct, array_like=True, gc=False):
-    """What no rule of the store looks at. New fields go last and have defaults."""
+    """The fields that the store never inspects. New fields go last and have defaults."""
 
     channel_id: bytes
     ttl_s: int
@@ -235,20 +236,20 @@ def decode_payload(value: bytes) -> Notification:
 
 
 def key_of(value: bytes) -> bytes:
-    """The key in `notifications` that leads to this payload."""
+    """The key in `notifications` of this payload's row."""
     length = _PAYLOAD_HEAD.unpack_from(value)[0]
     return value[_PAYLOAD_HEAD.size : _PAYLOAD_HEAD.size + length]
 
 
 def age_of(value: bytes) -> tuple[int, str]:
-    """What decides which of two messages of one topic is the newer: accept time, message id."""
+    """Accept time and message id, which decide the newer of two messages of one topic."""
     key_length, id_length, accepted_at_ms = _PAYLOAD_HEAD.unpack_from(value)
     id_at = _PAYLOAD_HEAD.size + key_length
     return accepted_at_ms, value[id_at : id_at + id_length].decode()
 
 
-# SimplePush versions have no bound of ours, so they take the bytes they need; the time of an update
-# comes before them, behind a zero byte, with which no version of several bytes begins
+# SimplePush versions are unbounded, so they have a variable length. A zero byte and the time of an
+# update may precede the version; no version of several bytes begins with a zero byte.
 
 
 def encode_version(version: int) -> bytes:
@@ -262,7 +263,7 @@ def decode_version(value: bytes) -> int:
 def encode_update(update: Update) -> bytes:
     version = encode_version(update.version)
     if not 0 < update.accepted_at_ms < 1 << 8 * _TIME_BYTES:
-        return version  # unknown, or a mistake of whoever told it
+        return version  # unknown or invalid time
     return b"\0" + update.accepted_at_ms.to_bytes(_TIME_BYTES, "big") + version
 
 
@@ -297,7 +298,7 @@ def encode_tracked(row: TrackedRow) -> bytes:
 
 
 def status_key(message_id: MessageId) -> bytes:
-    """A Fernet text begins with its time: kept in front, messages of one hour lie together."""
+    """Begins with the time of the Fernet text, so that messages of one hour are adjacent."""
     raw = message_id.encode()
     return raw[:12] + hashlib.blake2b(raw, digest_size=16).digest()
 
@@ -312,6 +313,6 @@ def decode_status(value: bytes) -> MessageStatus:
 
 
 def tracked_key(reliability_id: str) -> bytes:
-    """Senders choose these ids; a long one is known by its hash."""
+    """The id, or the hash of a long one: app servers choose these ids."""
     raw = reliability_id.encode()
     return raw if 0 < len(raw) <= 128 else b"\0" + hashlib.sha256(raw).digest()

@@ -1,12 +1,11 @@
-"""The presence store on LMDB: ledgers in memory, every change on disk before it is answered.
+"""The presence store on LMDB: parties in memory, every change on disk before it is acknowledged.
 
-Rule 1: a party has a lane. What arrives while a change of the party is being written is applied
-        and written together with the next one; so a party needs one commit at a time, and all
-        parties share them (the writer's group commit).
-Rule 2: entries are told, and results are given out, after the commit.
-Rule 3: what could not be written did not happen: the ledger is read again from the disk, and
-        everybody in the lane is told so.
-Rule 4: positions of sessions are written now and then, without anybody waiting.
+Rule 1: operations that arrive while a change of their party is being written are applied and
+        written together afterwards. So a party needs one commit at a time, and all parties share
+        commits (the writer's group commit).
+Rule 2: subscribers and callers get entries and results after the commit.
+Rule 3: if a commit fails, the ledger is read from disk again, and the batch's operations fail.
+Rule 4: cursors of sessions are written periodically; no client waits for that.
 """
 
 import asyncio
@@ -34,16 +33,16 @@ T = TypeVar("T")
 SETTLE_LOOK_S: Final = 0.002
 
 
-class _Waiting(NamedTuple):
-    operation: Callable[[PartyLedger], Any]
+class _Operation(NamedTuple):
+    apply: Callable[[PartyLedger], Any]
     future: asyncio.Future[Any]
 
 
-class _Lane:
+class _PendingChanges:
     __slots__ = ("waiting", "writing")
 
     def __init__(self) -> None:
-        self.waiting: list[_Waiting] = []
+        self.waiting: list[_Operation] = []
         self.writing = False
 
 
@@ -69,7 +68,7 @@ class EmbeddedPresenceStore(LedgerStore):
         self._tables = PartyTables(env)
         self._restart_ttl_min_ms = round(restart_ttl_min_s * 1000)
         self._loop = loop
-        self._lanes: dict[PartyId, _Lane] = {}
+        self._pending: dict[PartyId, _PendingChanges] = {}
         self._closed = False
 
     @classmethod
@@ -114,7 +113,7 @@ class EmbeddedPresenceStore(LedgerStore):
                 for party_id in self._tables.party_ids(txn):
                     ledger = self._ledger(party_id)
                     self._tables.load(txn, ledger)
-                    lost += ledger.lost_with_the_process(now_ms, self._restart_ttl_min_ms)
+                    lost += ledger.detach_all(now_ms, self._restart_ttl_min_ms)
                     self._note_size(ledger)
         except STORE_ERRORS as exc:
             raise store_error(exc) from exc
@@ -123,24 +122,24 @@ class EmbeddedPresenceStore(LedgerStore):
     # --- changes ---------------------------------------------------------------------------------
 
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
-        lane = self._lanes.get(party_id)
-        if lane is None:
-            lane = self._lanes[party_id] = _Lane()
+        pending = self._pending.get(party_id)
+        if pending is None:
+            pending = self._pending[party_id] = _PendingChanges()
         future: asyncio.Future[T] = self._loop.create_future()
-        lane.waiting.append(_Waiting(operation, future))
-        if not lane.writing:
-            self._apply(party_id, lane)
+        pending.waiting.append(_Operation(operation, future))
+        if not pending.writing:
+            self._apply(party_id, pending)
         return await future
 
-    def _apply(self, party_id: PartyId, lane: _Lane) -> None:
-        """Everything that waits, as one change of the party."""
-        batch, lane.waiting = lane.waiting, []
+    def _apply(self, party_id: PartyId, pending: _PendingChanges) -> None:
+        """Applies all waiting operations as one change of the party."""
+        batch, pending.waiting = pending.waiting, []
         ledger = self._ledger(party_id)
         try:
-            results = [one.operation(ledger) for one in batch]
+            results = [one.apply(ledger) for one in batch]
             changes = ledger.changes()
             if not changes:
-                self._end_lane(party_id, lane)
+                self._end_pending(party_id, pending)
                 for one, result in zip(batch, results, strict=True):
                     _resolve(one.future, result)
                 return
@@ -149,26 +148,26 @@ class EmbeddedPresenceStore(LedgerStore):
             write = partial(self._write, party_id, rows, anew=changes.epoch_began)
             written = self._writer.submit(write, grows=grows)
         except Exception as exc:
-            self._undo(party_id, lane, batch, exc)
+            self._undo(party_id, pending, batch, exc)
             return
-        lane.writing = True
+        pending.writing = True
         entries = changes.entries
 
         def done(future: asyncio.Future[None]) -> None:
-            lane.writing = False
+            pending.writing = False
             error = None if future.cancelled() else future.exception()
             if error is not None:
                 assert isinstance(error, Exception)
-                self._undo(party_id, lane, batch, error)
+                self._undo(party_id, pending, batch, error)
                 return
             self._note_size(ledger)
             self._tell_entries(party_id, entries)
             for one, result in zip(batch, results, strict=True):
                 _resolve(one.future, result)
-            if lane.waiting:
-                self._apply(party_id, lane)
+            if pending.waiting:
+                self._apply(party_id, pending)
             else:
-                self._end_lane(party_id, lane)
+                self._end_pending(party_id, pending)
 
         written.add_done_callback(done)
 
@@ -184,15 +183,15 @@ class EmbeddedPresenceStore(LedgerStore):
             self._tables.clear_log(txn, party_id)
         self._tables.write(txn, rows)
 
-    def _end_lane(self, party_id: PartyId, lane: _Lane) -> None:
-        if not lane.waiting and self._lanes.get(party_id) is lane:
-            del self._lanes[party_id]
+    def _end_pending(self, party_id: PartyId, pending: _PendingChanges) -> None:
+        if not pending.waiting and self._pending.get(party_id) is pending:
+            del self._pending[party_id]
         ledger = self._ledgers.get(party_id)
         if ledger is not None and not ledger.epoch:
-            del self._ledgers[party_id]  # somebody asked, and nobody came
+            del self._ledgers[party_id]  # looked up, but no session joined
 
     def _undo(
-        self, party_id: PartyId, lane: _Lane, batch: list[_Waiting], error: Exception
+        self, party_id: PartyId, pending: _PendingChanges, batch: list[_Operation], error: Exception
     ) -> None:
         self._ledgers.pop(party_id, None)
         try:
@@ -205,10 +204,10 @@ class EmbeddedPresenceStore(LedgerStore):
         for one in batch:
             if not one.future.done():
                 one.future.set_exception(error)
-        if lane.waiting:
-            self._apply(party_id, lane)
+        if pending.waiting:
+            self._apply(party_id, pending)
         else:
-            self._end_lane(party_id, lane)
+            self._end_pending(party_id, pending)
 
     async def save_cursors(self, rows: Sequence[CursorRow]) -> None:
         kept = [
@@ -220,7 +219,7 @@ class EmbeddedPresenceStore(LedgerStore):
             await self._writer.submit(lambda txn: self._tables.save_cursors(txn, kept), grows=False)
 
     async def _settled(self, party_id: PartyId) -> None:
-        while party_id in self._lanes:  # noqa: ASYNC110 a commit has no event of its own
+        while party_id in self._pending:  # noqa: ASYNC110 a commit has no event of its own
             await asyncio.sleep(SETTLE_LOOK_S)
 
     async def give_up(self, party_id: PartyId) -> None:
@@ -228,7 +227,7 @@ class EmbeddedPresenceStore(LedgerStore):
         await super().give_up(party_id)
 
     async def _forget_empty(self, limit: int) -> None:
-        over = [party_id for party_id in self._over(limit) if party_id not in self._lanes]
+        over = [party_id for party_id in self._over(limit) if party_id not in self._pending]
         if not over:
             return
         for party_id in over:

@@ -1,6 +1,6 @@
 """Checks every row of an embedded presence store, and reads its rows for a backup.
 
-A party's rows belong together, so a backup reads each party in one read transaction.
+The rows of a party depend on each other, so a backup reads each party in one read transaction.
 """
 
 from collections.abc import Iterator
@@ -33,16 +33,16 @@ def presence_rows_of(env: Environment) -> Iterator[Entry]:
 
 
 def check_presence_store(env: Environment) -> Report:
-    """Every row decodes, and is of a party that is there; cursors are of sessions."""
+    """Checks that every row decodes and has a party, and that cursors have a session."""
     report = Report()
 
     def of(table: str) -> Look:
         def look(txn: "lmdb.Transaction[bytes]", key: bytes, value: bytes) -> None:
             decode_row(table, key, value)
             if txn.get(key[:PARTY_BYTES], db=env.tables["parties"]) is None:
-                report.problem(table, key, "is of no party")
+                report.problem(table, key, "has no party")
             elif table == "cursors" and txn.get(key, db=env.tables["sessions"]) is None:
-                report.orphaned += 1  # written lazily, so perhaps after its session had left
+                report.orphaned += 1  # cursors are written late, perhaps after the session has left
 
         return look
 

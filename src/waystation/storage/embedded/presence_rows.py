@@ -1,14 +1,14 @@
-"""How parties lie in LMDB.
+"""The layout of parties in LMDB.
 
 | table | key | value |
 |---|---|---|
 | parties | party | epoch, seq, time, tick, since when it is empty |
-| sessions | party, client, session | everything known of it |
+| sessions | party, client, session | the session record |
 | log | party, seq | one entry |
 | cursors | party, client, session | fence, cursor |
 
-Ids are eight bytes, big end first, so the rows of a party lie together and in order. Cursors have a
-table of their own: they are written lazily, and a row of sessions never for a cursor alone.
+Ids are eight bytes, big-endian, so the rows of a party are adjacent and in order. Cursors have
+their own table: they are written late, and never cause a write of the session row.
 """
 
 import struct
@@ -92,7 +92,7 @@ Row = tuple[str, bytes, bytes | None]  # table, key, value; None removes
 
 
 def rows_of(ledger: PartyLedger, changes: Changes, log_max: int) -> list[Row]:
-    """What a change of a party means on disk."""
+    """The rows to write for a change of a party."""
     party_id = ledger.party_id
     row = PartyRow(ledger.epoch, ledger.seq, ledger.at_ms, ledger.tick, ledger.emptied_at_ms)
     rows: list[Row] = [("parties", _id.pack(party_id), _encode(row))]
@@ -141,7 +141,7 @@ class PartyTables:
                 txn.put(key, value, db=self._tables[table])
 
     def clear_log(self, txn: "lmdb.Transaction[bytes]", party_id: PartyId) -> None:
-        """A new epoch begins, or the party is forgotten."""
+        """Used when a new epoch begins or the party is removed."""
         self._clear(txn, "log", party_id)
 
     def _clear(self, txn: "lmdb.Transaction[bytes]", table: str, party_id: PartyId) -> None:
@@ -169,7 +169,7 @@ class PartyTables:
             return [PartyId(_id.unpack(key)[0]) for key in cursor.iternext(values=False)]
 
     def load(self, txn: "lmdb.Transaction[bytes]", ledger: PartyLedger) -> bool:
-        """Fill an empty ledger; False if the party is not there."""
+        """Fill an empty ledger; False if the party does not exist."""
         prefix = _id.pack(ledger.party_id)
         value = txn.get(prefix, db=self._tables["parties"])
         if value is None:
@@ -180,7 +180,7 @@ class PartyTables:
         with txn.cursor(self._tables["sessions"]) as cursor:
             found = cursor.set_range(prefix)
             while found and cursor.key().startswith(prefix):
-                ledger.put_back(self._session(txn, cursor.key(), cursor.value()))
+                ledger.restore_session(self._session(txn, cursor.key(), cursor.value()))
                 found = cursor.next()
         with txn.cursor(self._tables["log"]) as cursor:
             found = cursor.set_range(prefix)
@@ -206,7 +206,7 @@ class PartyTables:
 
 
 def decode_row(table: str, key: bytes, value: bytes) -> object:
-    """What a row says; raises `msgspec.MsgspecError` or `struct.error` if it says nothing."""
+    """The decoded row; raises `msgspec.MsgspecError` or `struct.error` for an invalid one."""
     match table:
         case "parties":
             return _id.unpack(key), _decode_party(value)

@@ -1,6 +1,6 @@
 """The push store on LMDB: reads in the loop, writes through the group-commit writer.
 
-What a call returned is on the disk. `look_up`, `fetch` and the other reads complete without
+A write is on disk when its call returns. `look_up`, `fetch` and the other reads complete without
 suspending.
 """
 
@@ -44,7 +44,7 @@ from waystation.storage.settings import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Rows that one operation may touch: a long removal lets other writes in between.
+# Rows that one operation may touch, so that other writes run between portions of a long removal.
 _PORTION = 1000
 _BROADCAST_ID_BYTES_MAX = layout.KEY_BYTES_MAX
 
@@ -77,7 +77,7 @@ class EmbeddedPushStore:
         return cls(env, writer, clock)
 
     def stats(self) -> WriterStats:
-        """Counters of the writer: operations, commits, time in them, what was refused."""
+        """Counters of the writer: operations, commits, time in commits, refusals."""
         return self._writer.stats
 
     # User agents and routes
@@ -93,7 +93,7 @@ class EmbeddedPushStore:
         return await self._grow(partial(self._changes.add_user_agent, record))
 
     async def claim_route(self, user_agent: UserAgent) -> bool:
-        # Not counted as growth: a known user agent may come back while the store is full.
+        # Not counted as growth: a known user agent may reconnect while the store is full.
         record = _without_row_version(user_agent)
         return await self._change(partial(self._changes.claim_route, record))
 
@@ -101,7 +101,7 @@ class EmbeddedPushStore:
         return await self._change(partial(self._changes.clear_route, uaid, seen))
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
-        # With the record everything is out of sight; a long tail is then removed in portions.
+        # Without its record no row is visible; the remaining rows are removed in portions.
         known, more = await self._change(partial(self._changes.remove_user_agent, uaid, _PORTION))
         while more:
             _, more = await self._change(partial(self._changes.clear_rows, uaid, _PORTION))
@@ -175,7 +175,7 @@ class EmbeddedPushStore:
     async def get_broadcasts(self) -> Mapping[str, str]:
         return self._read(self._reads.broadcasts)
 
-    # What happened to a message
+    # Statuses and tracking
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         if notes:
@@ -226,7 +226,7 @@ class EmbeddedPushStore:
         self._read(self._reads.probe)
 
     async def close(self) -> None:
-        """What was begun is still written; safe to call twice."""
+        """Waits for submitted writes; safe to call twice."""
         if not self._closed:
             self._closed = True
             await self._writer.close()
@@ -252,7 +252,7 @@ class EmbeddedPushStore:
 
 
 def _without_row_version(user_agent: UserAgent) -> UserAgent:
-    """This store has no row versions; one from elsewhere must not make two routes differ."""
+    """This store has no row versions; a foreign one would make equal routes differ."""
     if user_agent.row_version is None:
         return user_agent
     return msgspec.structs.replace(user_agent, row_version=None)

@@ -1,8 +1,8 @@
 """Write operations of the push store in LMDB; each method runs inside the writer's transaction.
 
-Rule 1: an operation touches nothing but its transaction, so that it may run again.
+Rule 1: an operation changes only its transaction, so that the writer may run it again.
 Rule 2: a row and its entry in `expiry` are written and removed together.
-Rule 3: an operation that could touch many rows takes a limit and says whether more is left.
+Rule 3: an operation that could touch many rows takes a limit and returns whether rows are left.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from waystation.storage.embedded.expiry import ExpiryIndex
 from waystation.storage.embedded.layout import AgentRow
 from waystation.storage.embedded.writer import WriterStats, WriteTransaction
 
-Portion = tuple[int, bool]  # how many, and whether more is left
+Portion = tuple[int, bool]  # number of rows, and whether rows are left
 
 
 class PushChanges:
@@ -59,7 +59,7 @@ class PushChanges:
     def claim_route(self, user_agent: UserAgent, txn: WriteTransaction) -> bool:
         row = self._alive(txn, user_agent.uaid)
         if row is None:
-            if self._stats.full:  # a known user agent may come back even then; a new one may not
+            if self._stats.full:  # only known user agents may register in a full store
                 raise StoreFullError("no room for another user agent")
             self._begin(txn, user_agent)
             return True
@@ -81,14 +81,14 @@ class PushChanges:
         return True
 
     def remove_user_agent(self, uaid: Uaid, limit: int, txn: WriteTransaction) -> tuple[bool, bool]:
-        """Whether it was known, and whether rows of it are left for `clear_rows`."""
+        """Returns whether it was known, and whether rows are left for `clear_rows`."""
         known = self._alive(txn, uaid) is not None
         self._drop_agent(txn, uaid)
         _, more = self.clear_rows(uaid, limit, txn)
         return known, more
 
     def clear_rows(self, uaid: Uaid, limit: int, txn: WriteTransaction) -> Portion:
-        """Rows that a user agent left behind; none, should it have come back meanwhile."""
+        """Remove rows of a removed user agent; none if it has registered again."""
         if txn.get(uaid, db=self._agents) is not None:
             return 0, False
         return self._drop_rows(txn, uaid, limit)
@@ -130,11 +130,11 @@ class PushChanges:
         limit: int,
         txn: WriteTransaction,
     ) -> bytes | None:
-        """Drop notifications of a channel that is gone, looking at `limit` rows beyond `after`;
-        where to go on, or None when there is no more to do."""
+        """Drop notifications of a removed channel among `limit` rows beyond `after`. Returns the
+        position to continue from, or None at the end."""
         row = self._alive(txn, uaid)
         if row is not None and row.subscribed(channel_id):
-            return None  # subscribed again meanwhile: what is there now may be new
+            return None  # subscribed again: the notifications may be new
         looked = 0
         last = after
         with txn.cursor(self._notifications) as cursor:
@@ -250,7 +250,7 @@ class PushChanges:
         return txn.replace(key, version, db=self._broadcasts) is None
 
     def note_milestones(self, notes: Sequence[MilestoneNote], txn: WriteTransaction) -> None:
-        """The milestones of one message usually come together: its row is written once."""
+        """Milestones of one message usually arrive together; its row is written once."""
         by_message: dict[MessageId, list[MilestoneNote]] = {}
         for note in notes:
             by_message.setdefault(note.message_id, []).append(note)
@@ -278,8 +278,8 @@ class PushChanges:
     # Upkeep
 
     def sweep(self, now_ms: int, limit: int, txn: WriteTransaction) -> Portion:
-        """Look at up to `limit` entries whose time has come. How many rows were removed, and
-        whether more may be waiting."""
+        """Process up to `limit` expired entries. Returns how many rows were removed, and whether
+        more entries may be due."""
         removed = self._sweep_payloads(txn, now_ms, limit)
         removed += self._sweep_statuses(txn, now_ms, limit - removed)
         if removed >= limit:
@@ -319,7 +319,7 @@ class PushChanges:
         return row if row.expires_at_ms > self._clock.now_ms() else None
 
     def _begin(self, txn: WriteTransaction, user_agent: UserAgent) -> None:
-        """A record where there was none; what a forerunner left behind is not inherited."""
+        """Create a record; rows of a removed predecessor are not inherited."""
         self._drop_agent(txn, user_agent.uaid)
         more = True
         while more:
@@ -358,7 +358,7 @@ class PushChanges:
             self._expiry.drop(txn, _agent_entry(uaid, AgentRow(value).indexed_at_ms))
 
     def _drop_rows(self, txn: WriteTransaction, uaid: Uaid, limit: int) -> Portion:
-        """Notifications and updates of one user agent."""
+        """Remove notifications and updates of one user agent."""
         dropped = 0
         with txn.cursor(self._updates) as cursor:
             found = cursor.set_range(uaid)
@@ -378,7 +378,7 @@ class PushChanges:
         removed = 0
         with txn.cursor(self._payloads) as cursor:
             cursor.first()
-            # Behind the last row, and in an empty table, the cursor's key is empty.
+            # The cursor's key is empty after the last row and in an empty table.
             while removed < limit and b"" < cursor.key() < end:
                 txn.delete(layout.key_of(cursor.value()), db=self._notifications)
                 cursor.delete()
@@ -393,12 +393,12 @@ class PushChanges:
         return len(due)
 
     def _payload(self, txn: WriteTransaction, row: bytes | None) -> bytes | None:
-        """What a row of `notifications` leads to."""
+        """The payload of a row of `notifications`."""
         return None if row is None else txn.get(row[: layout.PLACE_BYTES], db=self._payloads)
 
     def _next_place(self, txn: WriteTransaction, second: int) -> bytes:
-        # Numbers go on within a transaction and may start anew in the next one. An operation that
-        # runs again merely takes another number.
+        # Numbers increase within a transaction and may restart in the next one. A repeated
+        # operation takes another number.
         transaction = txn.id()
         if transaction != self._transaction:
             self._transaction = transaction

@@ -1,7 +1,7 @@
 """Reads of the push store from LMDB, in the caller's thread, each in a transaction of its own.
 
-A read costs a microsecond or two and never waits, so it needs neither a thread nor the writer. Its
-transaction ends before the call returns, so it never keeps freed pages from being reused.
+A read takes a microsecond or two and never waits, so it needs neither a thread nor the writer. Its
+transaction ends before the call returns, so it never prevents the reuse of freed pages.
 """
 
 from waystation.base.clock import Clock
@@ -113,7 +113,7 @@ class PushReads:
         return {state: count for state, count in counts.items() if count}
 
     def probe(self) -> None:
-        """One read through the whole depth of the largest table."""
+        """One read through all levels of the largest table."""
         with self._begin(self._notifications) as txn:
             txn.get(bytes(layout.UAID_BYTES))
 

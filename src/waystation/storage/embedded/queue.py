@@ -1,8 +1,7 @@
 """The queue store on LMDB: reads in the loop, writes through the group-commit writer.
 
-What a call returned is on the disk. `find`, `head` and the other reads complete without
-suspending and cost a few microseconds, so nothing of a queue needs to stay in memory: a million
-idle queues are pages of a file.
+A write is on disk when its call returns. `find`, `head` and the other reads complete without
+suspending and take a few microseconds, so idle queues use no memory.
 """
 
 import asyncio
@@ -53,7 +52,7 @@ from waystation.storage.embedded.backend import CAPABILITIES
 from waystation.storage.embedded.environment import STORE_ERRORS, Environment, store_error
 from waystation.storage.embedded.free_space import FreeSpace
 from waystation.storage.embedded.queue_change_feed import ChangeFeed
-from waystation.storage.embedded.queue_changes import QueueChanges, Terms, read_queue
+from waystation.storage.embedded.queue_changes import AppendTerms, QueueChanges, read_queue
 from waystation.storage.embedded.queue_slots import QueueSlots
 from waystation.storage.embedded.writer import Operation, Writer, WriterStats
 from waystation.storage.settings import Store
@@ -61,7 +60,7 @@ from waystation.storage.settings import Store
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_PORTION = 1000  # messages that one operation may remove: others get their turn in between
+_PORTION = 1000  # messages that one operation may remove, so that other writes run between portions
 
 
 class EmbeddedQueueStore:
@@ -108,7 +107,7 @@ class EmbeddedQueueStore:
         return cls(env, writer)
 
     def stats(self) -> WriterStats:
-        """Counters of the writer: operations, commits, time in them, what was refused."""
+        """Counters of the writer: operations, commits, time in commits, refusals."""
         return self._writer.stats
 
     # Queues
@@ -198,7 +197,7 @@ class EmbeddedQueueStore:
         day_s: int,
         expire_before_s: int | None = None,
     ) -> Appended:
-        terms = Terms(quota, day_s, expire_before_s)
+        terms = AppendTerms(quota, day_s, expire_before_s)
         return await self._grow(partial(self._changes.append, recipient_id, message, terms))
 
     async def head(self, recipient_id: RecipientId) -> Message | None:
@@ -277,8 +276,8 @@ class EmbeddedQueueStore:
         self._sink = sink
 
     async def set_ref(self, kind: RefKind, entity_id: bytes, ref: Ref) -> bool:
-        # Of a queue that may lie on another server: it is small enough for the reserve, and
-        # without it that server's queue could not be made.
+        # The queue may be on another server, which needs this reference to create it. The row
+        # is small enough for the reserve.
         return await self._change(partial(self._changes.set_ref, kind, entity_id, ref))
 
     async def write_refs(self, slot: Slot, *, after: RecipientId | None, limit: int) -> Referenced:
@@ -348,8 +347,8 @@ class EmbeddedQueueStore:
         return None if value is None else layout.decode_ref(value)
 
     def _find(self, party: Party, entity_id: bytes) -> Queue | None:
-        """Unknown ids cost what known ones cost (queues §5.9): as many reads, and a record that is
-        decoded."""
+        """Takes the same time for unknown ids as for known ones (queues §5.9): the same number of
+        reads, and a decoded record."""
         with self._begin(self._queues) as txn:
             recipient_id, is_known = entity_id, True
             if party is not Party.RECIPIENT:
@@ -364,7 +363,7 @@ class EmbeddedQueueStore:
             queue = read_queue(RecipientId(recipient_id), row or layout.NOBODYS_RECORD, link)
         return queue if is_known and row is not None else None
 
-    def _line(self, recipient_id: RecipientId) -> layout.Line:
+    def _line(self, recipient_id: RecipientId) -> layout.MessageRange:
         with self._begin(self._lines) as txn:
             return layout.decode_line(txn.get(recipient_id))
 
@@ -375,7 +374,7 @@ class EmbeddedQueueStore:
                 return None
             key = layout.message_key(recipient_id, layout.decode_line(row).first)
             value = txn.get(key, db=self._messages)
-        assert value is not None, "numbers of waiting messages have no gap"
+        assert value is not None, "message numbers of a queue have no gaps"
         return layout.decode_message(value)
 
     def _scan(self, slot: Slot, after: RecipientId | None, limit: int) -> list[RecipientId]:

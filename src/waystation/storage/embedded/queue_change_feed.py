@@ -1,9 +1,9 @@
-"""Sends committed queue changes to a sink before their caller is answered.
+"""Sends committed queue changes to a sink before the caller gets its result.
 
-Rule 1: the sink gets what was committed, in the order of the commits: each operation runs through
-        a transaction that records its changes and sends them when its commit is done.
-Rule 2: changes are sent even if their caller has gone meanwhile.
-Rule 3: the caller is answered when the sink confirms.
+Rule 1: the sink receives committed changes in commit order: each operation runs through a
+        transaction that records its changes, which are sent after the commit.
+Rule 2: changes are sent even if their caller was cancelled.
+Rule 3: the caller gets its result when the sink has confirmed.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class ChangeFeed:
     async def submit(self, operation: Operation[T], sink: Sink, *, grows: bool) -> T:
         written = self._writer.submit(partial(self._run, operation), grows=grows)
         told: asyncio.Future[list[Awaitable[None]]] = asyncio.get_running_loop().create_future()
-        # Callbacks of futures run in the order in which these are resolved: that of the commits.
+        # Callbacks of futures run in the order of their resolution, which is commit order.
         written.add_done_callback(partial(_tell, sink, told))
         waits = await asyncio.shield(told)
         for wait in waits:

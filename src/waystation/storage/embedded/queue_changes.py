@@ -1,7 +1,7 @@
 """Write operations of the queue store in LMDB, for the group-commit writer.
 
-Each checks its conditions in the transaction that it is given and touches nothing else, since the
-writer may run it again.
+Each operation checks its conditions in its transaction and changes nothing else, because the writer
+may run it again.
 """
 
 from collections.abc import Callable, Sequence
@@ -43,7 +43,7 @@ from waystation.queue.store import (
 )
 from waystation.storage.embedded import queue_layout as layout
 from waystation.storage.embedded.environment import Environment
-from waystation.storage.embedded.queue_layout import EMPTY_LINE, Line
+from waystation.storage.embedded.queue_layout import NO_MESSAGES, MessageRange
 from waystation.storage.embedded.writer import WriteTransaction
 
 _changed = msgspec.structs.replace
@@ -51,8 +51,8 @@ _NO_LINK = bytes(layout.ID_BYTES)
 _REFUSED = Appended(Admission.REFUSED)
 
 
-class Terms(msgspec.Struct, frozen=True, gc=False):
-    """On which terms a message is taken."""
+class AppendTerms(msgspec.Struct, frozen=True, gc=False):
+    """Quota and times that apply to an append."""
 
     quota: int
     day_s: int
@@ -240,7 +240,7 @@ class QueueChanges:
         return True
 
     def count_notifiers(self, service_id: ServiceId, txn: WriteTransaction) -> int:
-        """Changes nothing: it is asked here because it may take long, and not in the loop."""
+        """A read that may take long, so it runs in the writer's thread instead of the loop."""
         count = 0
         with txn.cursor(self._service_notifiers) as cursor:
             there = cursor.set_range(service_id)
@@ -255,13 +255,13 @@ class QueueChanges:
         self,
         recipient_id: RecipientId,
         message: Message,
-        terms: Terms,
+        terms: AppendTerms,
         txn: WriteTransaction,
     ) -> Appended:
         row = txn.get(recipient_id, db=self._queues)
         if row is None:
             return _REFUSED
-        queue = layout.read_admittance(row)
+        queue = layout.read_record_head(row)
         if not queue.active:
             return _REFUSED
         line = layout.decode_line(txn.get(recipient_id, db=self._lines))
@@ -273,7 +273,7 @@ class QueueChanges:
             stored = message if admission is Admission.STORED else marker(message)
             key = layout.message_key(recipient_id, line.next)
             txn.put(key, layout.encode_message(stored), db=self._messages)
-            after = Line(line.first, line.next + 1, can_write)
+            after = MessageRange(line.first, line.next + 1, can_write)
             txn.put(recipient_id, layout.encode_line(after), db=self._lines)
         if admission is Admission.STORED and queue.drops_link:
             self.drop_link(recipient_id, txn)
@@ -291,7 +291,9 @@ class QueueChanges:
         if head is None or head.message_id != message_id:
             return Acknowledged(None, head)
         txn.delete(layout.message_key(recipient_id, line.first), db=self._messages)
-        line = self._put_line(txn, recipient_id, Line(line.first + 1, line.next, line.can_write))
+        line = self._put_line(
+            txn, recipient_id, MessageRange(line.first + 1, line.next, line.can_write)
+        )
         return Acknowledged(head, self._message(txn, recipient_id, line))
 
     # Upkeep
@@ -305,7 +307,7 @@ class QueueChanges:
         txn: WriteTransaction,
     ) -> Expired:
         looked = 0
-        waiting: list[tuple[RecipientId, Line]] = []
+        waiting: list[tuple[RecipientId, MessageRange]] = []
         last: RecipientId | None = None
         with txn.cursor(self._lines) as cursor:
             found = cursor.set_range(b"\0" if after is None else after + b"\0")
@@ -387,30 +389,32 @@ class QueueChanges:
         return NotifierChange(True, notifier.notifier_id)
 
     def _message(
-        self, txn: WriteTransaction, recipient_id: RecipientId, line: Line
+        self, txn: WriteTransaction, recipient_id: RecipientId, line: MessageRange
     ) -> Message | None:
         if not line.size:
             return None
         value = txn.get(layout.message_key(recipient_id, line.first), db=self._messages)
-        assert value is not None, "numbers of waiting messages have no gap"
+        assert value is not None, "message numbers of a queue have no gaps"
         return layout.decode_message(value)
 
-    def _put_line(self, txn: WriteTransaction, recipient_id: RecipientId, line: Line) -> Line:
+    def _put_line(
+        self, txn: WriteTransaction, recipient_id: RecipientId, line: MessageRange
+    ) -> MessageRange:
         if line.size:
             txn.put(recipient_id, layout.encode_line(line), db=self._lines)
             return line
         txn.delete(recipient_id, db=self._lines)
-        return EMPTY_LINE
+        return NO_MESSAGES
 
     def _expire(
-        self, txn: WriteTransaction, recipient_id: RecipientId, line: Line, before_s: int
-    ) -> tuple[Line, int]:
+        self, txn: WriteTransaction, recipient_id: RecipientId, line: MessageRange, before_s: int
+    ) -> tuple[MessageRange, int]:
         removed = 0
         while (head := self._message(txn, recipient_id, line)) is not None:
             if head.is_marker or head.accepted_at_s >= before_s:
                 break
             txn.delete(layout.message_key(recipient_id, line.first), db=self._messages)
-            line = Line(line.first + 1, line.next, line.can_write)
+            line = MessageRange(line.first + 1, line.next, line.can_write)
             removed += 1
         return (self._put_line(txn, recipient_id, line), removed) if removed else (line, 0)
 
@@ -418,7 +422,7 @@ class QueueChanges:
 def read_queue(
     recipient_id: RecipientId, row: bytes | None, link: Callable[[bytes], bytes | None]
 ) -> Queue | None:
-    """A record with its link; `link` reads from the table of links, once in any case."""
+    """A record with its link. Calls `link`, which reads the table of links, exactly once."""
     if row is None:
         return None
     return layout.decode_queue(recipient_id, row, link(layout.link_id_of(row) or _NO_LINK))

@@ -1,8 +1,8 @@
 """Checks every row of an embedded queue store, and reads its rows for a backup.
 
 Rows of a queue depend on each other (its messages are numbered without gaps), so a backup reads one
-slot per read transaction: a slot is as it was at one moment, and no transaction is long. The check
-compares a row with its neighbours in the transaction that read it.
+slot per read transaction: each slot is consistent, and no transaction is long. The check compares
+a row with related rows in the transaction that read it.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def queue_rows(env: Environment) -> Iterator[Entry]:
     for slot in slots.held():
         with env.lmdb.begin() as txn:
             for row in slots.rows(txn, slot):
-                assert row.value is not None, "rows that are there have values"
+                assert row.value is not None, "a stored row has a value"
                 yield layout.TABLES[row.table], row.key, row.value
     for table in ("pending", "services"):
         for _, rows in chunks(env, table):
@@ -40,7 +40,7 @@ def check_queue_store(env: Environment) -> Report:
 
 
 class _Checks:
-    """What must hold for one row of each table, within one transaction."""
+    """The checks of one row, per table, within one transaction."""
 
     def __init__(self, env: Environment, report: Report) -> None:
         self._tables = env.tables
@@ -65,17 +65,17 @@ class _Checks:
         for table, entity_id in leads:
             row = self._get(txn, table, entity_id)
             if row is None or not row.startswith(key):
-                self._report.problem("queues", key, f"nothing in {table} leads to it")
+                self._report.problem("queues", key, f"no row in {table} refers to it")
 
     def _lines(self, txn: Txn, key: bytes, value: bytes) -> None:
         line = layout.decode_line(value)
         if line.size <= 0:
-            self._report.problem("lines", key, "is empty, and should not be there")
+            self._report.problem("lines", key, "is empty; empty queues have no row")
         if self._get(txn, "queues", key) is None:
             self._report.problem("lines", key, "has no queue")
         for number in range(line.first, line.next):
             if self._get(txn, "messages", layout.message_key(RecipientId(key), number)) is None:
-                self._report.problem("lines", key, "lacks a message in between")
+                self._report.problem("lines", key, "has a gap in its messages")
                 return
 
     def _messages(self, txn: Txn, key: bytes, value: bytes) -> None:
@@ -83,31 +83,31 @@ class _Checks:
         recipient_id, number = layout.split_message_key(key)
         line = layout.decode_line(self._get(txn, "lines", recipient_id))
         if not line.first <= number < line.next:
-            self._report.problem("messages", key, "is outside of its line")
+            self._report.problem("messages", key, "has a number outside its queue's range")
 
     def _refs(self, txn: Txn, key: bytes, value: bytes) -> None:
         if not 0 <= layout.decode_ref(value).home < 4096:
-            self._report.problem("refs", key, "leads to no slot")
+            self._report.problem("refs", key, "has an invalid slot")
 
     def _grants(self, txn: Txn, key: bytes, value: bytes) -> None:
         if self._get(txn, "queues", key) is None:
-            self._report.problem("grants", key, "is for a queue that is not there")
+            self._report.problem("grants", key, "has no queue")
 
     def _senders(self, txn: Txn, key: bytes, value: bytes) -> None:
         queue = self._led(txn, "senders", key, value)
         if queue is not None and queue.sender_id != key:
-            self._report.problem("senders", key, "leads to the queue of another sender")
+            self._report.problem("senders", key, "refers to a queue with another sender")
 
     def _notifiers(self, txn: Txn, key: bytes, value: bytes) -> None:
         queue = self._led(txn, "notifiers", key, value)
         if queue is not None and (queue.notifier is None or queue.notifier.notifier_id != key):
-            self._report.problem("notifiers", key, "leads to a queue with another notifier")
+            self._report.problem("notifiers", key, "refers to a queue with another notifier")
 
     def _links(self, txn: Txn, key: bytes, value: bytes) -> None:
         layout.decode_link(key, value)
         row = self._get(txn, "queues", value[: layout.ID_BYTES])
         if row is None or layout.link_id_of(row) != key:
-            self._report.problem("links", key, "leads to a queue without this link")
+            self._report.problem("links", key, "refers to a queue without this link")
 
     def _pending(self, txn: Txn, key: bytes, value: bytes) -> None:
         layout.decode_pending(value)
@@ -118,7 +118,7 @@ class _Checks:
     def _service_queues(self, txn: Txn, key: bytes, value: bytes) -> None:
         queue = self._led(txn, "service_queues", key, value)
         if queue is not None and (queue.service_id or b"") + queue.recipient_id != key:
-            self._report.problem("service_queues", key, "leads to a queue of another service")
+            self._report.problem("service_queues", key, "refers to a queue of another service")
 
     def _service_notifiers(self, txn: Txn, key: bytes, value: bytes) -> None:
         queue = self._led(txn, "service_notifiers", key, value)
@@ -126,12 +126,12 @@ class _Checks:
         if queue is None:
             return
         if notifier is None or (notifier.service_id or b"") + notifier.notifier_id != key:
-            self._report.problem("service_notifiers", key, "leads to another service's notifier")
+            self._report.problem("service_notifiers", key, "refers to another service's notifier")
 
     def _led(self, txn: Txn, table: str, key: bytes, recipient_id: bytes) -> Queue | None:
         row = self._get(txn, "queues", recipient_id)
         if row is None:
-            self._report.problem(table, key, "leads to no queue")
+            self._report.problem(table, key, "refers to no queue")
             return None
         return layout.decode_queue(RecipientId(recipient_id), row, None)
 

@@ -1,4 +1,4 @@
-"""How the queue service's rows lie in LMDB.
+"""The layout of queue rows in LMDB.
 
 | table | key | value |
 |---|---|---|
@@ -7,21 +7,21 @@
 | links | link id | recipient id, link data |
 | lines | recipient id | number of the first and of the next message, whether the next is admitted |
 | messages | recipient id, number | message id, time, kind, body |
-| grants | recipient id | session that made it and may resume its subscription |
-| refs | id, kind | slot of the queue that the id leads to, transaction |
-| pending | number | a notification that waited when the server stopped |
+| grants | recipient id | session that created the queue and may resume its subscription |
+| refs | id, kind | slot of the id's queue, transaction |
+| pending | number | a notification that was waiting when the server stopped |
 | services | fingerprint | id and role of a service |
 | service_queues, service_notifiers | id of a service, recipient or notifier id | recipient id |
 
-An id begins with its slot, so the rows of a slot stand together in `queues`, `lines` and
-`messages`, and a queue's record names all its other rows: a slot can be copied by walking `queues`.
+An id begins with its slot, so the rows of a slot are adjacent in `queues`, `lines` and `messages`.
+A queue's record names all its other rows, so a slot is copied by reading `queues`.
 
-A queue in which nothing waits has no row in `lines`, so an idle queue is its record and two ids.
-Messages of a queue are numbered without gaps: their number gives the size, and what comes next is
-found without a search.
+An empty queue has no row in `lines`: an idle queue is its record and two ids. Messages of a queue
+are numbered without gaps, so the numbers give the size, and the next message is found without a
+search.
 
-The head of a record (standing, day, whether the link goes with the next message) is all that a
-message must know of its queue; the rest is not decoded for it.
+An append decodes only the head of a record: standing, day, and whether the next message drops the
+link.
 """
 
 import struct
@@ -68,7 +68,7 @@ TABLES: Final = (
 
 ID_BYTES: Final = 24
 
-_HEAD = struct.Struct(">BBI")  # standing, link goes with the next message, day
+_HEAD = struct.Struct(">BBI")  # standing, next message drops the link, day
 _LINE = struct.Struct(">QQ?")  # first, next, admitted
 _NUMBER = struct.Struct(">Q")
 _MESSAGE = struct.Struct(">24sQB")
@@ -82,7 +82,7 @@ _SILENT, _NOTIFY, _MARKER = 0, 1, 2
 
 
 class _Row(msgspec.Struct, frozen=True, array_like=True):
-    """New fields go last and have a default: rows of an older version stay readable."""
+    """New fields go last and have a default, so that rows of older versions stay readable."""
 
     recipient_keys: tuple[AuthKey, ...]
     box_key: bytes
@@ -95,8 +95,8 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
     service_id: bytes | None = None
 
 
-class Line(msgspec.Struct, frozen=True, gc=False):
-    """Where the messages of a queue begin and end."""
+class MessageRange(msgspec.Struct, frozen=True, gc=False):
+    """Numbers of the messages of one queue: `first` up to, not including, `next`."""
 
     first: int = 0
     next: int = 0
@@ -107,7 +107,7 @@ class Line(msgspec.Struct, frozen=True, gc=False):
         return self.next - self.first
 
 
-EMPTY_LINE: Final = Line()
+NO_MESSAGES: Final = MessageRange()
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_row = msgspec.msgpack.Decoder(_Row).decode
@@ -146,7 +146,7 @@ def link_id_of(value: bytes) -> LinkId | None:
 
 
 def ids_of(recipient_id: RecipientId, value: bytes) -> list[tuple[RefKind, bytes]]:
-    """What leads to this queue beside its recipient's id."""
+    """The other ids of this queue: sender, link, notifier."""
     queue, link_id = decode_queue(recipient_id, value, None), link_id_of(value)
     ids: list[tuple[RefKind, bytes]] = [(RefKind.SENDER, queue.sender_id)]
     if queue.notifier is not None:
@@ -176,21 +176,21 @@ def decode_queue(recipient_id: RecipientId, value: bytes, link: bytes | None) ->
     )
 
 
-class Admittance(msgspec.Struct, frozen=True, gc=False):
-    """What a message must know of its queue."""
+class RecordHead(msgspec.Struct, frozen=True, gc=False):
+    """The head of a queue's record: all that an append decodes."""
 
     active: bool
     drops_link: bool
     day_s: int
 
 
-def read_admittance(value: bytes) -> Admittance:
+def read_record_head(value: bytes) -> RecordHead:
     standing, drops, day = _HEAD.unpack_from(value)
-    return Admittance(standing == _ACTIVE, bool(drops), day * _DAY_S)
+    return RecordHead(standing == _ACTIVE, bool(drops), day * _DAY_S)
 
 
 def on_day(value: bytes, day_s: int) -> bytes:
-    """The same record, last used on that day."""
+    """The same record with that day of last use."""
     standing, drops, _ = _HEAD.unpack_from(value)
     return _HEAD.pack(standing, drops, day_s // _DAY_S) + value[_HEAD.size :]
 
@@ -211,12 +211,12 @@ def decode_link(link_id: bytes, value: bytes) -> Link:
 # Messages
 
 
-def encode_line(line: Line) -> bytes:
+def encode_line(line: MessageRange) -> bytes:
     return _LINE.pack(line.first, line.next, line.can_write)
 
 
-def decode_line(value: bytes | None) -> Line:
-    return EMPTY_LINE if value is None else Line(*_LINE.unpack(value))
+def decode_line(value: bytes | None) -> MessageRange:
+    return NO_MESSAGES if value is None else MessageRange(*_LINE.unpack(value))
 
 
 def message_key(recipient_id: RecipientId, number: int) -> bytes:

@@ -1,8 +1,8 @@
-"""A slot of the queue store as rows: read, applied and erased; and changes as they are written.
+"""Reads, applies and erases the rows of a slot of the queue store, and records changes by slot.
 
-`queues`, `lines`, `messages`, `refs` and `grants` are ranges of keys. The rows that lead from the
-ids of senders, notifiers, links and services to a queue lie elsewhere; each is read just before the
-record that names it, so that a chunk always ends with a row that says where to go on.
+In `queues`, `lines`, `messages`, `refs` and `grants` a slot is a key range. Index rows of senders,
+notifiers, links and services are not; each is read just before the record that names it, so the
+last row of a chunk is always a position to continue from.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ RANGED: Final = ("queues", "lines", "messages", "refs", "grants")
 _LEADING: Final = ("senders", "notifiers", "links", "service_queues", "service_notifiers")
 _UNSLOTTED: Final = ("pending", "services")
 _ERASE_PORTION: Final = 1000
-OLDER_THAN_THE_CLUSTER: Final = bytes(16)  # stands for the transaction that made such a queue
+OLDER_THAN_THE_CLUSTER: Final = bytes(16)  # in place of the transaction that created the queue
 
 
 class QueueSlots:
@@ -70,7 +70,7 @@ class QueueSlots:
         return found
 
     def load(self, slot: Slot) -> SlotLoad:
-        """Counted over the keys; values are not copied."""
+        """Counts keys only; values are not copied."""
         counts = dict.fromkeys(("queues", "messages"), 0)
         size = 0
         with self._env.lmdb.begin(buffers=True) as txn:
@@ -91,7 +91,7 @@ class QueueSlots:
                 txn.put(row.key, row.value, db=self._tables[row.table])
 
     def erase(self, slot: Slot, txn: WriteTransaction) -> bool:
-        """Remove a portion; whether there may be more."""
+        """Remove a portion; returns whether there may be more."""
         for gone, row in enumerate(self.rows(txn, slot)):
             if gone == _ERASE_PORTION:
                 return True
@@ -119,7 +119,7 @@ class QueueSlots:
         return Referenced(len(wanted), last if looked == limit else None)
 
     def rows(self, txn: Any, slot: Slot, after: tuple[int, bytes] | None = None) -> Iterator[Row]:
-        """As this transaction sees them."""
+        """The rows of the slot that this transaction sees."""
         table, key = after or (0, b"")
         for number in range(table, len(RANGED)):
             name = RANGED[number]
@@ -131,7 +131,7 @@ class QueueSlots:
                     if name == "queues":
                         yield from self._leading(txn, RecipientId(found), value)
                     yield Row(number, found, value)
-                    # The row may have been removed by whoever asked for it.
+                    # The consumer of this iterator may have removed the row.
                     there = cursor.set_range(found + b"\0")
 
     def _leading(self, txn: Any, recipient_id: RecipientId, value: bytes) -> Iterator[Row]:
@@ -152,7 +152,7 @@ class QueueSlots:
 
 
 class RecordedTransaction:
-    """A transaction that remembers what is changed through it, and in which slot."""
+    """A transaction that records the changes made through it, by slot."""
 
     def __init__(self, txn: WriteTransaction, env: Environment) -> None:
         self._txn = txn
@@ -171,7 +171,7 @@ class RecordedTransaction:
         return self._txn.cursor(db)
 
     def drop(self, db: Database, delete: bool = True) -> None:
-        assert id(db) in self._unslotted, "tables of slots are not dropped"
+        assert id(db) in self._unslotted, "only tables without slots are cleared"
         self._txn.drop(db, delete=delete)
 
     def put(self, key: bytes, value: bytes, *, db: Database) -> bool:

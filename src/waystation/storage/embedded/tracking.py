@@ -1,8 +1,8 @@
-"""Tracked messages in LMDB: each is counted in one state only, and a terminal one is never left.
+"""Tracked messages in LMDB: each counts in one state; terminal states are final.
 
-A message under way has an entry of the kind TRACKED at its end; an ended one is remembered for a
-day beyond that (TRACKED_ENDED), so that a late milestone is not counted as another message. The
-counts of terminal states outlive the rows.
+A message that has not ended has an expiry entry of kind TRACKED. An ended one is kept for one more
+day (TRACKED_ENDED), so that a late milestone is not counted as a new message. Counts of terminal
+states outlive the rows.
 """
 
 from waystation.push.model import Milestone
@@ -31,7 +31,7 @@ class TrackingChanges:
         self._move(txn, key, held, TrackedRow(milestone, expires_at_ms))
 
     def expire(self, now_ms: int, limit: int, txn: WriteTransaction) -> bool:
-        """Move up to `limit` messages past their time to `expired`; whether more may wait."""
+        """Move up to `limit` overdue messages to `expired`; returns whether more may be due."""
         due = self._expiry.due(txn, layout.TRACKED, now_ms, limit)
         for entry in due:
             key = layout.split_expiry_key(entry)[2]
@@ -42,7 +42,7 @@ class TrackingChanges:
         return len(due) >= limit
 
     def sweep(self, now_ms: int, limit: int, txn: WriteTransaction) -> int:
-        """Forget up to `limit` messages that ended long ago; how many."""
+        """Remove up to `limit` messages whose extra day is over; returns how many."""
         due = self._expiry.due(txn, layout.TRACKED_ENDED, now_ms, limit)
         for entry in due:
             self._expiry.drop(txn, entry)
@@ -68,7 +68,7 @@ class TrackingChanges:
 
 
 def entry_of(key: bytes, row: TrackedRow) -> bytes:
-    """Where the row's entry stands in `expiry`."""
+    """The key of the row's entry in `expiry`."""
     if row.milestone.terminal:
         return layout.expiry_key(layout.TRACKED_ENDED, row.expires_at_ms + KEEP_MS, key)
     return layout.expiry_key(layout.TRACKED, row.expires_at_ms, key)

@@ -1,4 +1,5 @@
-"""Parses the URL of an embedded store: `embedded`, `embedded:./relative`, `embedded:///absolute`."""
+"""Parses the URL of an embedded store: `embedded`, `embedded:./relative`,
+`embedded:///absolute`."""
 
 from pathlib import Path
 
@@ -15,7 +16,7 @@ class EmbeddedUrl(msgspec.Struct, frozen=True):
     path: str
 
     def directory(self, data_dir: Path) -> Path:
-        return data_dir / self.path  # an absolute path wins, as pathlib has it
+        return data_dir / self.path  # pathlib: an absolute path replaces `data_dir`
 
 
 def parse_embedded_url(url: str, _db_settings: str = "") -> EmbeddedUrl:

@@ -1,14 +1,14 @@
-"""Group commit: one thread per process writes, and many operations share one flush to the disk.
+"""Group commit: one thread per process writes, and many operations share one flush to disk.
 
-Rule 1: what arrives in one turn of the loop, or while the last commit runs, is one transaction.
-Rule 2: each operation has its own result. One that raises leaves nothing behind: the transaction
-        is given up and the others run again without it. So an operation may run more than once
-        and touches nothing but the transaction it is given.
-Rule 3: results are given out after the commit, all of them in one call into the loop.
+Rule 1: operations that arrive in one turn of the loop, or during a commit, share a transaction.
+Rule 2: each operation has its own result. If one raises, the transaction is aborted and the others
+        run again without it. So an operation may run more than once and changes only its
+        transaction.
+Rule 3: results are delivered after the commit, all in one call into the loop.
 Rule 4: at most `queue_max` operations wait; one more is refused at once.
-Rule 5: when there is no room, operations that make the store grow are refused, the others go on.
+Rule 5: while there is no room, operations that make the store grow are refused; others continue.
 
-Several processes may write to one environment; LMDB's writer lock puts them in line.
+Several processes may write to one environment; LMDB's writer lock serialises them.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ Operation = Callable[[WriteTransaction], T]
 
 _READER_CHECK_INTERVAL_S = 60.0
 
-# lmdb gives up Python's lock in every call that reads or writes a row, and for the begin and the
-# commit of a write. With the usual 5 ms between switches the writer would wait that long after each
-# row whenever the loop is busy: 256 rows were seen to take 200 ms.
+# lmdb releases the GIL in every call that reads or writes a row, and in begin and commit. With
+# CPython's default switch interval of 5 ms the writer would wait that long after each row while the
+# loop is busy: 256 rows were measured to take 200 ms.
 _SWITCH_INTERVAL_S = 0.0005
 
 
@@ -59,7 +59,7 @@ class _Outcome(NamedTuple):
 
 
 class WriterStats(msgspec.Struct):
-    """Counted since the start; read by telemetry."""
+    """Counters since the start, read by telemetry."""
 
     operations: int = 0
     commits: int = 0
@@ -90,7 +90,7 @@ class Writer:
         self._queue_max = queue_max
         self._loop = loop
         self.stats = WriterStats()
-        self._turn: list[_Waiting] = []  # what this turn of the loop brought
+        self._turn: list[_Waiting] = []  # submitted in this turn of the loop
         self._handed: queue.SimpleQueue[list[_Waiting] | None] = queue.SimpleQueue()
         self._closing = False
         self._ended: asyncio.Future[None] = loop.create_future()
@@ -107,7 +107,7 @@ class Writer:
     # In the loop
 
     def submit(self, operation: Operation[T], *, grows: bool) -> asyncio.Future[T]:
-        """The operation's result once it is on disk, or its own error."""
+        """Returns the operation's result after the commit, or raises its error."""
         stats = self.stats
         if self._closing:
             raise StoreUnavailableError("the store is closed")
@@ -123,7 +123,7 @@ class Writer:
         return future
 
     async def close(self) -> None:
-        """What was submitted is still written."""
+        """Waits until submitted operations are written."""
         if not self._closing:
             self._closing = True
             self._hand_over()
@@ -139,7 +139,7 @@ class Writer:
         self.stats.waiting -= len(outcomes)
         for future, result, error in outcomes:
             if future.done():
-                continue  # its caller was cancelled; what it wrote stays
+                continue  # its caller was cancelled; the write stays
             if error is None:
                 future.set_result(result)
             else:
@@ -173,17 +173,17 @@ class Writer:
         self._tell(self._resolve_end)
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
-        with contextlib.suppress(RuntimeError):  # loop closed: nobody waits for the answer any more
+        with contextlib.suppress(RuntimeError):  # loop closed: no caller is left
             self._loop.call_soon_threadsafe(callback, *args)
 
     def _perform(self, group: list[_Waiting]) -> list[_Outcome]:
-        """Every operation of the group with its outcome, in any order."""
+        """Runs the group; returns each operation with its outcome, in any order."""
         outcomes: list[_Outcome] = []
         left = group
         while left:
             try:
                 left = self._attempt(left, outcomes)
-            except Exception as exc:  # the thread must live on, or everybody waits for ever
+            except Exception as exc:  # the thread must survive, or all callers wait for ever
                 told = {id(outcome.future) for outcome in outcomes}
                 left = [one for one in left if id(one.future) not in told]
                 outcomes += [_Outcome(one.future, None, store_error(exc)) for one in left]
@@ -196,7 +196,7 @@ class Writer:
         return outcomes
 
     def _attempt(self, left: list[_Waiting], outcomes: list[_Outcome]) -> list[_Waiting]:
-        """One transaction. Appends the outcomes that are certain, returns what must run again."""
+        """One transaction. Appends final outcomes, returns operations that must run again."""
         stats = self.stats
         txn = self._env.lmdb.begin(write=True)
         now = time.monotonic()
@@ -227,28 +227,28 @@ class Writer:
     def _operate(
         self, left: list[_Waiting], txn: WriteTransaction
     ) -> tuple[list[_Outcome], Exception | None]:
-        """What was done, and what the operation after that raised."""
+        """Returns the operations that succeeded, and the error of the next one, if any."""
         done: list[_Outcome] = []
         try:
             for one in left:
-                # One by one: when an operation raises, `done` says which.
+                # One by one: when an operation raises, the length of `done` is its position.
                 done.append(_Outcome(one.future, one.operation(txn), None))  # noqa: PERF401
-        except Exception as exc:  # whatever it is, it belongs to this operation alone
+        except Exception as exc:  # any error belongs to this operation only
             return done, exc
         return done, None
 
     def _without(
         self, left: list[_Waiting], at: int, exc: Exception, outcomes: list[_Outcome]
     ) -> list[_Waiting]:
-        """The operation at `at` raised: what to run again, and who gets which error."""
+        """The operation at `at` raised: decides what runs again, and which operations fail."""
         self.stats.groups_run_again += 1
         culprit = left[at]
         if is_full(exc):
-            # Those that were done before it may still fit; growth from here on does not.
+            # Operations before it may still fit; later ones that grow the store do not.
             full = cast("StoreFullError", store_error(exc))
             after = _refuse_growth(left[at:], outcomes, full)
             if after and after[0] is culprit:
-                # A delete found no page: give it those that growth took, then smaller commits.
+                # A delete found no free page: drop growing operations, then use smaller commits.
                 again = _refuse_growth(left[:at], outcomes, full) + after
                 if len(again) < len(left):
                     return again
@@ -261,8 +261,8 @@ class Writer:
     def _after_failed_commit(
         self, left: list[_Waiting], exc: Exception, outcomes: list[_Outcome]
     ) -> list[_Waiting]:
-        """Nothing of it was done. What does not grow is tried again without the rest, because a
-        full disk has many names."""
+        """The commit failed as a whole. Operations that do not grow the store run again alone,
+        because a full disk causes many different errors."""
         self.stats.groups_run_again += 1
         error = store_error(exc)
         if errno_of(exc) == errno.EIO and self._free_space.disk_nearly_full():
@@ -289,7 +289,7 @@ class Writer:
         now = time.monotonic()
         if now - self._readers_checked_at >= _READER_CHECK_INTERVAL_S:
             self._readers_checked_at = now
-            # What is wrong, the next write or read tells somebody who waits for it.
+            # The next write or read reports the error to its caller.
             with contextlib.suppress(lmdb.Error):
                 self._env.lmdb.reader_check()
 
@@ -297,7 +297,7 @@ class Writer:
 def _refuse_growth(
     left: list[_Waiting], outcomes: list[_Outcome], error: StoreUnavailableError
 ) -> list[_Waiting]:
-    # An error of its own for each: they are raised in different places.
+    # A separate error object for each, because each is raised in another task.
     refused = [one for one in left if one.grows]
     outcomes += [_Outcome(one.future, None, type(error)(*error.args)) for one in refused]
     return [one for one in left if not one.grows]

@@ -1,1 +1,1 @@
-"""Everything in this process's memory; for tests and for trying things out."""
+"""Stores in the memory of one process, for tests and trials."""

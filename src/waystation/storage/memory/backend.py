@@ -29,7 +29,7 @@ class MemoryUrl(msgspec.Struct, frozen=True):
 
 def parse_memory_url(url: str, _db_settings: str = "") -> MemoryUrl:
     if url.strip().partition(":")[2].strip("/"):
-        raise SettingsError([f"store.url: {url!r}: `memory:` takes nothing after the colon"])
+        raise SettingsError([f"store.url: {url!r}: `memory:` has no options"])
     return MemoryUrl()
 
 

@@ -1,4 +1,4 @@
-"""The cluster's map in a dictionary: for one process, and for tests."""
+"""The slot map of a queue cluster in memory, for one process and for tests."""
 
 from collections.abc import Mapping
 
@@ -45,4 +45,4 @@ class MemoryClusterStore:
             self._leader = ""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to close."""

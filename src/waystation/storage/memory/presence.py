@@ -1,4 +1,4 @@
-"""The presence store in memory: one process, gone with it. Everything completes without waiting."""
+"""The presence store in the memory of one process. Every operation completes without waiting."""
 
 import secrets
 from collections.abc import Callable, Sequence
@@ -39,12 +39,12 @@ _encode_state = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(PartyState).decode
 
 
-async def _nobody() -> None:
-    """What there is to say of a party that is not there."""
+async def _no_party() -> None:
+    """The result of a leave from a party that does not exist."""
 
 
 class LedgerStore:
-    """What the stores of one process share: ledgers, a listener, and the end of empty parties."""
+    """Base of the single-process stores: ledgers, one listener, removal of empty parties."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class LedgerStore:
         self._random_bits = random_bits
         self._ledgers: dict[PartyId, PartyLedger] = {}
         self._emptied: dict[PartyId, float] = {}  # in the order in which they became empty
-        self._tick_floor = 0  # of parties that are forgotten: ids never go back
+        self._tick_floor = 0  # highest tick of removed parties: ids never decrease
         self._subscribed: set[PartyId] = set()
         self._listener: PartyListener | None = None
         self._owner = Owner("", 0)
-        self._frozen: set[PartyId] = set()  # on their way to another node
+        self._frozen: set[PartyId] = set()  # moving to another node
 
     def __len__(self) -> int:
-        """Parties that are remembered, empty ones that linger too."""
+        """Number of parties, including empty ones that are not removed yet."""
         return len(self._ledgers)
 
     async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
@@ -84,7 +84,7 @@ class LedgerStore:
     # --- operations ------------------------------------------------------------------------------
 
     async def _change(self, party_id: PartyId, operation: Callable[[PartyLedger], T]) -> T:
-        raise AssertionError("a store says how changes become lasting")
+        raise AssertionError("each store implements persistence")
 
     def _alter(
         self, party_id: PartyId, operation: Callable[[PartyLedger], T]
@@ -121,7 +121,7 @@ class LedgerStore:
         self, key: SessionKey, fence: int, code: Status
     ) -> "CoroutineType[Any, Any, Left | None]":
         if key.party_id not in self._ledgers:
-            return _nobody()
+            return _no_party()
         now_ms = self._clock.now_ms()
         return self._alter(key.party_id, lambda ledger: ledger.leave(key, fence, code, now_ms))
 
@@ -171,7 +171,7 @@ class LedgerStore:
         self._frozen.discard(party_id)
 
     async def _settled(self, party_id: PartyId) -> None:
-        """Until nothing of the party is on its way to where it lasts."""
+        """Waits until no change of the party is being written."""
 
     async def give_up(self, party_id: PartyId) -> None:
         if party_id in self._ledgers:
@@ -189,7 +189,7 @@ class LedgerStore:
         return await self._change(party_id, lambda ledger: ledger.take_in(whole, owner, now_ms))
 
     async def expire_due(self, limit: int) -> int:
-        """Here a session always has a node; what ends by itself are empty parties."""
+        """Removes empty parties only: in a single process a session always has its node."""
         await self._forget_empty(limit)
         return 0
 
@@ -225,7 +225,7 @@ class LedgerStore:
             self._emptied.setdefault(ledger.party_id, self._clock.mono())
 
     def _over(self, limit: int) -> list[PartyId]:
-        """Parties that have been empty for so long that they may be forgotten."""
+        """Parties that have been empty for `linger_s`."""
         late = self._clock.mono() - self._linger_ms / 1000
         over: list[PartyId] = []
         for party_id, at in self._emptied.items():

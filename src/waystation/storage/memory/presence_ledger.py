@@ -1,7 +1,7 @@
-"""One party's state and all changes to it, without I/O.
+"""One party in memory: sessions, roster and log, and every operation on them, without I/O.
 
-The ledger decides; its owner records the changes (`changes`) and notifies the subscribers. The
-memory store and the embedded store both use it, so they cannot differ in what they answer.
+The ledger decides; its store persists the `changes` and notifies subscribers. The memory store and
+the embedded store share it, so both give the same results.
 """
 
 from collections import deque
@@ -44,13 +44,13 @@ from waystation.presence.store import (
 )
 
 EPOCH_BITS: Final = 63
-_JOIN: Final = MessageType.JOIN  # asking an enum's class for a member takes its time
+_JOIN: Final = MessageType.JOIN  # module constants: reading an enum member is slow
 _LEAVE: Final = MessageType.LEAVE
 Slot = tuple[ClientId, SessionId]
 
 
 class Changes(msgspec.Struct):
-    """What a durable store must write."""
+    """Changes that a durable store must write."""
 
     sessions: dict[Slot, SessionRecord | None]
     entries: list[Entry]
@@ -61,7 +61,7 @@ class Changes(msgspec.Struct):
 
 
 class PartyState(msgspec.Struct, array_like=True, frozen=True):
-    """All of a party, for another node. New fields go last and have defaults."""
+    """A whole party, to move it to another node. New fields go last and have defaults."""
 
     epoch: int
     seq: int
@@ -97,25 +97,25 @@ class PartyLedger:
         self.log: deque[Entry] = deque(maxlen=log_max)
         self.sessions: dict[Slot, SessionRecord] = {}
         self.clients: dict[ClientId, int] = {}
-        self.emptied_at_ms = 0  # 0: somebody is there, or nobody ever was
+        self.emptied_at_ms = 0  # 0: the party has sessions, or never had any
         self._random_bits = random_bits
         self._changes = Changes({}, [])
 
     def changes(self) -> Changes:
-        """Since the last call."""
+        """Changes since the last call."""
         changes, self._changes = self._changes, Changes({}, [])
         return changes
 
     def new_entries(self) -> list[Entry]:
-        """Of `changes`, what is told to others; for a store that writes nothing down."""
+        """Only the entries of `changes`, for a store that persists nothing."""
         changes = self._changes
         entries, changes.entries = changes.entries, []
         changes.sessions.clear()
         changes.epoch_began = False
         return entries
 
-    def put_back(self, record: SessionRecord) -> None:
-        """As it was read from somewhere durable."""
+    def restore_session(self, record: SessionRecord) -> None:
+        """Adds a session that was read from disk or from another node."""
         slot = (record.key.client_id, record.key.session_id)
         self.sessions[slot] = record
         self.clients[slot[0]] = self.clients.get(slot[0], 0) + 1
@@ -251,7 +251,7 @@ class PartyLedger:
         return Signalled(self._append(MessageType.SIGNAL, slot, now_ms, payload=payload).seq)
 
     def save_cursor(self, row: CursorRow) -> bool:
-        """Not among the changes: cursors are written another way."""
+        """Not recorded in `changes`: cursors are written separately."""
         slot = (row.key.client_id, row.key.session_id)
         found = self.sessions.get(slot)
         if found is None or found.fence != row.fence or row.cursor <= found.cursor:
@@ -259,7 +259,7 @@ class PartyLedger:
         self.sessions[slot] = replace(found, cursor=row.cursor)
         return True
 
-    # --- going elsewhere -------------------------------------------------------------------------
+    # --- moving between nodes --------------------------------------------------------------------
 
     def state(self) -> PartyState:
         return PartyState(
@@ -274,7 +274,7 @@ class PartyLedger:
     def take_in(
         self, state: PartyState, owner: Owner, now_ms: int
     ) -> Sequence[SessionRecord] | None:
-        """A party that was on another node goes on here; None if it has sessions here."""
+        """Continues a party of another node; None if the party has sessions here."""
         if self.sessions:
             return None
         self.epoch, self.seq, self.at_ms = state.epoch, state.seq, max(self.at_ms, state.at_ms)
@@ -294,7 +294,7 @@ class PartyLedger:
                 detached_at_ms=record.detached_at_ms or now_ms,
                 deadline_ms=now_ms + record.ttl_ms,
             )
-            self.put_back(waiting)
+            self.restore_session(waiting)
             self._changes.sessions[record.key.client_id, record.key.session_id] = waiting
         return list(self.sessions.values())
 
@@ -313,8 +313,8 @@ class PartyLedger:
         start = after_seq + 1 - first
         return [self.log[at] for at in range(start, min(len(self.log), start + limit))]
 
-    def lost_with_the_process(self, now_ms: int, ttl_min_ms: int) -> list[SessionRecord]:
-        """After a start nobody has a stream; everybody gets time to come back."""
+    def detach_all(self, now_ms: int, ttl_min_ms: int) -> list[SessionRecord]:
+        """After a restart no session has a stream; each one gets time to reconnect."""
         for slot, record in self.sessions.items():
             left_ms = record.ttl_ms if record.active else record.deadline_ms - now_ms
             self.sessions[slot] = replace(
@@ -347,7 +347,7 @@ class PartyLedger:
         seq = self.seq = self.seq + 1
         if now_ms > self.at_ms:  # noqa: PLR1730 for every entry
             self.at_ms = now_ms
-        tick = self.tick = next_tick(self.tick, now_ms)  # its id is made of it
+        tick = self.tick = next_tick(self.tick, now_ms)  # the message id is derived from it
         entry = Entry(
             seq,
             kind,

@@ -1,8 +1,8 @@
 """The push store in plain dictionaries: the executable model of the contract.
 
-Rule 1: the other backends are compared with this one, so it says what the contract says in the
-        shortest way that is right, and never suspends.
-Rule 2: time comes from the clock it was given and nothing here is random: a seed replays a run.
+The other backends are compared with this one, so it implements the contract in the shortest correct
+way and never suspends. Time comes from the injected clock and nothing is random, so a seed replays
+a run.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,8 +32,8 @@ from waystation.push.model import (
 )
 from waystation.storage.memory.backend import CAPABILITIES
 
-# How long an ended tracked message is remembered after its time, so that a late milestone of it
-# is not counted as another message.
+# How long an ended tracked message is kept after its expiry, so that a late milestone is not
+# counted as a new message.
 TRACKED_KEEP_MS = 86_400_000
 
 
@@ -50,14 +50,14 @@ class _Tracked(msgspec.Struct, frozen=True):
 
 
 class MemoryPushStore:
-    """One process, gone with it."""
+    """A push store that ends with its process."""
 
     capabilities = CAPABILITIES
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._agents: dict[Uaid, _Agent] = {}
-        # Kept apart from the agents: a late writer may save for one that has left.
+        # Separate from the agents: a late writer may save for one that was removed.
         self._notifications: dict[Uaid, dict[SortKey, Notification]] = {}
         self._broadcasts: dict[str, str] = {}
         self._statuses: dict[MessageId, MessageStatus] = {}
@@ -227,7 +227,7 @@ class MemoryPushStore:
     async def get_broadcasts(self) -> Mapping[str, str]:
         return dict(self._broadcasts)
 
-    # What happened to a message
+    # Statuses and tracking
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         for note in notes:
@@ -272,10 +272,10 @@ class MemoryPushStore:
         return len(over)
 
     async def check(self) -> None:
-        """A dictionary always answers."""
+        """Never fails."""
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
     # Inside
 
@@ -291,7 +291,7 @@ class MemoryPushStore:
         return self._clock.now_ms() + USER_AGENT_LIFETIME_S * 1000
 
     def _begin(self, user_agent: UserAgent) -> None:
-        """A record where there was none; what a forerunner left behind is not inherited."""
+        """Create a record; rows of a removed predecessor are not inherited."""
         self._end(user_agent.uaid)
         record = _without_row_version(user_agent)
         self._agents[user_agent.uaid] = _Agent(record, self._lifetime_end())
@@ -317,7 +317,7 @@ class MemoryPushStore:
                 self._count(Milestone.EXPIRED, 1)
 
     def _over(self, now_ms: int) -> Iterator[Callable[[], object]]:
-        """What removes each row whose time is over; a user agent after its notifications."""
+        """Yields a removal for each expired row; a user agent comes after its notifications."""
         for uaid, rows in self._notifications.items():
             agent = self._agents.get(uaid)
             gone = agent is not None and agent.expires_at_ms <= now_ms
@@ -340,7 +340,7 @@ def _age(notification: Notification) -> tuple[int, MessageId]:
 
 
 def _without_row_version(user_agent: UserAgent) -> UserAgent:
-    """This store has no row versions; one from elsewhere must not make two routes differ."""
+    """This store has no row versions; a foreign one would make equal routes differ."""
     if user_agent.row_version is None:
         return user_agent
     return msgspec.structs.replace(user_agent, row_version=None)

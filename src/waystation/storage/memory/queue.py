@@ -1,7 +1,7 @@
 """The queue store in plain dictionaries: the executable model of the contract.
 
-The other backends are compared with this one, so it says what the contract says in the shortest
-way that is right, and never suspends.
+The other backends are compared with this one, so it implements the contract in the shortest correct
+way and never suspends.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ from waystation.storage.memory.backend import CAPABILITIES
 _changed = msgspec.structs.replace
 
 
-class _Line:
+class _QueueMessages:
     """The messages of one queue."""
 
     __slots__ = ("can_write", "messages")
@@ -74,14 +74,14 @@ class _Line:
 
 
 class MemoryQueueStore:
-    """One process, gone with it."""
+    """A queue store that ends with its process."""
 
     capabilities = CAPABILITIES
 
     def __init__(self) -> None:
         self._queues: dict[RecipientId, Queue] = {}
         self._ids: dict[Party, dict[bytes, RecipientId]] = {party: {} for party in Party}
-        self._lines: dict[RecipientId, _Line] = {}
+        self._lines: dict[RecipientId, _QueueMessages] = {}
         self._pending: list[PendingNotification] = []
         self._services: dict[Fingerprint, Service] = {}
 
@@ -218,7 +218,7 @@ class MemoryQueueStore:
         queue = self._queues.get(recipient_id)
         if queue is None or queue.standing is not Standing.ACTIVE:
             return Appended(Admission.REFUSED)
-        line = self._lines.setdefault(recipient_id, _Line())
+        line = self._lines.setdefault(recipient_id, _QueueMessages())
         expired = 0 if expire_before_s is None else line.expire(expire_before_s)
         size = len(line.messages)
         admission, can_write = admit(size=size, can_write=line.can_write, quota=quota)

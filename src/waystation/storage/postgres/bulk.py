@@ -1,8 +1,8 @@
-"""A push store in PostgreSQL as a whole, for jobs.
+"""Bulk reader of a push store in PostgreSQL, for pipeline jobs.
 
-Parts are ranges of uaids, read by key a page at a time, so no snapshot is held while a page is
-worked on. The version of a record is the server's own hash of its row: a removal states it again,
-and the server looks at the row as it is then.
+Parts are ranges of uaids, read by key page by page, so no snapshot is held between pages. The
+version of a record is the server's hash of its row. A removal states that version, and the server
+compares it with the current row.
 """
 
 import asyncio
@@ -58,12 +58,12 @@ ORDER BY uaid, chid_message_id COLLATE "C" LIMIT $6
 _WHOLE = ", ".join(f'"{name}"' for name, _ in layout.MESSAGE_COLUMNS)
 _SLIM = """
 uaid, channel_id, chid_message_id, version, "timestamp", ttl, accepted_at_ms, sortkey_timestamp"""
-# What refers to a record goes with it.
+# Rows that refer to a record are removed with it (ON DELETE CASCADE).
 _REMOVE = """
 DELETE FROM {router} AS r USING unnest($1::text[], $2::bigint[]) AS g (uaid, seen)
 WHERE r.uaid = g.uaid AND hashtextextended(r::text, 0) = g.seen RETURNING 1
 """
-# Of Autopush's first tables, which know no references.
+# For Autopush's first tables, which have no foreign keys.
 _REMOVE_ORPHANS = """
 WITH nobodys AS (
     SELECT g.uaid FROM unnest($1::text[]) AS g (uaid)

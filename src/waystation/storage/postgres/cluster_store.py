@@ -1,7 +1,7 @@
-"""The cluster's map in PostgreSQL: for members on several machines.
+"""The slot map of a queue cluster in PostgreSQL, for members on several machines.
 
-One row for the map, one for each server's lease, one for the lead; times are the server's own
-(`clock_timestamp`), so that members need no common clock.
+The map and the lead have one row each, and each server's lease has one. Times are PostgreSQL's
+(`clock_timestamp`), so members need no common clock.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ class PostgresClusterStore:
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store) -> "PostgresClusterStore":
         async def make_ready(connection: Connection) -> None:
-            # Two members that start at once would both create the tables.
+            # Members that start at once would all create the tables.
             async with connection.transaction():
                 await connection.execute("SELECT pg_advisory_xact_lock(5223)")
                 await connection.execute(_SCHEMA)

@@ -1,11 +1,12 @@
-"""Rows as they stand in the tables, and values as we know them (docs/guides/stores/postgres.md).
+"""Converts between table rows and model values (docs/guides/stores/postgres.md).
 
-Rule 1: what Autopush writes is read, and what it reads is written as it writes it: ids in 32 hex
-        digits, JSON `null` and empty text for what is missing, ends in seconds.
-Rule 2: what Autopush has no column for stands in `accepted_at_ms` and `extras`. Its nodes replace a
-        topic's row without touching these two, so neither is believed unless it fits the rest.
-Rule 3: `extras` of a topic's row may begin with `REPLACED`: which message it took the place of, for
-        whoever wrote it; nobody reads that later.
+Rule 1: Autopush's columns are read and written in Autopush's format: ids in 32 hex digits, JSON
+        `null` and empty text for missing values, expiry in seconds.
+Rule 2: values without an Autopush column are in `accepted_at_ms` and `extras`. Autopush's nodes
+        replace a topic's row without changing these two, so both are used only if they match the
+        other columns.
+Rule 3: `extras` of a topic's row may begin with `REPLACED` and the message that it replaced; only
+        the statement that wrote the row reads that.
 """
 
 from collections.abc import Sequence
@@ -29,8 +30,8 @@ from waystation.push.model import (
     UserAgent,
 )
 
-RELIABILITY_ID_CHARS_MAX = 40  # of Autopush's column; a longer one stands in `extras`
-RELIABILITY_LOG_S = 60 * 86_400  # how long Autopush keeps its log of tracked messages
+RELIABILITY_ID_CHARS_MAX = 40  # of Autopush's column; a longer one is stored in `extras`
+RELIABILITY_LOG_S = 60 * 86_400  # lifetime of Autopush's log of tracked messages
 
 Row = Any  # a record of the driver: columns by name
 
@@ -58,9 +59,9 @@ _MARK_CHARS = 16
 
 
 class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a notification has beyond Autopush's columns."""
+    """Fields of a notification without an Autopush column."""
 
-    mark: str = ""  # the end of the message id that this belongs to
+    mark: str = ""  # the last characters of the message id that this belongs to
     urgency: Urgency = Urgency.NORMAL
     sender: bytes | None = None
     reliability_id: str | None = None
@@ -68,7 +69,7 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Replacing(msgspec.Struct, frozen=True):
-    """Message id, when it was accepted in ms, and when it ends in s."""
+    """Message id, accept time in ms, and expiry in s."""
 
     replaced: tuple[str, int, int]
 
@@ -102,12 +103,12 @@ def message_values(uaid: Uaid, notification: Notification) -> MessageValues:
 
 
 def columns_of(rows: Sequence[MessageValues]) -> list[list[str | int | None]]:
-    """One list per column: what a statement unnests."""
+    """One list per column, for `unnest`."""
     return [list(column) for column in zip(*rows, strict=True)]
 
 
 def read_notification(row: Row) -> Notification | None:
-    """None for a row that is not one of a notification."""
+    """None for an invalid row."""
     channel_id = parse_uuid(row["channel_id"] or "")
     message_id, timestamp_s, ttl_s = row["version"], row["timestamp"], row["ttl"]
     if channel_id is None or not message_id or timestamp_s is None or ttl_s is None:
@@ -130,7 +131,7 @@ def read_notification(row: Row) -> Notification | None:
 
 
 def read_replaced(extras: str) -> Replaced | None:
-    """None if the old row was not one of a notification."""
+    """None if the old row was invalid."""
     try:
         message_id, accepted_at_ms, end_s = _replacing_decoder.decode(extras).replaced
     except msgspec.MsgspecError:

@@ -1,7 +1,7 @@
 """The push store on PostgreSQL: one statement and one round trip per operation.
 
-Look-ups, saves and forgettings of a loop turn go to the server together (groups.py), because a
-commit costs the same whatever it holds. What a call returned is committed.
+Look-ups, saves and removals of a loop turn are sent together (`batching.py`), because a commit
+costs the same for any number of rows. A write is committed when its call returns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,12 +45,12 @@ from waystation.storage.settings import Store
 
 _Lookup = tuple[Uaid, ChannelId]
 _Saving = tuple[Uaid, Notification]
-_Key = tuple[str | int | None, str | int | None]  # uaid and sort key, as they stand in a row
+_Key = tuple[str | int | None, str | int | None]  # uaid and sort key, as in a row
 _Forgetting = tuple[Uaid, Sequence[tuple[SortKey, MessageId]]]
 
 
 class PostgresPushStore:
-    """One database, shared by any number of nodes, ours and Autopush's."""
+    """One database, shared by any number of nodes, including Autopush's."""
 
     capabilities = CAPABILITIES
 
@@ -73,7 +73,7 @@ class PostgresPushStore:
 
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store, clock: Clock) -> "PostgresPushStore":
-        """A server that cannot be reached yet is no obstacle; tables that are not ours are."""
+        """Succeeds even if the server cannot be reached yet; raises for foreign tables."""
         store = cls(url, settings=settings, clock=clock)
         try:
             await store.check()
@@ -81,15 +81,15 @@ class PostgresPushStore:
             await store.close()
             raise
         except StoreUnavailableError:
-            pass  # whoever asks will be told, until it is there
+            pass  # operations fail until the server can be reached
         return store
 
     def stats(self) -> SessionStats:
-        """Counters: round trips, connections, what failed and was refused."""
+        """Counters: round trips, connections, failures, refusals."""
         return self._session.stats
 
     async def warnings(self) -> Sequence[str]:
-        """What start-up and `doctor` should tell."""
+        """Warnings for start-up and `doctor`."""
         return await self._sweep.warnings()
 
     # User agents and routes
@@ -160,7 +160,8 @@ class PostgresPushStore:
         replaced: list[Replaced | None] = []
         waiting = list(notifications)
         while waiting:
-            # A statement may write a row once only: of one topic, the next is for the next.
+            # A statement may write a row only once: a second message of a topic waits for the next
+            # one.
             now: dict[SortKey, Notification] = {}
             later = [row for row in waiting if now.setdefault(row.sort_key, row) is not row]
             columns = layout.columns_of([layout.message_values(uaid, row) for row in now.values()])
@@ -173,7 +174,7 @@ class PostgresPushStore:
                 elif (row["extras"] or "").startswith(layout.REPLACED):
                     replaced.append(layout.read_replaced(row["extras"]))
                     written += 1
-                else:  # a topic's row that was there and replaced nothing is that very message
+                else:  # an existing row of a topic that replaced nothing is the same message
                     written += row["is_new"] or notification.topic is None
             waiting = later
         return HandedBack(written, tuple(filter(None, replaced)))
@@ -249,7 +250,7 @@ class PostgresPushStore:
         rows = await self._session.read(self._sql.get_broadcasts)
         return {row["id"]: row["version"] for row in rows}
 
-    # What happened to a message
+    # Statuses and tracking
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         if notes:
@@ -275,7 +276,7 @@ class PostgresPushStore:
         await self._session.read(self._sql.check)
 
     async def close(self) -> None:
-        """What was begun is still written; safe to call twice."""
+        """Waits for submitted calls; safe to call twice."""
         for group in (self._lookups, self._saves, self._inserts, self._forgettings):
             await group.close()
         await self._session.close()
@@ -305,7 +306,7 @@ class PostgresPushStore:
     async def _save_all(
         self, asked: Sequence[_Saving]
     ) -> Sequence[Replaced | WaystationError | None]:
-        # A statement may write a row once only; of several, the last one would have stayed.
+        # A statement may write a row only once; of several messages the last one wins.
         rows = {(values[0], values[2]): values for values in starmap(layout.message_values, asked)}
         told = await self._upsert(list(rows.values()))
         refused: set[_Key] = set()
@@ -331,7 +332,7 @@ class PostgresPushStore:
         return answers
 
     async def _upsert(self, rows: Sequence[MessageValues]) -> dict[_Key, Replaced | None] | None:
-        """What those replaced that replaced something; None if one of them cannot be written."""
+        """The replaced messages, by key; None if one of the rows cannot be written."""
         columns = layout.columns_of(rows)
         told = await self._session.change_or_collide(self._sql.save, *columns)
         if told is None:
@@ -365,6 +366,6 @@ class PostgresPushStore:
 
 def _taken() -> StoreUnavailableError:
     return StoreUnavailableError(
-        "another user agent has a row of the same channel and topic, and the unique index of"
-        " Autopush admits one"
+        "another user agent has a row of the same channel and topic, and Autopush's unique index"
+        " allows only one"
     )

@@ -1,10 +1,10 @@
 """The queue store on PostgreSQL: one statement and one round trip per operation.
 
-What is looked up, sent and acknowledged in a loop turn goes to the server together (groups.py),
-because a commit costs the same whatever it holds. What a call returned is committed.
+Look-ups, appends and acknowledgements of a loop turn are sent together (`batching.py`), because a
+commit costs the same for any number of rows. A write is committed when its call returns.
 
-Messages are sent by one group at a time: two groups under way could overtake each other, and with
-them two messages to one queue.
+One group of appends is in progress at a time: two could overtake each other and reorder the
+messages of a queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,19 +88,19 @@ class PostgresQueueStore:
         }
         self._lookups = Batcher[_Lookup, Queue | None](self._find_all, **limits)
         self._heads = Batcher[RecipientId, Message | None](self._head_all, **limits)
-        self._sendings = Batcher[_Sending, Appended](self._append_all, **limits, flights_max=1)
+        self._sendings = Batcher[_Sending, Appended](self._append_all, **limits, in_flight_max=1)
         self._ackings = Batcher[_Acking, Acknowledged | None](self._acknowledge_all, **limits)
 
     @classmethod
     async def open(cls, url: PostgresUrl, *, settings: Store) -> "PostgresQueueStore":
-        """A server that cannot be reached yet is no obstacle: whoever asks will be told."""
+        """Succeeds even if the server cannot be reached yet; operations fail until then."""
         store = cls(url, settings=settings)
         with suppress(UnavailableError):
             await store.check()
         return store
 
     def stats(self) -> SessionStats:
-        """Counters: round trips, connections, what failed and was refused."""
+        """Counters: round trips, connections, failures, refusals."""
         return self._session.stats
 
     # Queues
@@ -163,7 +163,7 @@ class PostgresQueueStore:
     ) -> Service | None:
         statement, values = self._sql.register_service, (fingerprint, service.service_id)
         rows = await self._change(statement, *values, service.role.value, limit)
-        if not rows:  # another server made it between our two looks, or there are too many
+        if not rows:  # created by another server meanwhile, or over the limit
             rows = await self._change(statement, *values, service.role.value, limit)
         return layout.read_service(rows[0]) if rows else None
 
@@ -218,7 +218,7 @@ class PostgresQueueStore:
         limit: int,
         only: Callable[[Slot], bool] | None = None,
     ) -> Expired:
-        # A row is in one place here, whoever owns its slot: it does no harm to look at all.
+        # All servers share these rows, so expiring those of other servers' slots is harmless.
         rows = await self._change(self._sql.expire_some, before_s, after or b"", limit)
         by_slot: dict[Slot, int] = {}
         for row in rows:
@@ -257,7 +257,7 @@ class PostgresQueueStore:
         await self._read("SELECT 1")
 
     async def close(self) -> None:
-        """What was asked is still answered; safe to call twice."""
+        """Waits for submitted calls; safe to call twice."""
         for group in (self._lookups, self._heads, self._sendings, self._ackings):
             await group.close()
         await self._session.close()
@@ -272,7 +272,7 @@ class PostgresQueueStore:
         for row in rows:
             found[row["n"] - 1] = layout.read_queue(row)
         for _ in range(len(asked) - len(rows)):
-            layout.read_queue(layout.NOBODYS_ROW)  # unknown ids cost what known ones cost
+            layout.read_queue(layout.NOBODYS_ROW)  # unknown ids take as long as known ones
         return found
 
     async def _head_all(
@@ -343,7 +343,7 @@ class PostgresQueueStore:
             raise QueueStoreUnavailableError(str(exc)) from exc
 
     async def _applied(self, statement: str, *args: object) -> bool:
-        """Whether a row was changed; an id that is taken changes none."""
+        """Whether a row was changed; False also if an id is already taken."""
         try:
             return bool(await self._session.change_or_collide(statement, *args))
         except (UnavailableError, BusyError) as exc:

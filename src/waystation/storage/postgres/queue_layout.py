@@ -69,7 +69,7 @@ def encode_blocking(blocking: Blocking) -> bytes:
 
 
 def queue_values(queue: Queue) -> tuple[object, ...]:
-    """In the order of the columns."""
+    """The values in column order."""
     link, notifier = queue.link, queue.notifier
     return (
         queue.recipient_id,

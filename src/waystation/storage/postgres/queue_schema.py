@@ -1,10 +1,9 @@
-"""Tables and functions of the queue service in PostgreSQL, made when a server first comes.
+"""Tables and functions of the queue service in PostgreSQL, created at the first start.
 
-Rule 1: conditions are in the statement or in the function, never between two of them: the row of
-        the queue is locked first, so whoever changes one queue does so one after the other.
-Rule 2: functions are replaced at every start, tables are only made; a column that a later release
-        needs is added with a default.
-Rule 3: several servers may start together: all of it is one transaction under one lock.
+Rule 1: conditions are inside a statement or function, never between two: the queue's row is locked
+        first, so changes of one queue are serialised.
+Rule 2: functions are replaced at every start; tables are only created. A new column has a default.
+Rule 3: all of this is one transaction under one lock, so several servers may start at once.
 """
 
 import re
@@ -12,9 +11,9 @@ import re
 from waystation.storage.postgres.session import Connection
 from waystation.storage.postgres.url import PostgresUrl
 
-_LOCK = 0x57617171  # any number that nobody else uses: "Waqq"
+_LOCK = 0x57617171  # arbitrary unique number: "Waqq"
 
-# `size` counts the messages; their numbers have no gaps. Keys and blockings are our own bytes.
+# `size` counts the messages; their numbers have no gaps. Keys and blockings are encoded bytes.
 _TABLES = """
 CREATE TABLE IF NOT EXISTS {queue} (
     recipient_id bytea PRIMARY KEY,
@@ -187,7 +186,7 @@ async def make_queue_tables(connection: Connection, url: PostgresUrl) -> None:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
         if tables.schema is not None:
             await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{tables.schema}"')
-        # What exists already is no news.
+        # Suppress notices about existing objects.
         await connection.execute("SET LOCAL client_min_messages = warning")
         for sql in (_TABLES, _EXPIRE, _APPEND, _ACKNOWLEDGE):
             await connection.execute(tables.fill(sql))

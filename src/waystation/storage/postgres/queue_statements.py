@@ -1,8 +1,8 @@
 """Every statement of the queue store: one per operation, so one round trip each.
 
-Statements that take arrays answer several callers at once; `n` says whose a row is. What they
-change is changed queue by queue, in the order of the ids, and within a queue in the order of the
-callers: two statements under way never wait for each other's locks in a circle.
+Statements with arrays serve several callers; `n` is the caller's position. They change queues in
+the order of ids, and within a queue in the order of callers, so concurrent statements cannot
+deadlock.
 """
 
 from waystation.storage.postgres.queue_layout import QUEUE_COLUMNS
@@ -14,7 +14,7 @@ _PLACES = ", ".join(f"${n}" for n in range(1, len(QUEUE_COLUMNS) + 1))
 
 _CREATE = f"INSERT INTO {{queue}} ({_COLUMNS}) VALUES ({_PLACES}) RETURNING 1"  # noqa: S608
 
-# LIMIT keeps the planner at one index look-up for each caller.
+# LIMIT makes the planner use one index look-up per caller.
 _FIND = """
 SELECT g.n, q.*
 FROM unnest($1::text[], $2::bytea[]) WITH ORDINALITY AS g (party, id, n)
@@ -58,7 +58,7 @@ WHERE q.recipient_id = old.recipient_id
 RETURNING old.notifier_id AS previous
 """
 
-# The number of services is looked at without a lock: a few more than the limit do no harm.
+# The number of services is read without a lock: slightly exceeding the limit is harmless.
 _REGISTER_SERVICE = """
 WITH made AS (
     INSERT INTO {service} (fingerprint, service_id, role)

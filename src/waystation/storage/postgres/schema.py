@@ -1,25 +1,31 @@
-"""Tables, indexes and functions, made and brought up to date by `waystation store init`.
+"""Tables, indexes and functions; `waystation store init` creates and migrates them.
 
-Rule 1: each step runs once; `waystation_migration` says which have. All steps of a run are one
-        transaction under one lock, so nodes that start together do not get in each other's way.
-Rule 2: tables that Autopush made are kept as they are. What is added to them its nodes do not
-        notice: columns that may be null, indexes, and a longer `node_id`.
-Rule 3: a step that has been released is never changed; a new one follows it.
+Rule 1: each step runs once and is recorded in `waystation_migration`. All steps of a run are one
+        transaction under one lock, so nodes may start at once.
+Rule 2: Autopush's tables are kept. Additions do not affect Autopush's nodes: nullable columns,
+        indexes, and a longer `node_id`.
+Rule 3: a released step is never changed; changes are new steps.
 """
 
 from collections.abc import Awaitable, Callable
 
 from waystation.base.errors import StoreUnavailableError
-from waystation.storage.postgres.session import Connection, DriverError, connect, part, store_error
+from waystation.storage.postgres.session import (
+    Connection,
+    DriverError,
+    close_connection,
+    connect,
+    store_error,
+)
 from waystation.storage.postgres.tables import Tables
 from waystation.storage.postgres.url import PostgresUrl, parse_postgres_url
 from waystation.storage.settings import Store
 
 MAJOR_MIN = 13
-_LOCK = 0x57617973  # any number that nobody else uses: "Ways"
+_LOCK = 0x57617973  # arbitrary unique number: "Ways"
 
-# As autopush-rs has them, but sort keys in byte order, and without its unique index over the sort
-# keys of all user agents: two of them may choose the same channel id.
+# As in autopush-rs, but with sort keys in byte order, and without its unique index over the sort
+# keys of all user agents, because two user agents may choose the same channel id.
 _AUTOPUSH_TABLES = """
 CREATE TABLE IF NOT EXISTS {router} (
     uaid varchar(40) PRIMARY KEY,
@@ -61,8 +67,8 @@ CREATE TABLE IF NOT EXISTS {message} (
 );
 """
 
-# Rows of Autopush's first releases have no end: they get one, because the sweep goes by it. A
-# message may refer to the log of tracked ones, so removing from the log looks for such messages.
+# Rows of Autopush's first releases have no expiry: the sweep needs one, so it is added. A message
+# may refer to the log of tracked messages, so a removal from the log checks for such messages.
 _ADDITIONS = """
 ALTER TABLE {message} ADD COLUMN IF NOT EXISTS accepted_at_ms bigint;
 ALTER TABLE {message} ADD COLUMN IF NOT EXISTS extras text;
@@ -102,8 +108,8 @@ CREATE INDEX waystation_tracked_end ON {tracked} (ended, expires_at_ms);
 CREATE TABLE {counted} (milestone text PRIMARY KEY, n bigint NOT NULL);
 """
 
-# Each statement of a function sees what was committed before it began; one statement alone would
-# count the channels as they were before it waited for the lock.
+# Each statement of a function sees all earlier commits; a single statement would count the channels
+# as of the time before it waited for the lock.
 _ADD_CHANNEL = """
 CREATE FUNCTION {add_channel}(
     the_uaid text, the_channel text, channels_max int, now_s bigint
@@ -126,7 +132,7 @@ END
 $body$;
 """
 
-# No single statement tells what stood in a row before it wrote there (before PostgreSQL 18).
+# Before PostgreSQL 18 no single statement can return the old values of a row that it changes.
 _UPDATE_TIMES = """
 ALTER TABLE {update} ADD COLUMN accepted_at_ms bigint, ADD COLUMN accepted_version numeric;
 CREATE FUNCTION {save_update}(
@@ -165,14 +171,14 @@ $body$;
 
 
 class ForeignTablesError(StoreUnavailableError):
-    """What is there was made by others, or by an earlier release; a person decides."""
+    """The tables are Autopush's or of an earlier release; the operator must run `store init`."""
 
     label = "foreign_tables"
 
 
 async def init_store(url: str, settings: Store) -> list[str]:
-    """Make what is missing; what was done, a sentence each. May run at any time, again and again,
-    beside servers of ours and of Autopush."""
+    """Create what is missing; returns a sentence for each change. May run repeatedly and while
+    servers, also Autopush's, use the store."""
     parsed = parse_postgres_url(url, settings.db_settings)
     try:
         connection = await connect(parsed, settings)
@@ -180,14 +186,14 @@ async def init_store(url: str, settings: Store) -> list[str]:
             done = [await _check_version(connection)]
             done += await migrate(connection, Tables(parsed))
         finally:
-            await part(connection)
+            await close_connection(connection)
     except DriverError as exc:
         raise store_error(exc) from exc
     return done
 
 
 async def make_ready(connection: Connection, url: PostgresUrl) -> None:
-    """At start-up: an empty database is filled, one that is not ours is left to a person."""
+    """At start-up: initialises an empty database; raises for foreign tables."""
     tables = Tables(url)
     missing = await _missing(connection, tables)
     if not missing:
@@ -281,7 +287,5 @@ async def _collation(connection: Connection, tables: Tables) -> str:
 async def _check_version(connection: Connection) -> str:
     version: str = await connection.fetchval("SELECT current_setting('server_version')")
     if connection.get_server_version().major < MAJOR_MIN:
-        raise StoreUnavailableError(
-            f"PostgreSQL {version} is too old: it takes {MAJOR_MIN} or later"
-        )
+        raise StoreUnavailableError(f"PostgreSQL {version} is too old: use {MAJOR_MIN} or later")
     return f"PostgreSQL {version.partition(' ')[0]}"

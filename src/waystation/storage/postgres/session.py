@@ -1,14 +1,14 @@
-"""Connections to one PostgreSQL: one operation each at a time, made when they are needed.
+"""Connections to one PostgreSQL server, opened on demand; each runs one operation at a time.
 
 Rule 1: at most `connections_max` connections, and at most `queue_max` operations that wait for one;
         one more is refused with `BusyError`.
-Rule 2: an operation has `operation_timeout_s`, its wait included. Then its connection is cut, and
-        whether it took effect is unknown: a change is not tried again. A read whose connection
-        broke is, once, because a server that was restarted has broken all of them.
+Rule 2: an operation, including its wait, may take `operation_timeout_s`. Then its connection is
+        cut. Whether a change took effect is unknown, so it is not repeated. A read whose connection
+        broke is repeated once, because a restart of the server breaks all connections.
 Rule 3: after a failed attempt to connect, operations fail at once for a `ReconnectPause`.
 Rule 4: a statement that the server rolled back because of a deadlock is sent again.
 
-The driver's exceptions become the store's own in `store_error` and nowhere else.
+`store_error` alone maps exceptions of the driver to errors of the store.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from waystation.storage.postgres.url import PostgresUrl
 from waystation.storage.settings import Store
 
 UNDONE_TRIES_MAX = 5
-PARTING_S = 1.0
+CLOSE_TIMEOUT_S = 1.0
 
 Connection = Any  # the driver has no types
 _connect: Callable[..., Coroutine[Any, Any, Connection]] = vars(asyncpg)["connect"]
@@ -38,7 +38,7 @@ DriverError: tuple[type[Exception], ...] = (
     asyncpg.InternalClientError,
     OSError,  # a timeout is one
 )
-# A constraint refuses a row; the rows of its group are then sent one by one.
+# A constraint refused a row; the rows of the group are then sent one by one.
 CollisionError: type[Exception] = asyncpg.IntegrityConstraintViolationError
 _Undone: tuple[type[Exception], ...] = (
     asyncpg.DeadlockDetectedError,
@@ -58,18 +58,18 @@ class SessionStats(msgspec.Struct):
     """Counters of one store."""
 
     round_trips: int = 0
-    failures: int = 0  # connections that could not be made, or broke under an operation
+    failures: int = 0  # failed connection attempts, and connections that broke during an operation
     refused: int = 0
-    undone: int = 0  # statements that the server took back and that were sent again
-    undecodable: int = 0  # rows that were passed over
+    undone: int = 0  # statements that the server rolled back and that were repeated
+    undecodable: int = 0  # invalid rows that were skipped
 
 
 def store_error(exc: Exception) -> StoreUnavailableError:
-    """What an exception of the driver means to whoever asked the store."""
+    """Maps an exception of the driver to an error of the store."""
     if isinstance(exc, _Full):
         return StoreFullError("PostgreSQL has no room left")
     if isinstance(exc, CollisionError):
-        # Its text would name the row.
+        # Its text contains values of the row.
         return StoreUnavailableError(f"PostgreSQL refuses a row: {type(exc).__name__}")
     return StoreUnavailableError(f"PostgreSQL: {str(exc) or type(exc).__name__}")
 
@@ -84,15 +84,15 @@ async def connect(url: PostgresUrl, settings: Store) -> Connection:
     )
 
 
-async def part(connection: Connection) -> None:
-    """Close the connection; the server gets PARTING_S to answer."""
+async def close_connection(connection: Connection) -> None:
+    """Close the connection; wait up to CLOSE_TIMEOUT_S for the server."""
     with contextlib.suppress(*DriverError):
-        await connection.close(timeout=PARTING_S)
+        await connection.close(timeout=CLOSE_TIMEOUT_S)
 
 
 class Session:
-    """`make_ready` is called with the first connection before any operation; what it raises is
-    raised by that operation."""
+    """Runs `make_ready` on the first connection before any operation; its errors are raised by
+    that operation."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Session:
         self._ready = False
 
     async def read(self, statement: str, *args: object) -> list[Row]:
-        """The rows of a statement that changes nothing."""
+        """The rows of a read-only statement."""
         try:
             try:
                 return await self._run(statement, args)
@@ -130,7 +130,7 @@ class Session:
             raise store_error(exc) from exc
 
     async def change_or_collide(self, statement: str, *args: object) -> list[Row] | None:
-        """As `change`, but None when a constraint refused a row and nothing was changed."""
+        """Like `change`, but None if a constraint refused a row; then nothing was changed."""
         try:
             return await self._run(statement, args)
         except CollisionError:
@@ -142,7 +142,7 @@ class Session:
         self._closed = True
         idle, self._idle = self._idle, []
         for connection in idle:
-            await part(connection)
+            await close_connection(connection)
         for connection in list(self._all):
             connection.terminate()
         self._all.clear()
@@ -194,7 +194,7 @@ class Session:
             self._all.discard(connection)
         if self._loop.time() < self._pause.until_mono:
             raise ConnectionError(self._pause.why)
-        await in_task()  # the driver has a timeout of its own
+        await in_task()  # the driver's own timeout needs a task
         try:
             connection = await connect(self._url, self._settings)
         except DriverError as exc:
@@ -220,7 +220,8 @@ class Session:
         args: tuple[object, ...],
         ends_at_mono: float,
     ) -> list[Row]:
-        # Cutting it wakes us; cancelling would make the driver ask the silent server to cancel.
+        # Cutting the connection ends the wait; a cancellation would make the driver send a cancel
+        # request to the silent server.
         cut = self._loop.call_at(ends_at_mono, connection.terminate)
         self.stats.round_trips += 1
         healthy = False

@@ -1,11 +1,11 @@
 """Every statement of the store: one per operation, so one round trip each.
 
-Rule 1: conditions are in the statement, never between two of them. What locks several rows takes
-        them in the order (uaid, sort key), so that no two statements wait for each other.
-Rule 2: sort keys are compared as bytes (`COLLATE "C"`), whatever the database's language.
-Rule 3: a record whose end (`{router_end}`, in seconds) has come is none; who comes back then begins
-        anew. The time is an argument: our clock decides, not the server's.
-Rule 4: statements that take arrays answer several callers at once; `n` says whose a row is.
+Rule 1: conditions are inside a statement, never between two. Statements lock rows in the order
+        (uaid, sort key), so they cannot deadlock.
+Rule 2: sort keys are compared as bytes (`COLLATE "C"`), independent of the database's collation.
+Rule 3: an expired record (`{router_end}`, in seconds) counts as missing; a returning user agent
+        gets a new one. The time is an argument: the node's clock decides, not PostgreSQL's.
+Rule 4: statements with arrays serve several callers; `n` is the caller's position.
 """
 
 from waystation.storage.postgres.layout import MESSAGE_COLUMNS, RELIABILITY_LOG_S, REPLACED
@@ -16,7 +16,7 @@ _COLUMNS = [f'"{name}"' for name, _ in MESSAGE_COLUMNS]
 
 
 def _replace(*but: str) -> str:
-    """What a newer message writes over the columns of an older one."""
+    """The assignments by which a newer message overwrites an older one."""
     kept = [f'"{name}"' for name in ("uaid", "chid_message_id", *but)]
     return ", ".join(f"{column} = EXCLUDED.{column}" for column in _COLUMNS if column not in kept)
 
@@ -36,7 +36,7 @@ _PHRASES = {
             || coalesce(',' || substr(EXCLUDED.extras, 2), '}')
         ELSE EXCLUDED.extras
     END""",
-    # When the message of a row was accepted: as `layout.read_notification` has it.
+    # Accept time of a row's message, as in `layout.read_notification`.
     "<accepted_at_ms>": """
     CASE
         WHEN m.accepted_at_ms / 1000 = m."timestamp" THEN m.accepted_at_ms
@@ -53,7 +53,7 @@ SELECT r.* FROM (SELECT expiry, <record> FROM {router} WHERE uaid = $1) AS r
 WHERE {router_end} > $2
 """
 
-# LIMIT keeps the planner at one index look-up per caller, however small the table was once.
+# LIMIT makes the planner use one index look-up per caller, even with statistics of a small table.
 _LOOK_UP = """
 SELECT g.n, r.*, EXISTS (
     SELECT FROM {meta} AS m WHERE m.uaid = g.uaid AND m.channel_id = g.channel_id
@@ -65,7 +65,7 @@ CROSS JOIN LATERAL (
 WHERE {router_end} > $3
 """
 
-# `dead` is read by the INSERT so that it is looked for before anything is written.
+# The INSERT reads `dead`, so the expired row is searched before any write.
 _WRITE_RECORD = """
 WITH dead AS (
     SELECT uaid FROM {router} AS r WHERE uaid = $1 AND {router_end} <= $9 FOR UPDATE
@@ -120,7 +120,7 @@ WITH known AS (
 SELECT 1 FROM known
 """
 
-# Autopush's column refers to its log of tracked messages, so a row must be there.
+# Autopush's column refers to its log of tracked messages, so a log row must exist.
 _LOGGED = """
 WITH given AS (
     SELECT * FROM unnest(<arrays>) AS g (<columns>)
@@ -132,9 +132,9 @@ WITH given AS (
 )
 """
 
-# The lock keeps the user agent there until its message is: the reference cannot break.
-# An upsert returns only what it wrote, and a look at the old row beside it would miss one that was
-# written after the statement began; so a topic's row takes down which message it replaced.
+# The lock keeps the user agent's row until the message is written, so the foreign key holds.
+# An upsert returns only new values, and a separate read of the old row would miss one written
+# after the statement began; so a topic's row records which message it replaced.
 _UPSERTED = """
 , written AS (
     INSERT INTO {message} AS m (<columns>)
@@ -147,8 +147,8 @@ SELECT uaid, chid_message_id, extras FROM written WHERE starts_with(extras, '<re
 """
 _SAVE = _LOGGED + _UPSERTED
 
-# Whoever finds nobody to save for has nothing to lose: only another message refuses it. No index
-# is named, because tables that were Autopush's have a second one that may be the first to object.
+# A message without a user agent counts as saved; only another message refuses it. ON CONFLICT names
+# no index, because Autopush's tables have a second unique index that may be checked first.
 _INSERTED = """
 , written AS (
     INSERT INTO {message} AS m (<columns>)
@@ -166,8 +166,8 @@ WHERE EXISTS (SELECT FROM written AS m
 """
 _SAVE_NEW = _LOGGED + _INSERTED
 
-# A topic's own message is written over itself: whoever is not written then has met a newer one.
-# `xmax` is zero in a row that was not there before.
+# A topic's message overwrites itself, so an unwritten one has met a newer one. `xmax` is zero in a
+# new row.
 _UPSERTED_IF_NEWER = """
 , wanted AS (
     SELECT g.* FROM given AS g JOIN {router} AS r ON r.uaid = g.uaid
@@ -230,7 +230,7 @@ WHERE u.uaid = $1 AND u.channel_id = $2 AND u.version = $3 AND r.uaid = u.uaid
 RETURNING 1
 """
 
-# `xmax` is zero in a row that was not there before.
+# `xmax` is zero in a new row.
 _PUBLISH = """
 INSERT INTO {broadcast} AS b (id, version) VALUES ($1, $2)
 ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version RETURNING xmax = 0 AS is_new
@@ -238,7 +238,7 @@ ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version RETURNING xmax = 0 AS 
 
 
 class Statements:
-    """The texts with this installation's names."""
+    """The statements with the table names of this installation."""
 
     def __init__(self, tables: Tables) -> None:
         def fill(text: str) -> str:
@@ -254,7 +254,7 @@ class Statements:
         self.clear_route = fill(_CLEAR_ROUTE)
         self.advance_cursor = fill(_ADVANCE_CURSOR)
         self.remove_user_agent = fill(_REMOVE_USER_AGENT)
-        # A function, because it must count after it has waited for its turn (schema.py).
+        # A function, because it must count after it has waited for the lock (schema.py).
         self.add_channel = fill("SELECT {add_channel}($1, $2, $3::int, $4::bigint) AS added")
         self.get_channels = fill(_GET_CHANNELS)
         self.remove_channel = fill(_REMOVE_CHANNEL)

@@ -1,8 +1,8 @@
 """Removes expired rows from a PostgreSQL store, and warns about unsafe server settings.
 
-Rows are removed in portions, each in a transaction of its own. Locked rows are skipped, so several
-nodes may sweep at once. ORDER BY makes the planner use the index of the expiry times; without it, a
-sweep that finds nothing would read the whole table.
+Rows are removed in portions, each in its own transaction. Locked rows are skipped, so several nodes
+may sweep at once. ORDER BY makes the planner use the expiry index; without it, a sweep that finds
+nothing would read the whole table.
 """
 
 from itertools import islice
@@ -19,7 +19,7 @@ DELETE FROM {message} WHERE ctid = ANY (ARRAY(
 RETURNING 1
 """
 
-# Before the user agents themselves: with them would go more than a portion.
+# Before the user agents: their foreign keys would remove more than one portion.
 _MESSAGES_OF_THE_DEAD = """
 DELETE FROM {message} WHERE ctid = ANY (ARRAY(
     SELECT m.ctid FROM (
@@ -130,12 +130,12 @@ class Sweep:
             )
         if row["commit"] == "off":
             warnings.append(
-                "PostgreSQL answers before it has written (synchronous_commit off): what was"
-                " answered 201 may be lost in a crash. Set `synchronous_commit = on`"
+                "PostgreSQL answers before it has written (synchronous_commit off): accepted"
+                " notifications may be lost in a crash. Set `synchronous_commit = on`"
             )
         return warnings + [
-            f"the unique index {found['name']}, which Autopush's nodes need, lets two user agents"
-            " with the same channel id get in each other's way: such a message is answered 503."
-            " Drop it when the last of these nodes is gone"
+            f"the unique index {found['name']}, which Autopush's nodes need, allows a channel id"
+            " and topic for one user agent only: a message of a second one is answered 503."
+            " Drop the index when the last Autopush node has stopped"
             for found in await self._session.read(_SHARED_INDEX, self._tables.message)
         ]

@@ -2,12 +2,12 @@
 
 from waystation.storage.postgres.url import PostgresUrl
 
-# Of our own, beside Autopush's; one installation per schema.
+# Tables that Autopush does not have; one installation per schema.
 OWN = ("update", "broadcast", "status", "tracked", "counted", "migration")
 
 
 class Tables:
-    """`{router}` in a statement stands for the table's name, `{alive}` and the like for phrases."""
+    """Fills `{router}` and the like in a statement with table names and common expressions."""
 
     def __init__(self, url: PostgresUrl) -> None:
         self.schema = url.schema
@@ -28,9 +28,9 @@ class Tables:
             "save_update": self._named("waystation_save_update"),
             "lifetime_s": str(url.max_router_ttl_s),
         }
-        # A row of Autopush's first releases has no `expiry`.
+        # Rows of Autopush's first releases have no `expiry`.
         end = f"COALESCE(r.expiry, r.connected_at / 1000 + {url.max_router_ttl_s})"
-        # A node of an earlier release writes `version` alone: then the time is of another one.
+        # Nodes of earlier releases write only `version`; the time then belongs to another version.
         time = "CASE WHEN u.accepted_version = u.version THEN u.accepted_at_ms END"
         self._phrases = names | own | {"router_end": end, "update_time": time}
 

@@ -1,8 +1,8 @@
-"""What happened to messages: statuses for senders, and tracked messages counted by state.
+"""Message statuses for senders, and counts of tracked messages by state, in PostgreSQL.
 
-A tracked message is a row of its own with its state, so nodes do not wait for each other at a
-counter; what is counted is the rows, and what rows that were swept have added to `counted`. The
-log that Autopush keeps of tracked messages (§8.6) is kept on: state -> when, 60 days.
+Each tracked message has a row with its state, so nodes do not contend for a counter. A count is the
+number of rows plus the number in `counted`, to which swept rows are added. Autopush's log of
+tracked messages (§8.6: state -> time, 60 days) is written too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,10 @@ from waystation.storage.postgres.layout import RELIABILITY_ID_CHARS_MAX, RELIABI
 from waystation.storage.postgres.session import Session
 from waystation.storage.postgres.tables import Tables
 
-KEEP_MS = 86_400_000  # an ended one is remembered: a late milestone is not another message
+KEEP_MS = 86_400_000  # ended messages are kept: a late milestone is not a new message
 PORTION = 1000
 
-# The earlier time of each milestone stays.
+# The earliest time of each milestone is kept.
 _NOTE = """
 INSERT INTO {status} AS s (message_id, sender, milestones, keep_until_ms)
 SELECT g.message_id, g.sender, g.milestones::jsonb, g.keep_until_ms
@@ -151,7 +151,7 @@ class Tracking:
         return {row["milestone"]: row["n"] for row in rows if row["n"]}
 
     async def expire(self, now_ms: int) -> None:
-        """Those past their time are counted as expired from now on."""
+        """Moves overdue messages to `expired`."""
         while len(await self._session.change(self._expire, now_ms, PORTION)) >= PORTION:
             pass
 

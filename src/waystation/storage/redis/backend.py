@@ -15,7 +15,7 @@ from waystation.storage.settings import Store
 CAPABILITIES = Capabilities(
     name="redis",
     durable=True,
-    power_safe=False,  # operators may choose `appendfsync always`, which makes it so
+    power_safe=False,  # unless the server has `appendfsync always`
     shared_by_processes=True,
     shared_by_machines=True,
     native_expiry=False,
@@ -77,7 +77,7 @@ BACKEND = Backend(
     ),
     install="waystation[redis]",
     capabilities=CAPABILITIES,
-    autopush_schemes=("redis", "rediss"),  # Autopush never ran on a Redis RedisCluster
+    autopush_schemes=("redis", "rediss"),  # Autopush does not support Redis Cluster
     parse=parse_redis_url,
     open_push=_open_push,
     open_presence=_open_presence,

@@ -1,9 +1,9 @@
-"""A push store in Redis as a whole, for jobs.
+"""Bulk reader of a push store in Redis, for pipeline jobs.
 
-Parts go by the first digits of the uaid. The index `waystation/due/` names every user agent that
-has anything; of a cluster each part has indexes of its own, of one server each part walks through
-the one index and is told its own names only. Both walks (ZSCAN) miss nobody who was there all the
-time. What Autopush wrote is in the index after `waystation store init`.
+Parts are prefixes of uaids. The index `waystation/due/` contains every user agent with rows. In a
+cluster each part has its own indexes; on one server each part scans the one index with a pattern.
+ZSCAN returns every member that is present throughout. Rows written by Autopush are in the index
+after `waystation store init`.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ from waystation.storage.redis.url import RedisUrl
 
 _AGENTS_AT_ONCE = 500
 _ROWS_AT_ONCE = 1000
-_VERSION_DIGITS = 15  # of SHA-1, which scripts on the server can compute: 60 bits
+_VERSION_DIGITS = 15  # hex digits of SHA-1, which server scripts can compute: 60 bits
 _DIGITS = "0123456789abcdef"
 _MS_FROM = 100_000_000_000
 
@@ -64,7 +64,7 @@ class RedisBulk(BulkStore):
         )
 
     def ranges(self, table: str, count: int) -> list[bytes]:
-        """`first-end` of 4,096 prefixes of a cluster, of 16 of one server."""
+        """`first-end` ranges of 4,096 prefixes in a cluster, of 16 on one server."""
         whole = PARTITIONS if self._url.cluster else len(_DIGITS)
         count = max(1, min(count, whole))
         cuts = [number * whole // count for number in range(count + 1)]
@@ -128,7 +128,7 @@ class RedisBulk(BulkStore):
         tags = [self._keys.tags[number] for number in numbers] if self._url.cluster else [""]
         pattern = "*" if self._url.cluster else f"[{''.join(_DIGITS[n] for n in numbers)}]*"
         for tag in tags:
-            seen: set[Uaid] = set()  # a walk may name somebody twice
+            seen: set[Uaid] = set()  # a scan may return a member twice
             cursor: Reply = b"0"
             page: list[Uaid] = []
             while True:
@@ -191,7 +191,7 @@ class RedisBulk(BulkStore):
                 (bodies,) = await self._session.run(key, (("MGET", *wanted),))
             for name, ends, body in zip(names, flat[1::2], bodies, strict=True):
                 if body is None:
-                    continue  # Redis let it go at its end
+                    continue  # Redis has expired it
                 row = layout.decode_message(name, body, ends) if whole else _slim(name, ends)
                 if row is not None:
                     rows.append((uaid, row))
@@ -207,7 +207,7 @@ class RedisBulk(BulkStore):
 
 
 def _slim(sort_key: str, ends: bytes) -> Notification | None:
-    """By its key and its end alone: the body stays where it is."""
+    """From its key and its expiry, without reading the body."""
     match sort_key.split(":"):
         case ["01", channel, *_]:
             ms = "0"

@@ -1,10 +1,9 @@
 """Routes commands in a Redis Cluster, and follows slots that move.
 
-Rule 1: a command goes to the master of its key's slot; all commands of one call are for one slot.
-Rule 2: `MOVED` and `ASK` mean that nothing was done, so the call is repeated where they point.
-        After `MOVED` the slot map is read again, once for all concurrent calls.
-Rule 3: a node that does not answer makes the map stale: the next call reads it from any node that
-        does.
+Rule 1: a command goes to the master of its key's slot; all commands of one call have one slot.
+Rule 2: `MOVED` and `ASK` mean that the command was not executed, so the call is repeated at the
+        node they name. After `MOVED` the slot map is read again, once for all concurrent calls.
+Rule 3: a node that does not answer makes the map stale: the next call reads it from any other node.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ class RedisCluster:
         self._url = url
         self._settings = settings
         self._connections: dict[Address, RedisConnection] = {}
-        self._masters: list[tuple[int, int, Address]] = []  # first slot, last slot, who has them
+        self._masters: list[tuple[int, int, Address]] = []  # first slot, last slot, their master
         self._by_slot: dict[int, Address] = {}
         self._doubtful = True
         self._reading: asyncio.Task[None] | None = None
@@ -86,7 +85,7 @@ class RedisCluster:
         return await self._connection(address).send((command,))
 
     async def server_of(self, key: str) -> Address:
-        """Who has the key now: for those who listen there instead of asking."""
+        """The master of the key, for subscriptions."""
         try:
             await self._see_map()
             return self._master_of(key_slot(key.encode()))
@@ -104,11 +103,11 @@ class RedisCluster:
         await self._see_map()
         address = self._master_of(key_slot(key.encode()))
         replies: list[Reply] = [None] * len(commands)
-        open_ = list(range(len(commands)))  # while a slot moves, some of its keys have gone ahead
+        open_ = list(range(len(commands)))  # of a moving slot, some keys are at the new master
         asking: tuple[Command, ...] = ()
         for _ in range(HOPS_MAX):
             try:
-                # ASKING holds for one command, so each has its own.
+                # ASKING applies to one command, so each needs its own.
                 sent = [part for n in open_ for part in (*asking, commands[n])]
                 answers = await self._connection(address).send(sent)
             except RedisError:
@@ -124,7 +123,7 @@ class RedisCluster:
             asking = (("ASKING",),) if isinstance(error, AskError) else ()
             if isinstance(error, MovedError):
                 self._doubtful = True
-        raise RedisError("the key's slot moved on with every try")
+        raise RedisError("the key's slot moved again at every try")
 
     def _connection(self, address: Address) -> RedisConnection:
         link = self._connections.get(address)
@@ -141,7 +140,7 @@ class RedisCluster:
                     self._by_slot[slot] = master
                     return master
             self._doubtful = True
-            raise RedisError(f"no node of the cluster has slot {slot}")
+            raise RedisError(f"no node of the cluster serves slot {slot}")
         return address
 
     # The map
@@ -151,8 +150,8 @@ class RedisCluster:
             return
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read_map())
-            self._reading.add_done_callback(_look_at)
-        # A caller that leaves must not take the map from the others.
+            self._reading.add_done_callback(_retrieve_exception)
+        # A cancelled caller must not cancel the read of the others.
         await asyncio.shield(self._reading)
 
     async def _read_map(self) -> None:
@@ -178,12 +177,12 @@ class RedisCluster:
 
 def _range_of(entry: list[Any], asked: Address) -> tuple[int, int, Address]:
     first, last, master = entry[0], entry[1], entry[2]
-    # A node that does not know its own name answers with an empty one.
+    # A node that does not know its own address answers with an empty one.
     host = master[0].decode() if master[0] else asked.host
     return int(first), int(last), Address(host, int(master[1]))
 
 
-def _look_at(reading: "asyncio.Task[None]") -> None:
-    """Whoever waited may have left; what went wrong then has been seen all the same."""
+def _retrieve_exception(reading: "asyncio.Task[None]") -> None:
+    """Avoids asyncio's warning about an unretrieved exception if all callers were cancelled."""
     if not reading.cancelled():
         reading.exception()

@@ -1,7 +1,7 @@
 """The slot map of a queue cluster in Redis, for members on several machines.
 
-The keys share a hash tag, so that a Redis Cluster keeps them on one node. A map that must not be
-lost needs a Redis that writes before it answers: `appendonly yes`, `appendfsync always`.
+The keys share a hash tag, so a Redis Cluster keeps them on one node. To never lose a map, Redis
+must write before it answers: `appendonly yes`, `appendfsync always`.
 """
 
 import base64

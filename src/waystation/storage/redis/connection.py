@@ -1,10 +1,10 @@
-"""One pipelined connection to one Redis server: all commands of a loop turn leave in one write.
+"""One pipelined connection to one Redis server: the commands of a loop turn share one write.
 
 Rule 1: the next batch is sent without waiting for answers; answers come in order.
-Rule 2: at most `queue_max` operations are under way; one more is refused with `BusyError`.
-Rule 3: when the server has not answered the oldest command within `operation_timeout_s`, the
+Rule 2: at most `queue_max` operations are in progress; one more is refused with `BusyError`.
+Rule 3: if the server does not answer the oldest command within `operation_timeout_s`, the
         connection is cut and all pending operations fail. Whether their commands took effect is
-        unknown, so none is sent again.
+        unknown, so none is repeated.
 Rule 4: after a failed attempt to connect, calls fail at once for a `ReconnectPause`.
 """
 
@@ -26,19 +26,19 @@ from waystation.storage.redis.url import Address, RedisUrl
 
 Argument = str | bytes | int
 Command = tuple[Argument, ...]
-Reply = Any  # what the driver makes of it: bytes, int, None, lists of them, or a ResponseError
+Reply = Any  # as the driver returns it: bytes, int, None, lists of them, or a ResponseError
 
 
-# In C, and as good as untyped.
+# Implemented in C, practically untyped.
 _pack = cast(Callable[[Command], bytes], hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 
 
 class RedisStats(msgspec.Struct):
-    """Shared by all links of a store."""
+    """Counters, shared by all connections of a store."""
 
     commands: int = 0
-    round_trips: int = 0  # batches: what one write carried
-    failures: int = 0  # connections that could not be made, or were lost with answers pending
+    round_trips: int = 0  # batches, each sent with one write
+    failures: int = 0  # failed connection attempts, and connections lost with answers pending
     refused: int = 0
     undecodable: int = 0
 
@@ -57,7 +57,7 @@ class TlsConnection(SSLConnection):
 
 class _Operation(msgspec.Struct, gc=False):
     packed: bytes
-    count: int  # commands, and so answers
+    count: int  # commands, which is the number of answers
     answered: "asyncio.Future[list[Reply]]"
     replies: list[Reply]
     sent_mono: float = 0.0
@@ -91,10 +91,9 @@ class RedisConnection:
         self._closed = False
 
     def send(self, commands: Sequence[Command]) -> "asyncio.Future[list[Reply]]":
-        """The answers to `commands`, in their order; an error of the server is an answer too.
+        """The answers to `commands`, in order; an error of the server is an answer too.
 
-        What cannot be packed is the caller's mistake: it is raised here, and nobody else's
-        commands are held up by it."""
+        Raises for commands that cannot be packed, without effect on other callers."""
         if self._closed:
             raise RedisConnectionError("the store is closed")
         if len(self._queue) + len(self._sent) >= self._queue_max:
@@ -119,7 +118,7 @@ class RedisConnection:
                 await carrier
         self._fail_all("the store is closed")
 
-    # The carrier: connect when somebody asks, write, read, and begin anew when it breaks
+    # The connection task: connects for the first operation, writes, reads, reconnects
 
     async def _carry(self) -> None:
         while True:
@@ -159,7 +158,7 @@ class RedisConnection:
         finally:
             for part in parts:
                 part.cancel()
-            connection.abort()  # what is still in its buffer must not arrive later
+            connection.abort()  # drops its buffer: those commands must not arrive later
             await asyncio.gather(*parts, return_exceptions=True)
             await connection.disconnect(nowait=True)
             if self._sent:
@@ -181,7 +180,7 @@ class RedisConnection:
             mono = self._loop.time()
             for operation in batch:
                 if operation.answered.done():
-                    continue  # whoever asked has gone before it was sent
+                    continue  # cancelled before it was sent
                 packed.append(operation.packed)
                 operation.packed = b""
                 operation.sent_mono = mono
@@ -203,7 +202,7 @@ class RedisConnection:
             except ResponseError as exc:
                 reply = exc
             if not sent:
-                raise RedisConnectionError("an answer to nothing")
+                raise RedisConnectionError("an answer without a command")
             operation = sent[0]
             operation.replies.append(reply)
             if len(operation.replies) == operation.count:
@@ -211,7 +210,7 @@ class RedisConnection:
                 if not operation.answered.done():
                     operation.answered.set_result(operation.replies)
             if isinstance(reply, ReadOnlyError):
-                raise RedisConnectionError("it has become a replica")  # look for the master anew
+                raise RedisConnectionError("the server has become a replica")  # find the new master
 
     def _watch_for(self, seconds: float) -> None:
         self._watch = self._loop.call_later(seconds, self._look)
@@ -248,7 +247,7 @@ class RedisConnection:
 def driver_connection(
     url: RedisUrl, address: Address, connect_timeout_s: float
 ) -> "PlainConnection | TlsConnection":
-    """Not yet connected; for a link, and for whoever only listens."""
+    """An unconnected connection of the driver, for commands or for subscriptions."""
     shared: dict[str, Any] = {
         "host": address.host,
         "port": address.port,

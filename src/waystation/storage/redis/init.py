@@ -1,7 +1,6 @@
 """`waystation store init` for Redis, and warnings about a Redis that may lose data.
 
-Only `init_store` walks through all keys, once, to add the rows of Autopush's nodes to the indexes
-that the sweep reads.
+Only `init_store` scans all keys, once, to add the rows of Autopush's nodes to the sweep's indexes.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from waystation.storage.redis.session import OneServer, Session
 from waystation.storage.redis.url import RedisUrl, parse_redis_url
 from waystation.storage.settings import Store
 
-VERSION_MIN = (7, 0)  # PEXPIRETIME; Valkey counts on from 7.2
+VERSION_MIN = (7, 0)  # PEXPIRETIME; Valkey's versions start at 7.2
 
 _KEYS_PER_SCAN = 1000
 
@@ -29,7 +28,7 @@ async def durability_warnings(session: Session) -> list[str]:
     for text in await session.run_everywhere(("INFO", "persistence")):
         if _info(text).get("aof_enabled") == "0":
             warnings.append(
-                "Redis runs without appendonly: what was answered 201 is lost when it stops or"
+                "Redis runs without appendonly: accepted notifications are lost when it stops or"
                 " crashes. Set `appendonly yes` (and `appendfsync always` to survive a loss of"
                 " power)"
             )
@@ -39,7 +38,7 @@ async def durability_warnings(session: Session) -> list[str]:
         if policy != "noeviction":
             warnings.append(
                 f"Redis evicts keys when its memory is full (maxmemory-policy {policy}):"
-                " notifications would vanish. Set `maxmemory-policy noeviction`"
+                " it may delete notifications. Set `maxmemory-policy noeviction`"
             )
             break
     return warnings
@@ -51,20 +50,20 @@ def _info(text: bytes) -> dict[str, str]:
 
 
 async def init_store(url: str, settings: Store, *, clock: Clock | None = None) -> list[str]:
-    """Make what is missing; what was done, a sentence each. May run at any time, again and again,
-    beside servers of ours and of Autopush."""
+    """Create what is missing; returns a sentence for each change. May run repeatedly and while
+    servers, also Autopush's, use the store."""
     parsed = parse_redis_url(url, settings.db_settings)
     session = _session(parsed, settings)
     keys = Keys(cluster=parsed.cluster)
     try:
         done = [await _check_version(session)]
         adopted = 0
-        if not parsed.cluster:  # Autopush never ran on a cluster
+        if not parsed.cluster:  # Autopush does not support clusters
             adopted = await _adopt(session, keys, (clock or SystemClock()).now_ms())
         done.append(
-            f"told the sweep of {adopted} user agents that Autopush wrote"
+            f"added {adopted} user agents of Autopush to the sweep's index"
             if adopted
-            else "no user agent was unknown to the sweep"
+            else "all user agents were in the sweep's index"
         )
         done += [f"warning: {warning}" for warning in await durability_warnings(session)]
         return done
@@ -80,12 +79,12 @@ async def _check_version(session: Session) -> str:
     named = ""
     for text in await session.run_everywhere(("INFO", "server")):
         info = _info(text)
-        # Valkey calls itself by both names; the old one says what it is compatible with.
+        # Valkey reports both names; `redis_version` is the version it is compatible with.
         version = info.get("redis_version", "0.0")
         major, minor = (int(part) for part in version.split(".")[:2])
         if (major, minor) < VERSION_MIN:
             wanted = ".".join(map(str, VERSION_MIN))
-            raise StoreUnavailableError(f"Redis {version} is too old: it takes {wanted} or later")
+            raise StoreUnavailableError(f"Redis {version} is too old: use {wanted} or later")
         valkey = info.get("valkey_version")
         named = f"Valkey {valkey}" if valkey else f"Redis {version}"
     return f"{named} needs no tables"

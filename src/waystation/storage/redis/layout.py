@@ -1,12 +1,12 @@
 """Keys and values of the push store in Redis; docs/guides/stores/redis.md describes them.
 
-Rule 1: what Autopush has a key for (`autopush/…`, and `state_counts`, `expiry`, `state.…` of its
-        reliability tracking) is written so that its nodes can read it, and read as they write it:
-        user agents dashed in keys and plain in records, fields that they do not know left out of
-        their way, the three of theirs that early releases did not write worked out.
-Rule 2: what it has no key for is ours alone, under `waystation/…`.
-Rule 3: in a cluster a hash tag of three hex digits stands before each id, so that all keys of a
-        user agent, and the index that leads to it, are in one slot.
+Rule 1: Autopush's keys (`autopush/…`, and `state_counts`, `expiry`, `state.…` of its reliability
+        tracking) are read and written in Autopush's format: uaids are dashed in keys and plain in
+        records, own fields have names that Autopush ignores, and the three fields that early
+        releases did not write are computed.
+Rule 2: data without an Autopush key is under `waystation/…`.
+Rule 3: in a cluster a hash tag of three hex digits precedes each id, so all keys of a user agent
+        and its index are in one slot.
 """
 
 import zlib
@@ -29,21 +29,21 @@ from waystation.push.model import (
     UserAgent,
 )
 
-PARTITIONS: Final = 4096  # of a cluster: how many hash tags there are
+PARTITIONS: Final = 4096  # hash tags in a cluster
 
-# The body of a notification outlives its end by this much, because the clocks of two machines are
-# never quite the same; whoever reads it looks at the end himself.
+# The body of a notification outlives its expiry by this much, because clocks of machines differ;
+# readers check the expiry themselves.
 BODY_GRACE_S: Final = 60
 
-# How long an ended tracked message is remembered after its time, so that a late milestone of it
-# is not counted as another message.
+# How long an ended tracked message is kept after its expiry, so that a late milestone is not
+# counted as a new message.
 TRACKED_KEEP_MS: Final = 86_400_000
 
-_MS_FROM: Final = 100_000_000_000  # early releases of autopush-rs kept ends in ms
+_MS_FROM: Final = 100_000_000_000  # early releases of autopush-rs stored expiry times in ms
 
 
 class Keys:
-    """How keys are called, with or without the hash tags of a cluster."""
+    """Names of keys, with or without the hash tags of a cluster."""
 
     def __init__(self, *, cluster: bool) -> None:
         self._cluster = cluster
@@ -53,10 +53,10 @@ class Keys:
         self.state_counts = f"{tracking}state_counts"
         self.state_ends = f"{tracking}expiry"
         self.state_prefix = f"{tracking}state."
-        self.ended = f"waystation/tracked/{tracking}"  # what the sweep of states goes by
+        self.ended = f"waystation/tracked/{tracking}"  # ended tracked messages, for the sweep
 
     def agent(self, uaid: Uaid) -> str:
-        """How a user agent stands in each of its keys."""
+        """The user agent's id as part of its keys."""
         text = dashed(uaid)
         return f"{{{text[:3]}}}{text}" if self._cluster else text
 
@@ -102,15 +102,15 @@ class _RecordRow(msgspec.Struct):
     node_id: str | None = None
     record_version: int | None = None
     current_timestamp: int | None = None
-    expires_at_ms: int | None = None  # ours
+    expires_at_ms: int | None = None  # not Autopush's
 
 
 _record_decoder = msgspec.json.Decoder(_RecordRow)
 
 
 def encode_record(user_agent: UserAgent, expires_at_ms: int | None) -> bytes:
-    """As autopush-rs writes it. Its `priv_channels` must be there, or it takes the record for
-    none; its channels are in a list of their own. It drops `expires_at_ms` when it writes."""
+    """In autopush-rs's format. autopush-rs ignores a record without `priv_channels`, keeps channels
+    in a separate list, and drops `expires_at_ms` when it writes."""
     row: dict[str, Any] = {
         "uaid": simple(user_agent.uaid),
         "connected_at": user_agent.connected_at_ms,
@@ -130,7 +130,7 @@ def encode_record(user_agent: UserAgent, expires_at_ms: int | None) -> bytes:
 
 
 def decode_record(text: bytes) -> tuple[UserAgent, int | None] | None:
-    """The record and when it ends, if it says so; none if it is not a record."""
+    """The record and its expiry, if stored; None for an invalid record."""
     try:
         row = _record_decoder.decode(text)
     except DECODE_ERRORS:
@@ -155,8 +155,8 @@ def decode_channels(texts: list[bytes]) -> frozenset[ChannelId]:
     return frozenset(ChannelId(raw) for raw in raws if raw is not None)
 
 
-# SimplePush. A version stands by itself, as older nodes know it; so its time names the version that
-# it belongs to, in a field of its own.
+# SimplePush. The version has its own field, in the format of older nodes; another field has the
+# time and the version that the time belongs to.
 
 
 def update_time(update: Update) -> str:
@@ -186,14 +186,14 @@ class _MessageRow(msgspec.Struct):
     channel_id: str = msgspec.field(name="channelID")
     version: str
     timestamp: int
-    ttl: int | None = None  # these three were not written by early releases
+    ttl: int | None = None  # early releases did not write these three
     topic: str | None = None
     sortkey_timestamp: int | None = None
     data: str | None = None
     headers: dict[str, str] | None = None
     reliability_id: str | None = None
     reliable_state: str | None = None
-    accepted_at_ms: int | None = None  # ours, like what follows
+    accepted_at_ms: int | None = None  # this field and the following are not Autopush's
     urgency: Urgency = Urgency.NORMAL
     sender: str | None = None
 
@@ -229,8 +229,8 @@ def encode_message(notification: Notification) -> bytes:
 
 
 def decode_message(sort_key: str, body: bytes, ends: bytes) -> Notification | None:
-    """The notification under a sort key; `ends` is its score in `msgs_exp`, or empty. None for
-    what is not a notification: one such row must not keep a user agent from the others."""
+    """The notification of a sort key; `ends` is its score in `msgs_exp`, or empty. None for an
+    invalid row, so that it does not block the delivery of the others."""
     try:
         row = _message_decoder.decode(body)
         sender = None if row.sender is None else bytes.fromhex(row.sender)

@@ -1,7 +1,7 @@
-"""The presence store on Redis: scripts decide, bells tell, several nodes share one order.
+"""The presence store on Redis: scripts change parties, channels notify nodes of new entries.
 
-Every operation on a party is one script, so it happens whole or not at all. Redis's own clock says
-when a session's time is over; the fence in its record says who may still write.
+Every operation on a party is one atomic script, so all nodes see one order. Sessions expire by
+Redis's clock; the fence in a session's record decides which node may write to it.
 """
 
 import asyncio
@@ -112,10 +112,10 @@ class RedisPresenceStore(NodeRows):
     async def start(self, owner: Owner, listener: PartyListener) -> Sequence[SessionRecord]:
         self.owner = owner
         self._listener = listener
-        await self.part_with_earlier_lives()
+        await self.detach_earlier_incarnations()
         return ()
 
-    # --- what is told ----------------------------------------------------------------------------
+    # --- notifications of new entries ------------------------------------------------------------
 
     async def subscribe(self, party_id: PartyId) -> None:
         await self._subscriber.subscribe(self.keys.bell(party_id))
@@ -136,7 +136,8 @@ class RedisPresenceStore(NodeRows):
             listener.entry(party_id, decode_entry(entry))
 
     def _gap(self, _channels: list[str]) -> None:
-        """What was published while the line was down is found by whoever compares positions."""
+        """Makes subscribers compare positions: publications were lost while the connection was
+        down."""
 
     async def tell(self, notice: Notice) -> None:
         channel = self.keys.bell(notice.key.party_id)
@@ -273,7 +274,7 @@ class RedisPresenceStore(NodeRows):
         return Signalled(int(reply)) if reply else Duplicate()
 
     def _holder(self) -> tuple[str, int]:
-        """Beside the fence: an id that is used again begins with the same one."""
+        """Distinguishes holders with equal fences: a reused id starts with the same fence."""
         return self.owner.node_id, self.owner.incarnation
 
     async def _replicated(self, key: SessionKey) -> None:

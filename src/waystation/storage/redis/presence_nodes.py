@@ -1,11 +1,11 @@
-"""Nodes in Redis: who is alive, which parties a node has touched, sessions that nobody attends.
+"""Nodes in Redis: leases, the parties of each node, and expiry of sessions without a node.
 
 Rule 1: a node is alive while its row exists with its incarnation; the row lives for one lease.
-Rule 2: what leads to a session is written before the session is: the set of a node's parties, and
-        the sweep's index, which may be early and never late.
-        Whoever sweeps believes an expectation for a moment longer than it finds nobody: the
-        session that is about to wait may come after the look.
-Rule 3: sweeping and reaping may be done by several nodes at once; scripts make it harmless.
+Rule 2: index entries of a session are written before the session: the set of a node's parties, and
+        the sweep's index, whose entries may be early and never late. The sweep keeps an EXPECTED
+        entry for `second_look_ms` even if it finds no waiting session: the session may be written
+        after the look.
+Rule 3: several nodes may sweep and reap at once; the scripts make that harmless.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ ORPHAN = load_party("party_orphan")
 RECLAIM = load_party("party_reclaim")
 RESET = load_party("party_reset")
 
-FORGOTTEN_MS: Final = 86_400_000  # after so long, which parties a dead node was in
+FORGOTTEN_MS: Final = 86_400_000  # lifetime of a dead node's set of parties
 EXPIRE_AT_ONCE: Final = 100
 RECLAIM_AT_ONCE: Final = 200
 STRIKE_AT_ONCE: Final = 1000
-EXPECTED: Final = 0  # the score of a party where somebody is about to wait
+EXPECTED: Final = 0  # the score of a party in which a session is about to wait
 
 
 class NodeRows:
@@ -46,15 +46,15 @@ class NodeRows:
         self.log_max = log_max
         self.linger_ms = round(linger_s * 1000)
         self.owner = Owner("", 0)
-        self._known: set[PartyId] = set()  # parties that stand in our set already
-        self._released: dict[PartyId, float] = {}  # without a session of ours, since when
-        self._listing = asyncio.Lock()  # one who writes our set of parties at a time
+        self._known: set[PartyId] = set()  # parties that are in this node's set
+        self._released: dict[PartyId, float] = {}  # when this node's last session left
+        self._listing = asyncio.Lock()  # one writer of this node's set at a time
         self._live: list[str] = []
 
     async def remember_party(self, party_id: PartyId) -> None:
-        """Before the first session of ours there."""
+        """Called before this node's first session joins the party."""
         if self._released.pop(party_id, None) is not None:
-            self._known.discard(party_id)  # it may be about to be struck from the list
+            self._known.discard(party_id)  # it may be about to be removed from the set
         if party_id not in self._known:
             async with self._listing:
                 key = self.keys.parties_of(self.owner.node_id)
@@ -62,13 +62,13 @@ class NodeRows:
                 self._known.add(party_id)
 
     def release_party(self, party_id: PartyId) -> None:
-        """No session of ours is there, as far as we know."""
+        """Called when this node knows of no session of its own in the party."""
         if party_id in self._known:
             self._released[party_id] = asyncio.get_running_loop().time()
 
     async def strike_released(self) -> None:
-        """Parties in which we have had nobody for a while need not be walked through if we die.
-        For a while, because a join whose answer was lost may have put somebody there."""
+        """Removes parties without sessions of this node from its set, so that a reap skips them.
+        Only after a delay, because a join whose answer was lost may have added a session."""
         late = asyncio.get_running_loop().time() - self.released_for_s
         async with self._listing:
             over = [one for one, at in self._released.items() if at <= late][:STRIKE_AT_ONCE]
@@ -77,14 +77,14 @@ class NodeRows:
             key = self.keys.parties_of(self.owner.node_id)
             await self.session.run(key, (("SREM", key, *(f"{one:016x}" for one in over)),))
             for party_id in over:
-                # Whoever came while we were asking waits for us, and writes it down again.
+                # A concurrent `remember_party` waits for the lock and adds the party again.
                 if self._released.pop(party_id, None) is not None:
                     self._known.discard(party_id)
 
     released_for_s = 120.0
 
     async def expect_party(self, party_id: PartyId) -> None:
-        """Before a session of it waits for its end: the sweep looks there from now on."""
+        """Called before a session starts to wait for its end; from now on the sweep checks it."""
         key = self.keys.sweep(self.keys.shard(party_id))
         await self.session.run(key, (("ZADD", key, "LT", EXPECTED, f"{party_id:016x}"),))
 
@@ -99,13 +99,13 @@ class NodeRows:
         await self.strike_released()
 
     async def resign(self, node_id: str) -> None:
-        """A clean end: nobody will look for our sessions as lost."""
+        """A clean end: other nodes will not reap this node's sessions."""
         key, nodes = self.keys.node(node_id), self.keys.nodes
         await self.session.run(key, (("DEL", key),))
         await self.session.run(nodes, (("ZREM", nodes, node_id),))
 
     async def nodes(self) -> tuple[list[PresenceNode], list[str]]:
-        """Those that are alive, and the names of those whose lease has ended."""
+        """The nodes that are alive, and the ids of those whose lease has ended."""
         names: Any = (
             await self.session.run(self.keys.nodes, (("ZRANGE", self.keys.nodes, 0, -1),))
         )[0]
@@ -119,7 +119,7 @@ class NodeRows:
         return alive, [name for name in ids if name not in living]
 
     async def lapsing_ms(self, key: SessionKey) -> int:
-        """What is left of the lease of a session's node; 0 if it is well."""
+        """Remaining lease of a session's node; 0 if the lease is not about to end."""
         sessions = self.keys.of(key.party_id)[1]
         raw: Any = (await self.session.run(sessions, (("HGET", sessions, field_of(key)),)))[0]
         if raw is None:
@@ -128,14 +128,15 @@ class NodeRows:
         left: Any = (await self.session.run(node, (("PTTL", node),)))[0]
         return max(0, int(left)) if int(left) < self.lapse_from_ms else 0
 
-    reap_ms = 30_000  # how long one node has for seeing to another's sessions
-    lapse_from_ms = 6000  # a lease that is well is renewed long before it has so little left
+    reap_ms = 30_000  # time for one node to reap another's sessions
+    lapse_from_ms = 6000  # a living node renews its lease long before so little is left
     second_look_ms = 2000  # after an expectation; shorter than any TTL in production
 
-    # --- those whose node is gone ----------------------------------------------------------------
+    # --- sessions of dead nodes ------------------------------------------------------------------
 
     async def reap(self, node_id: str) -> int:
-        """Sessions of a node whose lease has ended wait for one TTL from now; how many."""
+        """Detaches the sessions of a dead node: they wait for one TTL from now. Returns how
+        many."""
         reaper = self.keys.reaper(node_id)
         taken = await self.session.run(
             reaper, (("SET", reaper, self.owner.node_id, "NX", "PX", self.reap_ms),)
@@ -143,19 +144,19 @@ class NodeRows:
         if not taken[0]:
             return 0
         count = await self._orphan(node_id)
-        # Not deleted: should the node be back by now, it writes there, and would not do so again.
+        # Not deleted: if the node is back, it has written to the set and would not write again.
         key = self.keys.parties_of(node_id)
         await self.session.run(key, (("PEXPIRE", key, FORGOTTEN_MS),))
         nodes = self.keys.nodes
         await self.session.run(nodes, (("ZREM", nodes, node_id),))
-        if await self._living(node_id):  # back meanwhile: whoever looks for the dead must find it
+        if await self._living(node_id):  # the node is back: the next reap must find it
             await self.session.run(nodes, (("ZADD", nodes, 0, node_id),))
-        await self.session.run(reaper, (("DEL", reaper),))  # it may come back, and die again
+        await self.session.run(reaper, (("DEL", reaper),))  # it may come back and die again
         return count
 
-    async def part_with_earlier_lives(self) -> int:
-        """Sessions that an earlier life of this node held wait for one TTL. Nobody else will see
-        to them: the node is alive again, perhaps before its lease had ended."""
+    async def detach_earlier_incarnations(self) -> int:
+        """Detaches the sessions of earlier incarnations of this node: they wait for one TTL. No
+        other node reaps them, because this node is alive again."""
         count = await self._orphan(self.owner.node_id)
         key = self.keys.parties_of(self.owner.node_id)
         await self.session.run(key, (("DEL", key),))
@@ -186,7 +187,7 @@ class NodeRows:
         return count
 
     async def _living(self, node_id: str) -> set[bytes]:
-        """The life that the node has now, if it has one: we may have been slow, or asleep."""
+        """The node's current incarnation, if it is alive: this process may have been slow."""
         if node_id == self.owner.node_id:
             return {str(self.owner.incarnation).encode()}
         key = self.keys.node(node_id)
@@ -196,9 +197,9 @@ class NodeRows:
         return {str(msgspec.json.decode(row, type=PresenceNode).incarnation).encode()}
 
     async def reclaim(self, sessions: Sequence[tuple[SessionKey, int]]) -> list[SessionKey]:
-        """After a pause of ours: sessions that are still ours are active again. Those returned
-        have moved on."""
-        self._known.clear()  # whoever took us for dead has forgotten which parties are ours
+        """Called after a pause of this process: reactivates the sessions that this node still holds
+        and returns those that have moved to other nodes."""
+        self._known.clear()  # a reap may have removed parties from this node's set
         by_party: dict[PartyId, list[tuple[SessionKey, int]]] = {}
         for key, fence in sessions:
             by_party.setdefault(key.party_id, []).append((key, fence))
@@ -214,7 +215,7 @@ class NodeRows:
         return moved
 
     async def expire_due(self, limit: int) -> int:
-        """Of the shards that fall to us among the nodes that are alive."""
+        """Sweeps the shards that are assigned to this node among the living ones."""
         now: Any = (await self.session.run(self.keys.nodes, (("TIME",),)))[0]
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
         shards = [shard for shard in range(self.keys.shards) if self._is_ours(shard)]
@@ -249,7 +250,7 @@ class NodeRows:
         return int(reply[0])
 
     def _is_ours(self, shard: int) -> bool:
-        """The highest rendezvous hash decides; sweeping twice is harmless."""
+        """By rendezvous hashing; sweeping a shard twice is harmless."""
         if not self._live:
             return True
 
@@ -258,10 +259,10 @@ class NodeRows:
 
         return max(self._live, key=weight) == self.owner.node_id
 
-    # --- a store that went back ------------------------------------------------------------------
+    # --- a store that lost writes ----------------------------------------------------------------
 
     async def positions(self, parties: Sequence[PartyId]) -> list[tuple[int, int] | None]:
-        """Epoch and seq of each, None where the store knows nothing of it."""
+        """Epoch and seq of each party, None for an unknown one."""
         rows: list[Any] = await asyncio.gather(
             *(
                 self.session.run(meta, (("HMGET", meta, "epoch", "seq"),))
@@ -282,7 +283,7 @@ class NodeRows:
         floor_ms: int,
         records: Sequence[SessionRecord],
     ) -> PartyReset:
-        self._known.discard(party_id)  # what was lost may be our list of parties as well
+        self._known.discard(party_id)  # this node's set of parties may be lost too
         await self.remember_party(party_id)
         args: list[str | int] = [epoch, seq, new_epoch, floor_ms]
         for record in records:
@@ -296,7 +297,7 @@ class NodeRows:
 
 
 def hash_of(text: str) -> int:
-    """FNV-1a with a finish: the same in every process, which `hash` is not."""
+    """FNV-1a with a finaliser: equal in every process, unlike `hash`."""
     value = 0xCBF29CE484222325
     for byte in text.encode():
         value = (value ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF

@@ -1,8 +1,8 @@
-"""How parties lie in Redis: names of keys, and what stands in them.
+"""The layout of parties in Redis: names of keys, and decoding of rows.
 
 `P` is a party's id as 16 hex digits, always as the hash tag `{P}`, so that all keys of a party
-share a slot and one script can change them together. A field of a session is its client's and its
-own id, 32 hex digits. The rows themselves are written by `scripts/party.lua`.
+share a slot and one script can change them. The field of a session is its client id and session id,
+32 hex digits. `scripts/party.lua` writes the rows.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ class PartyKeys:
         self.shards = shards
 
     def of(self, party_id: PartyId) -> list[str]:
-        """Meta, sessions, clients, log, detached, bell: in the order of the scripts."""
+        """Meta, sessions, clients, log, detached, channel: in the order of the scripts."""
         base = f"{self.prefix}:{{{party_id:016x}}}:"
         return [base + name for name in ("m", "s", "c", "log", "x", "bell")]
 
@@ -42,7 +42,7 @@ class PartyKeys:
         return PartyId(int(bell[len(self.prefix) + 2 : len(self.prefix) + 18], 16))
 
     def shard(self, party_id: PartyId) -> int:
-        # The high bits of a product: ids that follow each other land apart.
+        # The high bits of a product: consecutive ids get different shards.
         return (party_id * 0x9E3779B97F4A7C15 >> 56) % self.shards
 
     def sweep(self, shard: int) -> str:

@@ -1,7 +1,7 @@
-"""The push store on Redis or Valkey, in Autopush's layout; `layout.py` says how rows look.
+"""The push store on Redis or Valkey, in Autopush's layout (`layout.py`).
 
-One round trip for each operation, two for `clear_route`; conditions are decided by scripts on the
-server. Reads look at the end of a row themselves: Redis lets go of it in its own time.
+Each operation takes one round trip, `clear_route` two; scripts on the server check conditions.
+Reads check the expiry of a row themselves, because Redis may remove it later.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ from waystation.storage.redis.tracking import Tracking
 from waystation.storage.redis.url import RedisUrl
 from waystation.storage.settings import Store
 
-# Rows that one call of a script may look at: Redis serves nobody else meanwhile.
+# Rows that one script call may read: Redis serves no other client during it.
 _FETCH_ROWS_MAX = 1000
 _ROWS_PER_CALL = 200
 _SWAPS_MAX = 8
 
 
 class RedisPushStore:
-    """One Redis or one Redis RedisCluster, shared by all nodes."""
+    """One Redis server or one Redis Cluster, shared by all nodes."""
 
     capabilities = CAPABILITIES
 
@@ -62,8 +62,7 @@ class RedisPushStore:
 
     @classmethod
     async def open(cls, url: RedisUrl, *, settings: Store, clock: Clock) -> "RedisPushStore":
-        """Connections are made when somebody asks: a Redis that is down keeps nobody from
-        starting."""
+        """Connects at the first operation, so a process starts even while Redis is down."""
         session = RedisCluster(url, settings) if url.cluster else OneServer(url, settings)
         return cls(session, url, clock)
 
@@ -72,7 +71,7 @@ class RedisPushStore:
         return self.session.stats
 
     async def warnings(self) -> list[str]:
-        """What a person should know before trusting this store."""
+        """Risks of the server's configuration, for the operator."""
         return await durability_warnings(self.session)
 
     # User agents and routes
@@ -105,12 +104,12 @@ class RedisPushStore:
             if record is None or record.route != seen:
                 return False
             decoded = layout.decode_record(text)
-            assert decoded is not None, "it was alive"
+            assert decoded is not None, "the record was valid before"
             cleared = msgspec.structs.replace(record, node_id=None)
             new = layout.encode_record(cleared, decoded[1])
             if await self._agent_script(scripts.SWAP_RECORD, uaid, text, new):
                 return True
-        return False  # somebody writes it again and again: it is not the route that was seen
+        return False  # it changes at every try, so it is not the expected route
 
     async def remove_user_agent(self, uaid: Uaid) -> bool:
         return await self._agent_script(scripts.REMOVE_USER_AGENT, uaid) == 1
@@ -205,7 +204,7 @@ class RedisPushStore:
             alive = [row for row in self._decoded(rows) if not row.expired(now_ms)]
             if alive or not (rows or go_on):
                 return alive
-            position = go_on or rows[-3]  # none of them could be read: go on behind them
+            position = go_on or rows[-3]  # no row was readable: continue after them
 
     async def forget(self, uaid: Uaid, rows: Sequence[tuple[SortKey, MessageId]]) -> int:
         forgotten = 0
@@ -265,7 +264,7 @@ class RedisPushStore:
         texts = [text.decode() for text in flat]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
-    # What happened to a message
+    # Statuses and tracking
 
     async def note_milestones(self, notes: Sequence[MilestoneNote]) -> None:
         by_message: dict[MessageId, list[MilestoneNote]] = defaultdict(list)
@@ -329,7 +328,7 @@ class RedisPushStore:
         return written == 1
 
     def _ends(self, notification: Notification, now_s: int) -> tuple[int, int]:
-        """When it ends and until when its body is kept, in seconds."""
+        """Its expiry, and the expiry of its body, in seconds."""
         ends_s = min(notification.expires_at_ms // 1000, now_s + self._url.notification_ttl_s)
         return ends_s, ends_s + layout.BODY_GRACE_S
 
@@ -345,7 +344,7 @@ class RedisPushStore:
 
 
 def _replaced(notification: Notification, is_put: bool, text: bytes) -> Replaced | None:
-    """Of a topic that met a message: the body that it was put over, or the id that keeps it out."""
+    """The script's answer for a topic: the body that was replaced, or the id that refused it."""
     if not is_put:
         return notification.replaced_by(MessageId(text.decode()))
     return notification.replaces(layout.decode_message(notification.sort_key, text, b""))

@@ -1,6 +1,6 @@
-"""The scripts that Redis runs for us, each atomic: the text is in `scripts/*.lua`.
+"""Loads the Lua scripts (`scripts/*.lua`), which Redis runs atomically.
 
-A script is called by its hash and sent whole only where the server does not know it.
+A script is called by its hash, and sent whole only if the server does not know it.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ CLUSTER_RESIGN = _load("cluster_resign", of_agent=False)
 
 
 def load_party(name: str) -> Script:
-    """A script of a party stands behind what all of them share."""
+    """A party's script, preceded by the functions that all of them share."""
     folder = files("waystation.storage.redis") / "scripts"
     parts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("party", name)]
     text = "".join(parts)

@@ -29,29 +29,29 @@ from waystation.storage.settings import Store
 
 
 class Session(Protocol):
-    """`key` says which server is asked; one server has them all."""
+    """Runs commands; `key` selects the server of a cluster."""
 
     stats: RedisStats
 
     async def run(self, key: str, commands: Sequence[Command]) -> list[Reply]:
-        """The answers to all commands, in one round trip; raises for the first error."""
+        """The answers to all commands, in one round trip; raises the first error."""
         ...
 
     async def run_script(self, script: Script, keys: Sequence[str], *args: Argument) -> Reply: ...
 
     async def run_everywhere(self, command: Command) -> list[Reply]:
-        """The same on each server that takes writes."""
+        """Runs the command on every master."""
         ...
 
     async def server_of(self, key: str) -> Address:
-        """Where the key is."""
+        """The master of the key."""
         ...
 
     async def close(self) -> None: ...
 
 
 def store_error(exc: RedisError) -> StoreUnavailableError:
-    """What an exception of the driver means to whoever asked the store."""
+    """Maps an exception of the driver to an error of the store."""
     if isinstance(exc, OutOfMemoryError) or "OOM " in str(exc):
         return StoreFullError("Redis has no memory left (maxmemory)")
     return StoreUnavailableError(str(exc) or type(exc).__name__)
@@ -62,7 +62,7 @@ def script_call(script: Script, keys: Sequence[str], args: Sequence[Argument]) -
 
 
 def script_whole(script: Script, call: Command) -> Command:
-    """The same call for a server that does not know the script."""
+    """The same call with the script's text, for a server that does not know its hash."""
     return ("EVAL", script.text, *call[2:])
 
 
@@ -87,7 +87,7 @@ def new_connection(
 
 
 class OneServer:
-    """A Redis, or whatever stands at one address."""
+    """One Redis server, or a proxy, at one address."""
 
     def __init__(self, url: RedisUrl, settings: Store) -> None:
         self.stats = RedisStats()
@@ -126,7 +126,7 @@ class OneServer:
 
 
 def moved_to(reply: Reply) -> Address | None:
-    """Where a cluster's node says that the key is now."""
+    """The address in a `MOVED` or `ASK` error."""
     if isinstance(reply, MovedError | AskError):
         host, port = cast(tuple[str, int], vars(reply)["node_addr"])
         return Address(host, port)

@@ -1,8 +1,8 @@
 """Subscribes to sharded Redis channels, with one connection per server.
 
-Rule 1: `subscribe` returns when the server has confirmed, so no later message is missed.
-Rule 2: a connection that breaks is made again and its channels are subscribed again; `on_gap` is
-        called for each, because messages published meanwhile are lost.
+Rule 1: `subscribe` returns after the server's confirmation, so no later message is missed.
+Rule 2: a broken connection is replaced and its channels are subscribed again; `on_gap` is called
+        for them, because messages published in between are lost.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ Locate = Callable[[str], Awaitable[Address]]
 Hear = Callable[[str, bytes], None]
 
 
-class _Line:
+class _ServerConnection:
     """The connection to one server."""
 
     def __init__(self, bell: "Subscriber", address: Address) -> None:
@@ -32,7 +32,7 @@ class _Line:
         self.address = address
         self.channels: dict[str, asyncio.Future[None]] = {}
         self._connection: PlainConnection | TlsConnection | None = None
-        self._broke = False  # at least once: what was published meanwhile was missed
+        self._broke = False  # at least once: publications were lost
         self._task = asyncio.create_task(kept("bell", self._carry, bell.failed), name="bell")
 
     def say(self, *words: str) -> None:
@@ -67,7 +67,7 @@ class _Line:
                 connection.abort()
                 await connection.disconnect(nowait=True)
                 self._broke = True
-                self._fail("the line to Redis broke")
+                self._fail("the connection to Redis broke")
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_LAST_S)
 
@@ -111,22 +111,22 @@ class Subscriber:
         self.hear = hear
         self.on_gap = on_gap
         self.timeout_s = timeout_s
-        self._lines: dict[Address, _Line] = {}
-        self._where: dict[str, _Line] = {}
+        self._lines: dict[Address, _ServerConnection] = {}
+        self._where: dict[str, _ServerConnection] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
     async def subscribe(self, channel: str) -> None:
         """Raises `PresenceStoreError`."""
-        await asyncio.sleep(0)  # a timeout needs a task, and the first step of a call may have none
+        await asyncio.sleep(0)  # a timeout needs a task, and an eagerly started coroutine has none
         line = self._where.get(channel)
         if line is None or channel not in line.channels:
             address = await self._locate(channel)
             line = self._lines.get(address)
             if line is None:
-                line = self._lines[address] = _Line(self, address)
+                line = self._lines[address] = _ServerConnection(self, address)
             if channel not in line.channels:
                 line.channels[channel] = asyncio.get_running_loop().create_future()
-                line.channels[channel].add_done_callback(_seen)
+                line.channels[channel].add_done_callback(_retrieve_exception)
                 line.say("SSUBSCRIBE", channel)
             self._where[channel] = line
         confirmed = line.channels[channel]
@@ -134,7 +134,7 @@ class Subscriber:
             async with asyncio.timeout(self.timeout_s):
                 await asyncio.shield(confirmed)
         except TimeoutError:
-            raise PresenceStoreError("Redis does not confirm a subscription") from None
+            raise PresenceStoreError("Redis did not confirm a subscription in time") from None
 
     def unsubscribe(self, channel: str) -> None:
         line = self._where.pop(channel, None)
@@ -160,7 +160,7 @@ class Subscriber:
         await asyncio.gather(*self._sending, return_exceptions=True)
 
 
-def _seen(confirmed: "asyncio.Future[None]") -> None:
-    """Whoever waited may have left; what went wrong then has been seen all the same."""
+def _retrieve_exception(confirmed: "asyncio.Future[None]") -> None:
+    """Avoids asyncio's warning about an unretrieved exception if the caller was cancelled."""
     if not confirmed.cancelled():
         confirmed.exception()

@@ -1,7 +1,7 @@
 """Removes expired rows from a Redis store.
 
-The sweep needs no SCAN: `waystation/due/` names every user agent with the moment at which
-something of it ends.
+The sweep needs no SCAN: `waystation/due/` contains every user agent with the time of its next
+expiry.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ _TAGS_AT_ONCE = 256
 
 
 async def sweep(session: Session, keys: Keys, *, now_ms: int, limit: int) -> int:
-    """Remove up to `limit` rows whose time is over."""
+    """Remove up to `limit` expired rows."""
     removed = 0
     for start in range(0, len(keys.tags), _TAGS_AT_ONCE):
         tags = await _due_tags(session, keys, keys.tags[start : start + _TAGS_AT_ONCE], now_ms)
@@ -32,7 +32,7 @@ async def sweep(session: Session, keys: Keys, *, now_ms: int, limit: int) -> int
 
 
 async def _due_tags(session: Session, keys: Keys, tags: Sequence[str], now_ms: int) -> list[str]:
-    """Those with something to do: most of a cluster's partitions have nothing at any one time."""
+    """The partitions with expired rows; in a cluster, usually few have any."""
     if len(tags) == 1:
         return list(tags)
     counts = await asyncio.gather(
@@ -63,7 +63,7 @@ async def _sweep_agents(session: Session, keys: Keys, tag: str, now_ms: int, lim
 
 
 async def _sweep_index(session: Session, index: str, begins: str, now_ms: int, limit: int) -> int:
-    """Keys that one sorted set leads to: their names are `begins` and a member."""
+    """Removes keys by their index, a sorted set: their names are `begins` and a member."""
     removed = 0
     while removed < limit:
         room = min(limit - removed, _ROWS_PER_CALL)

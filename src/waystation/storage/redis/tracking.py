@@ -1,8 +1,8 @@
-"""What happened to messages, in Redis: statuses for their senders, and counts of tracked ones.
+"""Message statuses for senders, and counts of tracked messages, in Redis.
 
-A status is a hash of ours with an index that leads the sweep to it. Counts have the layout of
-Autopush's reliability tracking: `state_counts`, the sorted set `expiry` of what is under way, and
-`state.ID`; an ended message has no entry in `expiry`, and its state is forgotten a day later.
+A status is a hash with an index for the sweep. Counts have the layout of Autopush's reliability
+tracking: `state_counts`, the sorted set `expiry` of messages that have not ended, and `state.ID`.
+An ended message has no entry in `expiry`; its state is removed a day later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ class Tracking:
         )
 
     async def expire(self, now_ms: int) -> None:
-        """Move what is past its time to `expired`."""
+        """Move overdue messages to `expired`."""
         keys = self._keys
         moved = _PORTION
         while moved == _PORTION:
@@ -101,5 +101,5 @@ class Tracking:
 
 
 def _seconds(at_ms: int) -> str:
-    """Autopush's scores are seconds; ours keep the ms behind the point."""
+    """Autopush's scores are seconds; the fraction keeps the ms."""
     return f"{at_ms // 1000}.{at_ms % 1000:03d}"

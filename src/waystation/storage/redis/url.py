@@ -1,9 +1,9 @@
-"""What the URL of a Redis store says: servers, credentials, TLS and lifetimes.
+"""Parses the URL of a Redis store: servers, credentials, TLS and lifetimes.
 
 `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`, `rediss://…` with TLS, and
 `redis+cluster://[USER:PASSWORD@]HOST:PORT[,HOST:PORT…][?tls=1]`. Autopush's settings of Redis
-(`create_timeout`, `router_ttl`, `notification_ttl`, in seconds) are taken from the query and from
-`db_settings`. Nothing here needs the driver.
+(`create_timeout`, `router_ttl`, `notification_ttl`, in seconds) come from the query and from
+`db_settings`. This module does not import the driver.
 """
 
 from typing import Any
@@ -31,9 +31,9 @@ class Address(msgspec.Struct, frozen=True, gc=False):
 
 
 class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a Redis is, and how to come in."""
+    """Addresses, credentials and options of a Redis store."""
 
-    addresses: tuple[Address, ...]  # of a cluster: some of its nodes, the others are found
+    addresses: tuple[Address, ...]  # of a cluster: some nodes, which name the others
     cluster: bool = False
     db: int = 0
     username: str = ""
@@ -43,17 +43,17 @@ class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
     ssl_certfile: str = ""
     ssl_keyfile: str = ""
     ssl_check_hostname: bool = True
-    create_timeout_s: int | None = None  # None: the store's own setting
+    create_timeout_s: int | None = None  # None: `store.connect_timeout_s` applies
     router_ttl_s: int = USER_AGENT_LIFETIME_S
     notification_ttl_s: int = TTL_MAX_S
 
-    def __repr__(self) -> str:  # a password never reaches a line
+    def __repr__(self) -> str:  # without the password
         servers = ",".join(str(address) for address in self.addresses)
         return f"RedisUrl({servers}/{self.db})"
 
 
 def parse_redis_url(url: str, db_settings: str = "") -> RedisUrl:
-    """Raises `SettingsError`; its sentences repeat neither credentials nor the query."""
+    """Raises `SettingsError` without repeating credentials or the query."""
     parts = urlsplit(url.strip())
     cluster = parts.scheme == "redis+cluster"
     fields = _addresses_and_credentials(parts.netloc)
@@ -82,13 +82,13 @@ def _address(server: str) -> Address:
         parts = urlsplit(f"//{server}")
         return Address(unquote(parts.hostname or "127.0.0.1"), parts.port or DEFAULT_PORT)
     except ValueError:
-        raise SettingsError(["store.url: a Redis server is given as HOST or HOST:PORT"]) from None
+        raise SettingsError(["store.url: name a Redis server as HOST or HOST:PORT"]) from None
 
 
 def _db(path: str, cluster: bool) -> int:
     text = path.strip("/")
     if text and not text.isdecimal():
-        raise SettingsError(["store.url: after the host of Redis comes the number of a database"])
+        raise SettingsError(["store.url: the path of a Redis URL must be a database number"])
     if cluster and text not in ("", "0"):
         raise SettingsError(["store.url: Redis Cluster has database 0 only"])
     return int(text or 0)
@@ -96,15 +96,15 @@ def _db(path: str, cluster: bool) -> int:
 
 def _seconds(name: str, value: object) -> int:
     text = str(value)
-    # `create_timeout` 0 is Autopush's way to say that there is none of one's own.
+    # Autopush's `create_timeout` 0 means the default.
     least = 0 if name == "create_timeout" else 1
     if not (text.isdecimal() and least <= int(text) < 1 << 32):
-        raise SettingsError([f"store: {name} is a whole number of seconds, at least {least}"])
+        raise SettingsError([f"store: {name} must be a whole number of seconds, at least {least}"])
     return int(text)
 
 
 def _flag(name: str, value: object) -> bool:
     text = str(value).lower()
     if text not in ("0", "1", "false", "true", "no", "yes"):
-        raise SettingsError([f"store.url: {name} is 0 or 1"])
+        raise SettingsError([f"store.url: {name} must be 0 or 1"])
     return text in ("1", "true", "yes")

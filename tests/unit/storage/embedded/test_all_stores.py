@@ -190,7 +190,7 @@ async def test_a_store_that_lives_elsewhere_now_is_not_restored(tmp_path: Path) 
     saved(tmp_path, "push", "queue")
     places = {"push": tmp_path / "back"}
 
-    with pytest.raises(StoreUnavailableError, match="holds queue"):
+    with pytest.raises(StoreUnavailableError, match="contains queue"):
         restore_stores(tmp_path / "saved", places, settings=SETTINGS)
     assert not (tmp_path / "back").exists()
 
@@ -208,7 +208,7 @@ async def test_a_backup_of_the_first_kind_is_still_read(tmp_path: Path) -> None:
     restored = restore_stores(tmp_path / "old", {"push": tmp_path / "back"}, settings=SETTINGS)
 
     assert restored["push"].rows == ROWS
-    with pytest.raises(StoreUnavailableError, match="store that we do not know"):
+    with pytest.raises(StoreUnavailableError, match="unknown store"):
         list(backup_file.read_archive(tmp_path / "saved", {}))
 
 
@@ -233,24 +233,27 @@ _NOBODY = RecipientId(b"x" * 24)
 
 
 _BROKEN = (
-    (_without("messages"), "lacks a message"),
-    (_without("lines"), "outside of its line"),
-    (_without("senders"), "nothing in senders"),
-    (_without("notifiers"), "nothing in notifiers"),
-    (_without("links"), "nothing in links"),
-    (_without("service_queues"), "nothing in service_queues"),
-    (_without("service_notifiers"), "nothing in service_notifiers"),
-    (_with("senders", b"y" * 24, _NOBODY), "leads to no queue"),
-    (_with("notifiers", b"y" * 24, _NOBODY), "leads to no queue"),
+    (_without("messages"), "has a gap"),
+    (_without("lines"), "outside its queue's range"),
+    (_without("senders"), "no row in senders"),
+    (_without("notifiers"), "no row in notifiers"),
+    (_without("links"), "no row in links"),
+    (_without("service_queues"), "no row in service_queues"),
+    (_without("service_notifiers"), "no row in service_notifiers"),
+    (_with("senders", b"y" * 24, _NOBODY), "refers to no queue"),
+    (_with("notifiers", b"y" * 24, _NOBODY), "refers to no queue"),
     (_with("links", b"y" * 24, _NOBODY + bytes(4)), "without this link"),
-    (_with("grants", _NOBODY, b"s"), "queue that is not there"),
-    (_with("lines", _NOBODY, queue_layout.encode_line(queue_layout.Line(1, 1))), "is empty"),
-    (_with("refs", b"y" * 25, b"\xff\xff"), "no slot"),
+    (_with("grants", _NOBODY, b"s"), "has no queue"),
+    (
+        _with("lines", _NOBODY, queue_layout.encode_line(queue_layout.MessageRange(1, 1))),
+        "is empty",
+    ),
+    (_with("refs", b"y" * 25, b"\xff\xff"), "invalid slot"),
     (_with("services", b"f", b"\xc1"), "does not decode"),
     (_with("pending", b"p", b"\xc1"), "does not decode"),
     (_with("queues", _NOBODY, b"short"), "does not decode"),
-    (_with("service_queues", b"y" * 48, _NOBODY), "leads to no queue"),
-    (_with("service_notifiers", b"y" * 48, _NOBODY), "leads to no queue"),
+    (_with("service_queues", b"y" * 48, _NOBODY), "refers to no queue"),
+    (_with("service_notifiers", b"y" * 48, _NOBODY), "refers to no queue"),
 )
 
 

@@ -98,7 +98,7 @@ async def test_a_backup_overwrites_nothing(tmp_path: Path) -> None:
     before = saved.read_bytes()
     store = await open_store(tmp_path / "push", ManualClock())
 
-    with pytest.raises(StoreUnavailableError, match="overwrites nothing"):
+    with pytest.raises(StoreUnavailableError, match="never overwrites a file"):
         backup_store(store.env, saved)
     await store.close()
     assert saved.read_bytes() == before
@@ -109,7 +109,7 @@ async def test_a_backup_makes_no_folder(tmp_path: Path) -> None:
     missing = tmp_path / "volume"
     store = await open_store(tmp_path / "push", ManualClock())
 
-    with pytest.raises(StoreUnavailableError, match=f"there is no folder {missing}"):
+    with pytest.raises(StoreUnavailableError, match=f"the folder {missing} does not exist"):
         backup_store(store.env, missing / "saved")
     await store.close()
     assert not missing.exists()

@@ -168,9 +168,9 @@ async def test_a_row_that_does_not_decode_is_an_unavailable_store(
         with store.env.lmdb.begin(store.env.tables["agents"], write=True) as txn:
             txn.put(uaid, damage)
 
-        with pytest.raises(StoreUnavailableError, match="does not decode"):
+        with pytest.raises(StoreUnavailableError, match="cannot be decoded"):
             await store.look_up(uaid, channel_id)
-        with pytest.raises(StoreUnavailableError, match="does not decode"):
+        with pytest.raises(StoreUnavailableError, match="cannot be decoded"):
             await store.claim_route(UserAgent(uaid=uaid, connected_at_ms=clock.now_ms() + 1))
 
 

@@ -59,10 +59,14 @@ def test_settings_that_autopush_leaves_out_keep_their_defaults() -> None:
     [
         ("postgres://u:secret@h/db?pool=9", "", "no option 'pool'"),
         ("postgres://u:secret@h:x/db", "", "port"),
-        ("postgres://u:secret@h/db?schema=a%22b", "", "schema is a name"),
-        ("postgres://u:secret@h/db?router_table=a.b", "", "router_table is a name"),
-        ("postgres://u:secret@h/db?max_router_ttl=0", "", "max_router_ttl is a whole number"),
-        ("postgres://u:secret@h/db?connect_timeout=soon", "", "connect_timeout is a whole number"),
+        ("postgres://u:secret@h/db?schema=a%22b", "", "schema must have at most 63"),
+        ("postgres://u:secret@h/db?router_table=a.b", "", "router_table must have at most 63"),
+        ("postgres://u:secret@h/db?max_router_ttl=0", "", "max_router_ttl must be a whole number"),
+        (
+            "postgres://u:secret@h/db?connect_timeout=soon",
+            "",
+            "connect_timeout must be a whole number",
+        ),
         ("postgres://u:secret@h/db", "[]", "not a JSON object"),
         ("postgres://u:secret@h/db", '{"use_tls": true}', "no setting 'use_tls'"),
     ],

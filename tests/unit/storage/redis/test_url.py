@@ -59,12 +59,12 @@ def test_settings_of_autopush_are_taken_and_the_url_wins() -> None:
 @pytest.mark.parametrize(
     "text, db_settings, message",
     [
-        ("redis://:secret@h/first", "", "number of a database"),
+        ("redis://:secret@h/first", "", "must be a database number"),
         ("redis://:secret@h?colour=secret", "", "no option 'colour'"),
         ("redis://:secret@h:port", "", "HOST or HOST:PORT"),
         ("redis+cluster://:secret@h/3", "", "database 0 only"),
         ("redis://:secret@h?router_ttl=0", "", "router_ttl"),
-        ("redis://:secret@h?tls=maybe", "", "tls is 0 or 1"),
+        ("redis://:secret@h?tls=maybe", "", "tls must be 0 or 1"),
         ("redis://:secret@h", '{"router_ttl": 0}', "router_ttl"),
         ("redis://:secret@h", '{"table_name": "secret"}', "no setting 'table_name'"),
         ("redis://:secret@h", "secret", "not a JSON object"),
